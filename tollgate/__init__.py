@@ -1,0 +1,3 @@
+"""Tollgate: real-time decisions on payments, served by NVIDIA Triton."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,146 @@
+"""
+Every error Tollgate raises on purpose.
+
+    TollgateError                     exit status 1
+    ├── InputError                    exit status 2: a file, a flag or a field is wrong
+    │   ├── SpecError                 features.yaml
+    │   ├── PolicyError               policy.yaml
+    │   └── RepositoryError           model repository: what is there does not fit
+    ├── SetupError                    this machine lacks something; says what to install
+    ├── ServerError                   tritonserver or Redis did not start, or died
+    ├── StoreError                    the online store did not answer
+    │   ├── StoreTimeout              ... within its deadline: applied or not is unknown
+    │   └── StoreCorrupt              an entity value does not match its checksum
+    ├── ConversionError               a model cannot be converted, and why
+    └── ClientError                   a call failed
+        ├── InvalidRequest            the request is wrong; sending it again is futile
+        ├── DeadlineExceeded          no answer in time
+        └── Unavailable               no server, or it refused to work
+
+Constructors take facts, keep them as attributes and write the message: what
+happened, with which value, what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class TollgateError(Exception):
+    """Base of every error that Tollgate raises on purpose."""
+
+    exit_status = 1
+
+
+class InputError(TollgateError):
+    """
+    Something a person handed in is wrong.
+
+    Args:
+        source: File, flag or request the value came from.
+        problem: What is wrong, with the value, and what would be right.
+        where: Column, key or line inside the source; empty when it is the whole.
+    """
+
+    exit_status = 2
+
+    def __init__(self, source: object, problem: str, *, where: str = "") -> None:
+        self.source = str(source)
+        self.problem = problem
+        self.where = where
+        super().__init__(
+            ": ".join(part for part in (self.source, where, problem) if part)
+        )
+
+
+class SpecError(InputError):
+    """A features.yaml cannot be used."""
+
+
+class PolicyError(InputError):
+    """A policy.yaml cannot be used."""
+
+
+class RepositoryError(InputError):
+    """A model repository, a release or an artifact does not fit together."""
+
+
+class SetupError(TollgateError):
+    """
+    This machine lacks something Tollgate needs.
+
+    Args:
+        missing: What is missing, as a person would say it.
+        remedy: What to install or change.
+    """
+
+    exit_status = 2
+
+    def __init__(self, missing: str, *, remedy: str) -> None:
+        self.missing = missing
+        self.remedy = remedy
+        super().__init__(f"{missing}; {remedy}")
+
+
+class ServerError(TollgateError):
+    """
+    A child process did not start, or died.
+
+    Args:
+        process: Its name.
+        problem: What happened.
+        log: The last useful lines it wrote.
+    """
+
+    def __init__(self, process: str, problem: str, *, log: str = "") -> None:
+        self.process = process
+        self.problem = problem
+        self.log = log
+        super().__init__(f"{process}: {problem}" + (f"\n{log}" if log else ""))
+
+
+class StoreError(TollgateError):
+    """The online store did not answer, or answered with an error."""
+
+
+class StoreTimeout(StoreError):
+    """The store missed its deadline; whether the events were applied is unknown."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        super().__init__(f"the store did not answer within {deadline_s * 1e3:g} ms")
+
+
+class StoreCorrupt(StoreError):
+    """
+    An entity value does not match its checksum.
+
+    Args:
+        rows: Positions of the damaged values in the batch that was read.
+    """
+
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
+        super().__init__(f"{len(rows)} entity value(s) do not match their checksum")
+
+
+class ConversionError(TollgateError):
+    """A trained model cannot be converted; the message says why."""
+
+    exit_status = 2
+
+
+class ClientError(TollgateError):
+    """A call to the server failed."""
+
+
+class InvalidRequest(ClientError):
+    """The request is wrong; sending it again is futile."""
+
+    exit_status = 2
+
+
+class DeadlineExceeded(ClientError):
+    """No answer came in time."""
+
+
+class Unavailable(ClientError):
+    """No server answers, or it refused to work."""
