@@ -1,0 +1,1 @@
+"""What the model sees: one definition, executed offline and online."""

@@ -1,0 +1,110 @@
+"""Compute features over a whole history: what training sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features import assemble, ids
+from tollgate.features.spec import Entity, FeatureSpec
+from tollgate.features.windows import Entries, Rows, Sums, window_sums
+from tollgate.history import History
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+# Rows summed at once: bounds memory, and keeps the search keys within 63 bits.
+_ENTITIES_AT_ONCE = 2_000
+
+Progress = Callable[[int, int], None]
+
+
+def build(
+    spec: FeatureSpec, history: History, *, progress: Progress | None = None
+) -> F64:
+    """
+    Compute the features of every purchase of a history.
+
+    Args:
+        spec: Which features.
+        history: N purchases in any order, with their labels where known.
+        progress: Called with (entities done, entities in all).
+
+    Returns:
+        float64 [N, F], in the order of the history.
+    """
+    order = ids.order_keys(history.transaction_id)
+    ties = ids.tie_hashes(history.transaction_id)
+    codes = [history.entity_codes(entity.key) for entity in spec.entities]
+    total = sum(int(code.max(initial=-1)) + 1 for code in codes)
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress:
+            progress(done, total)
+
+    sums = [
+        _entity_sums(entity, code, history, order=order, ties=ties, advance=advance)
+        for entity, code in zip(spec.entities, codes, strict=True)
+    ]
+    return assemble.assemble(
+        spec, cents=history.cents, time_us=history.event_time_us, sums=sums
+    )
+
+
+def _entity_sums(
+    entity: Entity,
+    code: I64,
+    history: History,
+    *,
+    order: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]],
+    ties: npt.NDArray[np.uint64],
+    advance: Callable[[int], None],
+) -> Sums:
+    """Sum one entity's windows for all rows, a group of entities at a time."""
+    sorted_rows = np.lexsort((ties, order[1], order[0], history.event_time_us, code))
+    starts = np.searchsorted(code[sorted_rows], np.arange(code.max(initial=-1) + 2))
+    shape = (len(code), len(entity.windows_us))
+    sums = Sums(
+        count=np.zeros(shape, np.int64),
+        cents=np.zeros(shape, np.int64),
+        fraud=np.zeros(shape, np.int64),
+        upto=np.zeros(len(code), np.int64),
+    )
+    for first in range(0, len(starts) - 1, _ENTITIES_AT_ONCE):
+        last = min(first + _ENTITIES_AT_ONCE, len(starts) - 1)
+        chosen = sorted_rows[starts[first] : starts[last]]
+        group = Rows(
+            entity=code[chosen] - first,
+            time_us=history.event_time_us[chosen],
+            order_hi=order[0][chosen],
+            order_lo=order[1][chosen],
+            id_hash=ties[chosen],
+        )
+        entries = Entries(
+            starts=starts[first : last + 1] - starts[first],
+            time_us=group.time_us,
+            order_hi=group.order_hi,
+            order_lo=group.order_lo,
+            id_hash=group.id_hash,
+            cents=history.cents[chosen],
+            purchase=np.ones(len(chosen), np.bool_),
+            fraud=history.label[chosen] == 1,
+            label_time_us=history.label_time_us[chosen],
+        )
+        part = window_sums(entries, group, entity=entity)
+        sums.count[chosen] = part.count
+        sums.cents[chosen] = part.cents
+        sums.fraud[chosen] = part.fraud
+        sums.upto[chosen] = part.upto
+        advance(last - first)
+    return sums
+
+
+def feature_columns(names: Sequence[str], features: F64) -> dict[str, F64]:
+    """Name the columns of `features` [N, F]."""
+    return {name: features[:, column] for column, name in enumerate(names)}

@@ -1,0 +1,126 @@
+"""Drive a history through the online path, as a feed would have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features.spec import FeatureSpec
+from tollgate.history import History
+from tollgate.store.events import Labels, Purchases
+from tollgate.store.online import OnlineFeatures, Vectors
+
+I64 = npt.NDArray[np.int64]
+
+FRAUD_LABEL = 1
+_BATCH_ROWS = 1_000
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Purchases fed together: positions in the history, and the labels before them."""
+
+    purchases: I64
+    labels: I64
+
+
+def spans(
+    spec: FeatureSpec, history: History, *, batch_rows: int = _BATCH_ROWS
+) -> Iterator[Span]:
+    """
+    Cut a history into batches in the order of time.
+
+    A label goes out with the first batch that holds a purchase at or after its
+    label time; reading is as of each purchase, so none sees it early. A batch never
+    spans more than half of the lateness: what it applies must not push what it
+    reads out of the windows. Labels of legitimate purchases change no feature and
+    are not fed.
+    """
+    order = np.lexsort((np.arange(len(history)), history.event_time_us))
+    time_us = history.event_time_us[order]
+    labelled = np.flatnonzero(history.label == FRAUD_LABEL)
+    labelled = labelled[np.argsort(history.label_time_us[labelled], kind="stable")]
+    known_us = history.label_time_us[labelled]
+    start, fed = 0, 0
+    while start < len(order):
+        last_us = time_us[start] + spec.lateness_us // 2
+        stop = min(start + batch_rows, int(np.searchsorted(time_us, last_us, "right")))
+        known = int(np.searchsorted(known_us, time_us[stop - 1], "right"))
+        yield Span(purchases=order[start:stop], labels=labelled[fed:known])
+        start, fed = stop, known
+
+
+def purchases_of(spec: FeatureSpec, history: History, rows: I64) -> Purchases:
+    """Pick purchases of a history, as events."""
+    return Purchases(
+        transaction_id=[history.transaction_id[row] for row in rows],
+        entity_id=[
+            [history.entity_id[entity.key][row] for row in rows]
+            for entity in spec.entities
+        ],
+        event_time_us=history.event_time_us[rows],
+        cents=history.cents[rows],
+    )
+
+
+def labels_of(spec: FeatureSpec, history: History, rows: I64) -> Labels:
+    """Pick labels of a history, as events."""
+    picked = purchases_of(spec, history, rows)
+    return Labels(
+        transaction_id=picked.transaction_id,
+        entity_id=picked.entity_id,
+        event_time_us=picked.event_time_us,
+        label=history.label[rows],
+        label_time_us=history.label_time_us[rows],
+        revision=np.zeros(len(rows), np.int64),
+    )
+
+
+def replay(
+    online: OnlineFeatures,
+    history: History,
+    *,
+    read_from_us: int,
+    batch_rows: int = _BATCH_ROWS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[tuple[I64, Vectors]]:
+    """
+    Feed a history and read the vectors of its later part.
+
+    Args:
+        online: Where to feed it.
+        history: Purchases and labels.
+        read_from_us: Purchases from this time on are read; earlier ones only
+            applied.
+        batch_rows: Purchases per store call.
+        progress: Called with (purchases fed, purchases in all).
+
+    Yields:
+        Positions in the history, and their vectors, batch by batch.
+
+    Raises:
+        StoreError: The store has no answer.
+    """
+    fed = 0
+    for span in spans(online.spec, history, batch_rows=batch_rows):
+        if len(span.labels):
+            online.label(labels_of(online.spec, history, span.labels))
+        batch = purchases_of(online.spec, history, span.purchases)
+        if batch.event_time_us[-1] < read_from_us:
+            online.load(batch)
+        else:
+            (vectors,) = online.score([batch], write=[True])
+            wanted = batch.event_time_us >= read_from_us
+            yield (
+                span.purchases[wanted],
+                Vectors(
+                    features=vectors.features[wanted],
+                    degraded=vectors.degraded[wanted],
+                    applied=vectors.applied[wanted],
+                ),
+            )
+        fed += len(batch)
+        if progress:
+            progress(fed, len(history))

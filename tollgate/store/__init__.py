@@ -1,0 +1,1 @@
+"""The online store: entity values in Redis, updated by one Lua function."""

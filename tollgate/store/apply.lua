@@ -1,0 +1,144 @@
+-- Apply events to entity values and return the values: the only code anywhere
+-- that changes one. It adds, merges, trims and keeps the checksum; sums, ratios
+-- and defaults are NumPy's work (tollgate/features/windows.py has the layout).
+--
+-- KEYS     one per entity value
+-- ARGV[1]  "1" to write, "0" for a dry run: the same answer, nothing kept;
+--          "2" to write and return no values
+-- ARGV[2]  per key, 24 bytes: horizon_us i8, cap u4, ttl_s u4, events u4, pad u4
+-- ARGV[3]  the events, grouped by key: entries of 48 bytes
+-- Returns  the values, then one string with a status byte per event
+--
+-- It is deterministic (no clock, no random), so the append-only file may keep the
+-- call instead of its effect.
+
+local HEADER, ENTRY = 32, 48
+local VERSION = 1
+local PURCHASE, LABELLED, REVISION = 1, 2, 256
+local APPLIED, DUPLICATE, TOO_LATE, FOREIGN = '\1', '\2', '\3', '\4'
+local WRAP = 4294967296
+
+local unpack, pack = struct.unpack, struct.pack
+local sub, find = string.sub, string.find
+
+local function words(s, at)
+  local a, b, c, d, e, f, g, h, i, j, k, l =
+    unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', s, at)
+  return a + b + c + d + e + f + g + h + i + j + k + l
+end
+
+-- Does entry a (at position p of s) come after entry b? By time, then by the order
+-- key and the id hash, which are stored big-endian: 24 bytes, six numbers.
+local function after(s, p, time, b)
+  local t = unpack('<i8', s, p)
+  if t ~= time then return t > time end
+  local x = { unpack('>I4I4I4I4I4I4', s, p + 8) }
+  local y = { unpack('>I4I4I4I4I4I4', b, 9) }
+  for i = 1, 6 do
+    if x[i] ~= y[i] then return x[i] > y[i] end
+  end
+  return false
+end
+
+-- Position of the entry with this id hash, or nil.
+local function find_id(body, id)
+  local at = 1
+  while true do
+    at = find(body, id, at, true)
+    if not at then return nil end
+    if (at - 25) % ENTRY == 0 then return at - 24 end
+    at = at + 1
+  end
+end
+
+local function bit(flags, value)
+  return math.floor(flags / value) % 2
+end
+
+local write, read = ARGV[1] ~= '0', ARGV[1] ~= '2'
+local events, at = ARGV[3], 1
+local values, statuses = {}, {}
+
+for k = 1, #KEYS do
+  local horizon, cap, ttl, count = unpack('<i8I4I4I4', ARGV[2], (k - 1) * 24 + 1)
+  local value = redis.call('GET', KEYS[k])
+  local body, checksum, overflow, watermark = '', 0, 0, 0
+  local foreign = false
+  if value then
+    local version, size
+    version, size, checksum, overflow, watermark =
+      unpack('<BBxxI4I4xxxxi8', value, 1)
+    body = sub(value, HEADER + 1)
+    foreign = version ~= VERSION or size ~= ENTRY or #body % ENTRY ~= 0
+  end
+  local changed = false
+
+  for _ = 1, count do
+    local event = sub(events, at, at + ENTRY - 1)
+    at = at + ENTRY
+    local time = unpack('<i8', event)
+    local flags = unpack('<I4', event, 37)
+    local status = APPLIED
+    local old = not foreign and find_id(body, sub(event, 25, 32))
+    if foreign then
+      status = FOREIGN
+    elseif old then
+      local kept = sub(body, old, old + ENTRY - 1)
+      local has = unpack('<I4', kept, 37)
+      local merged
+      if bit(flags, PURCHASE) == 1 and bit(has, PURCHASE) == 0 then
+        -- A label came first and holds the place: the purchase joins it.
+        merged = sub(event, 1, 36) .. pack('<I4', has + PURCHASE) .. sub(kept, 41)
+      elseif bit(flags, PURCHASE) == 0 and (bit(has, LABELLED) == 0
+          or math.floor(flags / REVISION) > math.floor(has / REVISION)) then
+        merged = sub(kept, 1, 36) .. pack('<I4', flags + bit(has, PURCHASE))
+          .. sub(event, 41)
+      end
+      if merged then
+        body = sub(body, 1, old - 1) .. merged .. sub(body, old + ENTRY)
+        checksum = (checksum - words(kept, 1) + words(merged, 1)) % WRAP
+        changed = true
+      else
+        status = DUPLICATE
+      end
+    elseif time < watermark - horizon then
+      status = TOO_LATE
+    else
+      local p = #body - ENTRY + 1
+      while p > 0 and after(body, p, time, event) do p = p - ENTRY end
+      p = p + ENTRY
+      if p > #body then
+        body = body .. event
+      else
+        body = sub(body, 1, p - 1) .. event .. sub(body, p)
+      end
+      checksum = (checksum + words(event, 1)) % WRAP
+      changed = true
+    end
+    if status == APPLIED and bit(flags, PURCHASE) == 1 and time > watermark then
+      watermark = time
+    end
+    statuses[#statuses + 1] = status
+  end
+
+  if changed then
+    local from, oldest = 1, watermark - horizon
+    while from <= #body and unpack('<i8', body, from) < oldest do
+      checksum = (checksum - words(body, from)) % WRAP
+      from = from + ENTRY
+    end
+    while #body - from + 1 > cap * ENTRY do
+      checksum = (checksum - words(body, from)) % WRAP
+      overflow = overflow + 1
+      from = from + ENTRY
+    end
+    if from > 1 then body = sub(body, from) end
+    value = pack('<BBxxI4I4I4i8xxxxxxxx', VERSION, ENTRY, checksum, overflow,
+      #body / ENTRY, watermark) .. body
+    if write then redis.call('SET', KEYS[k], value, 'EX', ttl) end
+  end
+  if read then values[k] = value or '' end
+end
+
+values[#values + 1] = table.concat(statuses)
+return values

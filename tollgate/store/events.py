@@ -1,0 +1,188 @@
+"""Pack purchase and label events into the arguments of one store call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features import ids
+from tollgate.features.spec import FeatureSpec
+from tollgate.features.windows import (
+    ENTRY,
+    FRAUD,
+    LABELLED,
+    PURCHASE,
+    REVISION_SHIFT,
+    Rows,
+)
+
+I64 = npt.NDArray[np.int64]
+
+# A value lives on for its horizon and this long after its last event, on the
+# server's clock: a quiet customer's windows are empty by then.
+_TTL_MARGIN_S = 86_400
+_ARGUMENTS = np.dtype(
+    [
+        ("horizon_us", "<i8"),
+        ("cap", "<u4"),
+        ("ttl_s", "<u4"),
+        ("events", "<u4"),
+        ("pad", "<u4"),
+    ]
+)
+
+
+class Purchases(msgspec.Struct, frozen=True):
+    """N purchases: ids, per entity of the spec its ids, times (µs) and cents."""
+
+    transaction_id: Sequence[bytes]
+    entity_id: Sequence[Sequence[bytes]]
+    event_time_us: I64
+    cents: I64
+
+    def __len__(self) -> int:
+        return len(self.transaction_id)
+
+
+class Labels(msgspec.Struct, frozen=True):
+    """
+    N labels of purchases.
+
+    `event_time_us` is the purchase's; `revision` [N] orders labels of one purchase,
+    a higher one replaces a lower; `label` is 1 for fraud.
+    """
+
+    transaction_id: Sequence[bytes]
+    entity_id: Sequence[Sequence[bytes]]
+    event_time_us: I64
+    label: npt.NDArray[np.int8]
+    label_time_us: I64
+    revision: I64
+
+    def __len__(self) -> int:
+        return len(self.transaction_id)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """
+    One call of the Lua function, and how to read its answer.
+
+    Attributes:
+        keys: K store keys, entity by entity.
+        arguments: Per-key settings, packed.
+        events: The events grouped by key, packed.
+        first_key: Where each entity's keys begin; [entities + 1].
+        code: Per entity, the key of each event, from the entity's first; [N] each.
+        order: Per entity, the event at each place of its group; [N] each.
+    """
+
+    keys: list[bytes]
+    arguments: bytes
+    events: bytes
+    first_key: list[int]
+    code: list[I64]
+    order: list[I64]
+
+
+def purchase_entries(purchases: Purchases) -> npt.NDArray[np.void]:
+    """Lay purchases out as entries; ENTRY [N]."""
+    entries = _identified(purchases.transaction_id, purchases.event_time_us)
+    entries["cents"] = purchases.cents
+    entries["flags"] = PURCHASE
+    return entries
+
+
+def label_entries(labels: Labels) -> npt.NDArray[np.void]:
+    """Lay labels out as entries that wait for, or join, their purchase; ENTRY [N]."""
+    entries = _identified(labels.transaction_id, labels.event_time_us)
+    fraud = np.where(labels.label == 1, FRAUD, 0)
+    entries["flags"] = LABELLED | fraud | (labels.revision << REVISION_SHIFT)
+    entries["label_time_us"] = labels.label_time_us
+    return entries
+
+
+def _identified(transaction_id: Sequence[bytes], time_us: I64) -> npt.NDArray[np.void]:
+    entries = np.zeros(len(transaction_id), ENTRY)
+    entries["time_us"] = time_us
+    entries["order_hi"], entries["order_lo"] = ids.order_keys(transaction_id)
+    entries["id_hash"] = ids.hash_ids(transaction_id)
+    return entries
+
+
+def rows_of(entries: npt.NDArray[np.void], code: I64) -> Rows:
+    """Name the moments at which the rows of a batch are read."""
+    return Rows(
+        entity=code,
+        time_us=entries["time_us"].astype(np.int64),
+        order_hi=entries["order_hi"].astype(np.uint64),
+        order_lo=entries["order_lo"].astype(np.uint64),
+        id_hash=entries["id_hash"].astype(np.uint64),
+    )
+
+
+class Packer:
+    """Packs store calls for one feature spec."""
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        self._prefix = [
+            f"tollgate:{spec.product}:{spec.state_hash:016x}:{name}:".encode()
+            for name in spec.entity_names
+        ]
+        self._settings = [
+            (
+                one.horizon_us,
+                one.cap,
+                one.horizon_us // 10**6 + _TTL_MARGIN_S,
+                0,
+                0,
+            )
+            for one in spec.entities
+        ]
+
+    def key(self, entity: int, entity_id: bytes) -> bytes:
+        """Name the store key of one entity."""
+        return self._prefix[entity] + entity_id
+
+    def pack(
+        self, entries: npt.NDArray[np.void], entity_id: Sequence[Sequence[bytes]]
+    ) -> Call:
+        """
+        Pack one call.
+
+        Args:
+            entries: The events; ENTRY [N].
+            entity_id: Per entity, the id each event belongs to; N each.
+        """
+        keys: list[bytes] = []
+        first_key = [0]
+        arguments, events = [], []
+        codes, orders = [], []
+        for prefix, settings, column in zip(
+            self._prefix, self._settings, entity_id, strict=True
+        ):
+            number: dict[bytes, int] = {}
+            code = np.fromiter(
+                (number.setdefault(one, len(number)) for one in column),
+                np.int64,
+                len(column),
+            )
+            order = np.argsort(code, kind="stable")
+            per_key = np.full(len(number), np.array(settings, _ARGUMENTS))
+            per_key["events"] = np.bincount(code, minlength=len(number))
+            arguments.append(per_key.tobytes())
+            events.append(entries[order].tobytes())
+            keys += [prefix + one for one in number]
+            first_key.append(len(keys))
+            codes.append(code)
+            orders.append(order)
+        return Call(
+            keys=keys,
+            arguments=b"".join(arguments),
+            events=b"".join(events),
+            first_key=first_key,
+            code=codes,
+            order=orders,
+        )
