@@ -103,7 +103,7 @@ def read_table(path: Path) -> pl.DataFrame:
         return reader(path)
     except OSError as exc:
         raise InputError(path, f"cannot be read: {exc.strerror or exc}") from exc
-    except pl.exceptions.PolarsError as exc:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as exc:
         raise InputError(path, f"cannot be read: {str(exc).splitlines()[0]}") from exc
 
 
@@ -133,7 +133,7 @@ def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> Histor
         _refuse(frame[name].is_null(), frame[name], "is null", source)
     keys = [entity.key for entity in spec.entities]
     for name in (TRANSACTION_ID, *keys):
-        text = frame[name].cast(pl.String)
+        text = _cast(frame[name], pl.String(), source=source)
         length = text.str.len_bytes()
         wrong = (length == 0) | (length > MAX_ID_BYTES)
         _refuse(wrong, text, f"is not 1 to {MAX_ID_BYTES} bytes long", source)
@@ -163,12 +163,11 @@ def rename_aliases(frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
 
 
 def _canonical(frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
-    names = {
-        alias: name
-        for name, aliases in spec.aliases.items()
-        for alias in aliases
-        if alias in frame.columns and name not in frame.columns
-    }
+    names = {}
+    for name, aliases in spec.aliases.items():
+        present = [alias for alias in aliases if alias in frame.columns]
+        if present and name not in frame.columns:
+            names[present[0]] = name
     return frame.rename(names)
 
 
@@ -182,9 +181,9 @@ def times_us(column: pl.Series, *, source: str) -> I64:
     import polars as pl
 
     if column.dtype == pl.String:
-        parsed = column.str.to_datetime(time_unit="us", strict=False)
-        if parsed.null_count() > column.null_count():
-            parsed = column.cast(pl.Int64, strict=False)
+        parsed = column.cast(pl.Int64, strict=False)
+        if parsed.null_count() == len(column):
+            parsed = column.str.to_datetime(time_unit="us", strict=False)
     elif isinstance(column.dtype, pl.Datetime):
         if column.dtype.time_zone:
             column = column.dt.convert_time_zone("UTC")
@@ -200,11 +199,11 @@ def times_us(column: pl.Series, *, source: str) -> I64:
 def _cents(column: pl.Series, source: str) -> I64:
     import polars as pl
 
-    amount = column.cast(pl.Float64, strict=False)
+    amount = _cast(column, pl.Float64(), source=source)
     _refuse(amount.is_null(), column, "is not a number", source)
-    exact = amount.to_numpy() * 100.0
-    cents = np.rint(exact)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = amount.to_numpy() * 100.0
+        cents = np.rint(exact)
         sound = np.abs(exact - cents) <= CENTS_TOLERANCE * np.maximum(1.0, cents)
         sound &= (cents >= 0) & (cents <= MAX_CENTS)
     rule = f"is not whole cents within 0 … {MAX_CENTS / 100:.2f}"
@@ -217,10 +216,22 @@ def _labels(frame: pl.DataFrame, source: str) -> npt.NDArray[np.int8]:
 
     if LABEL not in frame.columns:
         return np.full(len(frame), UNLABELLED, np.int8)
-    label = frame[LABEL].cast(pl.Int64, strict=False).fill_null(UNLABELLED)
-    wrong = ~label.is_in([0, 1]) & frame[LABEL].is_not_null()
+    label = _cast(frame[LABEL], pl.Float64(), source=source).fill_null(UNLABELLED)
+    wrong = ~label.is_in([0.0, 1.0]) & frame[LABEL].is_not_null()
     _refuse(wrong, frame[LABEL], "is neither 0 nor 1", source)
     return np.asarray(label.to_numpy(), np.int8)
+
+
+def _cast(column: pl.Series, dtype: pl.DataType, *, source: str) -> pl.Series:
+    """Change a column's type; what does not convert becomes null, or is refused."""
+    import polars as pl
+
+    try:
+        converted: pl.Series = column.cast(dtype, strict=False)
+    except pl.exceptions.PolarsError as exc:
+        problem = f"{column.dtype} is not {dtype}: {str(exc).splitlines()[0]}"
+        raise InputError(source, problem, where=column.name) from exc
+    return converted
 
 
 def _refuse(wrong: pl.Series, column: pl.Series, rule: str, source: str) -> None:

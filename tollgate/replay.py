@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.features.ids import order_keys, tie_hashes
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import History
 from tollgate.store.events import Labels, Purchases
@@ -30,7 +31,7 @@ def spans(
     spec: FeatureSpec, history: History, *, batch_rows: int = _BATCH_ROWS
 ) -> Iterator[Span]:
     """
-    Cut a history into batches in the order of time.
+    Cut a history into batches in the order of (time, id).
 
     A label goes out with the first batch that holds a purchase at or after its
     label time; reading is as of each purchase, so none sees it early. A batch never
@@ -38,7 +39,9 @@ def spans(
     reads out of the windows. Labels of legitimate purchases change no feature and
     are not fed.
     """
-    order = np.lexsort((np.arange(len(history)), history.event_time_us))
+    high, low = order_keys(history.transaction_id)
+    ties = tie_hashes(history.transaction_id)
+    order = np.lexsort((ties, low, high, history.event_time_us))
     time_us = history.event_time_us[order]
     labelled = np.flatnonzero(history.label == FRAUD_LABEL)
     labelled = labelled[np.argsort(history.label_time_us[labelled], kind="stable")]

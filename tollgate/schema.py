@@ -44,6 +44,12 @@ REASON_SEPARATOR = "|"
 DRY_RUN = "dry_run"  # request parameters
 DEADLINE_US = "deadline_us"
 
+# Parameters that the release adds to the decision step's configuration at load.
+RELEASE_PARAMETER = "release"
+SPEC_HASH_PARAMETER = "expected_spec_hash"
+FEATURE_NAMES_PARAMETER = "feature_names"  # joined by commas, in order
+ENTITY_NAMES_PARAMETER = "entity_names"
+
 
 class Decision(enum.IntEnum):
     """What the caller is told, in ascending order of severity."""

@@ -149,11 +149,6 @@ def load_spec(path: Path) -> FeatureSpec:
         raise SpecError(path, f"cannot be read: {exc.strerror}") from exc
     except (msgspec.MsgspecError, ValueError) as exc:
         raise SpecError(path, " ".join(str(exc).split())) from exc
-    except Exception as exc:
-        # PyYAML has an error tree of its own; it is imported by msgspec alone.
-        if type(exc).__module__.partition(".")[0] != "yaml":
-            raise
-        raise SpecError(path, f"is not YAML: {' '.join(str(exc).split())}") from exc
     return _checked(raw, path)
 
 
@@ -170,13 +165,14 @@ def _checked(raw: RawSpec, path: Path) -> FeatureSpec:
     )
     features = tuple(_feature(one, entities, path=path) for one in raw.features)
     state = [(e.name, e.key, e.delay_us, e.horizon_us, e.cap) for e in entities]
+    windows = [entity.windows_us for entity in entities]
     return FeatureSpec(
         product=raw.product,
         entities=entities,
         features=features,
         aliases={key: tuple(names) for key, names in raw.aliases.items()},
         lateness_us=lateness_us,
-        spec_hash=_hash([raw.product, state, features]),
+        spec_hash=_hash([raw.product, state, windows, features]),
         state_hash=_hash([raw.product, state]),
     )
 

@@ -24,11 +24,11 @@ HEADER = np.dtype(
         ("version", "u1"),
         ("entry_bytes", "u1"),
         ("pad", "<u2"),
-        ("checksum", "<u4"),  # sum of the entries' 32-bit words
+        ("checksum", "<u4"),  # sum of all other 32-bit words, the entries' too
         ("overflow", "<u4"),  # entries dropped because the value was full
         ("count", "<u4"),
         ("watermark_us", "<i8"),  # newest purchase applied
-        ("pad2", "<u8"),
+        ("dropped_us", "<i8"),  # newest entry dropped because the value was full
     ]
 )
 ENTRY = np.dtype(
@@ -42,6 +42,7 @@ ENTRY = np.dtype(
         ("label_time_us", "<i8"),
     ]
 )
+_HEADER_WORDS = HEADER.itemsize // 4
 PURCHASE, LABELLED, FRAUD = 1, 2, 4
 REVISION_SHIFT = 8
 
@@ -100,6 +101,7 @@ class Values(msgspec.Struct, frozen=True):
     entries: Entries
     watermark_us: I64
     overflow: I64
+    dropped_us: I64
     corrupt: Bool
 
 
@@ -112,7 +114,7 @@ def unpack_values(values: Sequence[bytes]) -> Values:
             damaged (version, length, count or checksum) is marked and left empty.
 
     Returns:
-        Entries, watermarks (µs), overflows and damage marks.
+        Entries, watermarks (µs), overflows, newest dropped (µs) and damage marks.
     """
     sound = [value if _framed(value) else b"" for value in values]
     empty = bytes(HEADER.itemsize)
@@ -129,7 +131,9 @@ def unpack_values(values: Sequence[bytes]) -> Values:
         raw.view("<u4").reshape(-1, ENTRY.itemsize // 4).sum(axis=1, dtype=np.uint64),
         out=words[1:],
     )
-    checksum = (words[starts[1:]] - words[starts[:-1]]) & np.uint64(0xFFFFFFFF)
+    checksum = words[starts[1:]] - words[starts[:-1]]
+    checksum += headers.view("<u4").reshape(-1, _HEADER_WORDS).sum(axis=1, dtype="u8")
+    checksum = (checksum - headers["checksum"]) & np.uint64(0xFFFFFFFF)
     damaged = checksum != headers["checksum"]
     if damaged.any():
         kept = [
@@ -141,6 +145,7 @@ def unpack_values(values: Sequence[bytes]) -> Values:
         entries=_columns(starts, raw),
         watermark_us=headers["watermark_us"].astype(np.int64),
         overflow=headers["overflow"].astype(np.int64),
+        dropped_us=headers["dropped_us"].astype(np.int64),
         corrupt=corrupt,
     )
 
@@ -213,8 +218,9 @@ class _SearchKeys:
     def __init__(self, entries: Entries, rows: Rows, entity: Entity) -> None:
         reach_us = entity.delay_us + entity.windows_us[-1] + 1
         times = (entries.time_us, rows.time_us)
-        low = min(int(time.min()) for time in times if len(time)) - reach_us
-        high = max(int(time.max()) for time in times if len(time)) + 1
+        low = min((int(time.min()) for time in times if len(time)), default=0)
+        low -= reach_us
+        high = max((int(time.max()) for time in times if len(time)), default=0) + 1
         span = high - low + 1
         if span * len(entries.starts) >= 2**63:
             raise OverflowError("too many entities over too long a time for one call")

@@ -40,6 +40,16 @@ local function after(s, p, time, b)
   return false
 end
 
+-- The entries with one more in its place.
+local function insert(body, event)
+  local time = unpack('<i8', event)
+  local p = #body - ENTRY + 1
+  while p > 0 and after(body, p, time, event) do p = p - ENTRY end
+  p = p + ENTRY
+  if p > #body then return body .. event end
+  return sub(body, 1, p - 1) .. event .. sub(body, p)
+end
+
 -- Position of the entry with this id hash, or nil.
 local function find_id(body, id)
   local at = 1
@@ -55,6 +65,13 @@ local function bit(flags, value)
   return math.floor(flags / value) % 2
 end
 
+-- Sum of a header's words, its checksum left out; two's complement modulo WRAP.
+local function header_words(overflow, count, watermark, dropped)
+  return VERSION + ENTRY * 256 + overflow + count
+    + watermark % WRAP + math.floor(watermark / WRAP)
+    + dropped % WRAP + math.floor(dropped / WRAP)
+end
+
 local write, read = ARGV[1] ~= '0', ARGV[1] ~= '2'
 local events, at = ARGV[3], 1
 local values, statuses = {}, {}
@@ -62,14 +79,16 @@ local values, statuses = {}, {}
 for k = 1, #KEYS do
   local horizon, cap, ttl, count = unpack('<i8I4I4I4', ARGV[2], (k - 1) * 24 + 1)
   local value = redis.call('GET', KEYS[k])
-  local body, checksum, overflow, watermark = '', 0, 0, 0
-  local foreign = false
-  if value then
+  -- checksum is the entries' alone; the header's words join it when it is packed.
+  local body, checksum, overflow, watermark, dropped = '', 0, 0, 0, 0
+  local foreign = value and #value < HEADER
+  if value and not foreign then
     local version, size
-    version, size, checksum, overflow, watermark =
-      unpack('<BBxxI4I4xxxxi8', value, 1)
+    version, size, checksum, overflow, watermark, dropped =
+      unpack('<BBxxI4I4xxxxi8i8', value, 1)
     body = sub(value, HEADER + 1)
     foreign = version ~= VERSION or size ~= ENTRY or #body % ENTRY ~= 0
+    checksum = checksum - header_words(overflow, #body / ENTRY, watermark, dropped)
   end
   local changed = false
 
@@ -95,23 +114,24 @@ for k = 1, #KEYS do
           .. sub(event, 41)
       end
       if merged then
-        body = sub(body, 1, old - 1) .. merged .. sub(body, old + ENTRY)
+        local head, tail = sub(body, 1, old - 1), sub(body, old + ENTRY)
+        if sub(merged, 1, 8) == sub(kept, 1, 8) then
+          body = head .. merged .. tail
+        else
+          -- The label named another time than its purchase has.
+          body = insert(head .. tail, merged)
+        end
         checksum = (checksum - words(kept, 1) + words(merged, 1)) % WRAP
         changed = true
       else
         status = DUPLICATE
       end
-    elseif time < watermark - horizon then
+    elseif time < watermark - horizon or (overflow > 0 and time <= dropped) then
+      -- Nothing as old as what a full value dropped comes in again: it would be
+      -- dropped, and counted, twice.
       status = TOO_LATE
     else
-      local p = #body - ENTRY + 1
-      while p > 0 and after(body, p, time, event) do p = p - ENTRY end
-      p = p + ENTRY
-      if p > #body then
-        body = body .. event
-      else
-        body = sub(body, 1, p - 1) .. event .. sub(body, p)
-      end
+      body = insert(body, event)
       checksum = (checksum + words(event, 1)) % WRAP
       changed = true
     end
@@ -130,11 +150,14 @@ for k = 1, #KEYS do
     while #body - from + 1 > cap * ENTRY do
       checksum = (checksum - words(body, from)) % WRAP
       overflow = overflow + 1
+      dropped = unpack('<i8', body, from)
       from = from + ENTRY
     end
     if from > 1 then body = sub(body, from) end
-    value = pack('<BBxxI4I4I4i8xxxxxxxx', VERSION, ENTRY, checksum, overflow,
-      #body / ENTRY, watermark) .. body
+    local count = #body / ENTRY
+    checksum = (checksum + header_words(overflow, count, watermark, dropped)) % WRAP
+    value = pack('<BBxxI4I4I4i8i8', VERSION, ENTRY, checksum, overflow, count,
+      watermark, dropped) .. body
     if write then redis.call('SET', KEYS[k], value, 'EX', ttl) end
   end
   if read then values[k] = value or '' end

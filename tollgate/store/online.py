@@ -163,7 +163,10 @@ def _read(
     truncated = rows.time_us - reach_us < values.watermark_us[code] - entity.horizon_us
     bits = np.where(sums.upto <= 1, int(Degraded.COLD_START), 0)
     bits |= np.where(truncated, int(Degraded.EVENT_TOO_LATE), 0)
-    bits |= np.where(values.overflow[code] > 0, int(Degraded.WINDOW_OVERFLOW), 0)
+    # A value that was full once is whole again when its windows end before then.
+    dropped = values.overflow[code] > 0
+    dropped &= rows.time_us - reach_us < values.dropped_us[code]
+    bits |= np.where(dropped, int(Degraded.WINDOW_OVERFLOW), 0)
     bits |= np.where(values.corrupt[code], int(Degraded.STATE_CORRUPT), 0)
     return sums, bits.astype(np.uint32)
 

@@ -1,0 +1,115 @@
+"""The last step: probabilities and policy in, decisions with reasons out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tollgate.policy import POLICY_FILE, decide, load_policy
+from tollgate.schema import (
+    CONTEXT,
+    ENTITY_NAMES_PARAMETER,
+    FEATURE_NAMES_PARAMETER,
+    FEATURES,
+    PROBABILITIES,
+    RELEASE_PARAMETER,
+    SPEC_HASH_PARAMETER,
+    Decision,
+    context_dtype,
+)
+from tollgate.steps import triton
+
+_WORDS = np.array([level.name.lower().encode() for level in Decision], np.object_)
+
+Array = triton.Array
+
+
+class DecisionStep:
+    """`fraud_decision` and its kind: the answer's columns come from here."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Compile the policy; what the release says comes as parameters."""
+        import triton_python_backend_utils as pb
+
+        self._pb = pb
+        config = triton.step_config(args)
+        parameters = config.parameters
+        missing = {
+            RELEASE_PARAMETER,
+            SPEC_HASH_PARAMETER,
+            FEATURE_NAMES_PARAMETER,
+            ENTITY_NAMES_PARAMETER,
+        } - set(parameters)
+        if missing:
+            raise pb.TritonModelException(
+                f"parameters missing: {', '.join(sorted(missing))}; they come from "
+                "release.json: load through `tollgate`, or serve what "
+                "`tollgate release render` prints"
+            )
+        self._release = parameters[RELEASE_PARAMETER].encode()
+        self._spec_hash = int(parameters[SPEC_HASH_PARAMETER], 16)
+        self._policy = load_policy(
+            config.directory / POLICY_FILE,
+            feature_names=parameters[FEATURE_NAMES_PARAMETER].split(","),
+        )
+        entities = tuple(parameters[ENTITY_NAMES_PARAMETER].split(","))
+        self._dtype = context_dtype(entities)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer a dynamic batch of requests."""
+        return triton.guarded(self._pb, requests, self._execute)
+
+    def _execute(self, requests: Sequence[Any]) -> list[Any]:
+        pb = self._pb
+        packed = np.ascontiguousarray(triton.gather(pb, requests, CONTEXT))
+        context = packed.view(self._dtype)[:, 0]
+        foreign = context["spec_hash"] != self._spec_hash
+        outputs = self._decide(
+            context,
+            triton.gather(pb, requests, PROBABILITIES),
+            triton.gather(pb, requests, FEATURES),
+        )
+        bounds = triton.row_bounds(pb, requests, PROBABILITIES)
+        responses = triton.respond(pb, outputs, bounds)
+        if foreign.any():
+            for position in range(len(responses)):
+                if foreign[bounds[position] : bounds[position + 1]].any():
+                    responses[position] = self._mixed(context, bounds[position])
+        return responses
+
+    def _decide(
+        self, context: Array, probabilities: Array, features: Array
+    ) -> dict[str, Array]:
+        """Fill the answer's columns, [N, 1] each."""
+        decided = decide(
+            probabilities,
+            policy=self._policy,
+            features=features,
+            cents=context["cents"],
+            degraded=context["degraded"],
+        )
+        columns = {
+            "decision": _WORDS[decided.decision],
+            "score": decided.score,
+            "reason_codes": decided.reason_codes,
+            "degraded": decided.degraded,
+            "error": np.full(len(context), b"", np.object_),
+            "release": np.full(len(context), self._release, np.object_),
+        }
+        bad = np.flatnonzero(context["bad"])
+        if len(bad):
+            columns["decision"][bad] = b""
+            columns["score"][bad] = np.nan
+            columns["reason_codes"][bad] = b""
+            columns["degraded"][bad] = 0
+            for row in bad.tolist():
+                length = int(context["error_length"][row])
+                columns["error"][row] = context["error"][row].tobytes()[:length]
+        return {name: column[:, None] for name, column in columns.items()}
+
+    def _mixed(self, context: Array, row: int) -> Any:
+        found, wanted = int(context["spec_hash"][row]), self._spec_hash
+        text = f"features of spec {found:016x}, but the release is of {wanted:016x}"
+        return triton.refuse(self._pb, text, invalid=False)

@@ -1,0 +1,92 @@
+"""
+What both steps need of Triton's Python backend, and nothing else of it.
+
+`triton_python_backend_utils` exists only inside a step's process, so it is imported
+when a step starts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+log = logging.getLogger("tollgate.steps")
+
+Array = npt.NDArray[Any]
+
+
+class StepConfig(msgspec.Struct, frozen=True):
+    """Where a step's version directory is, and the parameters of its config."""
+
+    directory: Path
+    parameters: Mapping[str, str]
+
+
+def step_config(args: Mapping[str, str]) -> StepConfig:
+    """Read what Triton passes to `initialize`."""
+    parameters = json.loads(args["model_config"]).get("parameters", {})
+    return StepConfig(
+        directory=Path(args["model_repository"]) / args["model_version"],
+        parameters={name: one["string_value"] for name, one in parameters.items()},
+    )
+
+
+def gather(pb: Any, requests: Sequence[Any], name: str) -> Array:
+    """Take one input of all requests as one array, request after request."""
+    arrays = [pb.get_input_tensor_by_name(one, name).as_numpy() for one in requests]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def row_bounds(pb: Any, requests: Sequence[Any], name: str) -> list[int]:
+    """Find where each request's rows begin, and where the last one's end."""
+    bounds = [0]
+    for request in requests:
+        tensor = pb.get_input_tensor_by_name(request, name)
+        bounds.append(bounds[-1] + tensor.shape()[0])
+    return bounds
+
+
+def request_parameters(request: Any) -> Mapping[str, Any]:
+    """Read a request's parameters; most have none."""
+    text = request.parameters()
+    return json.loads(text) if text and text != "{}" else {}
+
+
+def respond(pb: Any, outputs: Mapping[str, Array], bounds: Sequence[int]) -> list[Any]:
+    """Cut the outputs of a batch back into one response per request."""
+    tensor, response = pb.Tensor, pb.InferenceResponse
+    return [
+        response([tensor(name, array[start:stop]) for name, array in outputs.items()])
+        for start, stop in itertools.pairwise(bounds)
+    ]
+
+
+def refuse(pb: Any, text: str, *, invalid: bool) -> Any:
+    """Answer one request with an error."""
+    code = pb.TritonError.INVALID_ARG if invalid else pb.TritonError.INTERNAL
+    return pb.InferenceResponse(error=pb.TritonError(text, code))
+
+
+def guarded(
+    pb: Any, requests: Sequence[Any], execute: Callable[[Sequence[Any]], list[Any]]
+) -> list[Any]:
+    """
+    Run a step's work; whatever it did not foresee becomes an answer.
+
+    An exception that left `execute` would answer the same, but with its traceback
+    in the caller's hands.
+    """
+    try:
+        return execute(requests)
+    except Exception as exc:
+        log.exception("a batch of %d requests failed", len(requests))
+        text = f"the step failed: {type(exc).__name__}; the server's log has more"
+        return [refuse(pb, text, invalid=False) for _ in requests]

@@ -1,0 +1,139 @@
+"""Check the rows of a batch: what is wrong with each, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.schema import (
+    AMOUNT,
+    CENTS_TOLERANCE,
+    ERROR_BYTES,
+    EVENT_TIME,
+    MAX_AHEAD_US,
+    MAX_CENTS,
+    MAX_ID_BYTES,
+    MIN_EVENT_TIME_US,
+)
+
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+
+_SHOWN_BYTES = 40  # of a value that is itself too long to show
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """
+    A batch after its check.
+
+    Attributes:
+        cents: Amounts; int64 [N], zero where the row is bad.
+        errors: Row -> `field: value: rule`, of the first field that is wrong.
+        bad: Whether the row is one of these; bool [N].
+    """
+
+    cents: I64
+    errors: dict[int, str]
+    bad: Bool
+
+
+def check_rows(
+    ids: Mapping[str, Sequence[bytes]], *, amount: F64, time_us: I64, now_us: int
+) -> Checked:
+    """
+    Check N rows; a bad one says nothing about its neighbours.
+
+    Args:
+        ids: Id columns by field, in the order of the fields.
+        amount: Amounts as sent; float64 [N].
+        time_us: Event times, µs since the epoch; int64 [N].
+        now_us: The server's clock, for "over a day ahead".
+
+    Source: docs/contract.md, "Ids, money, time".
+    """
+    errors: dict[int, str] = {}
+    for field, column in ids.items():
+        for row in _wrong_ids(column):
+            errors.setdefault(
+                row, _text(field, _shown(column[row]), _id_rule(column[row]))
+            )
+    cents, amount_rules = _amounts(amount)
+    for row, rule in amount_rules.items():
+        errors.setdefault(row, _text(AMOUNT, repr(float(amount[row])), rule))
+    early, ahead = time_us < MIN_EVENT_TIME_US, time_us > now_us + MAX_AHEAD_US
+    for row in np.flatnonzero(early | ahead).tolist():
+        rule = "is before the year 2000" if early[row] else "is over a day ahead"
+        errors.setdefault(row, _text(EVENT_TIME, str(int(time_us[row])), rule))
+    bad = np.zeros(len(amount), np.bool_)
+    bad[list(errors)] = True
+    cents[bad] = 0
+    return Checked(cents=cents, errors=errors, bad=bad)
+
+
+def _wrong_ids(column: Sequence[bytes]) -> list[int]:
+    """List rows whose id is empty, too long or not UTF-8; cheap when none is."""
+    longest = max(map(len, column), default=1)
+    shortest = min(map(len, column), default=1)
+    if shortest > 0 and longest <= MAX_ID_BYTES and _is_text(b"\0".join(column)):
+        return []
+    return [
+        row
+        for row, one in enumerate(column)
+        if not 0 < len(one) <= MAX_ID_BYTES or not _is_text(one)
+    ]
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _id_rule(value: bytes) -> str:
+    if not value:
+        return "is empty"
+    if len(value) > MAX_ID_BYTES:
+        return f"has {len(value)} bytes, {MAX_ID_BYTES} are allowed"
+    return "is not UTF-8"
+
+
+def _shown(value: bytes) -> str:
+    """Show an id so that any bytes fit on a line."""
+    head = value[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in head)
+    return f'"{shown}…"' if len(value) > _SHOWN_BYTES else f'"{shown}"'
+
+
+def _amounts(amount: F64) -> tuple[I64, dict[int, str]]:
+    """Turn amounts into cents; int64 [N], and the rule that each bad row broke."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = amount * 100.0
+        rounded = np.rint(exact)
+        whole = np.abs(exact - rounded) <= CENTS_TOLERANCE * np.maximum(1.0, rounded)
+        good = whole & (rounded >= 0) & (rounded <= MAX_CENTS)
+    cents = np.where(good, rounded, 0.0).astype(np.int64)
+    rules = {
+        row: _amount_rule(float(amount[row])) for row in np.flatnonzero(~good).tolist()
+    }
+    return cents, rules
+
+
+def _amount_rule(amount: float) -> str:
+    if not np.isfinite(amount):
+        return "is not a finite number"
+    if amount < 0:
+        return "is negative"
+    if amount * 100.0 > MAX_CENTS:
+        return f"is over {MAX_CENTS / 100:.2f}"
+    return "is not in whole cents"
+
+
+def _text(field: str, value: str, rule: str) -> str:
+    text = f"{field}: {value}: {rule}"
+    return text.encode()[:ERROR_BYTES].decode("utf-8", "ignore")
