@@ -1,0 +1,1 @@
+"""Ask a Tollgate server for decisions."""

@@ -1,0 +1,148 @@
+"""Ask for decisions, and wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from time import perf_counter
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from clients.channel import CHANNEL_OPTIONS
+from clients.codec import decisions_of, requests_of
+from clients.columns import FRAUD_INPUTS, Column, Rows, check_columns
+from clients.decisions import Decisions
+from clients.errors import client_error
+from clients.pipeline import answers
+from tollgate.errors import DeadlineExceeded, InvalidRequest
+from tollgate.schema import MAX_BATCH_ROWS
+
+TIMEOUT_S = 1.0  # a payment has less: pass what is left as deadline_s
+IN_FLIGHT = 4
+
+
+class Client:
+    """
+    A connection to one server for one product; threads may share it.
+
+    Args:
+        url: host:port of the server's gRPC.
+        product: Name of the ensemble.
+        inputs: The product's inputs: name -> BYTES, FP64 or INT64.
+        timeout_s: Deadline of a request that brings none of its own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        product: str = "fraud",
+        inputs: Mapping[str, str] = FRAUD_INPUTS,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._where = f"{product} at {url}"
+        self._product = product
+        self._inputs = inputs
+        self._timeout_s = timeout_s
+        self._channel = grpc.insecure_channel(url, options=CHANNEL_OPTIONS)
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._infer = stub.ModelInfer
+
+    def decide(
+        self,
+        columns: Mapping[str, Column],
+        *,
+        dry_run: bool = False,
+        deadline_s: float | None = None,
+    ) -> Decisions:
+        """
+        Decide 1 to 32 rows.
+
+        Args:
+            columns: Per input one column of N values; see `check_columns`.
+            dry_run: Answer as if, and write nothing.
+            deadline_s: Seconds left for the answer; the client's timeout if None.
+
+        Raises:
+            InvalidRequest: A column is missing or of a wrong type, or every row is
+                bad: a line `row i: field: value: rule` for each.
+            DeadlineExceeded: No answer in time.
+            Unavailable: No server, or it refused to work.
+        """
+        left_s = self._left_s(deadline_s)
+        rows = check_columns(columns, inputs=self._inputs)
+        if rows.count > MAX_BATCH_ROWS:
+            limit = f"a request holds 1 to {MAX_BATCH_ROWS}, decide_many any number"
+            raise InvalidRequest(f"{rows.count} rows; {limit}")
+        (request,) = self._cut(rows, MAX_BATCH_ROWS, dry_run=dry_run, left_s=left_s)
+        sent = perf_counter()
+        try:
+            response = self._infer(request, timeout=left_s)
+        except grpc.RpcError as error:
+            raise client_error(error, where=self._where, deadline_s=left_s) from error
+        return decisions_of(response, latency_s=perf_counter() - sent)
+
+    def decide_many(
+        self,
+        columns: Mapping[str, Column],
+        *,
+        batch_rows: int = MAX_BATCH_ROWS,
+        in_flight: int = IN_FLIGHT,
+        dry_run: bool = False,
+        deadline_s: float | None = None,
+    ) -> Iterator[Decisions]:
+        """
+        Decide any number of rows, several requests at a time.
+
+        Args:
+            columns: As in `decide`.
+            batch_rows: Rows per request, 1 to 32.
+            in_flight: Requests on their way at once, at least 1.
+            dry_run, deadline_s: As in `decide`, for each request.
+
+        Returns:
+            The answers to each request, in the order of the rows. A request of bad
+            rows only is answered too, with the words for each row in `error`.
+
+        Raises:
+            ClientError: As `decide`: for columns at once, for a request in its turn.
+        """
+        if not (1 <= batch_rows <= MAX_BATCH_ROWS and in_flight >= 1):
+            raise InvalidRequest(
+                f"batch_rows {batch_rows} must be 1 to {MAX_BATCH_ROWS}, "
+                f"in_flight {in_flight} at least 1"
+            )
+        left_s = self._left_s(deadline_s)
+        rows = check_columns(columns, inputs=self._inputs)
+        return answers(
+            self._cut(rows, batch_rows, dry_run=dry_run, left_s=left_s),
+            infer=self._infer,
+            in_flight=in_flight,
+            deadline_s=left_s,
+            where=self._where,
+        )
+
+    def close(self) -> None:
+        """Cancel what is on its way and close the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _left_s(self, deadline_s: float | None) -> float:
+        """Return the time a request has; none left is not worth sending."""
+        left_s = self._timeout_s if deadline_s is None else deadline_s
+        if not left_s > 0:
+            raise DeadlineExceeded(f"{self._where}: no time left to ask")
+        return left_s
+
+    def _cut(
+        self, rows: Rows, size: int, *, dry_run: bool, left_s: float
+    ) -> Iterator[service_pb2.ModelInferRequest]:
+        product = self._product
+        return requests_of(
+            rows, product=product, size=size, dry_run=dry_run, deadline_s=left_s
+        )

@@ -1,0 +1,97 @@
+"""
+Turn columns into requests and an answer into decisions.
+
+The only place that touches the wire: KServe's protobuf messages, tensors as raw
+little-endian bytes, BYTES elements each after their length in four bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from clients.columns import Rows
+from clients.decisions import Decisions
+from tollgate.errors import ClientError
+from tollgate.schema import ANSWER_TYPES, DEADLINE_US, DRY_RUN, REASON_SEPARATOR
+
+_LENGTH = struct.Struct("<I")
+
+
+def requests_of(
+    rows: Rows, *, product: str, size: int, dry_run: bool, deadline_s: float
+) -> Iterator[service_pb2.ModelInferRequest]:
+    """
+    Cut rows into requests; each is written when it is asked for.
+
+    Args:
+        rows: Checked columns.
+        product: Name of the ensemble.
+        size: Rows per request; the last may have fewer.
+        dry_run: Ask for an answer without effect.
+        deadline_s: What is left for the answer.
+    """
+    for start in range(0, rows.count, size):
+        request = service_pb2.ModelInferRequest(model_name=product)
+        for name, kind in rows.inputs.items():
+            part = rows.values[name][start : start + size]
+            raw = bytes_tensor(part) if isinstance(part, list) else part.tobytes()
+            request.inputs.add(name=name, datatype=kind, shape=(len(part), 1))
+            request.raw_input_contents.append(raw)
+        request.parameters[DEADLINE_US].int64_param = int(deadline_s * 1e6)
+        if dry_run:
+            request.parameters[DRY_RUN].bool_param = True
+        yield request
+
+
+def decisions_of(
+    response: service_pb2.ModelInferResponse, *, latency_s: float
+) -> Decisions:
+    """
+    Read an answer.
+
+    Raises:
+        ClientError: It lacks an output, or outputs differ in length.
+    """
+    names = [output.name for output in response.outputs]
+    raw = dict(zip(names, response.raw_output_contents, strict=False))
+    for name in ANSWER_TYPES:
+        if name not in raw:
+            raise ClientError(f"the answer lacks {name}; it has {', '.join(names)}")
+    reasons = texts_of(raw["reason_codes"])
+    answer = Decisions(
+        decision=np.asarray(texts_of(raw["decision"]), dtype=np.str_),
+        score=np.frombuffer(raw["score"], dtype="<f4"),
+        reason_codes=[
+            tuple(text.split(REASON_SEPARATOR)) if text else () for text in reasons
+        ],
+        degraded=np.frombuffer(raw["degraded"], dtype="<u4"),
+        error=np.asarray(texts_of(raw["error"]), dtype=np.str_),
+        release=np.asarray(texts_of(raw["release"]), dtype=np.str_),
+        latency_s=np.full(len(reasons), latency_s),
+    )
+    lengths = {name: len(getattr(answer, name)) for name in ANSWER_TYPES}
+    if len(set(lengths.values())) != 1:
+        raise ClientError(f"the answer's outputs differ in length: {lengths}")
+    return answer
+
+
+def bytes_tensor(values: Sequence[bytes]) -> bytes:
+    """Write texts as one BYTES tensor."""
+    lengths = map(_LENGTH.pack, map(len, values))
+    return b"".join(chain.from_iterable(zip(lengths, values, strict=True)))
+
+
+def texts_of(raw: bytes) -> list[str]:
+    """Read the texts of a BYTES tensor; bytes that are not UTF-8 become U+FFFD."""
+    texts = []
+    offset = 0
+    while offset < len(raw):
+        (length,) = _LENGTH.unpack_from(raw, offset)
+        offset += _LENGTH.size + length
+        texts.append(raw[offset - length : offset].decode(errors="replace"))
+    return texts

@@ -1,0 +1,159 @@
+"""Check what a caller hands in, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import InvalidRequest
+from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
+
+Column = Sequence[object] | npt.NDArray[Any]
+Values = list[bytes] | npt.NDArray[Any]
+
+# Inputs of the ensemble `fraud`: name -> type on the wire.
+FRAUD_INPUTS = MappingProxyType(
+    {
+        TRANSACTION_ID: "BYTES",
+        "customer_id": "BYTES",
+        "terminal_id": "BYTES",
+        AMOUNT: "FP64",
+        EVENT_TIME: "INT64",
+    }
+)
+
+_SHOWN = 40  # characters of a bad value in a message
+
+
+class Rows(msgspec.Struct, frozen=True, eq=False):
+    """
+    Checked columns, ready to be cut into requests.
+
+    Attributes:
+        count: How many rows.
+        inputs: Name -> type on the wire.
+        values: Per name, the encoded texts, or a little-endian array.
+    """
+
+    count: int
+    inputs: Mapping[str, str]
+    values: dict[str, Values]
+
+
+def check_columns(columns: Mapping[str, Column], *, inputs: Mapping[str, str]) -> Rows:
+    """
+    Check names, types and lengths of columns.
+
+    Args:
+        columns: Per input one column of N values. BYTES: str, or bytes as they
+            are; FP64: numbers; INT64: integers, or datetime64 in UTC.
+        inputs: Name -> type on the wire.
+
+    Raises:
+        InvalidRequest: A column is missing, unknown, of another length or holds
+            a value of another type; names column, row and value.
+    """
+    for name in inputs:
+        if name not in columns:
+            raise InvalidRequest(f"{name}: missing; needed are {', '.join(inputs)}")
+    for name in columns:
+        if name not in inputs:
+            raise InvalidRequest(f"{name}: unknown; known are {', '.join(inputs)}")
+    values: dict[str, Values] = {}
+    for name, kind in inputs.items():
+        values[name] = _ENCODERS[kind](name, columns[name])
+    first = next(iter(inputs))
+    count = len(values[first])
+    for name, checked in values.items():
+        if len(checked) != count:
+            raise InvalidRequest(
+                f"{name}: {len(checked)} rows, but {first} has {count}"
+            )
+    if count == 0:
+        raise InvalidRequest(f"{first}: no rows")
+    return Rows(count=count, inputs=inputs, values=values)
+
+
+def _texts(name: str, column: Column) -> list[bytes]:
+    """Encode a column of texts."""
+    if isinstance(column, (str, bytes)) or not hasattr(column, "__len__"):
+        raise InvalidRequest(f"{name}: must be a column, one value per row")
+    values = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    encoded = []
+    for row, value in enumerate(values):
+        if isinstance(value, str):
+            try:
+                value = value.encode()
+            except UnicodeEncodeError as error:
+                raise _bad_value(name, row, value, wanted="valid Unicode") from error
+        elif not isinstance(value, bytes):
+            raise _bad_value(name, row, value, wanted="text")
+        encoded.append(value)
+    return encoded
+
+
+def _floats(name: str, column: Column) -> npt.NDArray[np.float64]:
+    """Turn a column of numbers into float64."""
+    array = _array(name, column)
+    if array.dtype.kind not in "iuf":
+        raise _first_bad(name, column, types=(int, float, np.number), wanted="a number")
+    return array.astype("<f8", copy=False)
+
+
+def _integers(name: str, column: Column) -> npt.NDArray[np.int64]:
+    """Turn a column of integers or of datetime64 into int64; times to µs."""
+    array = _array(name, column)
+    if array.dtype.kind == "M":
+        if np.isnat(array).any():
+            row = int(np.flatnonzero(np.isnat(array))[0])
+            raise _bad_value(name, row, array[row], wanted="a time")
+        return array.astype("datetime64[us]").astype("<i8")
+    if array.dtype.kind not in "iu" or (array > np.iinfo(np.int64).max).any():
+        wanted = "a 64-bit integer (µs since 1970, UTC)"
+        raise _first_bad(name, column, types=(int, np.integer), wanted=wanted)
+    return array.astype("<i8", copy=False)
+
+
+def _array(name: str, column: Column) -> npt.NDArray[Any]:
+    """Make a one-dimensional array."""
+    try:
+        array = np.asarray(column)
+    except ValueError as error:
+        raise InvalidRequest(f"{name}: must be one value per row") from error
+    if array.ndim != 1:
+        raise InvalidRequest(
+            f"{name}: must be one value per row, not of shape {list(array.shape)}"
+        )
+    if array.size == 0:
+        raise InvalidRequest(f"{name}: no rows")
+    return array
+
+
+def _first_bad(
+    name: str, column: Column, *, types: tuple[type, ...], wanted: str
+) -> InvalidRequest:
+    """Find the first value of a wrong type, or else the largest."""
+    values = list(column)
+    for row, value in enumerate(values):
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, types):
+            return _bad_value(name, row, value, wanted=wanted)
+    row = max(range(len(values)), key=lambda at: abs(values[at]))
+    return _bad_value(name, row, values[row], wanted=wanted)
+
+
+def _bad_value(name: str, row: int, value: object, *, wanted: str) -> InvalidRequest:
+    """Name column, row and value."""
+    shown = repr(value)[:_SHOWN]
+    return InvalidRequest(f"{name}: row {row}: {shown} is not {wanted}")
+
+
+_ENCODERS: dict[str, Callable[[str, Column], Values]] = {
+    "BYTES": _texts,
+    "FP64": _floats,
+    "INT64": _integers,
+}

@@ -1,0 +1,158 @@
+"""The record beside a model is complete, readable and bound to it."""
+
+import hashlib
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+from converters.artifact import (
+    QUANTILES,
+    Artifact,
+    Graph,
+    Source,
+    describe_training,
+    read_artifact,
+    write_artifact,
+)
+from converters.parity import Disagreement, ParityReport
+from tollgate.errors import RepositoryError
+from tollgate.repository import artifact as served
+
+MODEL = b"not really a model"
+
+
+def record(**changed):
+    """Make a record of two features."""
+    features = np.array([[1, np.nan], [2, 5], [3, 6], [4, np.nan]], dtype=np.float32)
+    fields = {
+        "sha256": "0" * 64,
+        "spec_hash": "00c36f8242c6fa06",
+        "features": ("amount", "risk"),
+        "source": Source(
+            framework="xgboost",
+            version="3.2.0",
+            objective="binary:logistic",
+            classes=(0, 1),
+            trees=100,
+            parameters={"tree_method": "exact", "max_depth": 6, "base_score": 0.5},
+        ),
+        "graph": Graph(
+            converter="onnxmltools 1.16.0", opset={"ai.onnx": 15}, ir=8, size_bytes=18
+        ),
+        "parity": (
+            ParityReport(
+                runtime="onnxruntime 1.19.2",
+                rows=10,
+                max_delta=6e-8,
+                flips=0,
+                batch_delta=0.0,
+                thresholds=(0.35, 0.8),
+                tolerance=1e-5,
+                worst=(Disagreement(row=3, kind="split", source=0.1, converted=0.1),),
+            ),
+        ),
+        "training": describe_training(
+            features,
+            names=("amount", "risk"),
+            label=[0, 1, 1, 0],
+            score=np.float32([0.1, 0.9, 0.8, 0.2]),
+        ),
+        "created": "2018-08-01T00:00:00Z",
+    }
+    return Artifact(**{**fields, **changed})
+
+
+@pytest.fixture
+def version(tmp_path):
+    """Return a version directory with a model and its record."""
+    (tmp_path / "model.onnx").write_bytes(MODEL)
+    write_artifact(record(sha256=hashlib.sha256(MODEL).hexdigest()), tmp_path)
+    return tmp_path
+
+
+def test_what_is_written_is_what_is_read(version):
+    """All fields survive, tuples and floats included."""
+    found = read_artifact(version)
+    assert found == record(sha256=found.sha256)
+
+
+def test_the_server_reads_the_part_it_needs(version):
+    """The library that serves has its own, smaller view of the same file."""
+    found = served.read_artifact(version)
+    assert found.spec_hash == "00c36f8242c6fa06"
+    assert found.features == ("amount", "risk")
+    assert found.sha256 == read_artifact(version).sha256
+
+
+def test_the_file_is_indented_json_that_ends_with_a_newline(version):
+    """People read and diff it."""
+    text = (version / "artifact.json").read_text()
+    assert text.startswith('{\n  "sha256"')
+    assert text.endswith("}\n")
+    assert json.loads(text)["training"]["quantiles"] == list(QUANTILES)
+
+
+def test_another_model_beside_the_record_is_refused(version):
+    """One changed byte is enough; both hashes are shown."""
+    (version / "model.onnx").write_bytes(MODEL + b"!")
+    with pytest.raises(RepositoryError, match="is another model, or damaged"):
+        read_artifact(version)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda fields: fields.pop("spec_hash"), "missing required field `spec_hash`"),
+        (lambda fields: fields.update(spec_hash="12"), "spec_hash"),
+        (lambda fields: fields.update(surprise=1), "unknown field `surprise`"),
+        (lambda fields: fields["source"].update(trees="many"), "source.trees"),
+    ],
+)
+def test_a_damaged_record_is_refused_with_the_field(version, change, words):
+    """The message names the file and the field."""
+    path = version / "artifact.json"
+    fields = json.loads(path.read_text())
+    change(fields)
+    path.write_text(json.dumps(fields))
+    with pytest.raises(RepositoryError) as caught:
+        read_artifact(version)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert words in str(caught.value)
+
+
+def test_a_missing_record_or_model_is_refused(version):
+    """Either alone is worth nothing."""
+    (version / "model.onnx").unlink()
+    with pytest.raises(RepositoryError, match=r"model\.onnx: cannot be read"):
+        read_artifact(version)
+    (version / "artifact.json").unlink()
+    with pytest.raises(RepositoryError, match=r"artifact\.json: cannot be read"):
+        read_artifact(version)
+
+
+def test_distributions_count_gaps_and_list_observed_values():
+    """Quantiles are of the values that are there, each one of them."""
+    features = np.array([[1, np.nan], [2, 5], [3, 6], [4, np.nan]], dtype=np.float32)
+    training = describe_training(
+        features, names=("a", "b"), label=[0, 1, 1, 0], score=features[:, 0] / 4
+    )
+    assert (training.rows, training.frauds) == (4, 2)
+    assert training.features["a"].missing == 0
+    assert training.features["b"].missing == 0.5
+    assert training.features["a"].quantiles[0] == 1
+    assert training.features["a"].quantiles[-1] == 4
+    assert set(training.features["b"].quantiles) == {5.0, 6.0}
+    assert training.score.quantiles[-1] == 1
+
+
+def test_a_feature_without_any_value_has_no_quantiles():
+    """It is all gap, and the record still can be written."""
+    empty = np.full((3, 1), np.nan, dtype=np.float32)
+    training = describe_training(
+        empty, names=("a",), label=[0, 1, 0], score=np.float32([0, 0.5, 1])
+    )
+    assert training.features["a"].quantiles == ()
+    assert training.features["a"].missing == 1
+    assert msgspec.json.encode(training)

@@ -1,0 +1,231 @@
+"""Publishing is all or nothing, and what is published is what was trained."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from converters.artifact import read_artifact
+from converters.publish import convert, publish
+from converters.runner import onnx_runner
+from converters.training import PARAMETERS, train_xgboost
+from tollgate.errors import ConversionError, InputError, RepositoryError
+from tollgate.features.spec import load_spec
+from tollgate.repository.release import plan_load, read_release, verify_release
+
+
+@pytest.fixture(scope="module")
+def model(rows):
+    """Train the pinned classifier on few rows."""
+    return train_xgboost(*rows, seed=0)
+
+
+def released(model, rows, repository, spec, **changed):
+    """Publish with the usual arguments."""
+    features, label = rows
+    arguments = {
+        "repository": repository,
+        "product": "fraud",
+        "spec": spec,
+        "features": features,
+        "label": label,
+        "actor": "test",
+        "reason": "first model",
+    }
+    return publish(model, **{**arguments, **changed})
+
+
+def files(repository):
+    """List everything in a repository."""
+    return sorted(path.relative_to(repository) for path in repository.rglob("*"))
+
+
+def test_a_published_model_is_the_release(model, rows, repository, spec):
+    """Version 1 of the model step, named and hashed by release.json."""
+    release = released(model, rows, repository, spec)
+    assert release.versions == {
+        "fraud_features": 1,
+        "fraud_model": 1,
+        "fraud_decision": 1,
+    }
+    assert release.spec_hash == f"{spec.spec_hash:016x}"
+    assert (release.actor, release.reason) == ("test", "first model")
+    assert read_release(repository, product="fraud") == release
+    verify_release(repository, release)
+    assert [load.name for load in plan_load(repository, product="fraud")] == [
+        "fraud_features",
+        "fraud_model",
+        "fraud_decision",
+        "fraud",
+    ]
+
+
+def test_the_published_file_answers_as_the_trained_model(model, rows, repository, spec):
+    """Every training row, within float32 rounding."""
+    released(model, rows, repository, spec)
+    published = (repository / "fraud_model" / "1" / "model.onnx").read_bytes()
+    found = onnx_runner(published)(rows[0])
+    np.testing.assert_allclose(found, model.predict_proba(rows[0]), atol=1e-6)
+
+
+def test_the_record_says_where_the_model_comes_from(model, rows, repository, spec):
+    """Framework, parameters, features, spec, proof and training rows."""
+    features, label = rows
+    released(model, rows, repository, spec)
+    record = read_artifact(repository / "fraud_model" / "1")
+    assert record.features == spec.feature_names
+    assert record.spec_hash == f"{spec.spec_hash:016x}"
+    assert (record.source.framework, record.source.classes) == ("xgboost", (0, 1))
+    assert PARAMETERS.items() <= record.source.parameters.items()
+    assert record.source.parameters["random_state"] == 0
+    assert record.source.trees == 100
+    (proof,) = record.parity
+    assert proof.passed
+    assert proof.thresholds == (0.35, 0.8)  # policy.yaml
+    assert (record.training.rows, record.training.frauds) == (3000, int(label.sum()))
+    amount = record.training.features["amount"]
+    assert amount.quantiles[0] == float(features[:, 0].min())
+    score = model.predict_proba(features)[:, 1]
+    assert record.training.score.quantiles[-1] == pytest.approx(score.max(), abs=1e-6)
+
+
+def test_the_next_model_keeps_the_one_before(model, rows, repository, spec):
+    """Versions are never overwritten; the release before stays for a roll-back."""
+    first = released(model, rows, repository, spec)
+    second = released(train_xgboost(*rows, seed=1), rows, repository, spec)
+    assert second.versions["fraud_model"] == 2
+    assert second.previous == first.versions
+    verify_release(repository, second)
+
+
+def test_another_feature_spec_than_the_served_one_is_refused(
+    model, rows, repository, spec, tmp_path
+):
+    """Features, model and policy of different definitions can never mix."""
+    served = repository / "fraud_features" / "1" / "features.yaml"
+    other = tmp_path / "features.yaml"
+    other.write_text(served.read_text().replace("window: 30d", "window: 31d", 1))
+    before = files(repository)
+    with pytest.raises(RepositoryError) as caught:
+        released(model, rows, repository, load_spec(other))
+    assert str(caught.value).startswith(f"{served}: spec_hash: is served with hash ")
+    assert files(repository) == before
+
+
+def test_the_released_spec_counts_not_the_newest(model, rows, repository, spec):
+    """A features version that is there but not released changes nothing."""
+    released(model, rows, repository, spec)
+    step = repository / "fraud_features"
+    shutil.copytree(step / "1", step / "2")
+    draft = step / "2" / "features.yaml"
+    draft.write_text(draft.read_text().replace("window: 30d", "window: 31d", 1))
+    assert released(model, rows, repository, spec).versions["fraud_features"] == 1
+    with pytest.raises(RepositoryError, match=r"fraud_features/1/features\.yaml"):
+        released(model, rows, repository, load_spec(draft))
+
+
+def test_a_model_that_cannot_be_converted_leaves_the_repository_alone(
+    rows, repository, spec
+):
+    """The refusal is the converter's; nothing is half-written."""
+    from xgboost import XGBClassifier
+
+    linear = XGBClassifier(n_jobs=1, booster="gblinear", n_estimators=2).fit(*rows)
+    before = files(repository)
+    with pytest.raises(ConversionError, match="booster is 'gblinear'"):
+        released(linear, rows, repository, spec)
+    assert files(repository) == before
+
+
+def test_a_model_of_other_width_is_refused(rows, repository, spec):
+    """14 features do not fit a spec of 15."""
+    features, label = rows
+    narrow = np.ascontiguousarray(features[:, :14])
+    model = train_xgboost(narrow, label, seed=0)
+    before = files(repository)
+    with pytest.raises(ConversionError, match=r"has 14 features, the rows .* have 15"):
+        released(model, rows, repository, spec)
+    with pytest.raises(ConversionError, match="the feature spec has 15 features, the"):
+        released(model, (narrow, label), repository, spec)
+    assert files(repository) == before
+
+
+def test_columns_in_another_order_are_refused(rows, repository, spec):
+    """Names in the model must be the spec's, in its order."""
+    import pandas as pd
+    from xgboost import XGBClassifier
+
+    features, label = rows
+    names = list(spec.feature_names)
+    names[0], names[1] = names[1], names[0]
+    model = XGBClassifier(n_jobs=1, n_estimators=2, base_score=0.5)
+    model.fit(pd.DataFrame(features, columns=names), label)
+    with pytest.raises(ConversionError, match="was trained on columns"):
+        released(model, rows, repository, spec)
+
+
+def test_a_step_configured_for_another_model_is_refused(model, rows, repository, spec):
+    """The config.pbtxt is the operators' own; it is not bent to a model."""
+    config = repository / "fraud_model" / "config.pbtxt"
+    text = config.read_text().replace("dims: [ 2 ]", "dims: [ 3 ]")
+    config.write_text(text)
+    with pytest.raises(RepositoryError, match=r"^fraud_model: output probabilities: "):
+        released(model, rows, repository, spec)
+    assert not (repository / "fraud_model" / "1").exists()
+
+
+def test_a_repository_without_features_or_policy_is_refused(
+    model, rows, repository, spec
+):
+    """There must be something that the model can fit."""
+    shutil.rmtree(repository / "fraud_decision" / "1")
+    with pytest.raises(RepositoryError, match=r"no version has a policy\.yaml"):
+        released(model, rows, repository, spec)
+    shutil.rmtree(repository / "fraud_features" / "1")
+    with pytest.raises(RepositoryError, match=r"no version has a features\.yaml"):
+        released(model, rows, repository, spec)
+
+
+@pytest.mark.parametrize(
+    ("features", "label", "words"),
+    [
+        (
+            np.zeros((4, 15)),
+            [0, 1, 0, 1],
+            "training rows: features: are float64 [4, 15]",
+        ),
+        (np.zeros(4, np.float32), [0, 1, 0, 1], "training rows: features: are float32"),
+        (
+            np.zeros((4, 15), np.float32),
+            [0, 1],
+            "training rows: label: shape [2] for 4",
+        ),
+        (
+            np.zeros((4, 15), np.float32),
+            [0] * 4,
+            "training rows: label: must hold both",
+        ),
+        (
+            np.zeros((4, 15), np.float32),
+            [0, 1, 2, 1],
+            "training rows: label: must hold",
+        ),
+    ],
+)
+def test_training_rows_of_another_kind_are_refused(features, label, words):
+    """float64 rows would be trained on other numbers than are served."""
+    with pytest.raises(InputError) as caught:
+        train_xgboost(features, label, seed=0)
+    assert str(caught.value).startswith(words)
+
+
+def test_the_same_rows_and_seed_give_the_same_model(rows):
+    """Training can be repeated byte for byte."""
+    features, label = rows
+    once = convert(
+        train_xgboost(features, label, seed=3), samples=features, thresholds=()
+    )
+    again = convert(
+        train_xgboost(features, label, seed=3), samples=features, thresholds=()
+    )
+    assert once[0] == again[0]

@@ -1,0 +1,49 @@
+"""A published model, served by the real tritonserver, answers as it was trained."""
+
+import numpy as np
+import pytest
+
+from converters.publish import publish
+from converters.runner import onnx_runner
+from converters.training import train_xgboost
+from tollgate.repository.release import plan_load
+from tollgate.server.control import infer, load_model
+from tollgate.server.launcher import TritonServer
+
+
+@pytest.mark.slow
+def test_served_probabilities_are_those_of_the_published_file(
+    rows, repository, spec, tmp_path
+):
+    """Bit for bit what onnxruntime gives here, at 1, 7 and 32 rows per request."""
+    features, label = rows
+    model = train_xgboost(features, label, seed=0)
+    publish(
+        model,
+        repository=repository,
+        product="fraud",
+        spec=spec,
+        features=features,
+        label=label,
+        actor="test",
+        reason="to be served",
+    )
+    published = (repository / "fraud_model" / "1" / "model.onnx").read_bytes()
+    expected = onnx_runner(published)(features)
+    (config,) = (
+        load.config_json
+        for load in plan_load(repository, product="fraud")
+        if load.name == "fraud_model"
+    )
+    with TritonServer(repository, state=tmp_path / "state", store_url="") as server:
+        load_model(server, "fraud_model", config=config)
+        for size in (1, 7, 32):
+            answer = infer(
+                server,
+                "fraud_model",
+                inputs={"features": features[:size]},
+                parameters={},
+                timeout_s=30,
+            )
+            assert np.array_equal(answer["probabilities"], expected[:size])
+    np.testing.assert_allclose(expected, model.predict_proba(features), atol=1e-6)
