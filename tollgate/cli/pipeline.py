@@ -1,0 +1,176 @@
+"""From a history to served decisions: what `evaluate` and `demo` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.cli.replaying import LOAD_DEADLINE_S
+from tollgate.errors import RepositoryError
+from tollgate.features.offline import build
+from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.history import History
+from tollgate.replay import labels_of, purchases_of, spans
+from tollgate.repository.configs import config_path, read_config, to_text
+from tollgate.repository.product import read_product
+from tollgate.repository.release import Release, read_release
+from tollgate.schema import (
+    AMOUNT,
+    EVENT_TIME,
+    STORE_DEADLINE_PARAMETER,
+    TRANSACTION_ID,
+)
+from tollgate.store.online import OnlineFeatures
+from tollgate.store.redis import RedisStore
+
+if TYPE_CHECKING:
+    from clients.decisions import Decisions
+
+I64 = npt.NDArray[np.int64]
+
+_ANSWER_TIMEOUT_S = 10.0  # a history is in no hurry; a payment is
+
+
+def served_spec(repository: Path, *, product: str) -> FeatureSpec:
+    """Read the feature spec of a product's release."""
+    step = read_product(repository, product).features_step
+    version = read_release(repository, product=product).versions[step]
+    return load_spec(repository / step / str(version) / SPEC_FILE)
+
+
+def train_and_publish(
+    history: History,
+    *,
+    spec: FeatureSpec,
+    train: npt.NDArray[np.bool_],
+    repository: Path,
+    reason: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> Release:
+    """
+    Train the product's classifier on part of a history and release it.
+
+    Args:
+        history: Purchases with labels.
+        spec: Features; the repository must serve the same.
+        train: Which purchases to learn from; bool [N].
+        repository: Where to publish.
+        reason: What the release says of itself.
+        progress: Called with (entities done, entities in all).
+
+    Raises:
+        ConversionError: What was trained cannot be served faithfully.
+    """
+    from converters.publish import publish
+    from converters.training import train_xgboost
+
+    features = build(spec, history, progress=progress)[train].astype(np.float32)
+    label = history.label[train]
+    return publish(
+        train_xgboost(features, label, seed=0),
+        repository=repository,
+        product=spec.product,
+        spec=spec,
+        features=features,
+        label=label,
+        actor="tollgate",
+        reason=reason,
+    )
+
+
+def decide_history(
+    history: History,
+    *,
+    spec: FeatureSpec,
+    grpc_url: str,
+    store_url: str,
+    decide_from_us: int,
+    batch_rows: int,
+    in_flight: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[tuple[I64, Decisions]]:
+    """
+    Feed a history to a server's store, then have its later part decided.
+
+    Purchases before `decide_from_us` and all labels, each from its label time on, go
+    straight to the store; later purchases go to the server, in the order of time.
+
+    Args:
+        history: Purchases and labels.
+        spec: The served features.
+        grpc_url: The server.
+        store_url: Its store.
+        decide_from_us: Where deciding begins.
+        batch_rows: Purchases per request, 1 to 32.
+        in_flight: Requests on their way at once. With more than one, a purchase may
+            be read before one that came just before it.
+        progress: Called with (purchases done, purchases in all).
+
+    Yields:
+        Positions in the history, and their decisions, request by request.
+    """
+    from clients.client import Client
+
+    online = OnlineFeatures(spec, RedisStore(store_url, deadline_s=LOAD_DEADLINE_S))
+    done = 0
+    with Client(grpc_url, product=spec.product, timeout_s=_ANSWER_TIMEOUT_S) as client:
+        for span in spans(spec, history):
+            if len(span.labels):
+                online.label(labels_of(spec, history, span.labels))
+            early = history.event_time_us[span.purchases] < decide_from_us
+            if early.any():
+                online.load(purchases_of(spec, history, span.purchases[early]))
+            rows = span.purchases[~early]
+            if len(rows):
+                answers = client.decide_many(
+                    request_columns(history, rows, spec=spec),
+                    batch_rows=batch_rows,
+                    in_flight=in_flight,
+                )
+                start = 0
+                for answer in answers:
+                    yield rows[start : start + len(answer)], answer
+                    start += len(answer)
+            done += len(span.purchases)
+            if progress:
+                progress(done, len(history))
+
+
+def wait_for_store(repository: Path, *, product: str, deadline_ms: int) -> None:
+    """
+    Give the store of a private copy of a repository more time.
+
+    Where scores are judged, a slow moment of this machine must not turn into default
+    features. Only for a copy: config.pbtxt is the operators' own.
+    """
+    step = read_product(repository, product).features_step
+    config = read_config(repository, step)
+    parameter = config.parameters[STORE_DEADLINE_PARAMETER]
+    parameter.string_value = str(deadline_ms)
+    config_path(repository, step).write_text(to_text(config))
+
+
+def request_columns(
+    history: History, rows: I64, *, spec: FeatureSpec
+) -> dict[str, Any]:
+    """Turn purchases of a history into the columns of a request."""
+    picked = purchases_of(spec, history, rows)
+    return {
+        TRANSACTION_ID: list(picked.transaction_id),
+        **{
+            entity.key: list(column)
+            for entity, column in zip(spec.entities, picked.entity_id, strict=True)
+        },
+        AMOUNT: picked.cents / 100.0,
+        EVENT_TIME: picked.event_time_us,
+    }
+
+
+def require_repository(path: Path) -> None:
+    """Refuse a folder that is not there, in one line."""
+    if not path.is_dir():
+        raise RepositoryError(path, "is not a folder; say which with --repository")

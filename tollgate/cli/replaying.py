@@ -1,0 +1,65 @@
+"""Compare the online path with the offline one over a history."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from tollgate.cli import console
+from tollgate.features.offline import build
+from tollgate.features.spec import FeatureSpec
+from tollgate.history import History
+from tollgate.replay import replay
+from tollgate.store.online import OnlineFeatures
+from tollgate.store.redis import RedisStore
+
+LOAD_DEADLINE_S = 30.0  # no one waits for a batch of history
+
+
+def cut(history: History, *, spec: FeatureSpec, from_us: int, until_us: int) -> History:
+    """Keep the purchases that matter to windows read in [from_us, until_us)."""
+    reach_us = max(entity.horizon_us for entity in spec.entities)
+    time_us = history.event_time_us
+    return history.take(
+        np.flatnonzero((time_us >= from_us - reach_us) & (time_us < until_us))
+    )
+
+
+def compare_with_offline(
+    spec: FeatureSpec,
+    history: History,
+    *,
+    read_from_us: int,
+    store_url: str | None,
+    batch_rows: int,
+) -> tuple[int, int]:
+    """
+    Replay a history and compare each vector with the offline one, bit for bit.
+
+    Returns:
+        How many vectors were read, and how many differ.
+    """
+    offline = build(spec, history).astype(np.float32).view(np.uint32)
+    read = differing = 0
+    with ExitStack() as stack:
+        if store_url is None:
+            from tollgate.server.redis import EmbeddedRedis
+
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            store_url = stack.enter_context(EmbeddedRedis(Path(folder))).url
+        online = OnlineFeatures(spec, RedisStore(store_url, deadline_s=LOAD_DEADLINE_S))
+        advance = stack.enter_context(console.progress("replaying"))
+        for rows, vectors in replay(
+            online,
+            history,
+            read_from_us=read_from_us,
+            batch_rows=batch_rows,
+            progress=advance,
+        ):
+            served = vectors.features.astype(np.float32).view(np.uint32)
+            read += len(rows)
+            differing += int((served != offline[rows]).any(axis=1).sum())
+    return read, differing

@@ -1,0 +1,224 @@
+"""`score`: have the purchases of a file decided by a running server."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from tollgate.cli import console
+from tollgate.errors import InputError
+from tollgate.schema import AMOUNT, EVENT_TIME, REASON_SEPARATOR
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Format = Literal["parquet", "csv", "jsonl"]
+
+_STDIN = Path("-")
+_SHOWN_ROWS = 20
+_TIMEOUT_S = 10.0
+_ANSWER = ("decision", "score", "reason_codes", "degraded", "error", "release")
+
+
+def score(
+    file: Annotated[Path, typer.Argument(help="Purchases; - reads standard input.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write; otherwise standard output."),
+    ] = None,
+    format: Annotated[
+        Format | None,
+        typer.Option(help="Of standard input and output.", show_default="jsonl"),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="host:port.", show_default="127.0.0.1:8001")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Decide as if, and keep nothing.")
+    ] = False,
+    repository: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the column names are.", show_default="model_repository"
+        ),
+    ] = None,
+) -> None:
+    """Decide the purchases of a file: Parquet, CSV or JSON lines in, the same out."""
+    from clients.client import Client
+    from tollgate.cli import pipeline
+    from tollgate.history import rename_aliases
+
+    kind = _output_kind(out, format)
+    chosen = console.settings(repository=repository)
+    spec = pipeline.served_spec(chosen.repository_path, product=chosen.product)
+    frame = rename_aliases(_read(file, format or "jsonl"), spec)
+    for name in spec.columns:
+        if name not in frame.columns:
+            found = ", ".join(frame.columns)
+            raise InputError(file, f"column missing; the file has {found}", where=name)
+    columns, errors = _columns(frame, spec.columns, source=file)
+    good = np.flatnonzero([error == "" for error in errors])
+    answers = {name: _blank(name, errors) for name in _ANSWER}
+    address = url or f"127.0.0.1:{chosen.grpc_port}"
+    if len(good):
+        picked = {
+            name: [column[row] for row in good] for name, column in columns.items()
+        }
+        with (
+            Client(address, product=chosen.product, timeout_s=_TIMEOUT_S) as client,
+            console.progress("deciding") as advance,
+        ):
+            done = 0
+            for answer in client.decide_many(picked, dry_run=dry_run):
+                rows = good[done : done + len(answer)]
+                _note(answers, rows, answer)
+                done += len(answer)
+                advance(done, len(good))
+    _write(frame, answers, out=out, kind=kind)
+    bad = sum(error != "" for error in answers["error"])
+    if bad:
+        console.say(f"{bad:,} of {len(frame):,} rows could not be decided: see `error`")
+
+
+def _read(file: Path, format: Format) -> pl.DataFrame:
+    from tollgate.history import read_table
+
+    if file != _STDIN:
+        return read_table(file)
+    import polars as pl
+
+    content = io.BytesIO(sys.stdin.buffer.read())
+    try:
+        if format == "parquet":
+            return pl.read_parquet(content)
+        if format == "csv":
+            return pl.read_csv(content, infer_schema=False)
+        return pl.read_ndjson(content)
+    except pl.exceptions.PolarsError as exc:
+        problem = f"is not {format}: {str(exc).splitlines()[0]}"
+        raise InputError("standard input", problem) from exc
+
+
+def _columns(
+    frame: pl.DataFrame, names: tuple[str, ...], *, source: Path
+) -> tuple[dict[str, list[Any]], list[str]]:
+    """Turn a table into columns of a request, and say which cells cannot be sent."""
+    import polars as pl
+
+    errors = [""] * len(frame)
+    columns: dict[str, list[Any]] = {}
+    for name in names:
+        column = frame[name]
+        if name == AMOUNT:
+            typed = column.cast(pl.Float64, strict=False)
+            rule = "is not a number"
+        elif name == EVENT_TIME:
+            typed, rule = _times(column, source), "is not a time"
+        else:
+            typed, rule = column.cast(pl.String), "is missing"
+        columns[name] = typed.to_list()
+        for row in np.flatnonzero(typed.is_null().to_numpy()).tolist():
+            value = "" if column[row] is None else f"{column[row]!r:.60}"
+            errors[row] = errors[row] or f"{name}: {value}: {rule}"
+    return columns, errors
+
+
+def _times(column: pl.Series, source: Path) -> Any:
+    import polars as pl
+
+    if isinstance(column.dtype, pl.Datetime):
+        if column.dtype.time_zone:
+            column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        moment = column.cast(pl.Datetime("us"))
+        return moment.cast(pl.Int64)
+    if column.dtype == pl.String:
+        number = column.cast(pl.Int64, strict=False)
+        moment = column.str.to_datetime(time_unit="us", strict=False).cast(pl.Int64)
+        return number.fill_null(moment)
+    if not column.dtype.is_integer():
+        raise InputError(source, f"{column.dtype} is not a time", where=EVENT_TIME)
+    return column.cast(pl.Int64)
+
+
+def _blank(name: str, errors: list[str]) -> list[Any]:
+    if name == "error":
+        return list(errors)
+    empty = {"score": None, "degraded": 0}.get(name, "")
+    return [empty] * len(errors)
+
+
+def _note(answers: dict[str, list[Any]], rows: Any, answer: Any) -> None:
+    """Put one request's answer at its rows."""
+    for position, row in enumerate(rows.tolist()):
+        value = float(answer.score[position])
+        answers["decision"][row] = str(answer.decision[position])
+        answers["score"][row] = None if np.isnan(value) else value
+        answers["reason_codes"][row] = REASON_SEPARATOR.join(
+            answer.reason_codes[position]
+        )
+        answers["degraded"][row] = int(answer.degraded[position])
+        answers["error"][row] = str(answer.error[position])
+        answers["release"][row] = str(answer.release[position])
+
+
+def _output_kind(out: Path | None, format: Format | None) -> str:
+    """Say what to write, before anything is decided; `table` is for a person."""
+    if out is None:
+        return format or ("table" if sys.stdout.isatty() else "jsonl")
+    kind = {".ndjson": "jsonl"}.get(out.suffix, out.suffix[1:])
+    if kind not in ("parquet", "csv", "jsonl"):
+        raise InputError(out, f"{out.suffix!r} is none of .parquet, .csv, .jsonl")
+    return kind
+
+
+def _write(
+    frame: pl.DataFrame,
+    answers: dict[str, list[Any]],
+    *,
+    out: Path | None,
+    kind: str,
+) -> None:
+    import polars as pl
+
+    from tollgate.repository.atomic import replace_file
+
+    types = {"score": pl.Float32, "degraded": pl.UInt32}
+    decided = frame.with_columns(
+        pl.Series(name, values, dtype=types.get(name, pl.String))
+        for name, values in answers.items()
+    )
+    if kind == "table":
+        console.out.print(_table(decided))
+        return
+    target = io.BytesIO()
+    if kind == "parquet":
+        decided.write_parquet(target)
+    elif kind == "csv":
+        decided.write_csv(target)
+    else:
+        decided.write_ndjson(target)
+    if out:
+        replace_file(out, target.getvalue())
+    else:
+        sys.stdout.buffer.write(target.getvalue())
+
+
+def _table(decided: pl.DataFrame) -> Table:
+    shown = ("transaction_id", AMOUNT, *_ANSWER[:-1])
+    title = f"{len(decided):,} purchases"
+    if len(decided) > _SHOWN_ROWS:
+        title += f", the first {_SHOWN_ROWS}; --out FILE writes them all"
+    table = Table(title=title)
+    for name in shown:
+        table.add_column(name, overflow="fold")
+    for row in decided.head(_SHOWN_ROWS).select(shown).iter_rows():
+        table.add_row(
+            *(f"{one:.4f}" if isinstance(one, float) else str(one) for one in row)
+        )
+    return table

@@ -1,0 +1,1 @@
+"""The model repository: its configurations, its releases and whether they fit."""

@@ -1,0 +1,107 @@
+"""
+The linter of a model repository: everything Triton finds late, or never.
+
+It reads files and starts no server.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tollgate.repository.contents import content_findings
+from tollgate.repository.findings import Finding, collecting
+from tollgate.repository.product import Product, read_product
+from tollgate.repository.release import (
+    Release,
+    read_release,
+    release_path,
+    require_steps,
+    verify_release,
+)
+from tollgate.repository.rules import rule_findings
+from tollgate.repository.versions import list_versions
+from tollgate.repository.wiring import wiring_findings
+
+__all__ = ["Finding", "check", "require_sound"]
+
+
+def check(repository: Path, *, product: str) -> list[Finding]:
+    """
+    Find everything that would keep a product from loading or from deciding right.
+
+    Covers the wiring of the ensemble, the house rules of each configuration, the
+    release with its hashes, and the contents of the versions it pins (without a
+    release that can be read: of the newest versions).
+
+    Args:
+        repository: The model repository.
+        product: Name of the ensemble.
+
+    Returns:
+        The findings, wiring first; empty when the repository is sound.
+
+    Raises:
+        SpecError: The features.yaml cannot be used.
+        PolicyError: The policy.yaml cannot be used.
+    """
+    findings: list[Finding] = []
+    with collecting(findings):
+        models = read_product(repository, product)
+        findings += wiring_findings(models)
+        release_problems: list[Finding] = []
+        release = _usable_release(models, problems=release_problems)
+        findings += rule_findings(models, release=release)
+        with collecting(findings):
+            findings += _content_findings(models, release=release)
+        # Last: a changed file is better named by what is wrong with it.
+        findings += release_problems
+    return findings
+
+
+def require_sound(repository: Path, *, product: str) -> None:
+    """
+    Demand a repository without findings.
+
+    Raises:
+        RepositoryError: The first finding.
+        SpecError: The features.yaml cannot be used.
+        PolicyError: The policy.yaml cannot be used.
+    """
+    for finding in check(repository, product=product):
+        raise finding.as_error()
+
+
+def _usable_release(models: Product, *, problems: list[Finding]) -> Release | None:
+    """Read and verify the release; None when it does not pin this product's steps."""
+    release = None
+    with collecting(problems):
+        found = read_release(models.repository, product=models.name)
+        path = release_path(models.repository, models.name)
+        require_steps(path, found.versions, product=models)
+        release = found
+        verify_release(models.repository, release)
+    return release
+
+
+def _content_findings(models: Product, *, release: Release | None) -> list[Finding]:
+    """Check the pinned versions; the newest of a step whose pinned one is not there."""
+    findings: list[Finding] = []
+    newest: dict[str, int] = {}
+    for name in [*models.steps, models.name]:
+        there = list_versions(models.repository, name)
+        if there:
+            newest[name] = there[-1]
+        else:
+            file = str(models.repository / name)
+            problem = "has no version: Triton needs a directory 1, for ensembles too"
+            findings.append(Finding(file=file, where="", problem=problem))
+    if findings:
+        return findings
+    pinned = release.versions if release else {}
+    versions = {
+        step: pinned[step]
+        if (models.repository / step / str(pinned.get(step))).is_dir()
+        else newest[step]
+        for step in models.steps
+    }
+    return content_findings(models, versions=versions, release=release)

@@ -1,0 +1,119 @@
+"""
+Read, merge and print model configurations, always as protobuf.
+
+A config.pbtxt belongs to the people who run the server. It is read here and never
+written: what a release adds is merged into the message that is sent to Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from google.protobuf import json_format, text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from tollgate.errors import RepositoryError
+
+CONFIG_FILE = "config.pbtxt"
+
+
+def config_path(repository: Path, model: str) -> Path:
+    """Name the file that configures a model."""
+    return repository / model / CONFIG_FILE
+
+
+def read_config(repository: Path, model: str) -> ModelConfig:
+    """
+    Read the configuration of one model.
+
+    Args:
+        repository: The model repository.
+        model: Directory and name of the model.
+
+    Raises:
+        RepositoryError: The file is missing, is not protobuf text of a Triton
+            configuration (with the line), or names another model.
+    """
+    path = config_path(repository, model)
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as exc:
+        raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        problem = f"byte 0x{exc.object[exc.start]:02x} is not UTF-8"
+        line = exc.object.count(b"\n", 0, exc.start) + 1
+        raise RepositoryError(path, problem, where=f"line {line}") from exc
+    try:
+        config = text_format.Parse(text, ModelConfig())
+    except text_format.ParseError as exc:
+        raise _parse_problem(path, exc) from exc
+    if config.name not in ("", model):
+        problem = f'is "{config.name}" but the directory is "{model}"'
+        raise RepositoryError(path, problem, where="name")
+    config.name = model
+    return config
+
+
+def _parse_problem(path: Path, exc: text_format.ParseError) -> RepositoryError:
+    """Turn "2:1 : message" of the parser into file, line and message."""
+    line = exc.GetLine()
+    message = " ".join(str(exc).split())
+    if line is None:
+        return RepositoryError(path, message)
+    message = message.partition(" : ")[2] or message
+    return RepositoryError(path, message, where=f"line {line}")
+
+
+def merge(
+    config: ModelConfig,
+    *,
+    versions: Iterable[int] = (),
+    pins: Mapping[str, int] | None = None,
+    parameters: Mapping[str, str] | None = None,
+) -> ModelConfig:
+    """
+    Add what a release decides to a configuration.
+
+    Args:
+        config: The configuration as its file has it; left as it is.
+        versions: Versions to keep loaded; none leaves the version policy alone.
+        pins: Version per step of an ensemble, for every step it has.
+        parameters: Parameters to set, replacing those of the same key.
+
+    Returns:
+        A new message.
+    """
+    merged = ModelConfig()
+    merged.CopyFrom(config)
+    # A version policy of "latest" or "all" unloads a pinned version as soon as a new
+    # one is dropped in, and takes the ensemble down with it.
+    if kept := sorted(set(versions)):
+        merged.version_policy.specific.versions[:] = kept
+    if pins is not None:
+        for step in merged.ensemble_scheduling.step:
+            step.model_version = pins[step.model_name]
+    for key, value in (parameters or {}).items():
+        merged.parameters[key].string_value = value
+    return merged
+
+
+def to_json(config: ModelConfig) -> str:
+    """
+    Print a configuration in the form `load_model(config=...)` takes.
+
+    Protobuf's own JSON: field names as in config.pbtxt, enumerations by name, 64-bit
+    integers as strings. Triton reads it with the same library.
+    """
+    # Sorted, so that equal configurations are equal strings and a caller can tell a
+    # changed one from an unchanged one.
+    text: str = json_format.MessageToJson(
+        config, preserving_proto_field_name=True, indent=None, sort_keys=True
+    )
+    return text
+
+
+def to_text(config: ModelConfig) -> str:
+    """Print a configuration as protobuf text, the form of a config.pbtxt."""
+    text: str = text_format.MessageToString(config)
+    return text

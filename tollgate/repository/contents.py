@@ -1,0 +1,154 @@
+"""Do the files of the pinned versions fit the configurations and each other?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tollgate import schema
+from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.policy import POLICY_FILE, load_policy
+from tollgate.repository.artifact import ARTIFACT_FILE, Artifact, read_artifact
+from tollgate.repository.configs import config_path
+from tollgate.repository.findings import Finding, collecting
+from tollgate.repository.hashes import SHORT_DIGITS, hash_file
+from tollgate.repository.onnx_model import MODEL_FILE, onnx_findings
+from tollgate.repository.product import Product
+from tollgate.repository.release import Release, release_path, spec_hash_text
+from tollgate.repository.rules import PYTHON_BACKEND
+from tollgate.repository.wiring import Tensor, tensors_of
+
+STEP_FILE = "model.py"
+_INPUT_KINDS = {schema.AMOUNT: "TYPE_FP64", schema.EVENT_TIME: "TYPE_INT64"}
+_ID_KIND = "TYPE_STRING"
+
+
+def content_findings(
+    product: Product,
+    *,
+    versions: Mapping[str, int],
+    release: Release | None,
+) -> list[Finding]:
+    """
+    Check the version directories of one release.
+
+    Args:
+        product: The configurations.
+        versions: Version per step; the directories exist.
+        release: The release, when there is one that can be read.
+
+    Raises:
+        SpecError: The features.yaml cannot be used.
+        PolicyError: The policy.yaml cannot be used.
+    """
+    repository = product.repository
+    findings: list[Finding] = []
+    for name, config in product.steps.items():
+        path = repository / name / str(versions[name]) / STEP_FILE
+        if config.backend == PYTHON_BACKEND and not path.is_file():
+            problem = "is missing: the step's code"
+            findings.append(Finding(file=str(path), where="", problem=problem))
+    step = product.features_step
+    spec = load_spec(repository / step / str(versions[step]) / SPEC_FILE)
+    findings += _spec_findings(product, spec=spec)
+    model = product.model_step
+    directory = repository / model / str(versions[model])
+    findings += _model_findings(directory, product, spec=spec)
+    step = product.decision_step
+    policy = repository / step / str(versions[step]) / POLICY_FILE
+    findings += _policy_findings(policy, product, spec=spec)
+    if release and release.spec_hash != spec_hash_text(spec.spec_hash):
+        file = str(release_path(repository, product.name))
+        problem = _spec_hash_problem(release.spec_hash, spec)
+        findings.append(Finding(file=file, where="spec_hash", problem=problem))
+    return findings
+
+
+def _spec_hash_problem(named: str, spec: FeatureSpec) -> str:
+    """Say that something was made for another feature spec."""
+    actual = spec_hash_text(spec.spec_hash)
+    return f"{named} is not features.yaml's {actual}: made for another spec"
+
+
+def _spec_findings(product: Product, *, spec: FeatureSpec) -> list[Finding]:
+    """Compare the feature spec with the tensors of the feature step."""
+    step = product.features_step
+    file = str(config_path(product.repository, step))
+    config = product.steps[step]
+    inputs = tensors_of(config.input, origin="config.pbtxt")
+    outputs = tensors_of(config.output, origin="config.pbtxt")
+    context_bytes = schema.context_dtype(spec.entity_names).itemsize
+    expected = {
+        ("input", name): (_INPUT_KINDS.get(name, _ID_KIND), 1) for name in spec.columns
+    } | {
+        ("output", schema.FEATURES): ("TYPE_FP32", len(spec.feature_names)),
+        ("output", schema.CONTEXT): ("TYPE_UINT8", context_bytes),
+    }
+    actual = {("input", name): one for name, one in inputs.items()} | {
+        ("output", name): one for name, one in outputs.items()
+    }
+    return [
+        Finding(file=file, where=f"{side} {name}", problem=problem)
+        for (side, name), (kind, size) in expected.items()
+        if (problem := _tensor_problem(actual.get((side, name)), kind, size=size))
+    ]
+
+
+def _tensor_problem(tensor: Tensor | None, kind: str, *, size: int) -> str:
+    """Compare a declared tensor with what the spec needs; empty when they agree."""
+    if tensor is None:
+        return f"is missing: features.yaml needs {kind} [{size}]"
+    if (tensor.kind, tensor.dims) != (kind, (size,)):
+        return f"{tensor} must be {kind} [{size}] by features.yaml"
+    return ""
+
+
+def _model_findings(
+    directory: Path, product: Product, *, spec: FeatureSpec
+) -> list[Finding]:
+    """Compare the model, the record of its origin, and the spec."""
+    path = directory / MODEL_FILE
+    if not path.is_file():
+        return [Finding(file=str(path), where="", problem="is missing: the model")]
+    findings = onnx_findings(path, product.steps[product.model_step])
+    record = str(directory / ARTIFACT_FILE)
+    with collecting(findings):
+        artifact = read_artifact(directory)
+        findings += [
+            Finding(file=record, where=where, problem=problem)
+            for where, problem in _artifact_breaks(artifact, hash_file(path), spec=spec)
+        ]
+    return findings
+
+
+def _policy_findings(
+    path: Path, product: Product, *, spec: FeatureSpec
+) -> list[Finding]:
+    """Compare the classes a policy names with those the model has."""
+    labels = load_policy(path, feature_names=spec.feature_names).labels
+    config = product.steps[product.model_step]
+    (dims,) = (one.dims for one in config.output if one.name == schema.PROBABILITIES)
+    if list(dims) == [len(labels)]:
+        return []
+    problem = f"{len(labels)} for a model with {schema.PROBABILITIES} {list(dims)}"
+    return [Finding(file=str(path), where="labels", problem=problem)]
+
+
+def _artifact_breaks(
+    artifact: Artifact, sha256: str, *, spec: FeatureSpec
+) -> Iterator[tuple[str, str]]:
+    """Yield what the record says differently from the model file and the spec."""
+    if artifact.sha256 != sha256:
+        named, found = artifact.sha256[:SHORT_DIGITS], sha256[:SHORT_DIGITS]
+        yield "sha256", f"{MODEL_FILE} has changed: record {named}…, file {found}…"
+    if artifact.spec_hash != spec_hash_text(spec.spec_hash):
+        yield "spec_hash", _spec_hash_problem(artifact.spec_hash, spec)
+    if artifact.features != spec.feature_names:
+        pairs = zip(artifact.features, spec.feature_names, strict=False)
+        place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+        if place is None:
+            have, need = len(artifact.features), len(spec.feature_names)
+            yield "features", f"{have} names, features.yaml has {need}"
+        else:
+            was, now = artifact.features[place], spec.feature_names[place]
+            yield f"features[{place}]", f'"{was}" is "{now}" in features.yaml'

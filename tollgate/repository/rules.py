@@ -1,0 +1,118 @@
+"""
+The house rules of a config.pbtxt: batches, queues, versions, warm-up.
+
+Each rule keeps a server from a failure that was seen; the sentence says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from tollgate import schema
+from tollgate.errors import RepositoryError
+from tollgate.repository.configs import config_path
+from tollgate.repository.findings import Finding
+from tollgate.repository.product import Product
+from tollgate.repository.release import Release
+
+PYTHON_BACKEND = "python"
+_TIMEOUT_FIELDS = (
+    "timeout_action",
+    "default_timeout_microseconds",
+    "allow_timeout_override",
+)
+
+
+def rule_findings(product: Product, *, release: Release | None) -> list[Finding]:
+    """
+    Check every configuration of a product against the house rules.
+
+    Args:
+        product: The configurations.
+        release: The release, when there is one that can be read.
+    """
+    try:
+        model_step = product.model_step
+    except RepositoryError:
+        model_step = ""  # the roles are a finding of their own
+    findings: list[Finding] = []
+    for name, config in [*product.steps.items(), (product.name, product.ensemble)]:
+        file = str(config_path(product.repository, name))
+        broken = list(_general_breaks(config))
+        if name == product.name:
+            broken += _pin_breaks(config, release=release)
+        else:
+            broken += _step_breaks(config, is_model=name == model_step)
+        findings += [Finding(file=file, where=w, problem=p) for w, p in broken]
+    return findings
+
+
+def _general_breaks(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    """Yield what must hold for the ensemble and its steps alike."""
+    if config.max_batch_size != schema.MAX_BATCH_ROWS:
+        problem = f"{config.max_batch_size} must be {schema.MAX_BATCH_ROWS}"
+        yield "max_batch_size", problem
+    policy = config.version_policy.WhichOneof("policy_choice")
+    if policy in ("latest", "all"):
+        yield (
+            "version_policy",
+            f'"{policy}" unloads or mixes versions when one is dropped in; leave it '
+            "out, the release pins versions",
+        )
+
+
+def _pin_breaks(
+    config: ModelConfig, *, release: Release | None
+) -> Iterator[tuple[str, str]]:
+    """Yield pins and caching of the ensemble that the release cannot mean."""
+    for step in config.ensemble_scheduling.step:
+        pinned = release.versions.get(step.model_name) if release else None
+        if step.model_version not in (-1, pinned):
+            yield (
+                f"{step.model_name}: model_version",
+                f"{step.model_version} must be -1: the release pins versions",
+            )
+    if config.response_cache.enable:
+        yield "response_cache", "would answer with decisions on old features; remove it"
+
+
+def _step_breaks(config: ModelConfig, *, is_model: bool) -> Iterator[tuple[str, str]]:
+    """Yield what must hold for one step."""
+    if not config.HasField("dynamic_batching"):
+        yield "dynamic_batching", "is missing: requests would run one at a time"
+    else:
+        yield from _queue_breaks(config)
+    delay_us = config.dynamic_batching.max_queue_delay_microseconds
+    if delay_us and not is_model:
+        yield (
+            "dynamic_batching.max_queue_delay_microseconds",
+            f"{delay_us} must be left out: only the model step delays, or every "
+            "request pays twice",
+        )
+    if config.model_warmup and config.backend == PYTHON_BACKEND:
+        problem = "runs a Python step on made-up requests; only the model step has it"
+        yield "model_warmup", problem
+    if config.response_cache.enable and not is_model:
+        yield "response_cache", "would answer with old features; remove it"
+
+
+def _queue_breaks(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    """Yield queues without an end and queues with a timeout."""
+    batching = config.dynamic_batching
+    policies = {"default_queue_policy": batching.default_queue_policy} | {
+        f"priority_queue_policy {level}": policy
+        for level, policy in batching.priority_queue_policy.items()
+    }
+    for name, policy in policies.items():
+        where = f"dynamic_batching.{name}"
+        if not policy.max_queue_size:
+            yield f"{where}.max_queue_size", "is missing: the queue has no end"
+        for field in _TIMEOUT_FIELDS:
+            if getattr(policy, field):
+                yield (
+                    f"{where}.{field}",
+                    "queue timeouts can leave a model refusing every request; "
+                    "deadlines belong to the caller",
+                )

@@ -1,0 +1,100 @@
+"""
+Settings: parsed once, at the edge, and passed on.
+
+Defaults < tollgate.yaml in the current folder < TOLLGATE_* environment < flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tollgate.errors import InputError
+
+PREFIX = "TOLLGATE_"
+SETTINGS_FILE = "tollgate.yaml"
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    Where things are.
+
+    Attributes:
+        repository: Model repository that is served.
+        state: Folder for what a run leaves behind: store, logs, copies.
+        product: Ensemble that is served.
+        grpc_port: TCP port for requests; 0 takes a free one.
+        metrics_port: TCP port for Prometheus; 0 takes a free one.
+        store_url: Online store that runs elsewhere; empty starts Redis here.
+    """
+
+    repository: str = "model_repository"
+    state: str = ".tollgate"
+    product: str = "fraud"
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    store_url: str = ""
+
+    @property
+    def repository_path(self) -> Path:
+        """Model repository as an absolute path."""
+        return Path(self.repository).resolve()
+
+    @property
+    def state_path(self) -> Path:
+        """State folder as an absolute path."""
+        return Path(self.state).resolve()
+
+    def shown(self) -> dict[str, Any]:
+        """Print-safe form: a password in the store's address is masked."""
+        shown = msgspec.structs.asdict(self)
+        head, at, tail = self.store_url.rpartition("@")
+        if at:
+            shown["store_url"] = f"{head.partition('://')[0]}://***@{tail}"
+        return shown
+
+
+def load_settings(
+    *, environment: Mapping[str, str], folder: Path, flags: Mapping[str, Any]
+) -> Settings:
+    """
+    Merge the four sources.
+
+    Args:
+        environment: Variables; those that start with TOLLGATE_ must be settings.
+        folder: Where tollgate.yaml may lie.
+        flags: What the command line says; None means not said.
+
+    Raises:
+        InputError: A key is unknown or a value has the wrong type; names the source.
+    """
+    merged: dict[str, Any] = {}
+    path = folder / SETTINGS_FILE
+    if path.exists():
+        merged |= _from_file(path)
+    named = {
+        name: value for name, value in environment.items() if name.startswith(PREFIX)
+    }
+    for name, value in named.items():
+        merged |= _checked({name[len(PREFIX) :].lower(): value}, source=name)
+    merged |= {name: value for name, value in flags.items() if value is not None}
+    return msgspec.convert(merged, Settings, strict=False)
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        content = msgspec.yaml.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as exc:
+        raise InputError(path, " ".join(str(exc).split())) from exc
+    return _checked(content, source=str(path))
+
+
+def _checked(values: dict[str, Any], *, source: str) -> dict[str, Any]:
+    try:
+        msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as exc:
+        raise InputError(source, str(exc)) from exc
+    return values
