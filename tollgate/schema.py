@@ -44,6 +44,8 @@ REASON_SEPARATOR = "|"
 DRY_RUN = "dry_run"  # request parameters
 DEADLINE_US = "deadline_us"
 
+STORE_DEADLINE_PARAMETER = "store_deadline_ms"  # of the feature step's configuration
+
 # Parameters that the release adds to the decision step's configuration at load.
 RELEASE_PARAMETER = "release"
 SPEC_HASH_PARAMETER = "expected_spec_hash"

@@ -22,6 +22,7 @@ from tollgate.schema import (
     EVENT_TIME,
     FEATURES,
     MAX_ID_BYTES,
+    STORE_DEADLINE_PARAMETER,
     TRANSACTION_ID,
     Applied,
     Degraded,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from tollgate.store.online import OnlineFeatures
 
 STORE_URL_VARIABLE = "TOLLGATE_STORE_URL"
-STORE_DEADLINE_PARAMETER = "store_deadline_ms"
 DEFAULT_STORE_DEADLINE_MS = 5.0
 
 _WARM_ROWS = (1, 8, 32)
