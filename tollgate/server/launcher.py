@@ -1,0 +1,248 @@
+"""The real tritonserver out of the wheel, as a child process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+from tollgate.errors import RepositoryError, ServerError
+from tollgate.server import control
+from tollgate.server.backend_directory import build_backend_directory
+from tollgate.server.child import Child
+from tollgate.server.environment import (
+    Wheel,
+    find_libpython,
+    find_wheel,
+    free_port,
+    require_platform,
+    require_port,
+    require_shm,
+)
+from tollgate.server.listening import listens
+from tollgate.server.lock import FolderLock
+from tollgate.server.regions import region_prefix, remove_regions
+from tollgate.server.server_log import useful_lines
+
+ADMIN_HEADER = "triton-grpc-protocol-admin"
+# Whoever may load a model runs code as this user; shared-memory registration has
+# published holes in this release; the others write files. Open stay health,
+# metadata, inference and statistics.
+RESTRICTED = "model-repository,model-config,shared-memory,trace,logging"
+DRAIN_S = 10  # requests in flight end long before: the SLA is 50 ms
+_START_S = 60.0
+_PORT_TRIES = 3  # a port found free can be taken before Triton listens on it
+
+
+class TritonServer:
+    """
+    A tritonserver that lives as long as this context and loads nothing by itself.
+
+    Args:
+        repository: The model repository.
+        state: State folder; the log is `logs/triton.log`.
+        store_url: What the steps find in TOLLGATE_STORE_URL.
+        grpc_port: TCP port; 0 takes a free one.
+        metrics_port: TCP port of Prometheus metrics; 0 takes a free one.
+        host: Address of both. Anything but loopback opens an unpatched server.
+        log_verbose: Triton's own level.
+
+    Attributes:
+        admin_headers: What a call to a restricted protocol must carry. Triton takes
+            the secret on its command line only, so users of this machine see it.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        *,
+        state: Path,
+        store_url: str,
+        grpc_port: int = 0,
+        metrics_port: int = 0,
+        host: str = "127.0.0.1",
+        log_verbose: int = 0,
+    ) -> None:
+        self._repository = repository.resolve()
+        self._state = state.resolve()
+        self._store_url = store_url
+        self._wanted_ports = (grpc_port, metrics_port)
+        self._host = host
+        self._log_verbose = log_verbose
+        self._stack = contextlib.ExitStack()
+        self._child: Child | None = None
+        self._log_offset = 0
+        self.log = self._state / "logs" / "triton.log"
+        self._secret = secrets.token_hex(24)
+        self.grpc_port, self.metrics_port = self._wanted_ports
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 when it is not running."""
+        return self._child.pid if self._child else 0
+
+    @property
+    def grpc_url(self) -> str:
+        """Where inference requests go, "host:port"."""
+        return f"{_bracketed(self._host)}:{self.grpc_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Where Prometheus scrapes."""
+        return f"http://{_bracketed(self._host)}:{self.metrics_port}/metrics"
+
+    @property
+    def admin_headers(self) -> dict[str, str]:
+        """The gRPC metadata that opens the restricted protocols."""
+        return {ADMIN_HEADER: self._secret}
+
+    def alive(self) -> bool:
+        """Tell whether the process runs."""
+        return self._child is not None and self._child.alive()
+
+    def useful_log(self) -> str:
+        """Pick the lines that tell why it failed, from this start on."""
+        return useful_lines(self.log, offset=self._log_offset)
+
+    def __enter__(self) -> TritonServer:
+        wheel = self._require_machine()
+        with contextlib.ExitStack() as stack:
+            lock = FolderLock(self._state, name="triton.lock")
+            stack.callback(lock.release)
+            remove_regions(self._state)
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            backends = build_backend_directory(self._state, wheel=wheel)
+            for left in reversed(range(_PORT_TRIES)):
+                try:
+                    self._start(wheel, backends=backends, lock=lock)
+                    break
+                except ServerError as error:
+                    if not left or "already in use" not in error.log:
+                        raise
+            self._stack = stack.pop_all()
+        return self
+
+    def _require_machine(self) -> Wheel:
+        if not self._repository.is_dir():
+            raise RepositoryError(self._repository, "no such model repository")
+        require_platform()
+        require_shm()
+        for port, purpose in zip(self._wanted_ports, ("gRPC", "metrics"), strict=True):
+            if port:
+                require_port(port, self._host, purpose=purpose)
+        return find_wheel()
+
+    def _start(self, wheel: Wheel, *, backends: Path, lock: FolderLock) -> None:
+        grpc_port, metrics_port = self._wanted_ports
+        self.grpc_port = grpc_port or free_port(self._host)
+        self.metrics_port = metrics_port or free_port(self._host)
+        self._log_offset = self.log.stat().st_size if self.log.exists() else 0
+        self._child = Child(
+            [str(wheel.tritonserver), *self._options(backends)],
+            name="tritonserver",
+            env=server_environment(store_url=self._store_url),
+            log=self.log,
+            keep_fds=(lock.fd,),
+        )
+        try:
+            self.wait_live(_START_S)
+        except BaseException:
+            self._end(grace_s=2.0)
+            raise
+
+    def _options(self, backends: Path) -> list[str]:
+        return [
+            f"--model-repository={self._repository}",
+            "--model-control-mode=explicit",
+            f"--backend-directory={backends}",
+            # Every config.pbtxt is complete; completing it would start each step
+            # twice and costs 1.1 s per model.
+            "--disable-auto-complete-config",
+            f"--backend-config=python,shm-region-prefix-name={region_prefix(self._state)}",
+            "--allow-http=false",
+            f"--grpc-address={self._host}",
+            f"--grpc-port={self.grpc_port}",
+            f"--grpc-restricted-protocol={RESTRICTED}:admin={self._secret}",
+            f"--metrics-address={self._host}",
+            f"--metrics-port={self.metrics_port}",
+            "--allow-gpu-metrics=false",
+            "--pinned-memory-pool-byte-size=0",
+            f"--exit-timeout-secs={DRAIN_S}",
+            f"--log-verbose={self._log_verbose}",
+        ]
+
+    def wait_live(self, timeout_s: float) -> None:
+        """
+        Wait until the server answers.
+
+        Raises:
+            ServerError: It ended, or did not answer in time; with its last words.
+        """
+        until = time.monotonic() + timeout_s
+        while self._child is not None and not self._answers():
+            if not self.alive() or time.monotonic() > until:
+                raise ServerError(
+                    "tritonserver",
+                    f"{self._child.status()} before it answered; its log is {self.log}",
+                    log=self.useful_log(),
+                )
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        # A port that was free may by now be another server's, which answers too.
+        ours = all(listens(self.pid, p) for p in (self.grpc_port, self.metrics_port))
+        return ours and control.is_live(self)
+
+    def stop(self) -> None:
+        """Let requests in flight end, then the server; a second call does nothing."""
+        self._end(grace_s=DRAIN_S + 20.0)
+        self._stack.close()
+
+    def _end(self, *, grace_s: float) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop(grace_s=grace_s)
+            remove_regions(self._state)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def server_environment(*, store_url: str) -> dict[str, str]:
+    """
+    Make the environment that the server hands on to its steps.
+
+    The stub takes its packages from the environment whose python3 is first on PATH
+    and must find the libpython of that very interpreter.
+
+    Args:
+        store_url: The online store.
+    """
+    bin_directory = str(Path(sys.executable).parent)
+    return os.environ | {
+        "PATH": _prepended(bin_directory, os.environ.get("PATH", os.defpath)),
+        "LD_LIBRARY_PATH": _prepended(
+            str(find_libpython()), os.environ.get("LD_LIBRARY_PATH", "")
+        ),
+        "PYTHONDONTWRITEBYTECODE": "1",  # a version directory is immutable
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "TOLLGATE_STORE_URL": store_url,
+    }
+
+
+def _prepended(first: str, rest: str) -> str:
+    return f"{first}:{rest}" if rest else first
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

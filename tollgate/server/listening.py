@@ -1,0 +1,49 @@
+"""Which process listens on a port, out of /proc."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_LISTEN = "0A"  # TCP_LISTEN in the kernel's tcp_states.h
+
+
+def listens(pid: int, port: int) -> bool:
+    """
+    Tell whether a process of this user listens on a TCP port.
+
+    Asking the port itself would do for any process that took it first.
+
+    Args:
+        pid: The process.
+        port: The port, on whatever address.
+    """
+    sockets = _listening_inodes(pid, port)
+    return bool(sockets) and bool(sockets & _socket_inodes(pid))
+
+
+def _listening_inodes(pid: int, port: int) -> set[str]:
+    found = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            address, state, inode = fields[1], fields[3], fields[9]
+            if state == _LISTEN and int(address.rpartition(":")[2], 16) == port:
+                found.add(inode)
+    return found
+
+
+def _socket_inodes(pid: int) -> set[str]:
+    found = set()
+    try:
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            target = os.readlink(entry.path)
+            if target.startswith("socket:["):
+                found.add(target[len("socket:[") : -1])
+    except OSError:  # it ended, or closed a file while we looked
+        return found
+    return found

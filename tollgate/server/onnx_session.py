@@ -1,0 +1,181 @@
+"""
+A model.onnx in onnxruntime: opened, checked against its configuration, run.
+
+Knows nothing of Triton but the names in a model configuration. onnxruntime is
+imported when a file is opened, so importing this module costs numpy alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import RepositoryError
+
+Tensor = npt.NDArray[Any]
+
+# onnxruntime's type to Triton's and NumPy's; bfloat16 has no NumPy type.
+_TYPES: dict[str, tuple[str, np.dtype[Any]]] = {
+    "tensor(bool)": ("TYPE_BOOL", np.dtype(np.bool_)),
+    "tensor(uint8)": ("TYPE_UINT8", np.dtype(np.uint8)),
+    "tensor(uint16)": ("TYPE_UINT16", np.dtype(np.uint16)),
+    "tensor(uint32)": ("TYPE_UINT32", np.dtype(np.uint32)),
+    "tensor(uint64)": ("TYPE_UINT64", np.dtype(np.uint64)),
+    "tensor(int8)": ("TYPE_INT8", np.dtype(np.int8)),
+    "tensor(int16)": ("TYPE_INT16", np.dtype(np.int16)),
+    "tensor(int32)": ("TYPE_INT32", np.dtype(np.int32)),
+    "tensor(int64)": ("TYPE_INT64", np.dtype(np.int64)),
+    "tensor(float16)": ("TYPE_FP16", np.dtype(np.float16)),
+    "tensor(float)": ("TYPE_FP32", np.dtype(np.float32)),
+    "tensor(double)": ("TYPE_FP64", np.dtype(np.float64)),
+    "tensor(string)": ("TYPE_STRING", np.dtype(np.object_)),
+}
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """One input or output of a model; a free dimension is -1."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class OnnxSession:
+    """
+    A loaded model.
+
+    Args:
+        path: The file.
+        intra_op_threads: Threads inside one operator; 0 lets onnxruntime choose.
+
+    Attributes:
+        inputs: Name to spec; shapes with the batch dimension.
+        outputs: Likewise; only what Triton can carry.
+        refused: Outputs Triton cannot carry (ZipMap), name to onnxruntime's type.
+
+    Raises:
+        RepositoryError: The file is missing, or onnxruntime cannot load it.
+    """
+
+    def __init__(self, path: Path, *, intra_op_threads: int) -> None:
+        import onnxruntime
+
+        self.path = path
+        self.version: str = onnxruntime.__version__
+        if not path.is_file():
+            raise RepositoryError(path, "no such file")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = intra_op_threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime's errors share no base
+            raise RepositoryError(
+                path, f"onnxruntime {self.version} cannot load it: {_reason(error)}"
+            ) from error
+        self.inputs = {s.name: s for s in map(_spec, self._session.get_inputs()) if s}
+        found = [(node, _spec(node)) for node in self._session.get_outputs()]
+        self.outputs = {spec.name: spec for _, spec in found if spec}
+        self.refused = {node.name: node.type for node, spec in found if spec is None}
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Tensor]) -> list[Tensor]:
+        """
+        Compute outputs in one call.
+
+        Args:
+            names: Outputs to compute.
+            feeds: Every input, its batch dimension first.
+
+        Returns:
+            One array per name, in that order.
+        """
+        answer: list[Tensor] = self._session.run(list(names), dict(feeds))
+        return answer
+
+
+def check_wiring(session: OnnxSession, config: Mapping[str, Any]) -> None:
+    """
+    Refuse a configuration that names, types or shapes tensors otherwise.
+
+    Args:
+        session: The model.
+        config: Triton's model configuration, as JSON gives it.
+
+    Raises:
+        RepositoryError: Names the file, the tensor and both sides.
+    """
+    batched = int(config.get("max_batch_size", 0)) > 0
+    for part, specs in (("input", session.inputs), ("output", session.outputs)):
+        for tensor in config.get(part, []):
+            _check_tensor(session, tensor, part=part, specs=specs, batched=batched)
+    configured = {tensor["name"] for tensor in config.get("input", [])}
+    missing = sorted(set(session.inputs) - configured)
+    if missing:
+        raise RepositoryError(
+            session.path, f"config.pbtxt lacks the model's input {missing[0]}"
+        )
+
+
+def _check_tensor(
+    session: OnnxSession,
+    tensor: Mapping[str, Any],
+    *,
+    part: str,
+    specs: Mapping[str, TensorSpec],
+    batched: bool,
+) -> None:
+    name = tensor["name"]
+    spec = specs.get(name)
+    if spec is None:
+        kind = session.refused.get(name)
+        problem = f"has no {part} {name}; it has " + ", ".join(sorted(specs))
+        if part == "output" and kind:
+            problem = f"output {name} is {kind}: convert the model with zipmap=False"
+        raise RepositoryError(session.path, problem)
+    wanted = tensor.get("data_type", "")
+    present = _triton_type(spec.dtype)
+    if wanted != present:
+        raise RepositoryError(
+            session.path, f"{part} {name} is {present}, config.pbtxt says {wanted}"
+        )
+    reshape = tensor.get("reshape") or {}
+    dims = [int(size) for size in reshape.get("shape", tensor.get("dims", []))]
+    shape = [-1, *dims] if batched else dims
+    if not _compatible(spec.shape, shape):
+        raise RepositoryError(
+            session.path,
+            f"{part} {name} has shape {list(spec.shape)}, config.pbtxt says {shape}"
+            + (" with the batch dimension" if batched else ""),
+        )
+
+
+def _compatible(model: Sequence[int], config: Sequence[int]) -> bool:
+    return len(model) == len(config) and all(
+        a == b or -1 in (a, b) for a, b in zip(model, config, strict=True)
+    )
+
+
+def _triton_type(dtype: np.dtype[Any]) -> str:
+    return next(triton for triton, numpy in _TYPES.values() if numpy == dtype)
+
+
+def _spec(node: Any) -> TensorSpec | None:
+    if node.type not in _TYPES:
+        return None
+    shape = tuple(size if isinstance(size, int) else -1 for size in node.shape)
+    return TensorSpec(name=node.name, dtype=_TYPES[node.type][1], shape=shape)
+
+
+def _reason(error: Exception) -> str:
+    """Cut onnxruntime's "[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : …failed:" off."""
+    text = " ".join(str(error).split())
+    return text.rsplit("failed:", 1)[-1].rsplit(" : ", 1)[-1].strip().rstrip(".")

@@ -1,0 +1,130 @@
+"""Proof that a whole product answers: dry-run decisions before it is called ready."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate import schema
+from tollgate.errors import ServerError
+from tollgate.server.control import Reachable, infer, model_config
+
+ROWS = (1, 8, 32)
+_TIMEOUT_S = 10.0  # the first request of a step may be a slow one
+_DECISIONS = {decision.name.lower() for decision in schema.Decision}
+_NUMPY = {
+    "TYPE_FP32": np.float32,
+    "TYPE_FP64": np.float64,
+    "TYPE_INT32": np.int32,
+    "TYPE_INT64": np.int64,
+    "TYPE_UINT8": np.uint8,
+    "TYPE_UINT32": np.uint32,
+    "TYPE_BOOL": np.bool_,
+}
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """What the probes learned: the release that answered and its degraded bits."""
+
+    release: str
+    degraded: schema.Degraded
+
+
+def probe(server: Reachable, product: str, *, rows: Sequence[int] = ROWS) -> Probe:
+    """
+    Ask for decisions on made-up purchases; dry runs, which write nothing.
+
+    Args:
+        server: A running Triton with the product loaded.
+        product: The ensemble.
+        rows: Sizes of the requests to send; those above its maximum are left out.
+
+    Raises:
+        ServerError: It refused, or a row came back with an error or no decision.
+    """
+    config = model_config(server, product)
+    largest = int(config.get("max_batch_size", 0))
+    degraded = schema.Degraded(0)
+    release = ""
+    for count in (n for n in rows if n <= largest):
+        answer = _ask(server, config, count=count)
+        _require_decisions(product, answer, count=count)
+        degraded |= schema.Degraded(int(np.bitwise_or.reduce(answer["degraded"])))
+        release = _text(answer["release"][0])
+    return Probe(release=release, degraded=degraded)
+
+
+def probe_columns(
+    config: dict[str, Any], *, count: int, now_us: int
+) -> dict[str, npt.NDArray[Any]]:
+    """
+    Make up the required inputs of an ensemble.
+
+    Args:
+        config: Its configuration.
+        count: Rows.
+        now_us: Event time of every row, µs since the epoch.
+
+    Returns:
+        Input name to array [count, …dims].
+    """
+    columns: dict[str, npt.NDArray[Any]] = {}
+    for tensor in config["input"]:
+        if tensor.get("optional"):
+            continue
+        name, kind = tensor["name"], tensor["data_type"]
+        shape = [count, *(max(int(size), 1) for size in tensor["dims"])]
+        if kind == "TYPE_STRING":
+            values = [f"probe-{name}-{row}".encode() for row in range(count)]
+            column = np.array(values, dtype=np.object_).reshape(
+                count, *[1] * (len(shape) - 1)
+            )
+            columns[name] = np.broadcast_to(column, shape)
+            continue
+        value = now_us if name == schema.EVENT_TIME else 10
+        columns[name] = np.full(shape, value, dtype=_NUMPY[kind])
+    return columns
+
+
+def _ask(
+    server: Reachable, config: dict[str, Any], *, count: int
+) -> dict[str, npt.NDArray[Any]]:
+    columns = probe_columns(config, count=count, now_us=time.time_ns() // 1000)
+    answer = infer(
+        server,
+        config["name"],
+        inputs=columns,
+        parameters={schema.DRY_RUN: True},
+        timeout_s=_TIMEOUT_S,
+    )
+    missing = [name for name in schema.ANSWER_TYPES if name not in answer]
+    if missing:
+        raise ServerError(
+            config["name"], f"the probe's answer lacks the output {missing[0]}"
+        )
+    return {name: answer[name].reshape(-1) for name in schema.ANSWER_TYPES}
+
+
+def _require_decisions(
+    product: str, answer: dict[str, npt.NDArray[Any]], *, count: int
+) -> None:
+    for name, values in answer.items():
+        if len(values) != count:
+            raise ServerError(
+                product, f"{name} has {len(values)} rows for a probe of {count}"
+            )
+    for row, (error, decision) in enumerate(
+        zip(map(_text, answer["error"]), map(_text, answer["decision"]), strict=True)
+    ):
+        if error or decision not in _DECISIONS:
+            what = error or f"the decision is {decision!r}"
+            raise ServerError(product, f"probe of {count} rows, row {row}: {what}")
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,174 @@
+"""The online store of a laptop: a real Redis on a unix socket, kept in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+from tollgate.errors import ServerError, SetupError
+from tollgate.server.aof import cut_damaged_tail
+from tollgate.server.child import Child
+from tollgate.server.environment import find_redis_server
+from tollgate.server.lock import FolderLock
+from tollgate.server.server_log import useful_lines
+
+log = logging.getLogger(__name__)
+
+SOCKET_PATH_BYTES = 107  # sun_path has 108, one of them the final zero (unix(7))
+_START_S = 60.0  # a large append-only file takes a while to read
+_STOP_S = 20.0
+
+
+class EmbeddedRedis:
+    """
+    A Redis that lives as long as this context and keeps its data in a folder.
+
+    It listens on a unix socket only and writes every change to an append-only
+    file, synced once a second.
+
+    Args:
+        state: State folder; data in `redis/`, log in `logs/redis.log`.
+
+    Attributes:
+        url: "unix://…", as redis-py reads it; valid inside the context.
+        socket_path: The socket.
+        pid: The process.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._state = state.resolve()
+        self._data = self._state / "redis"
+        self._log = self._state / "logs" / "redis.log"
+        self._stack = contextlib.ExitStack()
+        self._child: Child | None = None
+        self.socket_path = Path()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"unix://{quote(str(self.socket_path))}"
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 when it is not running."""
+        return self._child.pid if self._child else 0
+
+    def alive(self) -> bool:
+        """Tell whether the process runs."""
+        return self._child is not None and self._child.alive()
+
+    def __enter__(self) -> EmbeddedRedis:
+        binary = find_redis_server()
+        with contextlib.ExitStack() as stack:
+            lock = FolderLock(self._data, name="lock")
+            stack.callback(lock.release)
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            self.socket_path = stack.enter_context(_socket_path(self._data))
+            try:
+                self._start(binary, lock=lock)
+            except ServerError as error:
+                if not cut_damaged_tail(self._data / "appendonly.aof", binary=binary):
+                    raise error
+                self._start(binary, lock=lock)
+            self._stack = stack.pop_all()
+        return self
+
+    def _start(self, binary: Path, *, lock: FolderLock) -> None:
+        offset = self._log.stat().st_size if self._log.exists() else 0
+        self.socket_path.unlink(missing_ok=True)
+        child = Child(
+            _arguments(binary, socket_path=self.socket_path, data=self._data),
+            name="redis-server",
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+            log=self._log,
+            keep_fds=(lock.fd,),
+        )
+        until = time.monotonic() + _START_S
+        while not _answers(self.socket_path):
+            if not child.alive() or time.monotonic() > until:
+                child.stop(grace_s=1.0)
+                raise ServerError(
+                    child.name,
+                    f"{child.status()} before it answered; its log is {self._log}",
+                    log=useful_lines(self._log, offset=offset),
+                )
+            time.sleep(0.005)
+        self._child = child
+
+    def stop(self) -> None:
+        """Let it write everything to disk and end; a second call does nothing."""
+        child, self._child = self._child, None
+        if child is not None and not child.stop(grace_s=_STOP_S):
+            log.warning("redis-server was killed: it did not end in %g s", _STOP_S)
+        self._stack.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _arguments(binary: Path, *, socket_path: Path, data: Path) -> list[str]:
+    options = {
+        "port": "0",
+        "unixsocket": str(socket_path),
+        "unixsocketperm": "700",
+        "dir": str(data),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "aof-load-truncated": "yes",
+        "save": "",  # the append-only file is the only record
+        "daemonize": "no",
+        "databases": "1",
+        "maxmemory-policy": "noeviction",  # an evicted entity would look like a new one
+        "set-proc-title": "no",
+    }
+    flags = [part for key, value in options.items() for part in (f"--{key}", value)]
+    return [str(binary), *flags]
+
+
+def _answers(path: Path) -> bool:
+    """Tell whether a Redis behind the socket is done loading."""
+    try:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(1.0)
+            peer.connect(str(path))
+            peer.sendall(b"PING\r\n")
+            return peer.recv(64).startswith(b"+PONG")
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _socket_path(data: Path) -> Iterator[Path]:
+    """Name the socket: in the folder, or elsewhere when that is too long."""
+    path = data / "redis.sock"
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
+        yield path
+        return
+    digest = hashlib.sha256(os.fsencode(data)).hexdigest()[:12]
+    short = Path(tempfile.gettempdir(), f"tollgate-{os.getuid()}-{digest}")
+    short.mkdir(mode=0o700, exist_ok=True)
+    found = short.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or short.is_symlink():
+        raise SetupError(
+            f"{short} belongs to somebody else", remedy="remove it, or set TMPDIR"
+        )
+    try:
+        yield short / "redis.sock"
+    finally:
+        with contextlib.suppress(OSError):
+            (short / "redis.sock").unlink(missing_ok=True)
+            short.rmdir()
