@@ -24,6 +24,11 @@ _TIMEOUT_FIELDS = (
     "allow_timeout_override",
 )
 
+_STALLS = (
+    "switches off prefetching, and Triton's batcher then stalls for 500 ms and more; "
+    "callers' deadlines bound the queue"
+)
+
 
 def rule_findings(product: Product, *, release: Release | None) -> list[Finding]:
     """
@@ -99,16 +104,18 @@ def _step_breaks(config: ModelConfig, *, is_model: bool) -> Iterator[tuple[str, 
 
 
 def _queue_breaks(config: ModelConfig) -> Iterator[tuple[str, str]]:
-    """Yield queues without an end and queues with a timeout."""
+    """Yield bounds and timeouts of queues: either stalls Triton's batcher."""
     batching = config.dynamic_batching
+    if batching.priority_levels:
+        yield "dynamic_batching.priority_levels", _STALLS
     policies = {"default_queue_policy": batching.default_queue_policy} | {
         f"priority_queue_policy {level}": policy
         for level, policy in batching.priority_queue_policy.items()
     }
     for name, policy in policies.items():
         where = f"dynamic_batching.{name}"
-        if not policy.max_queue_size:
-            yield f"{where}.max_queue_size", "is missing: the queue has no end"
+        if policy.max_queue_size:
+            yield f"{where}.max_queue_size", _STALLS
         for field in _TIMEOUT_FIELDS:
             if getattr(policy, field):
                 yield (

@@ -146,7 +146,7 @@ def test_release_for_another_spec_is_found(repository: Path) -> None:
 
 def test_every_finding_is_reported_at_once(repository: Path, edit: Edit) -> None:
     """Three mistakes in three files are three findings."""
-    edit(FEATURES, "max_queue_size: 128", "")
+    edit(FEATURES, "max_batch_size: 32", "max_batch_size: 16")
     edit(MODEL, "max_batch_size: 32", "max_batch_size: 8")
     (repository / "fraud/release.json").unlink()
     assert [

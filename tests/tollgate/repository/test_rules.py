@@ -11,7 +11,7 @@ ENSEMBLE = "fraud/config.pbtxt"
 FEATURES = "fraud_features/config.pbtxt"
 MODEL = "fraud_model/config.pbtxt"
 DECISION = "fraud_decision/config.pbtxt"
-ACTION = "default_queue_policy {"
+BATCHING = "dynamic_batching {"
 DELAY = "dynamic_batching.max_queue_delay_microseconds"
 POLICY = "dynamic_batching.default_queue_policy"
 
@@ -30,31 +30,38 @@ BREAKS = {
     ),
     "queue_timeout": (
         FEATURES,
-        ACTION,
-        f"{ACTION} default_timeout_microseconds: 50000",
+        BATCHING,
+        f"{BATCHING} default_queue_policy {{ default_timeout_microseconds: 50000 }}",
         FEATURES,
         f"{POLICY}.default_timeout_microseconds: queue timeouts can leave a model",
     ),
     "timeout_override": (
         MODEL,
-        ACTION,
-        f"{ACTION} allow_timeout_override: true",
+        BATCHING,
+        f"{BATCHING} default_queue_policy {{ allow_timeout_override: true }}",
         MODEL,
         f"{POLICY}.allow_timeout_override: queue timeouts can leave a model",
     ),
     "timeout_action": (
         DECISION,
-        ACTION,
-        f"{ACTION} timeout_action: DELAY",
+        BATCHING,
+        f"{BATCHING} default_queue_policy {{ timeout_action: DELAY }}",
         DECISION,
         f"{POLICY}.timeout_action: queue timeouts can leave a model",
     ),
-    "endless_queue": (
+    "bounded_queue": (
         DECISION,
-        "max_queue_size: 512",
-        "",
+        BATCHING,
+        f"{BATCHING} default_queue_policy {{ max_queue_size: 512 }}",
         DECISION,
-        f"{POLICY}.max_queue_size: is missing: the queue has no end",
+        f"{POLICY}.max_queue_size: switches off prefetching",
+    ),
+    "priorities": (
+        MODEL,
+        BATCHING,
+        f"{BATCHING} priority_levels: 2 default_priority_level: 1",
+        MODEL,
+        "dynamic_batching.priority_levels: switches off prefetching",
     ),
     "second_delay": (
         FEATURES,
