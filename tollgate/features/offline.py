@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,9 @@ import numpy.typing as npt
 from tollgate.features import assemble, ids
 from tollgate.features.spec import Entity, FeatureSpec
 from tollgate.features.windows import Entries, Rows, Sums, window_sums
-from tollgate.history import History
+
+if TYPE_CHECKING:
+    from tollgate.history import History
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

@@ -1,0 +1,80 @@
+"""Tests of running h2load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.generator import command_line, make_generator, read_log
+from loadtests.scenarios import SCENARIOS, pick
+from tollgate.errors import InputError, SetupError
+
+
+def test_a_log_line_is_start_status_and_duration(tmp_path: Path) -> None:
+    """Failed streams have the status -1."""
+    path = tmp_path / "log"
+    path.write_text("1700000000000001\t200\t8123\n1700000000000500\t-1\t77\n")
+    log = read_log(path)
+    assert log.start_us.tolist() == [1700000000000001, 1700000000000500]
+    assert log.status.tolist() == [200, -1]
+    assert log.took_us.tolist() == [8123, 77]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty: no request ended"),
+        ("1\t200\t3\n1\t200\n", r"line 2: '1\\t200' is not three numbers"),
+        ("1\t200\tx\n", "line 1: .* is not three numbers"),
+    ],
+)
+def test_another_log_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    """The message names the line."""
+    path = tmp_path / "log"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_log(path)
+
+
+def test_a_missing_h2load_names_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says what to install."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SetupError, match="h2load is missing.*nghttp2-client"):
+        make_generator(tmp_path)
+
+
+def test_a_missing_compiler_names_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """h2load alone is not enough."""
+    there = tmp_path / "h2load"
+    there.write_text("#!/bin/sh\n")
+    there.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SetupError, match="no C compiler.*gcc"):
+        make_generator(tmp_path)
+
+
+def test_a_command_has_as_many_requests_under_way_as_said() -> None:
+    """Connections times streams, on one thread."""
+    assert [(one.rows, one.in_flight) for one in SCENARIOS] == [
+        (1, 1),
+        (1, 16),
+        (1, 64),
+        (16, 8),
+    ]
+    for one in SCENARIOS:
+        words = command_line(one, grpc_url="127.0.0.1:1", run_s=2.5)
+        told = dict(zip(words, words[1:], strict=False))
+        assert int(told["-c"]) * int(told["-m"]) == one.in_flight
+        assert (told["-t"], told["-D"], told["-p"]) == ("1", "2500ms", "h2c")
+
+
+def test_an_unknown_scenario_is_refused() -> None:
+    """The message names those there are."""
+    assert pick("1-row-1") == SCENARIOS[:1]
+    with pytest.raises(InputError, match="--only: 'x' is none of 1-row-1, 1-row-16"):
+        pick("x")

@@ -1,0 +1,270 @@
+"""The fraud product on a real Triton and a real Redis, as its callers meet it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import polars as pl
+import pytest
+import redis
+from tritonclient.grpc import service_pb2_grpc
+
+from clients.client import Client
+from clients.codec import requests_of
+from clients.columns import FRAUD_INPUTS, check_columns
+from clients.decisions import Decisions, join
+from converters.runner import onnx_runner
+from tollgate.cli.pipeline import decide_history
+from tollgate.errors import ClientError, InvalidRequest
+from tollgate.features.offline import build
+from tollgate.features.spec import FeatureSpec
+from tollgate.history import history_of
+from tollgate.repository.release import plan_load
+from tollgate.schema import Degraded
+from tollgate.server import control
+from tollgate.server.embedded import Embedded, serve
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
+NOW_US = time.time_ns() // 1000
+PATIENT_MS = "2000"  # a busy machine must not turn into degraded answers
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The committed repository with a patient store deadline."""
+
+    copy = tmp_path_factory.mktemp("served") / "model_repository"
+    shutil.copytree(REPOSITORY, copy)
+    config = copy / "fraud_features/config.pbtxt"
+    text = config.read_text()
+    assert 'string_value: "5"' in text
+    config.write_text(
+        text.replace('string_value: "5"', f'string_value: "{PATIENT_MS}"')
+    )
+    return copy
+
+
+@pytest.fixture(scope="module")
+def served(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Embedded]:
+    """One server for the tests of this module."""
+    with serve(repository, state=tmp_path_factory.mktemp("state")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(served: Embedded) -> Iterator[Client]:
+    """A client; the store is empty."""
+    with redis.Redis.from_url(served.store_url) as store:
+        store.flushall()
+    with Client(served.grpc_url, timeout_s=20) as opened:
+        yield opened
+
+
+def rows(count: int, **changes: object) -> dict[str, object]:
+    """Columns of good purchases; a change replaces a column."""
+    return {
+        "transaction_id": [f"t{row}" for row in range(count)],
+        "customer_id": [f"c{row % 3}" for row in range(count)],
+        "terminal_id": [f"m{row % 5}" for row in range(count)],
+        "amount": [10.0 + row for row in range(count)],
+        "event_time": [NOW_US + row for row in range(count)],
+    } | changes
+
+
+def same(one: Decisions, other: Decisions) -> bool:
+    """Compare the answers bit for bit, times aside."""
+    return (
+        one.decision.tolist() == other.decision.tolist()
+        and one.score.tobytes() == other.score.tobytes()
+        and one.reason_codes == other.reason_codes
+        and one.degraded.tolist() == other.degraded.tolist()
+        and one.error.tolist() == other.error.tolist()
+    )
+
+
+BAD = {
+    "empty id": ("transaction_id", b"", "is empty"),
+    "long id": ("customer_id", b"x" * 129, "has 129 bytes, 128 are allowed"),
+    "not UTF-8": ("terminal_id", b"\xc3\x28", "is not UTF-8"),
+    "negative": ("amount", -0.01, "is negative"),
+    "NaN": ("amount", math.nan, "is not a finite number"),
+    "infinite": ("amount", math.inf, "is not a finite number"),
+    "sub-cent": ("amount", 9.999, "is not in whole cents"),
+    "absurd": ("amount", 1e12, "is over 10000000.00"),
+    "ancient": ("event_time", 1, "is before the year 2000"),
+    "future": ("event_time", NOW_US + 10**12, "is over a day ahead"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_row_fails_alone(client: Client, name: str) -> None:
+    """The bad row is named by field; its neighbours' answers are those without it."""
+    field, value, rule = BAD[name]
+    columns = rows(5)
+    column = list(columns[field])  # type: ignore[call-overload]
+    column[2] = value
+    mixed = client.decide(columns | {field: column}, dry_run=True)
+    assert mixed.error[2].startswith(f"{field}: ")
+    assert mixed.error[2].endswith(rule)
+    assert mixed.decision[2] == ""
+    assert math.isnan(mixed.score[2])
+    good = [0, 1, 3, 4]
+    without = client.decide(
+        {name: [values[row] for row in good] for name, values in columns.items()},  # type: ignore[index]
+        dry_run=True,
+    )
+    assert mixed.score[good].tobytes() == without.score.tobytes()
+    assert mixed.decision[good].tolist() == without.decision.tolist()
+    assert mixed.error[good].tolist() == [""] * 4
+
+
+def test_a_request_of_bad_rows_fails_with_all_their_words(client: Client) -> None:
+    """INVALID_ARG that lists each row."""
+    with pytest.raises(InvalidRequest) as caught:
+        client.decide(rows(2, amount=[-1.0, math.nan]))
+    text = str(caught.value)
+    assert "row 0: amount: -1.0: is negative" in text
+    assert "row 1: amount: nan: is not a finite number" in text
+
+
+def test_a_dry_run_keeps_nothing_and_answers_as_if(
+    served: Embedded, client: Client
+) -> None:
+    """No key; and the real run then gives the very same answer."""
+    dry = client.decide(rows(7), dry_run=True)
+    with redis.Redis.from_url(served.store_url) as store:
+        assert store.dbsize() == 0
+    wet = client.decide(rows(7))
+    assert same(dry, wet)
+    with redis.Redis.from_url(served.store_url) as store:
+        assert store.dbsize() == 3 + 5
+    assert same(wet, client.decide(rows(7)))
+    assert same(wet, client.decide(rows(7), dry_run=True))
+
+
+def test_permuted_rows_permute_the_answers(client: Client) -> None:
+    """Reading is as of each row, whatever the order in the request."""
+    columns = rows(20)
+    straight = client.decide(columns, dry_run=True)
+    order = np.random.default_rng(1).permutation(20)
+    shuffled = client.decide(
+        {name: [values[row] for row in order] for name, values in columns.items()},  # type: ignore[index]
+        dry_run=True,
+    )
+    assert shuffled.score.tobytes() == straight.score[order].tobytes()
+    assert shuffled.decision.tolist() == straight.decision[order].tolist()
+
+
+def test_alone_equals_batched(client: Client) -> None:
+    """One by one in the order of time, or all at once: the same scores."""
+    columns = rows(12)
+    alone = join(
+        [
+            client.decide({name: [values[row]] for name, values in columns.items()})  # type: ignore[index]
+            for row in range(12)
+        ]
+    )
+    again = client.decide(columns)
+    assert alone.score.tobytes() == again.score.tobytes()
+
+
+def test_served_scores_are_the_model_on_offline_features(
+    served: Embedded,
+    client: Client,
+    spec: FeatureSpec,
+    simulated: pl.DataFrame,
+    repository: Path,
+) -> None:
+    """The served score is onnxruntime's on offline features, to the bit."""
+    history = history_of(simulated, spec=spec, source="simulated")
+    middle = int(np.quantile(history.event_time_us, 0.6))
+    score = np.full(len(history), np.nan, np.float32)
+    degraded = np.zeros(len(history), np.uint32)
+    for positions, answer in decide_history(
+        history,
+        spec=spec,
+        grpc_url=served.grpc_url,
+        store_url=served.store_url,
+        decide_from_us=middle,
+        batch_rows=32,
+        in_flight=1,
+    ):
+        score[positions] = answer.score
+        degraded[positions] = answer.degraded
+    later = history.event_time_us >= middle
+    assert later.sum() > 200
+    assert not (degraded[later] & ~np.uint32(Degraded.COLD_START)).any()
+    features = build(spec, history).astype(np.float32)[later]
+    model = (repository / "fraud_model/1/model.onnx").read_bytes()
+    expected = onnx_runner(model)(features)
+    assert score[later].tobytes() == expected[:, 1].tobytes()
+
+
+def test_no_time_left_is_answered_without_work(
+    served: Embedded, client: Client
+) -> None:
+    """A deadline that has passed is a row error, and writes nothing."""
+    (request,) = requests_of(
+        check_columns(rows(1), inputs=FRAUD_INPUTS),
+        product="fraud",
+        size=32,
+        dry_run=False,
+        deadline_s=1.0,
+    )
+    request.parameters["deadline_us"].int64_param = 0
+    with grpc.insecure_channel(served.grpc_url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(request, timeout=20)
+    assert "deadline_us: no time left" in caught.value.details()
+    with redis.Redis.from_url(served.store_url) as store:
+        assert store.dbsize() == 0
+
+
+def test_a_dead_store_costs_quality_and_no_answer(
+    repository: Path, tmp_path: Path
+) -> None:
+    """Redis is killed: every row is answered, says so, and follows the policy."""
+    with serve(repository, state=tmp_path) as server:
+        assert server.redis is not None
+        with Client(server.grpc_url, timeout_s=20) as client:
+            assert client.decide(rows(3)).error.tolist() == [""] * 3
+            os.kill(server.redis.pid, signal.SIGKILL)
+            answer = client.decide(rows(3, amount=[20.0, 250.0, 9.0]))
+    assert answer.error.tolist() == [""] * 3
+    assert answer.degraded.tolist() == [int(Degraded.STORE_UNAVAILABLE)] * 3
+    assert not np.isnan(answer.score).any()
+    assert answer.decision[1] != "approve"
+    assert "FEATURES_UNAVAILABLE" in answer.reason_codes[1]
+
+
+def test_a_foreign_feature_spec_never_meets_the_model(
+    served: Embedded, client: Client, repository: Path
+) -> None:
+    """The decision step refuses features of a spec its release does not name."""
+
+    plan = {one.name: one for one in plan_load(repository, product="fraud")}
+    decision = plan["fraud_decision"]
+
+    changed = json.loads(decision.config_json)
+    changed["parameters"]["expected_spec_hash"]["string_value"] = "00000000000000ff"
+    control.load_model(served.triton, "fraud_decision", config=json.dumps(changed))
+    try:
+        with pytest.raises(ClientError, match="but the release is of 00000000000000ff"):
+            client.decide(rows(1), dry_run=True)
+    finally:
+        control.load_model(served.triton, "fraud_decision", config=decision.config_json)
+    assert client.decide(rows(1), dry_run=True).error.tolist() == [""]

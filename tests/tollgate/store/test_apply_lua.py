@@ -1,0 +1,371 @@
+"""The Lua function against a plain Python model of an entity value, byte by byte."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pytest
+import redis
+
+from tollgate.features.spec import FeatureSpec
+from tollgate.features.windows import ENTRY
+from tollgate.store.events import (
+    Call,
+    Labels,
+    Packer,
+    Purchases,
+    label_entries,
+    purchase_entries,
+)
+from tollgate.store.redis import Mode, RedisStore
+
+APPLIED, DUPLICATE, TOO_LATE = 1, 2, 3
+OpenStore = Callable[..., RedisStore]
+
+HORIZON_US, CAP = 1_000_000, 12
+START_US = 1_600_000_000_000_000
+IDS = [b"%d" % number for number in range(40)]
+IDS += [b"same-first-bytes" + one for one in IDS[:10]] + ["é".encode() * 64]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A purchase (`label` None) or a label of one."""
+
+    transaction_id: bytes
+    time_us: int
+    cents: int = 0
+    label: int | None = None
+    label_time_us: int = 0
+    revision: int = 0
+
+    @property
+    def hash(self) -> bytes:
+        """The event's identity."""
+        return hashlib.blake2b(self.transaction_id, digest_size=8).digest()
+
+
+@dataclass
+class Model:
+    """One entity value as the contract describes it: a list of entries, and counts."""
+
+    horizon_us: int = HORIZON_US
+    cap: int = CAP
+    entries: list[dict] = field(default_factory=list)
+    watermark_us: int = 0
+    overflow: int = 0
+    dropped_us: int = 0
+    touched: bool = False
+
+    def apply(self, events: list[Event]) -> list[int]:
+        """Apply a batch in its order, then trim once; a status per event."""
+        statuses = [self._apply(event) for event in events]
+        if any(status == APPLIED for status in statuses):
+            self.touched = True
+            oldest = self.watermark_us - self.horizon_us
+            self.entries = [one for one in self.entries if one["time"] >= oldest]
+            while len(self.entries) > self.cap:
+                self.dropped_us = self.entries.pop(0)["time"]
+                self.overflow += 1
+        return statuses
+
+    def _apply(self, event: Event) -> int:
+        known = [one for one in self.entries if one["hash"] == event.hash]
+        if known:
+            (entry,) = known
+            if event.label is None and not entry["purchase"]:
+                entry |= {"purchase": 1, "time": event.time_us, "cents": event.cents}
+            elif event.label is not None and (
+                not entry["labelled"] or event.revision > entry["revision"]
+            ):
+                entry |= self._label(event)
+            else:
+                return DUPLICATE
+        elif event.time_us < self.watermark_us - self.horizon_us or (
+            self.overflow and event.time_us <= self.dropped_us
+        ):
+            return TOO_LATE
+        else:
+            one = event.transaction_id
+            entry = {
+                "time": event.time_us,
+                "order": bytes([len(one)]) + one[:15].ljust(15, b"\0"),
+                "hash": event.hash,
+                "cents": event.cents,
+                "purchase": int(event.label is None),
+                "labelled": 0,
+                "fraud": 0,
+                "revision": 0,
+                "label_time": 0,
+            }
+            if event.label is not None:
+                entry |= self._label(event)
+            self.entries.append(entry)
+        self.entries.sort(key=lambda one: (one["time"], one["order"], one["hash"]))
+        if event.label is None:
+            self.watermark_us = max(self.watermark_us, event.time_us)
+        return APPLIED
+
+    def _label(self, event: Event) -> dict:
+        return {
+            "labelled": 1,
+            "fraud": int(event.label == 1),
+            "revision": event.revision,
+            "label_time": event.label_time_us,
+        }
+
+    def packed(self) -> bytes:
+        """Lay the value out; empty when nothing was ever applied."""
+        if not self.touched:
+            return b""
+        body = b"".join(
+            struct.pack("<q", one["time"])
+            + one["order"]
+            + one["hash"]
+            + struct.pack(
+                "<IIq",
+                one["cents"],
+                one["purchase"]
+                | one["labelled"] << 1
+                | one["fraud"] << 2
+                | one["revision"] << 8,
+                one["label_time"],
+            )
+            for one in self.entries
+        )
+        count, checksum = len(self.entries), 0
+        for _ in range(2):  # with a checksum of zero it is what the checksum must be
+            head = struct.pack("<BBHI", 1, 48, 0, checksum)
+            head += struct.pack(
+                "<IIqq", self.overflow, count, self.watermark_us, self.dropped_us
+            )
+            value = head + body
+            words = struct.unpack(f"<{len(value) // 4}I", value)
+            checksum = checksum or sum(words) % 2**32
+        return value
+
+
+class Lua:
+    """The function on one entity of the product's first kind, in a real Redis."""
+
+    def __init__(self, spec: FeatureSpec, store: RedisStore) -> None:
+        one = msgspec.structs.replace(
+            spec.entities[0], horizon_us=HORIZON_US, cap=CAP, name="card"
+        )
+        self.packer = Packer(msgspec.structs.replace(spec, entities=(one,)))
+        self.store = store
+
+    def call(self, events: list[Event], *, owners: list[bytes] | None = None) -> Call:
+        """Pack events of one or more cards."""
+        entries = np.zeros(len(events), ENTRY)  # concatenate would swap its bytes
+        for n, event in enumerate(events):
+            entries[n : n + 1] = self._entry(event)
+        return self.packer.pack(entries, [owners or [b"card"] * len(events)])
+
+    def apply(
+        self, events: list[Event], mode: Mode = Mode.WRITE
+    ) -> tuple[bytes, list[int]]:
+        """Apply events to the one card; its value and the statuses."""
+        ((values, statuses),) = self.store.apply([(self.call(events), mode)])
+        return (values[0] if values else b""), list(statuses)
+
+    def _entry(self, event: Event) -> np.ndarray:
+        same = [event.transaction_id], [[b"card"]], np.array([event.time_us])
+        if event.label is None:
+            return purchase_entries(Purchases(*same, np.array([event.cents])))
+        return label_entries(
+            Labels(
+                *same,
+                label=np.array([event.label], np.int8),
+                label_time_us=np.array([event.label_time_us]),
+                revision=np.array([event.revision]),
+            )
+        )
+
+
+@pytest.fixture
+def lua(spec: FeatureSpec, store_url: str, open_store: OpenStore) -> Lua:
+    """The function, over an empty store."""
+    return Lua(spec, open_store(store_url))
+
+
+def random_event(source: random.Random, *, newest_us: int) -> Event:
+    """Draw a purchase or a label around the newest time, some far behind it."""
+    behind = source.choice([0, 0, 3, HORIZON_US // 2, HORIZON_US, 2 * HORIZON_US])
+    time_us = newest_us - source.randint(0, behind) + source.choice([0, 0, 1, 40_000])
+    one = source.choice(IDS)
+    if source.random() < 0.6:
+        return Event(one, time_us, cents=source.choice([0, 1, 99_999, 10**9]))
+    return Event(
+        one,
+        time_us,
+        label=source.randint(0, 1),
+        label_time_us=time_us + source.randint(-5, 10**13),
+        revision=source.choice([0, 0, 1, 2, 2**24 - 1]),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_equals_the_model_over_random_batches(
+    lua: Lua, redis_client: redis.Redis, seed: int
+) -> None:
+    """
+    Values, statuses and stored bytes, checksum included, after every batch.
+
+    Late, duplicate and tied events, labels before and after their purchase and at
+    another time than it, revisions, trims and full values all occur.
+    """
+    source, model, seen = random.Random(seed), Model(), set()
+    newest_us = START_US
+    key = lua.packer.key(0, b"card")
+    for _ in range(400):
+        batch = [
+            random_event(source, newest_us=newest_us)
+            for _ in range(source.choice([1, 1, 2, 5, 20]))
+        ]
+        wanted = model.apply(batch)
+        value, statuses = lua.apply(batch)
+        assert statuses == wanted
+        assert value == model.packed()
+        assert (redis_client.get(key) or b"") == value
+        seen |= set(wanted)
+        newest_us += source.choice([0, 0, 1, 50_000, 300_000])
+    assert seen == {APPLIED, DUPLICATE, TOO_LATE}
+    assert model.overflow > 0
+
+
+def consistent_events(
+    source: random.Random, times_us: dict[bytes, int], *, newest_us: int, count: int
+) -> list[Event]:
+    """Draw events as a sound feed sends them: each id has one time and one amount."""
+    events = []
+    for _ in range(count):
+        old = list(times_us)[-40:]
+        if not old or source.random() < 0.5:
+            one = b"%d" % len(times_us)
+            times_us[one] = random_event(source, newest_us=newest_us).time_us
+        else:
+            one = source.choice(old)
+        time_us = times_us[one]
+        if source.random() < 0.6:
+            events.append(Event(one, time_us, cents=time_us % 1_000))
+        else:
+            revision = source.choice([0, 0, 1, 2])
+            known_us = time_us + revision * 1_000
+            events.append(Event(one, time_us, 0, revision % 2, known_us, revision))
+    return events
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_applying_a_batch_again_changes_no_byte(
+    lua: Lua, redis_client: redis.Redis, seed: int
+) -> None:
+    """Twice, in pieces and in another order: not a byte, full values included."""
+    source, times_us = random.Random(100 + seed), {}
+    key = lua.packer.key(0, b"card")
+    newest_us = START_US
+    for _ in range(150):
+        batch = consistent_events(source, times_us, newest_us=newest_us, count=10)
+        lua.apply(batch)
+        kept = redis_client.get(key)
+        lua.apply(batch)
+        source.shuffle(batch)
+        for event in batch:
+            lua.apply([event])
+        assert redis_client.get(key) == kept
+        newest_us += source.choice([0, 1, 50_000, 300_000])
+    assert int.from_bytes(kept[8:12], "little") > 0  # it was full now and then
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_order_inside_a_batch_changes_no_byte(
+    lua: Lua, redis_client: redis.Redis, seed: int
+) -> None:
+    """Any order of purchases and labels of a batch leaves the same value."""
+    source, times_us = random.Random(200 + seed), {}
+    key = lua.packer.key(0, b"card")
+    newest_us = START_US
+    for _ in range(100):
+        batch = consistent_events(source, times_us, newest_us=newest_us, count=10)
+        before, after = redis_client.get(key), set()
+        for _ in range(3):
+            redis_client.delete(key)
+            if before:
+                redis_client.set(key, before)
+            lua.apply(batch)
+            after.add(redis_client.get(key))
+            source.shuffle(batch)
+        assert len(after) == 1
+        newest_us += source.choice([0, 1, 50_000, 300_000])
+
+
+def test_dry_run_answers_as_if_and_writes_nothing(
+    lua: Lua, redis_client: redis.Redis
+) -> None:
+    """The same value and statuses as a write; the store keeps its bytes and keys."""
+    source, key = random.Random(1), lua.packer.key(0, b"card")
+    for _ in range(100):
+        batch = [random_event(source, newest_us=START_US) for _ in range(4)]
+        before = redis_client.get(key), redis_client.dbsize()
+        dry = lua.apply(batch, Mode.DRY)
+        assert (redis_client.get(key), redis_client.dbsize()) == before
+        assert dry == lua.apply(batch)
+
+
+def test_write_only_returns_statuses_alone(lua: Lua, redis_client: redis.Redis) -> None:
+    """It keeps what a write keeps and sends no value back."""
+    batch = [Event(b"1", START_US, cents=5), Event(b"1", START_US, cents=5)]
+    value, statuses = lua.apply(batch, Mode.WRITE_ONLY)
+    assert (value, statuses) == (b"", [APPLIED, DUPLICATE])
+    assert redis_client.get(lua.packer.key(0, b"card")) == lua.apply(batch)[0]
+
+
+def test_value_lives_for_its_horizon_and_a_day(
+    lua: Lua, redis_client: redis.Redis
+) -> None:
+    """A forgotten entity goes away by itself, when its windows are empty anyway."""
+    lua.apply([Event(b"1", START_US)])
+    ttl_s = redis_client.ttl(lua.packer.key(0, b"card"))
+    assert 86_000 < ttl_s <= HORIZON_US // 10**6 + 86_400
+
+
+def test_label_that_names_another_time_keeps_the_order(lua: Lua) -> None:
+    """The purchase's own time places the entry, whatever its label said before."""
+    lua.apply([Event(b"9", START_US + 500, label=1, label_time_us=START_US + 900)])
+    lua.apply([Event(b"5", START_US + 300), Event(b"7", START_US + 100)])
+    value, statuses = lua.apply([Event(b"9", START_US + 200, cents=8)])
+    times = struct.iter_unpack("<q40x", value[32:])
+    assert [time - START_US for (time,) in times] == [100, 200, 300]
+    assert statuses == [APPLIED]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        b"",
+        b"x",
+        bytes(31),
+        b"\2\x30" + bytes(30),
+        b"\1\x28" + bytes(30),
+        b"\1\x30" + bytes(31),
+    ],
+)
+def test_foreign_value_is_left_alone(
+    lua: Lua, redis_client: redis.Redis, foreign: bytes
+) -> None:
+    """A value of another version or size is returned as it is, its events refused."""
+    key = lua.packer.key(0, b"card")
+    redis_client.set(key, foreign)
+    call = lua.call(
+        [Event(b"1", START_US), Event(b"2", START_US)], owners=[b"card", b"other"]
+    )
+    ((values, statuses),) = lua.store.apply([(call, Mode.WRITE)])
+    assert (values[0], list(statuses)) == (foreign, [4, APPLIED])
+    assert len(values[1]) == 32 + 48
+    assert redis_client.get(key) == foreign

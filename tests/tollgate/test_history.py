@@ -1,0 +1,299 @@
+"""Histories from files: three formats, aliases, and what is refused in which words."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tollgate.errors import InputError
+from tollgate.features.spec import FeatureSpec
+from tollgate.history import History, history_of, read_history, read_table
+
+UTC_US = 1_522_540_800_000_000  # 2018-04-01T00:00:00Z
+
+
+def table(**changes: list[Any]) -> pl.DataFrame:
+    """Three sound purchases, with columns changed or added."""
+    columns: dict[str, list[Any]] = {
+        "transaction_id": ["1", "2", "007"],
+        "customer_id": ["c", "c", "é"],
+        "terminal_id": ["t", "u", "t"],
+        "amount": [12.34, 0.0, 10_000_000.0],
+        "event_time": [
+            datetime.datetime(2018, 4, 1),
+            datetime.datetime(2018, 4, 1, 0, 0, 0, 1),
+            datetime.datetime(2018, 4, 2),
+        ],
+    }
+    return pl.DataFrame(columns | changes)
+
+
+def same(one: History, other: History) -> bool:
+    """Tell whether two histories hold the same purchases and labels."""
+    return (
+        one.transaction_id == other.transaction_id
+        and one.entity_id == other.entity_id
+        and all(
+            np.array_equal(getattr(one, name), getattr(other, name))
+            for name in ("event_time_us", "cents", "label", "label_time_us")
+        )
+    )
+
+
+def refusal(spec: FeatureSpec, **changes: list[Any]) -> InputError:
+    """The error that a table with changes raises."""
+    with pytest.raises(InputError) as caught:
+        history_of(table(**changes), spec=spec, source="file.csv")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("file.csv: ")
+    return caught.value
+
+
+def test_values_become_bytes_cents_and_microseconds(spec: FeatureSpec) -> None:
+    """Ids are UTF-8, money integer cents, times µs since the epoch."""
+    history = history_of(table(), spec=spec, source="x")
+    assert len(history) == 3
+    assert history.transaction_id == [b"1", b"2", b"007"]
+    assert history.entity_id["customer_id"] == [b"c", b"c", "é".encode()]
+    assert history.cents.tolist() == [1234, 0, 1_000_000_000]
+    assert (history.event_time_us - UTC_US).tolist() == [0, 1, 86_400_000_000]
+    assert history.label.tolist() == [-1, -1, -1]
+    assert history.label_time_us.tolist() == history.event_time_us.tolist()
+
+
+def test_every_cent_of_a_double_is_found(spec: FeatureSpec) -> None:
+    """cents / 100 as a double comes back as these cents, whatever the amount."""
+    drawn = np.random.default_rng(0).integers(0, 10**9 + 1, 20_000)
+    cents = np.concatenate([np.arange(20_000), drawn])
+    frame = pl.DataFrame(
+        {
+            "transaction_id": np.arange(len(cents)),
+            "customer_id": np.zeros(len(cents), np.int64),
+            "terminal_id": np.zeros(len(cents), np.int64),
+            "amount": cents / 100,
+            "event_time": np.full(len(cents), UTC_US),
+        }
+    )
+    assert (history_of(frame, spec=spec, source="").cents == cents).all()
+
+
+def test_parquet_csv_and_json_lines_give_one_history(
+    spec: FeatureSpec, simulated: pl.DataFrame, tmp_path: Path
+) -> None:
+    """The simulator's rows survive each format; an id like 007 stays text."""
+    frame = simulated.head(500).with_columns(
+        transaction_id="00" + pl.col("transaction_id")
+    )
+    frame.write_parquet(tmp_path / "history.parquet")
+    frame.write_csv(tmp_path / "history.csv")
+    frame.with_columns(pl.col("event_time", "label_time").dt.to_string()).write_ndjson(
+        tmp_path / "history.jsonl"
+    )
+    histories = [
+        read_history(tmp_path / f"history.{kind}", spec=spec)
+        for kind in ("parquet", "csv", "jsonl")
+    ]
+    assert same(histories[0], histories[1])
+    assert same(histories[0], histories[2])
+    assert histories[0].transaction_id[6] == b"007"
+    assert histories[0].label.tolist() == frame["label"].to_list()
+    assert histories[0].cents.tolist() == (frame["amount"] * 100).round().to_list()
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ["2018-04-01T00:00:00", "2018-04-01T00:00:00.000001", "2018-04-02T00:00:00"],
+        ["2018-04-01 00:00:00", "2018-04-01 00:00:00.000001", "2018-04-02 00:00:00"],
+        ["2018-04-01T00:00:00Z", "2018-04-01T00:00:00.000001Z", "2018-04-02T00:00:00Z"],
+        [
+            "2018-04-01T02:00:00+02:00",
+            "2018-03-31T22:00:00.000001-02:00",
+            "2018-04-02T00:00:00Z",
+        ],
+        [str(UTC_US), str(UTC_US + 1), str(UTC_US + 86_400_000_000)],
+        [UTC_US, UTC_US + 1, UTC_US + 86_400_000_000],
+    ],
+)
+def test_times_may_be_iso_text_with_a_zone_or_microseconds(
+    spec: FeatureSpec, times: list[Any]
+) -> None:
+    """All of these name the same three moments."""
+    history = history_of(table(event_time=times), spec=spec, source="")
+    assert same(history, history_of(table(), spec=spec, source=""))
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_datetimes_of_any_unit_and_zone_are_utc(
+    spec: FeatureSpec, unit: str, zone: str | None
+) -> None:
+    """A zone is converted; a naive time is UTC."""
+    frame = table().with_columns(
+        pl.Series("event_time", [UTC_US, UTC_US + 10**6, UTC_US + 86_400 * 10**6]).cast(
+            pl.Datetime("us", "UTC" if zone else None)
+        )
+    )
+    kind = pl.Datetime(unit, zone)
+    if zone:
+        frame = frame.with_columns(pl.col("event_time").dt.convert_time_zone(zone))
+    history = history_of(frame.cast({"event_time": kind}), spec=spec, source="")
+    assert (history.event_time_us - UTC_US).tolist() == [0, 1_000_000, 86_400_000_000]
+
+
+def test_aliases_name_other_peoples_columns(spec: FeatureSpec) -> None:
+    """The handbook's names are known; our own name wins where a file has both."""
+    theirs = {
+        "transaction_id": "TRANSACTION_ID",
+        "event_time": "TX_DATETIME",
+        "customer_id": "CUSTOMER_ID",
+        "terminal_id": "TERMINAL_ID",
+        "amount": "TX_AMOUNT",
+    }
+    ours = table(label=[0, 1, 0])
+    renamed = ours.rename(theirs | {"label": "TX_FRAUD"})
+    wanted = history_of(ours, spec=spec, source="")
+    assert same(history_of(renamed, spec=spec, source=""), wanted)
+    both = ours.with_columns(TX_AMOUNT=pl.lit(1.0))
+    assert same(history_of(both, spec=spec, source=""), wanted)
+
+
+def test_numbers_may_be_ids(spec: FeatureSpec) -> None:
+    """An integer column is its decimal text."""
+    history = history_of(table(customer_id=[5, 6, 70]), spec=spec, source="")
+    assert history.entity_id["customer_id"] == [b"5", b"6", b"70"]
+
+
+@pytest.mark.parametrize(
+    "labels", [[1, None, 0], [True, None, False], ["1", None, "0"]]
+)
+def test_labels_are_one_zero_or_not_known(spec: FeatureSpec, labels: list[Any]) -> None:
+    """Numbers, booleans and text of a CSV; a null is not known yet."""
+    history = history_of(table(label=labels), spec=spec, source="")
+    assert history.label.tolist() == [1, -1, 0]
+
+
+def test_label_times_are_read(spec: FeatureSpec) -> None:
+    """`label_time` is when a label became known."""
+    later = table()["event_time"].dt.offset_by("3d").to_list()
+    history = history_of(table(label=[0, 1, 0], label_time=later), spec=spec, source="")
+    gap = history.label_time_us - history.event_time_us
+    assert gap.tolist() == [3 * 86_400_000_000] * 3
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("transaction_id", ["1", None, "3"], "row 1: is null"),
+        ("customer_id", ["1", "2", None], "row 2: is null"),
+        ("amount", [1.0, None, 1.0], "row 1: is null"),
+        ("event_time", [None, "2018-04-01", None], "row 0: is null"),
+        ("transaction_id", ["1", "2", "1"], "row 2: '1' appears twice"),
+        ("transaction_id", ["1", "", "2"], "row 1: '' is not 1 to 128 bytes long"),
+        ("terminal_id", ["t" * 129, "t", "t"], "is not 1 to 128 bytes long"),
+        ("terminal_id", ["é" * 65, "t", "t"], "is not 1 to 128 bytes long"),
+        ("customer_id", [b"\xff", b"a", b"b"], "invalid utf8"),
+        ("customer_id", [[1], [2], [3]], "List(Int64) is not String"),
+        ("amount", [1.0, -0.01, 1.0], "row 1: -0.01 is not whole cents"),
+        ("amount", [1.0, 1.0, float("nan")], "row 2: nan is not whole cents"),
+        ("amount", [float("inf"), 1.0, 1.0], "row 0: inf is not whole cents"),
+        ("amount", [1e308, 1.0, 1.0], "row 0: 1e+308 is not whole cents"),
+        ("amount", [1.0, 1.005, 1.0], "row 1: 1.005 is not whole cents"),
+        ("amount", [1.0, 10_000_000.01, 1.0], "0 … 10000000.00"),
+        ("amount", ["1.5", "1,5", "1"], "row 1: '1,5' is not a number"),
+        ("amount", [[1], [2], [3]], "List(Int64) is not Float64"),
+        ("event_time", ["2018-04-01", "soon", "2018-04-02"], "row 1: 'soon' is not a"),
+        ("event_time", [str(UTC_US), "x", "7"], "row 1: 'x' is not a time"),
+        (
+            "event_time",
+            ["2018-04-01T00:00:00", "2018-04-01T00:00:00+02:00", "2018-04-01T00:00:00"],
+            "row 1: '2018-04-01T00:00:00+02:00' is not a time",
+        ),
+        ("event_time", [1.5, 2.5, 3.5], "Float64 is not a time"),
+        ("label", [0, 1, 2], "row 2: 2 is neither 0 nor 1"),
+        ("label", [0.0, 0.5, 1.0], "row 1: 0.5 is neither 0 nor 1"),
+        ("label", ["0", "yes", "1"], "row 1: 'yes' is neither 0 nor 1"),
+        ("label_time", ["2018-04-01", "later", "2018-04-01"], "row 1: 'later' is not"),
+    ],
+)
+def test_wrong_value_is_refused_by_column_row_and_value(
+    spec: FeatureSpec, column: str, values: list[Any], words: str
+) -> None:
+    """One line: the file, the column, the row and the value."""
+    error = refusal(spec, **{column: values})
+    assert error.where == column
+    assert words in str(error)
+    assert error.exit_status == 2
+
+
+def test_long_value_is_shown_in_short(spec: FeatureSpec) -> None:
+    """A megabyte of id does not become a megabyte of message."""
+    assert len(str(refusal(spec, customer_id=["x" * 10**6, "a", "b"]))) < 200
+
+
+def test_missing_column_is_named_with_those_there(spec: FeatureSpec) -> None:
+    """What is missing, and what the file has instead."""
+    frame = table().drop("amount").with_columns(price=pl.lit(1.0))
+    with pytest.raises(InputError) as caught:
+        history_of(frame, spec=spec, source="file.csv")
+    assert caught.value.where == "amount"
+    assert "column missing; the file has transaction_id" in str(caught.value)
+    assert str(caught.value).endswith("price")
+
+
+def test_unreadable_files_are_named(tmp_path: Path, simulated: pl.DataFrame) -> None:
+    """Missing, of another kind, empty, cut short, overwritten, not text: one line."""
+    whole = tmp_path / "whole.parquet"
+    simulated.write_parquet(whole)
+    content = whole.read_bytes()
+    files = {
+        "cut.parquet": content[: len(content) // 2],
+        "text.parquet": b"transaction_id,amount\n1,2\n",
+        "zeros.parquet": content[:100]
+        + bytes(len(content) - 20_000)
+        + content[-19_900:],
+        "tail.parquet": content[-8_000:],
+        "empty.parquet": b"",
+        "empty.csv": b"",
+        "ragged.csv": b"a,b\n1,2,3\n",
+        "latin.csv": b"transaction_id\n\xe9\n",
+        "broken.jsonl": b'{"a": 1\n',
+        "notes.txt": b"hello",
+        "noending": b"hello",
+    }
+    for name, body in files.items():
+        (tmp_path / name).write_bytes(body)
+    for name in [*files, "nowhere.csv", "nowhere.parquet", "nowhere.jsonl"]:
+        with pytest.raises(InputError) as caught:
+            read_table(tmp_path / name)
+        assert str(caught.value).startswith(f"{tmp_path / name}: ")
+        assert "\n" not in str(caught.value)
+        assert caught.value.exit_status == 2
+
+
+def test_empty_table_is_an_empty_history(spec: FeatureSpec) -> None:
+    """No rows are no error."""
+    history = history_of(table().clear(), spec=spec, source="")
+    assert len(history) == 0
+    assert history.entity_codes("customer_id").tolist() == []
+
+
+def test_entity_codes_are_dense_and_in_order_of_sight(spec: FeatureSpec) -> None:
+    """Equal ids have equal codes."""
+    history = history_of(table(), spec=spec, source="")
+    assert history.entity_codes("customer_id").tolist() == [0, 0, 1]
+    assert history.entity_codes("terminal_id").tolist() == [0, 1, 0]
+
+
+def test_take_picks_whole_rows(spec: FeatureSpec) -> None:
+    """By positions or by a slice, all columns together."""
+    frame = table(label=[0, 1, 0])
+    history = history_of(frame, spec=spec, source="")
+    picked = history_of(frame[[2, 0]], spec=spec, source="")
+    assert same(history.take(np.array([2, 0])), picked)
+    assert same(history.take(slice(1)), history_of(frame.head(1), spec=spec, source=""))
