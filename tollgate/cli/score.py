@@ -139,8 +139,14 @@ def _times(column: pl.Series, source: Path) -> Any:
         return moment.cast(pl.Int64)
     if column.dtype == pl.String:
         number = column.cast(pl.Int64, strict=False)
-        moment = column.str.to_datetime(time_unit="us", strict=False).cast(pl.Int64)
-        return number.fill_null(moment)
+        texts = column.filter(number.is_null() & column.is_not_null())
+        if len(texts) == 0:
+            return number
+        try:
+            moment = column.str.to_datetime(time_unit="us", strict=False)
+        except pl.exceptions.ComputeError:
+            return number  # no text of the column is a time
+        return number.fill_null(moment.cast(pl.Int64))
     if not column.dtype.is_integer():
         raise InputError(source, f"{column.dtype} is not a time", where=EVENT_TIME)
     return column.cast(pl.Int64)

@@ -42,6 +42,7 @@ def up(
     ] = None,
 ) -> None:
     """Serve a product here: Redis, Triton and the release, until Ctrl-C or SIGTERM."""
+    from tollgate.repository.check import require_sound
     from tollgate.server.embedded import serve
 
     chosen = console.settings(
@@ -52,6 +53,7 @@ def up(
         metrics_port=metrics_port,
         store_url=store_url,
     )
+    require_sound(chosen.repository_path, product=chosen.product)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())

@@ -59,8 +59,21 @@ def test_check_says_sound(run: Run) -> None:
 
 BREAKS = {
     "corrupt model": ("fraud_model/1/model.onnx", None, "model.onnx"),
-    "spec hash": ("fraud_features/1/features.yaml", ("7d", "8d"), "spec_hash"),
-    "wiring": ("fraud/config.pbtxt", ('value: "context"', 'value: "contxt"'), "contxt"),
+    "spec": (
+        "fraud_features/1/features.yaml",
+        ("lateness: 1d", "lateness: 2d"),
+        "features.yaml",
+    ),
+    "spec hash": (
+        "fraud/release.json",
+        ('"spec_hash": "', '"spec_hash": "f'),
+        "spec_hash",
+    ),
+    "wiring": (
+        "fraud/config.pbtxt",
+        ('output_map { key: "context"  value: "context" }', ""),
+        "context",
+    ),
     "no such version": (
         "fraud/release.json",
         ('"fraud_model": 1', '"fraud_model": 7'),
@@ -70,7 +83,7 @@ BREAKS = {
     "policy": (
         "fraud_decision/1/policy.yaml",
         ("decline: 0.80", "decline: 0.10"),
-        "thresholds",
+        "policy.yaml",
     ),
 }
 
