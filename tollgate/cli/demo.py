@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tollgate.cli import console, report
 
@@ -24,6 +25,7 @@ _TRAIN_FROM = date(2018, 7, 25)
 _TRAIN_DAYS, _DELAY_DAYS = 7, 7
 _DAY_US = 86_400_000_000
 _HELD_OUT = 5_000
+_NEXT = 20
 _BATCH_ROWS, _IN_FLIGHT = 1, 8
 _FORMAT = 1
 
@@ -91,9 +93,26 @@ def _read(repository: Path, path: Path, *, product: str) -> tuple[FeatureSpec, H
     spec = pipeline.served_spec(repository, product=product)
     whole = read_history(path, spec=spec)
     first_us = _us(_TRAIN_FROM)
-    last = np.searchsorted(whole.event_time_us, _decide_from_us()) + _HELD_OUT
+    last = int(np.searchsorted(whole.event_time_us, _decide_from_us())) + _HELD_OUT
+    _write_next(whole, np.arange(last, last + _NEXT), spec=spec, folder=path.parent)
     until_us = int(whole.event_time_us[last - 1]) + 1
     return spec, cut(whole, spec=spec, from_us=first_us, until_us=until_us)
+
+
+def _write_next(
+    history: History, rows: npt.NDArray[np.int64], *, spec: FeatureSpec, folder: Path
+) -> None:
+    """Leave the purchases after the held-out ones as a file to try `score` on."""
+    import polars as pl
+
+    from tollgate.cli.pipeline import request_columns
+
+    columns = request_columns(history, rows, spec=spec)
+    decoded = {
+        name: [one.decode() for one in values] if isinstance(values, list) else values
+        for name, values in columns.items()
+    }
+    pl.DataFrame(decoded).write_csv(folder / report.NEXT_FILE)
 
 
 def _published(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from rich.table import Table
 from tollgate.cli import console
 from tollgate.evaluation import average_precision, roc_auc
 from tollgate.history import History
+from tollgate.schema import Degraded
 
 if TYPE_CHECKING:
     from clients.decisions import Decisions
@@ -19,20 +22,38 @@ if TYPE_CHECKING:
 Note = Callable[[str], None]
 
 SLA_MS, SLO_MS = 50, 20  # the promise, and what we aim at
+_COLD = np.uint32(Degraded.COLD_START)  # a first purchase is no fault
 _SAMPLE = 4  # decisions shown of each kind
 
-_NEXT = (
-    ("serve it yourself", "tollgate up --repository .tollgate/model_repository"),
-    ("decide a file (with the server up)", "tollgate score purchases.csv"),
-    ("see that online equals offline", "tollgate features replay "
-     ".tollgate/demo/history.parquet --from 2018-08-01 --until 2018-08-08"),
-)  # fmt: skip
+NEXT_FILE = "purchases.csv"  # beside the demo's history
+
+
+def _next_commands() -> tuple[tuple[str, str], ...]:
+    """List what to try next, as it can be typed here."""
+    tollgate = os.path.relpath(sys.argv[0])
+    return (
+        (
+            "serve what was trained",
+            f"{tollgate} up --repository .tollgate/model_repository",
+        ),
+        (
+            "meanwhile, elsewhere: decide a file",
+            f"{tollgate} score .tollgate/demo/{NEXT_FILE}",
+        ),
+        (
+            "see that the features served are those trained on, bit for bit",
+            f"{tollgate} features replay .tollgate/demo/history.parquet "
+            "--from 2018-08-01 --until 2018-08-03",
+        ),
+    )
 
 
 def step(title: str, text: str, seconds: float) -> None:
     """Tell one step of the way."""
     console.out.print(
-        f"[green]✓[/] {title}: {text} [dim]({seconds:.1f} s)[/]", highlight=False
+        f"[green]✓[/] {title}: {text} [dim]({seconds:.1f} s)[/]",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -45,18 +66,20 @@ def decisions(history: History, answers: Decisions, *, spec: FeatureSpec) -> Non
     console.out.print(
         f"AUC {roc_auc(label[usable], answers.score[usable]):.3f}   average precision "
         f"{average_precision(label[usable], answers.score[usable]):.3f}   "
-        f"({int(label.sum())} frauds among {len(label):,})",
+        f"({int(label.sum())} frauds among {len(label):,}; "
+        f"{int((answers.degraded & ~_COLD != 0).sum())} answers degraded)",
         highlight=False,
     )
     console.out.print(_latency(answers))
     console.out.print("next:")
-    for what, command in _NEXT:
-        console.out.print(f"  [dim]{what}[/]\n    {command}", highlight=False)
+    for what, command in _next_commands():
+        text = f"  [dim]{what}[/]\n    {command}"
+        console.out.print(text, highlight=False, soft_wrap=True)
 
 
 def _sample(history: History, answers: Decisions) -> Table:
     table = Table(title="a sample of the decisions")
-    for name in ("purchase", "customer", "terminal", "amount", "score"):
+    for name in ("purchase", "amount", "score"):
         table.add_column(name, justify="right")
     table.add_column("decision")
     table.add_column("reasons")
@@ -67,11 +90,10 @@ def _sample(history: History, answers: Decisions) -> Table:
         for row in chosen[:: max(1, len(chosen) // _SAMPLE)][:_SAMPLE].tolist():
             table.add_row(
                 history.transaction_id[row].decode(),
-                *(ids[row].decode() for ids in history.entity_id.values()),
                 f"{history.cents[row] / 100:.2f}",
                 f"{answers.score[row]:.3f}",
                 f"[{colour[decision]}]{decision}[/]",
-                ", ".join(answers.reason_codes[row]),
+                "\n".join(answers.reason_codes[row]),
                 "fraud" if history.label[row] == 1 else "",
             )
     return table
