@@ -61,7 +61,7 @@ def test_two_bodies_mixed_at_any_byte_are_still_a_request(rows: int) -> None:
         mixed = parsed(first[:cut] + second[cut:])
         assert list(mixed.inputs) == list(whole.inputs)
         assert mixed.parameters == whole.parameters
-        widths = dict(transaction_id=12, customer_id=6, terminal_id=6)
+        widths = {"transaction_id": 12, "customer_id": 6, "terminal_id": 6}
         for name, raw in zip(FRAUD_INPUTS, mixed.raw_input_contents, strict=True):
             if name in widths:
                 texts = texts_of(raw)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from loadtests.generator import command_line, make_generator, read_log
+from loadtests.generator import (
+    command_line,
+    make_generator,
+    read_log,
+    run_h2load,
+)
 from loadtests.scenarios import SCENARIOS, pick
-from tollgate.errors import InputError, SetupError
+from tollgate.errors import InputError, ServerError, SetupError
+from tollgate.server.environment import free_port
 
 
 def test_a_log_line_is_start_status_and_duration(tmp_path: Path) -> None:
@@ -42,7 +51,7 @@ def test_a_missing_h2load_names_its_package(
 ) -> None:
     """One line says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SetupError, match="h2load is missing.*nghttp2-client"):
+    with pytest.raises(SetupError, match=r"h2load is missing.*nghttp2-client"):
         make_generator(tmp_path)
 
 
@@ -54,7 +63,7 @@ def test_a_missing_compiler_names_its_package(
     there.write_text("#!/bin/sh\n")
     there.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SetupError, match="no C compiler.*gcc"):
+    with pytest.raises(SetupError, match=r"no C compiler.*gcc"):
         make_generator(tmp_path)
 
 
@@ -68,7 +77,7 @@ def test_a_command_has_as_many_requests_under_way_as_said() -> None:
     ]
     for one in SCENARIOS:
         words = command_line(one, grpc_url="127.0.0.1:1", run_s=2.5)
-        told = dict(zip(words, words[1:], strict=False))
+        told = dict(pairwise(words))
         assert int(told["-c"]) * int(told["-m"]) == one.in_flight
         assert (told["-t"], told["-D"], told["-p"]) == ("1", "2500ms", "h2c")
 
@@ -78,3 +87,20 @@ def test_an_unknown_scenario_is_refused() -> None:
     assert pick("1-row-1") == SCENARIOS[:1]
     with pytest.raises(InputError, match="--only: 'x' is none of 1-row-1, 1-row-16"):
         pick("x")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("h2load") and shutil.which("cc")),
+    reason="h2load or a C compiler is missing: apt-get install nghttp2-client gcc",
+)
+def test_a_server_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """h2load itself ends with status 0 then."""
+    with pytest.raises(ServerError, match=r"no answer from 127\.0\.0\.1"):
+        run_h2load(
+            make_generator(tmp_path),
+            SCENARIOS[0],
+            bodies=np.zeros((1, 8), np.uint8),
+            grpc_url=f"127.0.0.1:{free_port('127.0.0.1')}",
+            run_s=0.2,
+            folder=tmp_path,
+        )

@@ -1,0 +1,1 @@
+"""Load tests: what a running product answers, and how quickly."""

@@ -1,0 +1,103 @@
+"""
+Request bodies by the ten thousand, all of one length.
+
+One request is written by the client's own code; the others are copies of its bytes
+with other values in the places of the first one's. That works because every value has
+a fixed width: numbers by their type, ids by how they are made.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from clients.codec import requests_of
+from clients.columns import FRAUD_INPUTS, check_columns
+from tollgate.errors import InputError
+
+_FRAME = struct.Struct(">BI")  # of gRPC: compressed or not, length of the message
+_LENGTH_BYTES = 4  # before each element of a BYTES tensor
+DEADLINE_S = 1.0  # what the client asks for by default
+
+Columns = Mapping[str, npt.NDArray[np.generic]]
+
+
+def frame(message: bytes) -> bytes:
+    """Put gRPC's five bytes before a message."""
+    return _FRAME.pack(0, len(message)) + message
+
+
+def unframe(body: bytes) -> bytes:
+    """
+    Take the message out of a gRPC body.
+
+    Raises:
+        InputError: It is compressed, cut, or more than one message.
+    """
+    if len(body) < _FRAME.size:
+        raise InputError("gRPC body", f"{len(body)} bytes are less than its head")
+    compressed, length = _FRAME.unpack_from(body)
+    if compressed or length != len(body) - _FRAME.size:
+        raise InputError(
+            "gRPC body",
+            f"compressed {compressed}, {length} bytes told, "
+            f"{len(body) - _FRAME.size} there",
+        )
+    return body[_FRAME.size :]
+
+
+def bodies_of(
+    columns: Columns, *, rows: int, product: str = "fraud"
+) -> npt.NDArray[np.uint8]:
+    """
+    Cut columns into gRPC bodies.
+
+    Args:
+        columns: Inputs of the fraud product, B x rows values each; BYTES as "S" that
+            fill their width.
+        rows: Per body.
+        product: Name of the ensemble.
+
+    Returns:
+        uint8 [B, L].
+    """
+    first = {name: column[:rows] for name, column in columns.items()}
+    (request,) = requests_of(
+        check_columns(first, inputs=FRAUD_INPUTS),
+        product=product,
+        size=rows,
+        dry_run=False,
+        deadline_s=DEADLINE_S,
+    )
+    template = frame(request.SerializeToString())
+    count = len(columns[next(iter(columns))]) // rows
+    bodies = np.tile(np.frombuffer(template, np.uint8), (count, 1))
+    start = 0
+    for name, raw in zip(FRAUD_INPUTS, request.raw_input_contents, strict=True):
+        start = template.index(raw, start)
+        head = _LENGTH_BYTES if FRAUD_INPUTS[name] == "BYTES" else 0
+        _write(bodies, columns[name], start=start, head=head, rows=rows)
+        start += len(raw)
+    return bodies
+
+
+def _write(
+    bodies: npt.NDArray[np.uint8],
+    column: npt.NDArray[np.generic],
+    *,
+    start: int,
+    head: int,
+    rows: int,
+) -> None:
+    """Write one tensor of every body; each element leaves its head as it is."""
+    width = column.dtype.itemsize
+    if head and (np.char.str_len(column.astype(np.bytes_)) != width).any():
+        raise InputError("ids", f"are not all {width} bytes long")
+    little = column if head else column.astype(column.dtype.newbyteorder("<"))
+    values = np.ascontiguousarray(little).view(np.uint8).reshape(len(bodies), rows, -1)
+    for row in range(rows):
+        at = start + row * (head + width) + head
+        bodies[:, at : at + width] = values[:, row]

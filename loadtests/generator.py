@@ -1,0 +1,201 @@
+"""Run h2load with a body of its own for every request."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.answers import Kept, read_answers
+from loadtests.scenarios import Scenario
+from tollgate.errors import InputError, ServerError, SetupError
+
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+# The tail of each run is cut off: there, fewer requests are under way than said.
+TAIL_S = 0.5
+_SOURCE = Path(__file__).with_name("vary.c")
+_GRACE_S = 30.0
+_PACKAGES = "install it, on Debian and Ubuntu: apt-get install"
+
+
+class Log(msgspec.Struct, frozen=True, eq=False):
+    """What h2load wrote of each request: µs since 1970, HTTP status, µs; int64 [N]."""
+
+    start_us: npt.NDArray[np.int64]
+    status: npt.NDArray[np.int64]
+    took_us: npt.NDArray[np.int64]
+
+
+class Generated(msgspec.Struct, frozen=True):
+    """
+    One run of h2load.
+
+    Attributes:
+        log: Every request that ended.
+        kept: Every answer.
+        cpu_s: What h2load itself used of the processors.
+    """
+
+    log: Log
+    kept: Kept
+    cpu_s: float
+
+
+class Generator(msgspec.Struct, frozen=True):
+    """h2load and what is preloaded into it."""
+
+    binary: str
+    version: str
+    preload: Path
+
+
+def make_generator(folder: Path) -> Generator:
+    """
+    Find h2load and compile what makes it vary its bodies.
+
+    Args:
+        folder: Where the compiled library goes.
+
+    Raises:
+        SetupError: h2load or a C compiler is missing.
+    """
+    binary = shutil.which("h2load")
+    if binary is None:
+        raise SetupError("h2load is missing", remedy=f"{_PACKAGES} nghttp2-client")
+    compiler = shutil.which("cc")
+    remedy = f"{_PACKAGES} gcc libc6-dev"
+    if compiler is None:
+        raise SetupError("no C compiler (cc) for loadtests/vary.c", remedy=remedy)
+    preload = folder / "vary.so"
+    options = ["-O2", "-shared", "-fPIC", "-o", str(preload), str(_SOURCE), "-ldl"]
+    made = subprocess.run([compiler, *options], capture_output=True, text=True)
+    if made.returncode:
+        problem = (made.stderr.splitlines() or ["no reason given"])[0]
+        raise SetupError(f"cc cannot compile vary.c: {problem}", remedy=remedy)
+    told = subprocess.run([binary, "--version"], capture_output=True, text=True)
+    version = told.stdout.strip().rpartition("/")[2]
+    return Generator(binary=binary, version=version, preload=preload)
+
+
+def command_line(
+    scenario: Scenario,
+    *,
+    grpc_url: str,
+    run_s: float,
+    body: str = "BODY",
+    log: str = "LOG",
+) -> list[str]:
+    """Write h2load's command: prior-knowledge HTTP/2, one thread, a closed loop."""
+    return [
+        "h2load",
+        *("-t", "1"),
+        *("-c", str(scenario.connections)),
+        *("-m", str(scenario.streams)),
+        *("-D", f"{round(run_s * 1000)}ms"),
+        *("-p", "h2c"),
+        *("-H", "content-type: application/grpc"),
+        *("-H", "te: trailers"),
+        *("-d", body),
+        f"--log-file={log}",
+        f"http://{grpc_url}{METHOD}",
+    ]
+
+
+def run_h2load(
+    generator: Generator,
+    scenario: Scenario,
+    *,
+    bodies: npt.NDArray[np.uint8],
+    grpc_url: str,
+    run_s: float,
+    folder: Path,
+) -> Generated:
+    """
+    Send bodies, one after the other and from the first again when they end.
+
+    Args:
+        generator: From `make_generator`.
+        scenario: How many at once.
+        bodies: uint8 [B, L].
+        grpc_url: The server.
+        run_s: From the first request on, warm-up and tail included.
+        folder: For files; what an earlier run left there is replaced.
+
+    Raises:
+        ServerError: h2load failed.
+    """
+    pool, body = folder / "bodies.bin", folder / "body.bin"
+    log, answers = folder / "h2load.log", folder / "answers.bin"
+    bodies.tofile(pool)
+    bodies[0].tofile(body)
+    log.unlink(missing_ok=True)  # h2load appends
+    command = command_line(
+        scenario, grpc_url=grpc_url, run_s=run_s, body=str(body), log=str(log)
+    )
+    before = os.times()
+    said = _run(
+        [generator.binary, *command[1:]],
+        environment={
+            "LD_PRELOAD": str(generator.preload),
+            "TOLLGATE_BODIES": str(pool),
+            "TOLLGATE_BODY_BYTES": str(bodies.shape[1]),
+            "TOLLGATE_ANSWERS": str(answers),
+        },
+        timeout_s=run_s + _GRACE_S,
+    )
+    after = os.times()
+    if not log.exists() or not log.stat().st_size:
+        raise ServerError("h2load", f"no answer from {grpc_url}", log=said.strip())
+    return Generated(
+        log=read_log(log),
+        kept=read_answers(answers),
+        cpu_s=after.children_user
+        + after.children_system
+        - before.children_user
+        - before.children_system,
+    )
+
+
+def _run(command: list[str], *, environment: dict[str, str], timeout_s: float) -> str:
+    """Run h2load; return what it says."""
+    try:
+        done = subprocess.run(
+            command,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise ServerError("h2load", f"did not end in {timeout_s:g} s") from exc
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip()
+        raise ServerError("h2load", f"ended with status {done.returncode}", log=words)
+    return done.stdout
+
+
+def read_log(path: Path) -> Log:
+    """
+    Read h2load's log: a line per request, three numbers with tabs between.
+
+    Raises:
+        InputError: It is empty or has other lines.
+    """
+    numbers = []
+    for line, text in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            start_us, status, took_us = map(int, text.split("\t"))
+        except ValueError as exc:
+            raise InputError(
+                path, f"{text!r:.80} is not three numbers", where=f"line {line}"
+            ) from exc
+        numbers.append((start_us, status, took_us))
+    if not numbers:
+        raise InputError(path, "is empty: no request ended")
+    columns = np.array(numbers, np.int64).T
+    return Log(start_us=columns[0], status=columns[1], took_us=columns[2])

@@ -1,0 +1,218 @@
+"""One run: what came in, what came out, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadtests.answers import Tally, tally
+from loadtests.bodies import bodies_of
+from loadtests.generator import TAIL_S, Generated, Generator, run_h2load
+from loadtests.latency import Latency, latency_of
+from loadtests.processes import Use, use_of
+from loadtests.scenarios import Scenario
+from loadtests.traffic import Traffic
+from tollgate.errors import ServerError
+from tollgate.server import control
+from tollgate.server.embedded import Embedded
+
+
+class Work(msgspec.Struct, frozen=True):
+    """
+    What the server counted, warm-up and tail included.
+
+    Attributes:
+        answered: Requests, by the ensemble.
+        failed: Requests, by the ensemble; it counts those cut off by the end of a
+            run, some of them twice.
+        purchases: Rows that reached the feature step.
+        feature_batches: Times it was called.
+        model_batches: Times the model was called.
+        writes: Entity values written to the store.
+        cpu_s: Processor time of all its processes.
+    """
+
+    answered: int
+    failed: int
+    purchases: int
+    feature_batches: int
+    model_batches: int
+    writes: int
+    cpu_s: float
+
+
+class Run(msgspec.Struct, frozen=True):
+    """
+    One run.
+
+    Attributes:
+        measured_s: Warm-up and tail left out.
+        requests_per_s: Answered.
+        decisions_per_s: Rows answered with a decision.
+        latency: Of the requests that ended inside the measured time.
+        tally: What their answers say.
+        new_share: Of all bodies sent, those that were not sent before.
+        writes_per_purchase: Entity values written. 2 when every purchase is applied;
+            a customer who comes twice in one batch is written once, and a store
+            that does not answer in time may have written or not.
+        continued_bodies: Bodies that flow control cut; see vary.c.
+        work: What the server counted.
+        use: Memory at the end of the run.
+        generator_cpu_s: What h2load used of the processors.
+    """
+
+    measured_s: float
+    requests_per_s: float
+    decisions_per_s: float
+    latency: Latency
+    tally: Tally
+    new_share: float
+    writes_per_purchase: float
+    continued_bodies: int
+    work: Work
+    use: Use
+    generator_cpu_s: float
+
+
+class Bench(msgspec.Struct, frozen=True):
+    """What all runs share."""
+
+    server: Embedded
+    generator: Generator
+    traffic: Traffic
+    folder: Path
+
+
+def measure(
+    bench: Bench, scenario: Scenario, *, first: int, warm_up_s: float, measured_s: float
+) -> tuple[Run, int]:
+    """
+    Do one run.
+
+    Args:
+        bench: What all runs share.
+        scenario: What to send.
+        first: The first purchase of the traffic that was never sent.
+        warm_up_s: Not measured.
+        measured_s: Measured.
+
+    Returns:
+        The run, and the next purchase that was never sent.
+
+    Raises:
+        ServerError: The server died, or h2load failed.
+    """
+    run_s = warm_up_s + measured_s + TAIL_S
+    count = int(scenario.most_requests_per_s * run_s)
+    columns = bench.traffic.columns(first, count * scenario.rows)
+    bodies = bodies_of(columns, rows=scenario.rows)
+    before = _work(bench.server)
+    try:
+        generated = run_h2load(
+            bench.generator,
+            scenario,
+            bodies=bodies,
+            grpc_url=bench.server.grpc_url,
+            run_s=run_s,
+            folder=bench.folder,
+        )
+    finally:
+        _require_alive(bench.server)  # it says more than what h2load makes of it
+    work = _since(before, _work(bench.server))
+    run = summarize(
+        generated,
+        work=work,
+        use=_use(bench.server),
+        bodies=count,
+        warm_up_s=warm_up_s,
+        measured_s=measured_s,
+    )
+    return run, first + min(generated.kept.offered, count) * scenario.rows
+
+
+def summarize(
+    generated: Generated,
+    *,
+    work: Work,
+    use: Use,
+    bodies: int,
+    warm_up_s: float,
+    measured_s: float,
+) -> Run:
+    """
+    Sum up one run of h2load.
+
+    Args:
+        generated: What it brought back.
+        work: What the server counted meanwhile.
+        use: What the server's processes hold.
+        bodies: How many different ones there were to send.
+        warm_up_s: From the first request on, left out.
+        measured_s: Thereafter, measured: requests that end in it.
+    """
+    log, kept = generated.log, generated.kept
+    from_us = int(log.start_us.min()) + int(warm_up_s * 1e6)
+    until_us = from_us + int(measured_s * 1e6)
+    end_us = log.start_us + log.took_us
+    inside = (end_us >= from_us) & (end_us < until_us) & (log.status == 200)
+    said = tally(one for one in kept.answers if from_us <= one.ended_us < until_us)
+    return Run(
+        measured_s=measured_s,
+        requests_per_s=said.requests / measured_s,
+        decisions_per_s=said.rows / measured_s,
+        latency=latency_of(np.asarray(log.took_us[inside])),
+        tally=said,
+        new_share=min(bodies, kept.offered) / kept.offered,
+        writes_per_purchase=work.writes / max(1, work.purchases),
+        continued_bodies=kept.continued,
+        work=work,
+        use=use,
+        generator_cpu_s=generated.cpu_s,
+    )
+
+
+def _require_alive(server: Embedded) -> None:
+    if not server.triton.alive():
+        raise ServerError(
+            "tritonserver", "died under the load", log=server.triton.useful_log()
+        )
+
+
+def _use(server: Embedded) -> Use:
+    return use_of([server.triton.pid, *([server.redis.pid] if server.redis else [])])
+
+
+def _work(server: Embedded) -> Work:
+    """Read the server's counters."""
+    import redis
+
+    models = control.statistics(server.triton)
+    with redis.Redis.from_url(server.store_url) as store:
+        commands: Mapping[str, Any] = store.info("commandstats")
+    ensemble = models["fraud"]["inference_stats"]
+    return Work(
+        answered=_count(ensemble, "success"),
+        failed=_count(ensemble, "fail"),
+        purchases=int(models["fraud_features"].get("inference_count", 0)),
+        feature_batches=int(models["fraud_features"].get("execution_count", 0)),
+        model_batches=int(models["fraud_model"].get("execution_count", 0)),
+        writes=int(commands.get("cmdstat_set", {}).get("calls", 0)),
+        cpu_s=_use(server).cpu_s,
+    )
+
+
+def _count(statistics: Mapping[str, Any], name: str) -> int:
+    return int(statistics.get(name, {}).get("count", 0))
+
+
+def _since(before: Work, after: Work) -> Work:
+    return Work(
+        **{
+            name: getattr(after, name) - getattr(before, name)
+            for name in Work.__struct_fields__
+        }
+    )

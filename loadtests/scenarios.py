@@ -1,0 +1,58 @@
+"""What is measured: how many rows a request has and how many requests are under way."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tollgate.errors import InputError
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """
+    A closed loop: each answer is followed at once by the next request.
+
+    Attributes:
+        name: What `--only` calls it.
+        rows: Per request, 1 to 32.
+        connections: TCP connections, each like one replica of a calling service.
+        streams: Requests under way on each of them.
+        most_requests_per_s: More than this machine class answers; bodies are made
+            for so many, and begin again when that was too few.
+    """
+
+    name: str
+    rows: int
+    connections: int
+    streams: int
+    most_requests_per_s: int
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way together."""
+        return self.connections * self.streams
+
+
+# Four connections: one alone is served by one thread of the server at a time, and one
+# per request is not how gRPC clients work.
+SCENARIOS = (
+    Scenario("1-row-1", rows=1, connections=1, streams=1, most_requests_per_s=1_000),
+    Scenario("1-row-16", rows=1, connections=4, streams=4, most_requests_per_s=10_000),
+    Scenario("1-row-64", rows=1, connections=4, streams=16, most_requests_per_s=15_000),
+    Scenario("16-rows-8", rows=16, connections=4, streams=2, most_requests_per_s=4_000),
+)
+
+
+def pick(name: str | None) -> tuple[Scenario, ...]:
+    """
+    Pick one scenario by name, or all.
+
+    Raises:
+        InputError: There is none of that name.
+    """
+    if name is None:
+        return SCENARIOS
+    found = tuple(one for one in SCENARIOS if one.name == name)
+    if not found:
+        known = ", ".join(one.name for one in SCENARIOS)
+        raise InputError("--only", f"{name!r} is none of {known}")
+    return found

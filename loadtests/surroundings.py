@@ -1,0 +1,102 @@
+"""Where a figure was measured: machine, commit, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections import Counter
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tollgate.server.embedded import Embedded
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """
+    What a figure must be read with.
+
+    Attributes:
+        date: UTC, to the minute.
+        commit: Short hash; "+ changes" when the tree differs from it.
+        hardware: In words.
+        versions: Program -> version.
+    """
+
+    date: str
+    commit: str
+    hardware: str
+    versions: dict[str, str]
+
+
+def look_around(server: Embedded, *, h2load: str) -> Surroundings:
+    """
+    Describe this machine and what runs on it.
+
+    Args:
+        server: The running product.
+        h2load: Its version.
+    """
+    import redis
+
+    with redis.Redis.from_url(server.store_url) as store:
+        store_version = str(store.info("server")["redis_version"])
+    return Surroundings(
+        date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        commit=_commit(),
+        hardware=hardware_of(
+            Path("/proc/cpuinfo").read_text(), Path("/proc/meminfo").read_text()
+        ),
+        versions={
+            "tollgate": version("tollgate"),
+            "Triton": _triton_version(server.grpc_url),
+            "onnxruntime": version("onnxruntime"),
+            "Redis": store_version,
+            "Python": platform.python_version(),
+            "h2load": h2load,
+        },
+    )
+
+
+def hardware_of(cpuinfo: str, meminfo: str) -> str:
+    """Put /proc/cpuinfo and /proc/meminfo into one line."""
+    models = Counter(re.findall(r"^model name\s*: (.+)$", cpuinfo, re.MULTILINE))
+    told = re.search(r"^MemTotal:\s*(\d+) kB$", meminfo, re.MULTILINE)
+    parts = [f"{count} x {model}" for model, count in models.items()]
+    if told:
+        parts.append(f"{int(told[1]) / 2**20:.0f} GiB of memory")
+    if "hypervisor" in cpuinfo.split():
+        parts.append("virtual")
+    usable = len(os.sched_getaffinity(0))
+    if usable != sum(models.values()):
+        parts.append(f"{usable} usable")
+    return ", ".join([*parts, f"Linux {platform.release()}"])
+
+
+def _commit() -> str:
+    head = _git("rev-parse", "--short", "HEAD")
+    return f"{head} + changes" if _git("status", "--porcelain") else head
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(CHECKOUT), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        return "not known"
+    return done.stdout.strip() if done.returncode == 0 else "not known"
+
+
+def _triton_version(grpc_url: str) -> str:
+    from tritonclient.grpc import InferenceServerClient
+
+    with InferenceServerClient(grpc_url) as client:
+        metadata: Any = client.get_server_metadata()
+    return str(metadata.version)
