@@ -9,7 +9,9 @@ Every error Tollgate raises on purpose.
     ├── SetupError                    this machine lacks something; says what to install
     ├── ServerError                   tritonserver or Redis did not start, or died
     ├── StoreError                    the online store did not answer
-    │   ├── StoreTimeout              ... within its deadline: applied or not is unknown
+    │   ├── OutcomeUnknown            ... and the events are applied, or not
+    │   │   ├── StoreTimeout          it missed its deadline
+    │   │   └── StoreLost             the connection broke before the answer came
     │   └── StoreCorrupt              an entity value does not match its checksum
     ├── ConversionError               a model cannot be converted, and why
     └── ClientError                   a call failed
@@ -98,15 +100,36 @@ class ServerError(TollgateError):
 
 
 class StoreError(TollgateError):
-    """The online store did not answer, or answered with an error."""
+    """
+    The online store did not answer, or answered with an error.
+
+    No event of the call was applied, unless it is an OutcomeUnknown.
+    """
 
 
-class StoreTimeout(StoreError):
-    """The store missed its deadline; whether the events were applied is unknown."""
+class OutcomeUnknown(StoreError):
+    """The events were sent, and may be applied; applying them again is safe."""
+
+
+class StoreTimeout(OutcomeUnknown):
+    """The store missed its deadline."""
 
     def __init__(self, deadline_s: float) -> None:
         self.deadline_s = deadline_s
         super().__init__(f"the store did not answer within {deadline_s * 1e3:g} ms")
+
+
+class StoreLost(OutcomeUnknown):
+    """
+    The connection broke after something was sent and before the answer was there.
+
+    Args:
+        problem: What the connection said.
+    """
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"the store was lost before it answered: {problem}")
 
 
 class StoreCorrupt(StoreError):

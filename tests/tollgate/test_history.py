@@ -186,6 +186,47 @@ def test_label_times_are_read(spec: FeatureSpec) -> None:
     assert gap.tolist() == [3 * 86_400_000_000] * 3
 
 
+@pytest.mark.parametrize("kind", [pl.Datetime("us"), pl.String, pl.Int64])
+def test_label_that_is_not_known_yet_needs_no_time(
+    spec: FeatureSpec, kind: pl.DataType
+) -> None:
+    """A pending label's time is null, or means nothing: its purchase's stands there."""
+    later = table()["event_time"].dt.offset_by("3d").to_list()
+    times = pl.Series([later[0], None, later[2]], dtype=pl.Datetime("us")).cast(kind)
+    frame = table(label=[1, None, None]).with_columns(label_time=times)
+    history = history_of(frame, spec=spec, source="")
+    gap = history.label_time_us - history.event_time_us
+    assert history.label.tolist() == [1, -1, -1]
+    assert gap.tolist() == [3 * 86_400_000_000, 0, 0]
+
+
+def test_labels_may_all_be_pending(spec: FeatureSpec) -> None:
+    """A column of nulls has no type; it says that nothing is known."""
+    nothing = [None] * 3
+    history = history_of(table(label=nothing, label_time=nothing), spec=spec, source="")
+    assert history.label.tolist() == [-1] * 3
+    assert history.label_time_us.tolist() == history.event_time_us.tolist()
+
+
+def test_label_without_its_time_is_refused(spec: FeatureSpec) -> None:
+    """Known, but nobody can say since when: it would leak into the past."""
+    time = table()["event_time"][0]
+    error = refusal(spec, label=[1, 0, None], label_time=[time, None, None])
+    assert str(error) == (
+        "file.csv: label_time: row 1: is null, but the row has a label"
+    )
+
+
+@pytest.mark.parametrize("unit", ["ms", "us"])
+def test_moment_that_python_cannot_name_is_refused_all_the_same(
+    spec: FeatureSpec, unit: str
+) -> None:
+    """Years after 9999, and such as overflow microseconds."""
+    times = pl.Series("event_time", [2**62, UTC_US, UTC_US]).cast(pl.Datetime(unit))
+    with pytest.raises(InputError, match=r"row 0: 14\d+-"):
+        history_of(table().with_columns(times), spec=spec, source="")
+
+
 @pytest.mark.parametrize(
     ("column", "values", "words"),
     [
@@ -215,6 +256,39 @@ def test_label_times_are_read(spec: FeatureSpec) -> None:
             "row 1: '2018-04-01T00:00:00+02:00' is not a time",
         ),
         ("event_time", [1.5, 2.5, 3.5], "Float64 is not a time"),
+        (
+            "event_time",
+            [UTC_US, 946_684_799_999_999, UTC_US],
+            "row 1: 946684799999999 is not within 2000-01-01 … 2200-01-01; numbers are",
+        ),
+        (
+            "event_time",
+            [UTC_US, UTC_US, 7_258_118_400_000_000],
+            "row 2: 72581184000000",
+        ),
+        ("event_time", [UTC_US // 10**6] * 3, "row 0: 1522540800 is not within 2000"),
+        ("event_time", ["1522540800"] * 3, "row 0: '1522540800' is not within 2000"),
+        ("event_time", [UTC_US, 2**63 - 1, UTC_US], "row 1: 9223372036854775807 is"),
+        (
+            "event_time",
+            ["2018-04-01", "1999-12-31T23:59:59", "2018-04-02"],
+            "row 1: '1999-12-31T23:59:59' is not within 2000-01-01",
+        ),
+        (
+            "event_time",
+            [datetime.datetime(2018, 4, 1), datetime.datetime(2200, 1, 1), None],
+            "row 2: is null",
+        ),
+        (
+            "event_time",
+            [datetime.datetime(2018, 4, 1)] + [datetime.datetime(2200, 1, 1)] * 2,
+            "row 1: 2200-01-01T00:00:00.000000 is not within 2000",
+        ),
+        (
+            "label_time",
+            [datetime.datetime(2018, 4, 1)] * 2 + [datetime.datetime(1, 1, 1)],
+            "row 2: 0001-01-01T00:00:00.000000 is not within 2000",
+        ),
         ("label", [0, 1, 2], "row 2: 2 is neither 0 nor 1"),
         ("label", [0.0, 0.5, 1.0], "row 1: 0.5 is neither 0 nor 1"),
         ("label", ["0", "yes", "1"], "row 1: 'yes' is neither 0 nor 1"),

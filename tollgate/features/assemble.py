@@ -7,15 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.spec import Feature, FeatureSpec
+from tollgate.features.spec import Aggregate, FeatureSpec
 from tollgate.features.windows import Sums
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 _DAY_US = 86_400_000_000
-_HOUR_US = 3_600_000_000
-_LAST_NIGHT_HOUR = 6  # an hour of 0 … 6 is night
+_NIGHT_END_US = 7 * 3_600_000_000  # hours 0 … 6 are night
 
 
 def assemble(
@@ -34,9 +33,13 @@ def assemble(
         float64 [N, F]; the served vector is its one cast to float32.
     """
     features = np.empty((len(cents), len(spec.features)), np.float64)
+    aggregates: dict[tuple[int, str], F64 | I64] = {}
     for column, feature in enumerate(spec.features):
         if feature.aggregate is not None:
-            features[:, column] = _aggregate(feature, sums[feature.entity])
+            key = (feature.entity, feature.aggregate)
+            if key not in aggregates:
+                aggregates[key] = _aggregate(feature.aggregate, sums[feature.entity])
+            features[:, column] = aggregates[key][:, feature.window]
         elif feature.calendar is not None:
             features[:, column] = _calendar(feature.calendar, time_us)
         else:
@@ -62,22 +65,21 @@ def defaults(spec: FeatureSpec, *, cents: I64, time_us: I64) -> F64:
     return features
 
 
-def _aggregate(feature: Feature, sums: Sums) -> F64 | I64:
-    count = sums.count[:, feature.window]
-    if feature.aggregate == "count":
-        return count
-    if feature.aggregate == "sum":
-        return sums.cents[:, feature.window] / 100.0
-    if feature.aggregate == "flagged":
-        return sums.fraud[:, feature.window]
-    if feature.aggregate == "mean":
-        # One division: cents are exact, so the mean is rounded once.
-        return _ratio(sums.cents[:, feature.window], count * 100)
-    return _ratio(sums.fraud[:, feature.window], count)
-
-
-def _ratio(part: I64, whole: I64) -> F64:
-    return np.divide(part, whole, out=np.zeros(len(part), np.float64), where=whole != 0)
+def _aggregate(aggregate: Aggregate, sums: Sums) -> F64 | I64:
+    """Compute one aggregate over all windows of an entity; [N, W]."""
+    if aggregate == "count":
+        return sums.count
+    if aggregate == "sum":
+        return sums.cents / 100.0
+    if aggregate == "flagged":
+        return sums.fraud
+    # The sums of an empty window are 0, and so is what is made of them.
+    whole = np.maximum(sums.count, 1)
+    # One division: cents and counts are exact, so the ratio is rounded once.
+    ratio: F64 = (
+        sums.cents / (whole * 100) if aggregate == "mean" else sums.fraud / whole
+    )
+    return ratio
 
 
 def _calendar(calendar: str, time_us: I64) -> npt.NDArray[np.bool_]:
@@ -85,5 +87,5 @@ def _calendar(calendar: str, time_us: I64) -> npt.NDArray[np.bool_]:
         # The epoch was a Thursday; Saturday and Sunday are days 5 and 6 from Monday.
         weekend: npt.NDArray[np.bool_] = (time_us // _DAY_US + 3) % 7 >= 5
         return weekend
-    night: npt.NDArray[np.bool_] = time_us % _DAY_US // _HOUR_US <= _LAST_NIGHT_HOUR
+    night: npt.NDArray[np.bool_] = time_us % _DAY_US < _NIGHT_END_US
     return night

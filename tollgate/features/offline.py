@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tollgate.features import assemble, ids
+from tollgate.features.entries import Entries
 from tollgate.features.spec import Entity, FeatureSpec
-from tollgate.features.windows import Entries, Rows, Sums, window_sums
+from tollgate.features.windows import Rows, Sums, window_sums
 
 if TYPE_CHECKING:
     from tollgate.history import History
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-# Rows summed at once: bounds memory, and keeps the search keys within 63 bits.
+# Bounds memory: entities are summed together while they have no more rows than this.
+_ROWS_AT_ONCE = 100_000
+# Keeps the search keys within 63 bits for a history of up to 140 years.
 _ENTITIES_AT_ONCE = 2_000
 
 Progress = Callable[[int, int], None]
@@ -54,9 +57,16 @@ def build(
         _entity_sums(entity, code, history, order=order, ties=ties, advance=advance)
         for entity, code in zip(spec.entities, codes, strict=True)
     ]
-    return assemble.assemble(
-        spec, cents=history.cents, time_us=history.event_time_us, sums=sums
-    )
+    features = np.empty((len(history), len(spec.features)), np.float64)
+    for first in range(0, len(history), _ROWS_AT_ONCE):
+        part = slice(first, first + _ROWS_AT_ONCE)
+        features[part] = assemble.assemble(
+            spec,
+            cents=history.cents[part],
+            time_us=history.event_time_us[part],
+            sums=[one.part(part) for one in sums],
+        )
+    return features
 
 
 def _entity_sums(
@@ -78,34 +88,46 @@ def _entity_sums(
         fraud=np.zeros(shape, np.int64),
         upto=np.zeros(len(code), np.int64),
     )
-    for first in range(0, len(starts) - 1, _ENTITIES_AT_ONCE):
-        last = min(first + _ENTITIES_AT_ONCE, len(starts) - 1)
+    for first, last in _groups(starts):
         chosen = sorted_rows[starts[first] : starts[last]]
-        group = Rows(
+        entries = _entries(history, chosen, starts=starts[first : last + 1])
+        rows = Rows(
             entity=code[chosen] - first,
-            time_us=history.event_time_us[chosen],
-            order_hi=order[0][chosen],
-            order_lo=order[1][chosen],
-            id_hash=ties[chosen],
+            time_us=entries.time_us,
+            order=entries.order,
+            delay_us=np.array([entity.delay_us]),
+            windows_us=np.array(entity.windows_us)[:, None],
         )
-        entries = Entries(
-            starts=starts[first : last + 1] - starts[first],
-            time_us=group.time_us,
-            order_hi=group.order_hi,
-            order_lo=group.order_lo,
-            id_hash=group.id_hash,
-            cents=history.cents[chosen],
-            purchase=np.ones(len(chosen), np.bool_),
-            fraud=history.label[chosen] == 1,
-            label_time_us=history.label_time_us[chosen],
-        )
-        part = window_sums(entries, group, entity=entity)
+        part = window_sums(entries, rows)
         sums.count[chosen] = part.count
         sums.cents[chosen] = part.cents
         sums.fraud[chosen] = part.fraud
         sums.upto[chosen] = part.upto
         advance(last - first)
     return sums
+
+
+def _groups(starts: I64) -> Iterator[tuple[int, int]]:
+    """Cut entities into groups [first, last) of few entities and few rows."""
+    first, entities = 0, len(starts) - 1
+    while first < entities:
+        fitting = int(starts.searchsorted(starts[first] + _ROWS_AT_ONCE, "right")) - 1
+        last = min(max(fitting, first + 1), first + _ENTITIES_AT_ONCE, entities)
+        yield first, last
+        first = last
+
+
+def _entries(history: History, chosen: I64, *, starts: I64) -> Entries:
+    """Lay out purchases, sorted by entity, time and id, as entries."""
+    return Entries(
+        starts=starts - starts[0],
+        time_us=history.event_time_us[chosen],
+        order=np.arange(len(chosen)),
+        purchase=np.ones(len(chosen), np.bool_),
+        cents=history.cents[chosen],
+        fraud=history.label[chosen] == 1,
+        label_time_us=history.label_time_us[chosen],
+    )
 
 
 def feature_columns(names: Sequence[str], features: F64) -> dict[str, F64]:

@@ -1,92 +1,56 @@
 """
 Window sums as of a moment: the arithmetic that offline and online share.
 
-An entity's value is a header and its events, ordered by (time, id). A window ends
-at a row's own event, or `delay` before it; its sums are integers, so their order
-does not matter and online equals offline to the last bit. Layout and rules:
-docs/contract.md; the one writer of the layout is tollgate/store/apply.lua.
+A window ends at a row's own event, or `delay` before it. Its sums are integers, so
+their order does not matter and online equals offline to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.spec import Entity
-
-VALUE_VERSION = 1
-HEADER = np.dtype(
-    [
-        ("version", "u1"),
-        ("entry_bytes", "u1"),
-        ("pad", "<u2"),
-        ("checksum", "<u4"),  # sum of all other 32-bit words, the entries' too
-        ("overflow", "<u4"),  # entries dropped because the value was full
-        ("count", "<u4"),
-        ("watermark_us", "<i8"),  # newest purchase applied
-        ("dropped_us", "<i8"),  # newest entry dropped because the value was full
-    ]
-)
-ENTRY = np.dtype(
-    [
-        ("time_us", "<i8"),
-        ("order_hi", ">u8"),
-        ("order_lo", ">u8"),
-        ("id_hash", ">u8"),
-        ("cents", "<u4"),
-        ("flags", "<u4"),
-        ("label_time_us", "<i8"),
-    ]
-)
-_HEADER_WORDS = HEADER.itemsize // 4
-PURCHASE, LABELLED, FRAUD = 1, 2, 4
-REVISION_SHIFT = 8
+from tollgate.features.entries import Entries
 
 I64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
-
-class Entries(msgspec.Struct, frozen=True):
-    """
-    The events of S entities as columns, entity by entity, each in order.
-
-    `starts` [S + 1] holds where each entity's events begin; the rest is [E].
-    """
-
-    starts: I64
-    time_us: I64
-    order_hi: npt.NDArray[np.uint64]
-    order_lo: npt.NDArray[np.uint64]
-    id_hash: npt.NDArray[np.uint64]
-    cents: I64
-    purchase: Bool
-    fraud: Bool
-    label_time_us: I64
+_NEVER_US = np.iinfo(np.int64).max
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """The moments to read at: entity (index into `starts`), time and id; [N] each."""
+    """
+    Where R rows read, and how far back they look.
+
+    Rows of one entity look equally far; delay and widths are given once for every
+    row, or once for all.
+
+    Attributes:
+        entity: Index into the entries' `starts`; int64 [R].
+        time_us: int64 [R].
+        order: The row's own place in its instant, like the entries' `order`; [R].
+        delay_us: How long before `time_us` the windows end; int64 [R] or [1].
+        windows_us: Their widths; int64 [W, R] or [W, 1].
+    """
 
     entity: I64
     time_us: I64
-    order_hi: npt.NDArray[np.uint64]
-    order_lo: npt.NDArray[np.uint64]
-    id_hash: npt.NDArray[np.uint64]
+    order: npt.NDArray[Any]
+    delay_us: I64
+    windows_us: I64
 
 
 class Sums(msgspec.Struct, frozen=True):
     """
-    What the windows of one entity hold.
+    What the windows of R rows hold.
 
     Attributes:
-        count: Purchases; int64 [N, W].
-        cents: Their amounts; int64 [N, W].
-        fraud: Those known as fraud at the row's time; int64 [N, W].
-        upto: Purchases of any age up to the row's own, it included; int64 [N].
+        count: Purchases; int64 [R, W].
+        cents: Their amounts; int64 [R, W].
+        fraud: Those known as fraud at the row's time; int64 [R, W].
+        upto: Purchases of any age up to the row's own, it included; int64 [R].
     """
 
     count: I64
@@ -94,87 +58,36 @@ class Sums(msgspec.Struct, frozen=True):
     fraud: I64
     upto: I64
 
+    def part(self, rows: slice) -> Sums:
+        """Take some of the rows."""
+        return Sums(
+            count=self.count[rows],
+            cents=self.cents[rows],
+            fraud=self.fraud[rows],
+            upto=self.upto[rows],
+        )
 
-class Values(msgspec.Struct, frozen=True):
-    """Entity values, unpacked: entries, and per value what its header says; [S]."""
 
-    entries: Entries
-    watermark_us: I64
-    overflow: I64
-    dropped_us: I64
-    corrupt: Bool
-
-
-def unpack_values(values: Sequence[bytes]) -> Values:
+class _Places(msgspec.Struct, frozen=True):
     """
-    Unpack entity values as the store returned them.
+    Where rows and their windows lie among the entries.
 
-    Args:
-        values: S packed values; empty bytes for an entity never seen. One that is
-            damaged (version, length, count or checksum) is marked and left empty.
-
-    Returns:
-        Entries, watermarks (µs), overflows, newest dropped (µs) and damage marks.
+    Attributes:
+        entry_key: Entity and time of each entry in one integer, ascending; [E].
+        row_key: The same of each row; [R].
+        own: One past the last entry up to the row's own (time, id); [R].
+        end: One past the windows' last entry; [R].
+        begin: Their first; [W, R].
     """
-    sound = [value if _framed(value) else b"" for value in values]
-    empty = bytes(HEADER.itemsize)
-    headers = np.frombuffer(
-        b"".join([value[: HEADER.itemsize] or empty for value in sound]), HEADER
-    )
-    raw = np.frombuffer(b"".join([value[HEADER.itemsize :] for value in sound]), ENTRY)
-    starts = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(headers["count"], out=starts[1:])
-    corrupt = np.fromiter(map(len, values), np.int64, len(values)) > 0
-    corrupt &= np.fromiter(map(len, sound), np.int64, len(values)) == 0
-    words = np.zeros(len(raw) + 1, np.uint64)
-    np.cumsum(
-        raw.view("<u4").reshape(-1, ENTRY.itemsize // 4).sum(axis=1, dtype=np.uint64),
-        out=words[1:],
-    )
-    checksum = words[starts[1:]] - words[starts[:-1]]
-    checksum += headers.view("<u4").reshape(-1, _HEADER_WORDS).sum(axis=1, dtype="u8")
-    checksum = (checksum - headers["checksum"]) & np.uint64(0xFFFFFFFF)
-    damaged = checksum != headers["checksum"]
-    if damaged.any():
-        kept = [
-            b"" if bad else value for bad, value in zip(damaged, sound, strict=True)
-        ]
-        rest = unpack_values(kept)
-        return msgspec.structs.replace(rest, corrupt=corrupt | damaged)
-    return Values(
-        entries=_columns(starts, raw),
-        watermark_us=headers["watermark_us"].astype(np.int64),
-        overflow=headers["overflow"].astype(np.int64),
-        dropped_us=headers["dropped_us"].astype(np.int64),
-        corrupt=corrupt,
-    )
+
+    entry_key: I64
+    row_key: I64
+    own: I64
+    end: I64
+    begin: I64
 
 
-def _framed(value: bytes) -> bool:
-    """Tell whether a value's version and length are right."""
-    head = HEADER.itemsize
-    if len(value) < head or value[0] != VALUE_VERSION or value[1] != ENTRY.itemsize:
-        return False
-    count = int.from_bytes(value[12:16], "little")
-    return len(value) == head + count * ENTRY.itemsize
-
-
-def _columns(starts: I64, raw: npt.NDArray[np.void]) -> Entries:
-    flags = raw["flags"]
-    return Entries(
-        starts=starts,
-        time_us=np.ascontiguousarray(raw["time_us"], np.int64),
-        order_hi=raw["order_hi"].astype(np.uint64),
-        order_lo=raw["order_lo"].astype(np.uint64),
-        id_hash=raw["id_hash"].astype(np.uint64),
-        cents=raw["cents"].astype(np.int64),
-        purchase=(flags & PURCHASE) != 0,
-        fraud=(flags & (LABELLED | FRAUD)) == (LABELLED | FRAUD),
-        label_time_us=np.ascontiguousarray(raw["label_time_us"], np.int64),
-    )
-
-
-def window_sums(entries: Entries, rows: Rows, *, entity: Entity) -> Sums:
+def window_sums(entries: Entries, rows: Rows) -> Sums:
     """
     Sum each row's windows, as of the row's time and id.
 
@@ -184,132 +97,101 @@ def window_sums(entries: Entries, rows: Rows, *, entity: Entity) -> Sums:
 
     Args:
         entries: Events of the entities the rows name.
-        rows: Where to read.
-        entity: Windows and delay.
+        rows: Where to read, and which windows.
 
     Returns:
-        Sums over `entity.windows_us`, in that order.
+        Sums over the rows' windows.
     """
-    keys = _SearchKeys(entries, rows, entity)
-    own = _position_of_own(entries, rows, keys)
-    end = own if entity.delay_us == 0 else keys.search(entity.delay_us)
-    begin = np.stack(
-        [keys.search(entity.delay_us + width) for width in entity.windows_us], axis=1
-    )
-    # A row older than its entity's newest events: its end can lie before its begin
-    # only when both are outside of what is kept.
-    begin = np.minimum(begin, end[:, None])
-    purchases = _running(entries.purchase)
-    fraud = entries.fraud & entries.purchase
-    frauds = _running(fraud)
-    cents = _running(np.where(entries.purchase, entries.cents, 0))
-    known = frauds[end][:, None] - frauds[begin]
+    places = _find(entries, rows)
+    # Running sums: a window's is the difference between its ends.
+    running = np.zeros((3, len(entries.time_us) + 1), np.int64)
+    running[0, 1:] = entries.purchase
+    running[1, 1:] = entries.cents
+    running[2, 1:] = entries.fraud
+    running.cumsum(axis=1, out=running)
+    sums = running[:, None, places.end] - running[:, places.begin]
+    count, cents, fraud = sums.transpose(0, 2, 1)
+    first = entries.starts[rows.entity]
     return Sums(
-        count=purchases[end][:, None] - purchases[begin],
-        cents=cents[end][:, None] - cents[begin],
-        fraud=known - _not_yet_known(entries, rows, entity, fraud, begin, end),
-        upto=purchases[own] - purchases[entries.starts[rows.entity]],
+        count=count,
+        cents=cents,
+        fraud=fraud - _not_yet_known(entries, rows, places).T,
+        upto=running[0, places.own] - running[0, first],
     )
 
 
-class _SearchKeys:
-    """Entity and time in one integer, so that one binary search serves all rows."""
-
-    def __init__(self, entries: Entries, rows: Rows, entity: Entity) -> None:
-        reach_us = entity.delay_us + entity.windows_us[-1] + 1
-        times = (entries.time_us, rows.time_us)
-        low = min((int(time.min()) for time in times if len(time)), default=0)
-        low -= reach_us
-        high = max((int(time.max()) for time in times if len(time)), default=0) + 1
-        span = high - low + 1
-        if span * len(entries.starts) >= 2**63:
-            raise OverflowError("too many entities over too long a time for one call")
-        counts = np.diff(entries.starts)
-        segment = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-        self._entries = segment * span + (entries.time_us - low)
-        self._rows = rows.entity * span + (rows.time_us - low)
-
-    def search(self, before_us: int, *, after_equal: bool = True) -> I64:
-        """Count, per row, the entries at or before its time less `before_us`."""
-        side: Literal["left", "right"] = "right" if after_equal else "left"
-        found: I64 = np.searchsorted(self._entries, self._rows - before_us, side)
-        return found
-
-
-def _position_of_own(entries: Entries, rows: Rows, keys: _SearchKeys) -> I64:
-    """Find, per row, where the events up to its own (time, id) end."""
-    low = keys.search(0, after_equal=False)
-    high = keys.search(0)
-    tied = np.flatnonzero(high > low)
-    row, entry = expand(tied, low[tied], high[tied])
-    upto = _not_after(entries, entry, rows, row)
-    return low + np.bincount(row[upto], minlength=len(low)).astype(np.int64)
+def _find(entries: Entries, rows: Rows) -> _Places:
+    """Find all places with one binary search over (entity, time)."""
+    back_us = np.zeros((3 + len(rows.windows_us), rows.windows_us.shape[1]), np.int64)
+    back_us[1] = 1
+    back_us[2:] = rows.delay_us
+    back_us[3:] += rows.windows_us
+    times = [time for time in (entries.time_us, rows.time_us) if len(time)]
+    low = min((int(time.min()) for time in times), default=0)
+    low -= int(back_us.max(initial=0))
+    span = max((int(time.max()) for time in times), default=0) - low + 2
+    if span * len(entries.starts) >= 2**63:
+        raise OverflowError("too many entities over too long a time for one call")
+    counts = entries.starts[1:] - entries.starts[:-1]
+    origin = np.arange(len(counts)) * span - low
+    entry_key = origin.repeat(counts) + entries.time_us
+    row_key = origin[rows.entity] + rows.time_us
+    found = entry_key.searchsorted(row_key - back_us, "right")
+    own = _own_ends(entries, rows, low=found[1], high=found[0])
+    end = np.where(rows.delay_us == 0, own, found[2])
+    return _Places(
+        entry_key=entry_key,
+        row_key=row_key,
+        own=own,
+        end=end,
+        begin=np.minimum(found[3:], end),
+    )
 
 
-def _not_after(entries: Entries, entry: I64, rows: Rows, row: I64) -> Bool:
-    """Compare ids: is the entry's at most the row's?"""
-    hi, lo = entries.order_hi[entry], entries.order_lo[entry]
-    own_hi, own_lo = rows.order_hi[row], rows.order_lo[row]
-    by_hash = entries.id_hash[entry] <= rows.id_hash[row]
-    same = hi == own_hi
-    low_half = (lo < own_lo) | ((lo == own_lo) & by_hash)
-    before: Bool = (hi < own_hi) | (same & low_half)
-    return before
-
-
-def _not_yet_known(
-    entries: Entries,
-    rows: Rows,
-    entity: Entity,
-    fraud: Bool,
-    begin: I64,
-    end: I64,
-) -> I64:
+def _own_ends(entries: Entries, rows: Rows, *, low: I64, high: I64) -> I64:
     """
-    Count the frauds of each window whose label came after the row's time.
-
-    Only a label that came later than `delay` after its purchase can be one; there
-    are few, so each is held against every row of its entity.
-    """
-    hidden = np.zeros(begin.shape, np.int64)
-    late = fraud & (entries.label_time_us > entries.time_us + entity.delay_us)
-    position = np.flatnonzero(late)
-    if not len(position):
-        return hidden
-    bounds = np.searchsorted(position, entries.starts)
-    first, last = bounds[rows.entity], bounds[rows.entity + 1]
-    row, nth = expand(np.arange(len(first)), first, last)
-    event = position[nth]
-    unknown = entries.label_time_us[event] > rows.time_us[row]
-    row, event = row[unknown], event[unknown]
-    inside = (event[:, None] >= begin[row]) & (event < end[row])[:, None]
-    np.add.at(hidden, row, inside.astype(np.int64))
-    return hidden
-
-
-def expand(owner: I64, start: I64, stop: I64) -> tuple[I64, I64]:
-    """
-    List every (owner, position) with start <= position < stop.
+    Find, per row, where the events up to its own (time, id) end.
 
     Args:
-        owner: What each range belongs to; int64 [R].
-        start: First position of each range.
-        stop: One past its last.
-
-    Returns:
-        Owners and positions, range by range; int64 [sum of lengths] each.
+        entries: All events.
+        rows: All rows.
+        low: The first event of each row's instant; overwritten.
+        high: One past the last; overwritten.
     """
-    length = stop - start
-    total = int(length.sum())
-    offset = np.repeat(np.cumsum(length) - length, length)
-    return (
-        np.repeat(owner, length),
-        np.arange(total) - offset + np.repeat(start, length),
-    )
+    (open_,) = (low < high).nonzero()
+    while len(open_):
+        middle = (low[open_] + high[open_]) // 2
+        upto = entries.order[middle] <= rows.order[open_]
+        low[open_[upto]] = middle[upto] + 1
+        high[open_[~upto]] = middle[~upto]
+        open_ = open_[low[open_] < high[open_]]
+    return low
 
 
-def _running(values: npt.NDArray[np.generic]) -> I64:
-    """Sum up to, not including, each position; int64 [E + 1]."""
-    total = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, out=total[1:])
-    return total
+def _not_yet_known(entries: Entries, rows: Rows, places: _Places) -> I64:
+    """
+    Count the frauds of each window whose label came after the row's time; [W, R].
+
+    In the order of (entity, time, id), the rows whose window holds a fraud follow
+    each other, and so do those among them to which it is not known. So each fraud
+    adds one where that run begins and takes it back where it ends.
+    """
+    hidden = np.zeros(places.begin.shape, np.int64)
+    (late,) = entries.fraud.nonzero()
+    label_time_us = entries.label_time_us[late]
+    unknown = label_time_us > rows.time_us.min(initial=_NEVER_US)
+    late, label_time_us = late[unknown], label_time_us[unknown]
+    if not len(late):
+        return hidden
+    order = np.lexsort((places.own, places.row_key))
+    # Known after the last row or never is the same; this stays within the entity.
+    wait_us = np.minimum(label_time_us, rows.time_us.max() + 1) - entries.time_us[late]
+    known = places.row_key[order].searchsorted(places.entry_key[late] + wait_us)
+    first = places.end[order].searchsorted(late, "right")
+    for window, begin in enumerate(places.begin):
+        left = begin[order].searchsorted(late, "right")
+        stop = np.maximum(first, np.minimum(known, left))
+        steps = np.bincount(first, minlength=len(order) + 1)
+        steps -= np.bincount(stop, minlength=len(order) + 1)
+        hidden[window, order] = np.cumsum(steps)[:-1]
+    return hidden

@@ -45,8 +45,7 @@ class DecisionStep:
         if missing:
             raise pb.TritonModelException(
                 f"parameters missing: {', '.join(sorted(missing))}; they come from "
-                "release.json: load through `tollgate`, or serve what "
-                "`tollgate release render` prints"
+                "release.json: load the model through `tollgate up`"
             )
         self._release = parameters[RELEASE_PARAMETER].encode()
         self._spec_hash = int(parameters[SPEC_HASH_PARAMETER], 16)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tollgate.errors import StoreError, StoreTimeout
+from tollgate.errors import OutcomeUnknown, StoreError
 from tollgate.features import assemble
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.schema import (
@@ -167,7 +167,7 @@ class FeatureStep:
             answers = self._online.score(purchases, write=write)
         except StoreError as exc:
             triton.log.warning("%s", exc)
-            unknown = isinstance(exc, StoreTimeout)
+            unknown = isinstance(exc, OutcomeUnknown)
             for rows, group in zip(groups, purchases, strict=True):
                 features[rows] = assemble.defaults(
                     self._spec, cents=group.cents, time_us=group.event_time_us

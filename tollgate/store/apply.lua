@@ -1,6 +1,6 @@
 -- Apply events to entity values and return the values: the only code anywhere
 -- that changes one. It adds, merges, trims and keeps the checksum; sums, ratios
--- and defaults are NumPy's work (tollgate/features/windows.py has the layout).
+-- and defaults are NumPy's work (tollgate/features/entries.py has the layout).
 --
 -- KEYS     one per entity value
 -- ARGV[1]  "1" to write, "0" for a dry run: the same answer, nothing kept;
@@ -9,14 +9,16 @@
 -- ARGV[3]  the events, grouped by key: entries of 48 bytes
 -- Returns  the values, then one string with a status byte per event
 --
--- It is deterministic (no clock, no random), so the append-only file may keep the
--- call instead of its effect.
+-- It reads no clock and no chance, so the append-only file may keep the call in
+-- place of its effect: loading it gives the same values, byte by byte. Only their
+-- time to live then begins anew.
 
 local HEADER, ENTRY = 32, 48
 local VERSION = 1
 local PURCHASE, LABELLED, REVISION = 1, 2, 256
 local APPLIED, DUPLICATE, TOO_LATE, FOREIGN = '\1', '\2', '\3', '\4'
 local WRAP = 4294967296
+local NO_STRING = 'x'  -- shorter than a header: foreign here, damaged to the reader
 
 local unpack, pack = struct.unpack, struct.pack
 local sub, find = string.sub, string.find
@@ -78,7 +80,9 @@ local values, statuses = {}, {}
 
 for k = 1, #KEYS do
   local horizon, cap, ttl, count = unpack('<i8I4I4I4', ARGV[2], (k - 1) * 24 + 1)
-  local value = redis.call('GET', KEYS[k])
+  -- A key of another type is an error of its own only, not of the whole batch.
+  local value = redis.pcall('GET', KEYS[k])
+  if value and value.err then value = NO_STRING end
   -- checksum is the entries' alone; the header's words join it when it is packed.
   local body, checksum, overflow, watermark, dropped = '', 0, 0, 0, 0
   local foreign = value and #value < HEADER

@@ -9,21 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features import ids
-from tollgate.features.spec import FeatureSpec
-from tollgate.features.windows import (
+from tollgate.features.entries import (
     ENTRY,
     FRAUD,
     LABELLED,
     PURCHASE,
     REVISION_SHIFT,
-    Rows,
 )
+from tollgate.features.spec import FeatureSpec
 
 I64 = npt.NDArray[np.int64]
 
 # A value lives on for its horizon and this long after its last event, on the
 # server's clock: a quiet customer's windows are empty by then.
 _TTL_MARGIN_S = 86_400
+MAX_REVISION = 2 ** (32 - REVISION_SHIFT) - 1  # what the flags have room for
 _ARGUMENTS = np.dtype(
     [
         ("horizon_us", "<i8"),
@@ -52,7 +52,8 @@ class Labels(msgspec.Struct, frozen=True):
     N labels of purchases.
 
     `event_time_us` is the purchase's; `revision` [N] orders labels of one purchase,
-    a higher one replaces a lower; `label` is 1 for fraud.
+    a higher one replaces a lower, from 0 to 2²⁴ - 1; `label` is 1 for fraud, 0 for
+    none.
     """
 
     transaction_id: Sequence[bytes]
@@ -96,7 +97,20 @@ def purchase_entries(purchases: Purchases) -> npt.NDArray[np.void]:
 
 
 def label_entries(labels: Labels) -> npt.NDArray[np.void]:
-    """Lay labels out as entries that wait for, or join, their purchase; ENTRY [N]."""
+    """
+    Lay labels out as entries that wait for, or join, their purchase; ENTRY [N].
+
+    Raises:
+        ValueError: A label is neither 0 nor 1, or a revision out of range.
+    """
+    for name, column, most in (
+        ("label", labels.label, 1),
+        ("revision", labels.revision, MAX_REVISION),
+    ):
+        wrong = np.flatnonzero((column < 0) | (column > most))
+        if len(wrong):
+            row = int(wrong[0])
+            raise ValueError(f"row {row}: {name} {column[row]} is not 0 … {most}")
     entries = _identified(labels.transaction_id, labels.event_time_us)
     fraud = np.where(labels.label == 1, FRAUD, 0)
     entries["flags"] = LABELLED | fraud | (labels.revision << REVISION_SHIFT)
@@ -110,17 +124,6 @@ def _identified(transaction_id: Sequence[bytes], time_us: I64) -> npt.NDArray[np
     entries["order_hi"], entries["order_lo"] = ids.order_keys(transaction_id)
     entries["id_hash"] = ids.hash_ids(transaction_id)
     return entries
-
-
-def rows_of(entries: npt.NDArray[np.void], code: I64) -> Rows:
-    """Name the moments at which the rows of a batch are read."""
-    return Rows(
-        entity=code,
-        time_us=entries["time_us"].astype(np.int64),
-        order_hi=entries["order_hi"].astype(np.uint64),
-        order_lo=entries["order_lo"].astype(np.uint64),
-        id_hash=entries["id_hash"].astype(np.uint64),
-    )
 
 
 class Packer:
@@ -155,7 +158,13 @@ class Packer:
         Args:
             entries: The events; ENTRY [N].
             entity_id: Per entity, the id each event belongs to; N each.
+
+        Raises:
+            ValueError: The entries have another layout, or native byte order: what
+                np.concatenate makes of ENTRY looks alike and sorts wrongly.
         """
+        if entries.dtype != ENTRY:
+            raise ValueError(f"entries are {entries.dtype}, not {ENTRY}")
         keys: list[bytes] = []
         first_key = [0]
         arguments, events = [], []

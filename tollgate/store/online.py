@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features import assemble
-from tollgate.features.spec import Entity, FeatureSpec
-from tollgate.features.windows import Sums, unpack_values, window_sums
+from tollgate.features.entries import Values, order_of, unpack_values
+from tollgate.features.spec import FeatureSpec
+from tollgate.features.windows import Rows, window_sums
 from tollgate.schema import Applied, Degraded
 from tollgate.store.events import (
     Call,
@@ -24,12 +25,17 @@ from tollgate.store.events import (
     Purchases,
     label_entries,
     purchase_entries,
-    rows_of,
 )
 from tollgate.store.redis import Answer, Mode, RedisStore
 
+I64 = npt.NDArray[np.int64]
+
 _TOO_LATE = 3
-_FOREIGN = 4
+# NumPy reads an enum member several times slower than a number of its own.
+_COLD_START = np.uint32(Degraded.COLD_START)
+_EVENT_TOO_LATE = np.uint32(Degraded.EVENT_TOO_LATE)
+_WINDOW_OVERFLOW = np.uint32(Degraded.WINDOW_OVERFLOW)
+_STATE_CORRUPT = np.uint32(Degraded.STATE_CORRUPT)
 # Status of the Lua function -> what is known of the event.
 _APPLIED = np.array(
     [Applied.NO, Applied.YES, Applied.DUPLICATE, Applied.NO, Applied.NO], np.uint8
@@ -58,6 +64,7 @@ class OnlineFeatures:
         self.spec = spec
         self._store = store
         self._packer = Packer(spec)
+        self._reach = _reach_of(spec)
 
     def score(
         self, batches: Sequence[Purchases], *, write: Sequence[bool]
@@ -122,53 +129,96 @@ class OnlineFeatures:
         call: Call,
         answer: Answer,
     ) -> Vectors:
+        """Read all entities' windows in one go: row n of entity e is e * N + n."""
+        values = unpack_values(answer[0])
+        entities, count = len(call.code), len(batch)
+        reach = _repeated(self._reach, count)
+        rows = Rows(
+            entity=np.concatenate(
+                [
+                    code + first
+                    for code, first in zip(call.code, call.first_key[:-1], strict=True)
+                ]
+            ),
+            time_us=np.concatenate([batch.event_time_us] * entities),
+            order=np.concatenate([order_of(entries)] * entities),
+            delay_us=reach.delay_us,
+            windows_us=reach.windows_us,
+        )
+        sums = window_sums(values.entries, rows)
         status = _statuses(call, answer)
-        degraded = np.zeros(len(batch), np.uint32)
-        sums: list[Sums] = []
-        for position, entity in enumerate(self.spec.entities):
-            first, last = call.first_key[position], call.first_key[position + 1]
-            part, bits = _read(
-                entity, entries, call.code[position], answer[0][first:last]
-            )
-            sums.append(part)
-            degraded |= bits
-        degraded[(status == _TOO_LATE).any(axis=0)] |= Degraded.EVENT_TOO_LATE
+        bits = _degraded(values, rows, reach, upto=sums.upto).reshape(entities, count)
+        bits |= (status == _TOO_LATE) * _EVENT_TOO_LATE
+        degraded = np.bitwise_or.reduce(bits, axis=0)
         features = assemble.assemble(
-            self.spec, cents=batch.cents, time_us=batch.event_time_us, sums=sums
+            self.spec,
+            cents=batch.cents,
+            time_us=batch.event_time_us,
+            sums=[
+                sums.part(slice(at * count, (at + 1) * count)) for at in range(entities)
+            ],
         )
-        corrupt = (degraded & Degraded.STATE_CORRUPT) != 0
+        corrupt = (degraded & _STATE_CORRUPT) != 0
         if corrupt.any():
-            fallback = assemble.defaults(
-                self.spec, cents=batch.cents, time_us=batch.event_time_us
+            features[corrupt] = assemble.defaults(
+                self.spec,
+                cents=batch.cents[corrupt],
+                time_us=batch.event_time_us[corrupt],
             )
-            features[corrupt] = fallback[corrupt]
-        return Vectors(
-            features=features,
-            degraded=degraded,
-            applied=_worst(status),
-        )
+        return Vectors(features=features, degraded=degraded, applied=_worst(status))
 
 
-def _read(
-    entity: Entity,
-    entries: npt.NDArray[np.void],
-    code: npt.NDArray[np.int64],
-    packed: Sequence[bytes],
-) -> tuple[Sums, npt.NDArray[np.uint32]]:
-    """Read one entity's windows for each row, and what is wrong with them."""
-    values = unpack_values(packed)
-    rows = rows_of(entries, code)
-    sums = window_sums(values.entries, rows, entity=entity)
-    reach_us = entity.delay_us + entity.windows_us[-1]
-    truncated = rows.time_us - reach_us < values.watermark_us[code] - entity.horizon_us
-    bits = np.where(sums.upto <= 1, int(Degraded.COLD_START), 0)
-    bits |= np.where(truncated, int(Degraded.EVENT_TOO_LATE), 0)
+class _Reach(msgspec.Struct, frozen=True):
+    """How far back entities, or rows of them, look; int64 [R], widths [W, R]."""
+
+    delay_us: I64
+    windows_us: I64
+    longest_us: I64
+    horizon_us: I64
+
+
+def _reach_of(spec: FeatureSpec) -> _Reach:
+    """Gather it of a spec's entities; those with fewer windows get empty ones."""
+    entities = spec.entities
+    windows_us = np.zeros(
+        (max(len(one.windows_us) for one in entities), len(entities)), np.int64
+    )
+    for column, one in enumerate(entities):
+        windows_us[: len(one.windows_us), column] = one.windows_us
+    delay_us = np.array([one.delay_us for one in entities], np.int64)
+    return _Reach(
+        delay_us=delay_us,
+        windows_us=windows_us,
+        longest_us=delay_us + windows_us.max(axis=0),
+        horizon_us=np.array([one.horizon_us for one in entities], np.int64),
+    )
+
+
+def _repeated(reach: _Reach, count: int) -> _Reach:
+    return _Reach(
+        delay_us=reach.delay_us.repeat(count),
+        windows_us=reach.windows_us.repeat(count, axis=1),
+        longest_us=reach.longest_us.repeat(count),
+        horizon_us=reach.horizon_us.repeat(count),
+    )
+
+
+def _degraded(
+    values: Values, rows: Rows, reach: _Reach, *, upto: I64
+) -> npt.NDArray[np.uint32]:
+    """Tell, by Degraded bits, what is wrong with the windows of each row; [R]."""
+    begin_us = rows.time_us - reach.longest_us
+    truncated = begin_us < values.watermark_us[rows.entity] - reach.horizon_us
     # A value that was full once is whole again when its windows end before then.
-    dropped = values.overflow[code] > 0
-    dropped &= rows.time_us - reach_us < values.dropped_us[code]
-    bits |= np.where(dropped, int(Degraded.WINDOW_OVERFLOW), 0)
-    bits |= np.where(values.corrupt[code], int(Degraded.STATE_CORRUPT), 0)
-    return sums, bits.astype(np.uint32)
+    dropped = values.overflow[rows.entity] > 0
+    dropped &= begin_us < values.dropped_us[rows.entity]
+    bits: npt.NDArray[np.uint32] = (
+        (upto <= 1) * _COLD_START
+        | truncated * _EVENT_TOO_LATE
+        | dropped * _WINDOW_OVERFLOW
+        | values.corrupt[rows.entity] * _STATE_CORRUPT
+    )
+    return bits
 
 
 def _worst(status: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import logging
+import time
 from importlib import resources
 from typing import Any
 
-from tollgate.errors import InputError, StoreError, StoreTimeout
+from tollgate.errors import (
+    InputError,
+    OutcomeUnknown,
+    StoreError,
+    StoreLost,
+    StoreTimeout,
+)
 from tollgate.store.events import Call
+
+log = logging.getLogger(__name__)
 
 _SCRIPT = resources.files("tollgate.store").joinpath("apply.lua").read_bytes()
 _SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
@@ -30,7 +40,9 @@ class RedisStore:
 
     Args:
         url: redis://, rediss:// or unix:// address.
-        deadline_s: How long one call may take, connecting included.
+        deadline_s: How long one call may take, connecting included. Each wait for
+            the socket gets what is left of it; redis-py's handshake and a reply
+            that comes in pieces are several waits.
 
     Raises:
         InputError: The address is not one of Redis.
@@ -41,7 +53,7 @@ class RedisStore:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        self._redis = redis
+        self._errors = redis.exceptions
         self._deadline_s = deadline_s
         try:
             pool = redis.ConnectionPool.from_url(
@@ -49,10 +61,12 @@ class RedisStore:
                 socket_timeout=deadline_s,
                 socket_connect_timeout=deadline_s,
                 retry=Retry(NoBackoff(), 0),
+                protocol=2,  # a handshake without HELLO: fewer waits for a new one
             )
         except ValueError as exc:
             raise InputError("store url", str(exc).splitlines()[0]) from exc
         self._connection: Any = pool.make_connection()
+        self._open = False
 
     def apply(self, calls: list[tuple[Call, Mode]]) -> list[Answer]:
         """
@@ -66,47 +80,111 @@ class RedisStore:
             event.
 
         Raises:
-            StoreTimeout: No answer in time; what was applied is unknown.
-            StoreError: The store is not there, or refused.
+            OutcomeUnknown: No answer in time, or the connection broke before it
+                came; StoreTimeout, StoreLost. Or only a part was refused.
+            StoreError: The store is not there, or refused; nothing was applied.
         """
+        until_s = time.monotonic() + self._deadline_s
         try:
-            replies = self._flush([_command(_SHA, *call) for call in calls])
-            missing = [
-                position
-                for position, reply in enumerate(replies)
-                if isinstance(reply, self._redis.exceptions.NoScriptError)
-            ]
-            if missing:
-                again = self._flush(
-                    [_load()] + [_command(_SHA, *calls[at]) for at in missing]
-                )
-                for position, reply in zip(missing, again[1:], strict=True):
-                    replies[position] = reply
-        except self._redis.exceptions.TimeoutError as exc:
-            self.close()
+            replies = self._run([_command(_SHA, *call) for call in calls], until_s)
+        except self._errors.TimeoutError as exc:
             raise StoreTimeout(self._deadline_s) from exc
-        except (self._redis.exceptions.RedisError, OSError) as exc:
-            self.close()
+        except (self._errors.RedisError, OSError) as exc:
             raise StoreError(f"the store failed: {exc}") from exc
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise StoreError(f"the store refused: {reply}") from reply
+        refused = [reply for reply in replies if isinstance(reply, Exception)]
+        if refused:
+            whole = len(refused) == len(replies)
+            kind = StoreError if whole else OutcomeUnknown
+            raise kind(f"the store refused: {refused[0]}") from refused[0]
         return [(reply[:-1], reply[-1]) for reply in replies]
 
-    def _flush(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        connection = self._connection
-        connection.connect()
-        connection.send_packed_command(connection.pack_commands(commands))
-        replies = []
-        for _ in commands:
-            try:
-                replies.append(connection.read_response())
-            except self._redis.exceptions.ResponseError as exc:
-                replies.append(exc)
+    def _run(self, commands: list[tuple[Any, ...]], until_s: float) -> list[Any]:
+        """Flush commands; those that find no script once more, behind the script."""
+        replies = self._flush(commands, until_s)
+        missing = [
+            position
+            for position, reply in enumerate(replies)
+            if isinstance(reply, self._errors.NoScriptError)
+        ]
+        if missing:
+            again = [_load(), *(commands[at] for at in missing)]
+            for position, reply in zip(
+                missing, self._flush(again, until_s)[1:], strict=True
+            ):
+                replies[position] = reply
         return replies
+
+    def _flush(self, commands: list[tuple[Any, ...]], until_s: float) -> list[Any]:
+        try:
+            self._send(self._connection.pack_commands(commands), until_s)
+            return [self._reply(until_s) for _ in commands]
+        except BaseException:
+            # What is still under way must never be read as another call's answer.
+            self.close()
+            raise
+
+    def _send(self, packed: list[bytes], until_s: float) -> None:
+        """
+        Send; a connection that broke since its last use is replaced, once.
+
+        Events are idempotent, so what the broken one may have carried does no harm.
+        """
+        begun = False
+        if self._open:
+            try:
+                if not self._connection.can_read(timeout=0):  # there is none to come
+                    self._wait(until_s)
+                    begun = True
+                    self._connection.send_packed_command(packed, check_health=False)
+                    return
+            except self._errors.ConnectionError as exc:
+                log.debug("the store's connection is replaced: %s", exc)
+            self.close()
+        try:
+            self._connect(until_s)
+            self._wait(until_s)
+            begun = True
+            self._connection.send_packed_command(packed, check_health=False)
+        except self._errors.ConnectionError as exc:
+            if begun:
+                raise StoreLost(str(exc)) from exc
+            raise
+
+    def _connect(self, until_s: float) -> None:
+        left_s = self._left_s(until_s)
+        self._connection.socket_connect_timeout = left_s
+        self._connection.socket_timeout = left_s
+        self._connection.connect()
+        self._open = True
+
+    def _reply(self, until_s: float) -> Any:
+        """Read one reply; an error that Redis answered with is returned."""
+        errors = self._errors
+        self._wait(until_s)
+        try:
+            return self._connection.read_response()
+        except errors.ResponseError as exc:
+            return exc
+        except (errors.BusyLoadingError, errors.AuthenticationError):
+            raise  # Redis answered, too, and applied nothing
+        except errors.TimeoutError:
+            raise
+        except (errors.RedisError, OSError) as exc:
+            raise StoreLost(str(exc)) from exc
+
+    def _wait(self, until_s: float) -> None:
+        """Let the socket's next operation take no longer than what is left."""
+        self._connection._sock.settimeout(self._left_s(until_s))
+
+    def _left_s(self, until_s: float) -> float:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise self._errors.TimeoutError("no time left")
+        return left_s
 
     def close(self) -> None:
         """Drop the connection; the next call opens a new one."""
+        self._open = False
         self._connection.disconnect()
 
 

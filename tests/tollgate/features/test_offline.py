@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -183,6 +184,49 @@ def test_more_entities_than_one_call_takes(spec: FeatureSpec) -> None:
         columns["customer_avg_amount_1d"], np.arange(count) / 100
     )
     assert seen[-1] == (count + 1, count + 1)
+
+
+def test_busy_instant_counts_in_the_order_of_ids(spec: FeatureSpec) -> None:
+    """30,000 purchases at one instant: each sees itself and the ids before its own."""
+    count = 30_000
+    history = one_customer([1_600_000_000_000_000] * count, amounts=[0.5] * count)
+    columns = feature_columns(spec.feature_names, build(spec, history))
+    np.testing.assert_array_equal(columns["customer_nb_tx_1d"], np.arange(1, count + 1))
+    assert (columns["customer_avg_amount_30d"] == 0.5).all()
+    assert (columns["terminal_nb_tx_30d"] == 0).all()
+
+
+def test_busy_terminal_with_late_frauds_by_the_day(spec: FeatureSpec) -> None:
+    """
+    Twelve days of 9,999 purchases each, stamped by the day, every second a fraud.
+
+    Each is known nine days later: a week on, the terminal's windows hold purchases
+    whose frauds are hidden; two days after that the first day's are known. There
+    are three customers, in turn.
+    """
+    day_us, per_day = 86_400_000_000, 9_999
+    count = 12 * per_day
+    days, place = np.divmod(np.arange(count), per_day)
+    times = 1_600_000_000_000_000 + days * day_us
+    plain = one_customer(times.tolist(), amounts=[1.0] * count)
+    customers = [b"c", b"d", b"e"] * (count // 3)
+    label = np.array([1, 0] * count, np.int8)[:count]
+    history = msgspec.structs.replace(
+        plain,
+        entity_id={**plain.entity_id, "customer_id": customers},
+        label=label,
+        label_time_us=times + 9 * day_us,
+    )
+    columns = feature_columns(spec.feature_names, build(spec, history))
+    np.testing.assert_array_equal(columns["customer_nb_tx_1d"], place // 3 + 1)
+    held = np.maximum(days - 6, 0) * per_day  # days that ended a week ago
+    np.testing.assert_array_equal(columns["terminal_nb_tx_30d"], held)
+    # Of two days one begins with a fraud: the first has one more than the second.
+    known = (np.maximum(days - 8, 0) * per_day + 1) // 2
+    np.testing.assert_array_equal(
+        columns["terminal_risk_30d"], known / np.maximum(held, 1)
+    )
+    assert not columns["terminal_risk_1d"].any()
 
 
 def test_empty_history_has_no_vectors(spec: FeatureSpec) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import SpecError
-from tollgate.features.spec import FeatureSpec, duration_us, load_spec
+from tollgate.features.document import duration_us
+from tollgate.features.spec import FeatureSpec, load_spec
 
 DAY_US = 86_400_000_000
 
@@ -130,10 +131,74 @@ def test_anything_else_is_not_a_duration(text: str) -> None:
         ("aggregate: count", "aggregate: median", ["'median'", "aggregate"]),
         ("window: 7d", "window: 7", ["window"]),
         ("window: 7d", "window: 7y", ["features.n_7d.window: '7y' is not a duration"]),
-        (", window: 7d", "", ["features.n_7d: an aggregate needs a window"]),
-        ("entity: terminal, ", "entity: shop, ", ["terminal: no feature has a window"]),
-        ("entity: customer", "entity: shop", ["features.n_1d:", "customer, terminal"]),
+        (", window: 7d", "", ["features.n_7d: an aggregate needs its window"]),
+        ("entity: customer, ", "", ["features.n_1d: an aggregate needs its entity"]),
+        (
+            "entity: customer",
+            "entity: shop",
+            ["features.n_1d.entity: 'shop' is none of customer, terminal"],
+        ),
+        ("window: 7d", "window: 0d", ["features.n_7d.window: 0d holds nothing"]),
+        ("window: 7d", "window: 3654d", ["features.n_7d.window: 3654d is over 3653d"]),
+        ("delay: 7d", "delay: 999999d", ["terminal.delay: 999999d is over 3653d"]),
+        ("lateness: 1d", "lateness: 87673h", ["lateness: 87673h is over 3653d"]),
+        ("lateness: 1d", "lateness: 3630d", ["entities.customer: longest window, "]),
+        ("window: 7d", "window: \u0661d", ["n_7d.window: '\u0661d' is not a duration"]),
         ("default: 1", "default: one", ["default"]),
+        ("default: 1", "default: .nan", ["features.n_1d.default: nan is not a finite"]),
+        ("default: 1", "default: -.inf", ["features.n_1d.default: -inf is not a"]),
+        ("default: 1", "default: 1.0e+39", ["n_1d.default: 1e+39 is not a finite"]),
+        (
+            "field: amount",
+            "field: amount, window: 1d",
+            ["features.amount.window: only"],
+        ),
+        (
+            "calendar: night",
+            "calendar: night, entity: customer",
+            ["features.night.entity: only an aggregate has one"],
+        ),
+        ("name: n_7d", 'name: "n,7d"', ["features: 'n,7d' is not a name"]),
+        ("name: n_7d", "name: 7d", ["features: '7d' is not a name"]),
+        ("name: n_7d", "name: größe", ["features: 'größe' is not a name"]),
+        ("name: n_7d", f"name: {'n' * 65}", ["is not a name of up to 64 letters"]),
+        ("  customer: {", '  "cust omer": {', ["entities: 'cust omer' is not a name"]),
+        ("  customer: {", "  transaction: {", ["entities.transaction: its ids would"]),
+        ("key: customer_id", 'key: ""', ["entities.customer.key: '' is not a name"]),
+        ("key: customer_id", "key: amount", ["customer.key: 'amount' is another"]),
+        ("key: customer_id", "key: event_time", ["customer.key: 'event_time' is an"]),
+        ("key: customer_id", "key: transaction_id", ["'transaction_id' is another"]),
+        ("key: customer_id", "key: label", ["customer.key: 'label' is another"]),
+        (
+            "key: terminal_id",
+            "key: customer_id",
+            ["entities.terminal.key: 'customer_id' is the key of customer already"],
+        ),
+        ("lateness: 1d", "lateness: 1d\nlateness: 2d", ["line 4: 'lateness' appears"]),
+        ("window: 7d", "window: 7d, window: 8d", ["line 11: 'window' appears twice"]),
+        (
+            "features:\n",
+            "features: &all\n  - *all\n",
+            ["Expected `object`", "$.features"],
+        ),
+        ("features:\n", "features: []\nrest:\n", ["`rest`"]),
+        (SMALL[SMALL.index("features:") :], "features: []", ["features: is empty"]),
+        (
+            SMALL[SMALL.index("entities:") :],
+            "entities: {}\nfeatures: [{name: amount, field: amount}]",
+            ["entities: is empty"],
+        ),
+        ("product:", "aliases: {colour: [C]}\nproduct:", ["aliases: 'colour' is none"]),
+        (
+            "product:",
+            "aliases: {amount: [A], event_time: [A]}\nproduct:",
+            ["aliases.event_time: 'A' names amount already"],
+        ),
+        (
+            "product:",
+            "aliases: {amount: [customer_id]}\nproduct:",
+            ["aliases.amount: 'customer_id' names customer_id already"],
+        ),
         ("version: 1", "version: [1", ["expected ',' or ']'"]),
         ("version: 1", "- version", ["line 2"]),
         (SMALL, "", ["Expected `object`"]),
@@ -215,9 +280,22 @@ def test_another_state_changes_both_hashes(folder: Path, old: str, new: str) -> 
     assert after.state_hash != before.state_hash
 
 
+def test_hashes_of_the_fraud_product_are_what_its_models_were_made_with(
+    spec: FeatureSpec,
+) -> None:
+    """Another way to compute them would orphan every stored value and every model."""
+    assert f"{spec.spec_hash:016x}" == "c36f8242c6fa0068"
+    assert f"{spec.state_hash:016x}" == "2cf96ef3ba675808"
+
+
 def test_aliases_are_outside_of_the_hashes(folder: Path) -> None:
     """What other people's files call a column changes no vector."""
     before = loaded(folder)
-    after = loaded(folder, ("product:", "aliases: {amount: [AMT]}\nproduct:"))
-    assert after.aliases == {"amount": ("AMT",)}
+    aliases = "aliases: {amount: [AMT, SUM], label: [FRAUD], label_time: []}"
+    after = loaded(folder, ("product:", f"{aliases}\nproduct:"))
+    assert after.aliases == {
+        "amount": ("AMT", "SUM"),
+        "label": ("FRAUD",),
+        "label_time": (),
+    }
     assert (after.spec_hash, after.state_hash) == (before.spec_hash, before.state_hash)

@@ -10,7 +10,7 @@ from tollgate.errors import PolicyError
 from tollgate.policy import load_policy
 
 POLICY = Path(__file__).parents[3] / "model_repository/fraud_decision/1/policy.yaml"
-NAMES = ("amount", "terminal_risk_7d", "terminal_nb_tx_7d")
+NAMES = ("amount", "terminal_risk_1d", "terminal_risk_7d")
 
 BREAKS = {
     "no_yaml": ("version: 1", "version: [", "policy.yaml: "),

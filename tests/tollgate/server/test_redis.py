@@ -7,11 +7,17 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import redis
 
 from tollgate.errors import ServerError, SetupError
+from tollgate.features.spec import FeatureSpec
+from tollgate.server import redis as server_redis
 from tollgate.server.redis import SOCKET_PATH_BYTES, EmbeddedRedis
+from tollgate.store.events import Packer, Purchases, purchase_entries
+from tollgate.store.online import OnlineFeatures
+from tollgate.store.redis import RedisStore
 
 
 def _written(state: Path, count: int) -> Path:
@@ -110,3 +116,125 @@ def test_a_store_that_does_not_start_tells_why(tmp_path: Path) -> None:
     (tmp_path / "redis" / "appendonly.aof").mkdir()
     with pytest.raises(ServerError, match=r"redis\.log\nCan't open the append-only"):
         EmbeddedRedis(tmp_path).__enter__()
+
+
+def _batches(count: int) -> list[Purchases]:
+    """Batches of 32 purchases of 20 customers at 10 terminals, a minute apart."""
+    minutes = np.arange(count * 32).reshape(count, 32)
+    return [
+        Purchases(
+            transaction_id=[b"%d" % minute for minute in batch],
+            entity_id=[
+                [b"c%d" % (minute % 20) for minute in batch],
+                [b"t%d" % (minute % 10) for minute in batch],
+            ],
+            event_time_us=1_600_000_000_000_000 + batch * 60_000_000,
+            cents=batch,
+        )
+        for batch in minutes
+    ]
+
+
+def _fed(url: str, spec: FeatureSpec, batches: list[Purchases]) -> None:
+    """Score batches, written."""
+    store = RedisStore(url, deadline_s=30.0)
+    online = OnlineFeatures(spec, store)
+    for batch in batches:
+        online.score([batch], write=[True])
+    store.close()
+
+
+def _values(client: redis.Redis) -> dict[bytes, bytes | None]:
+    return {key: client.get(key) for key in client.scan_iter()}
+
+
+def _killed(
+    store: EmbeddedRedis, client: redis.Redis, wait_until: Callable[..., None]
+) -> None:
+    """Kill a Redis whose append-only file is on disk."""
+    wait_until(lambda: client.info("persistence")["aof_pending_bio_fsync"] == 0)
+    os.kill(store.pid, signal.SIGKILL)
+    wait_until(lambda: not store.alive())
+
+
+def test_the_file_keeps_calls_and_gives_the_same_values_back(
+    tmp_path: Path, spec: FeatureSpec, wait_until: Callable[..., None]
+) -> None:
+    """
+    A row costs a few times its events on disk, not the values that it changes.
+
+    Loading the calls again, after a kill, leaves the same bytes under the same keys.
+    """
+    batches = _batches(60)
+    packer, packed = Packer(spec), 0
+    for batch in batches:
+        packed += len(packer.pack(purchase_entries(batch), batch.entity_id).events)
+    with EmbeddedRedis(tmp_path) as store, redis.Redis.from_url(store.url) as client:
+        _fed(store.url, spec, batches)
+        values = _values(client)
+        _killed(store, client, wait_until)
+    held = sum(len(value or b"") for value in values.values())
+    size = (tmp_path / "redis" / "appendonly.aof").stat().st_size
+    assert len(values) == 30
+    assert held == 30 * 32 + packed  # nothing was trimmed
+    assert packed < size < 3 * packed
+    with EmbeddedRedis(tmp_path) as store, redis.Redis.from_url(store.url) as client:
+        assert _values(client) == values
+
+
+def test_calls_survive_a_rewrite_of_the_file(
+    tmp_path: Path, spec: FeatureSpec, wait_until: Callable[..., None]
+) -> None:
+    """
+    Before, during and after it, and with a script that only the file knows.
+
+    Redis writes the function's text once and its hash afterwards; a rewritten file
+    has neither, so the text must come again.
+    """
+    batches = _batches(40)
+    with EmbeddedRedis(tmp_path) as store, redis.Redis.from_url(store.url) as client:
+        _fed(store.url, spec, batches[:10])
+    with EmbeddedRedis(tmp_path) as store, redis.Redis.from_url(store.url) as client:
+        _fed(store.url, spec, batches[10:20])
+        client.bgrewriteaof()
+        _fed(store.url, spec, batches[20:30])
+        wait_until(
+            lambda: (
+                client.info("persistence")["aof_rewrite_in_progress"] == 0
+                and client.info("persistence")["aof_last_rewrite_time_sec"] >= 0
+            )
+        )
+        assert client.info("persistence")["aof_last_bgrewrite_status"] == "ok"
+        _fed(store.url, spec, batches[30:35])
+        client.script_flush()
+        _fed(store.url, spec, batches[35:])
+        values = _values(client)
+        _killed(store, client, wait_until)
+    with EmbeddedRedis(tmp_path) as store, redis.Redis.from_url(store.url) as client:
+        assert _values(client) == values
+        assert {client.ttl(key) > 86_400 for key in values} == {True}
+        _fed(store.url, spec, batches)
+        assert _values(client) == values
+
+
+def test_nothing_is_forgotten_on_purpose(tmp_path: Path) -> None:
+    """No eviction, no snapshots besides the file, which shrinks by itself."""
+    with EmbeddedRedis(tmp_path) as store, redis.Redis.from_url(store.url) as client:
+        settings = client.config_get("*")
+    assert settings["maxmemory-policy"] == "noeviction"
+    assert settings["maxmemory"] == "0"
+    assert settings["save"] == ""
+    assert settings["auto-aof-rewrite-percentage"] == "100"
+
+
+def test_a_file_that_takes_long_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is on silence: as long as Redis says it is loading, it may."""
+    script = b"local sum = 0 for i = 1, 20000 do sum = sum + i end"
+    call = b"*3\r\n$4\r\nEVAL\r\n$%d\r\n%s\r\n$1\r\n0\r\n" % (len(script), script)
+    (tmp_path / "redis").mkdir()
+    (tmp_path / "redis" / "appendonly.aof").write_bytes(call * 20_000)
+    monkeypatch.setattr(server_redis, "_START_S", 1.0)
+    with EmbeddedRedis(tmp_path) as store, redis.Redis.from_url(store.url) as client:
+        assert client.ping()

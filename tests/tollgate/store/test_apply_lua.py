@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import redis
 
+from tollgate.features.entries import ENTRY, unpack_values
 from tollgate.features.spec import FeatureSpec
-from tollgate.features.windows import ENTRY
 from tollgate.store.events import (
     Call,
     Labels,
@@ -369,3 +369,19 @@ def test_foreign_value_is_left_alone(
     assert (values[0], list(statuses)) == (foreign, [4, APPLIED])
     assert len(values[1]) == 32 + 48
     assert redis_client.get(key) == foreign
+
+
+@pytest.mark.parametrize("mode", [Mode.WRITE, Mode.DRY])
+def test_key_of_another_type_costs_its_own_rows_alone(
+    lua: Lua, redis_client: redis.Redis, mode: Mode
+) -> None:
+    """Its events are refused, its value reads as damaged, its neighbours are served."""
+    key = lua.packer.key(0, b"card")
+    redis_client.rpush(key, "one")
+    call = lua.call(
+        [Event(b"1", START_US), Event(b"2", START_US)], owners=[b"card", b"other"]
+    )
+    ((values, statuses),) = lua.store.apply([(call, mode)])
+    assert list(statuses) == [4, APPLIED]
+    assert unpack_values(values).corrupt.tolist() == [True, False]
+    assert redis_client.lrange(key, 0, -1) == [b"one"]

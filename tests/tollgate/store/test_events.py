@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tollgate.features.entries import ENTRY
 from tollgate.features.ids import hash_ids
 from tollgate.features.spec import FeatureSpec
-from tollgate.features.windows import ENTRY
 from tollgate.store.events import (
     Labels,
     Packer,
@@ -67,17 +67,53 @@ def test_purchase_keeps_every_cent(batch: Purchases) -> None:
     assert entries["id_hash"].tolist() == hash_ids(batch.transaction_id).tolist()
 
 
-def test_label_keeps_its_revision_and_verdict() -> None:
-    """Flags: labelled, fraud where it is, the revision above."""
-    labels = Labels(
+def test_entries_of_another_layout_are_not_packed(
+    spec: FeatureSpec, batch: Purchases
+) -> None:
+    """np.concatenate turns big-endian fields round: same names, other bytes."""
+    entries = purchase_entries(batch)
+    joined = np.concatenate([entries[:2], entries[2:]])
+    assert joined.dtype.names == ENTRY.names
+    packer = Packer(spec)
+    for other in (joined, entries[["time_us", "cents"]], entries.view("V48")):
+        with pytest.raises(ValueError, match="entries are "):
+            packer.pack(other, batch.entity_id)
+    again = packer.pack(joined.astype(ENTRY), batch.entity_id)
+    assert again.events == packer.pack(entries, batch.entity_id).events
+
+
+def labels_of(*, label: list[int], revision: list[int]) -> Labels:
+    """Labels of three purchases."""
+    return Labels(
         transaction_id=[b"1", b"2", b"3"],
         entity_id=[[b"c"] * 3, [b"t"] * 3],
         event_time_us=np.array([5, 6, 7]),
-        label=np.array([0, 1, 1], np.int8),
+        label=np.array(label, np.int8),
         label_time_us=np.array([8, 9, 10]),
-        revision=np.array([0, 1, 2**24 - 1]),
+        revision=np.array(revision),
     )
-    entries = label_entries(labels)
+
+
+@pytest.mark.parametrize(
+    ("label", "revision", "words"),
+    [
+        ([0, 1, -1], [0, 0, 0], "row 2: label -1 is not 0 … 1"),
+        ([0, 2, 1], [0, 0, 0], "row 1: label 2 is not 0 … 1"),
+        ([0, 1, 1], [0, -1, 0], "row 1: revision -1 is not 0 … 16777215"),
+        ([0, 1, 1], [2**24, 0, 0], "row 0: revision 16777216 is not 0"),
+    ],
+)
+def test_label_or_revision_without_a_place_is_refused(
+    label: list[int], revision: list[int], words: str
+) -> None:
+    """An unknown label is no "not fraud", and a revision must not spill over."""
+    with pytest.raises(ValueError, match=words):
+        label_entries(labels_of(label=label, revision=revision))
+
+
+def test_label_keeps_its_revision_and_verdict() -> None:
+    """Flags: labelled, fraud where it is, the revision above."""
+    entries = label_entries(labels_of(label=[0, 1, 1], revision=[0, 1, 2**24 - 1]))
     assert entries["flags"].tolist() == [2, 6 + 256, 6 + 256 * (2**24 - 1)]
     assert entries["label_time_us"].tolist() == [8, 9, 10]
     assert entries["time_us"].tolist() == [5, 6, 7]

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from tollgate.features import assemble
+from tollgate.features.entries import unpack_values
 from tollgate.features.spec import FeatureSpec
-from tollgate.features.windows import unpack_values
 from tollgate.schema import Applied, Degraded
 from tollgate.store.events import Labels, Packer, Purchases
 from tollgate.store.online import OnlineFeatures, Vectors
@@ -268,7 +268,7 @@ def test_label_counts_whether_it_comes_before_or_after_its_purchase(
         assert named(online, vectors, "terminal_nb_tx_7d") == [1]
         assert named(online, vectors, "terminal_risk_7d") == [risk]
     flat = unpack_values(list(kept.values())).entries
-    assert flat.purchase.tolist() == flat.fraud.tolist() == [True, True]
+    assert flat.purchase.astype(bool).tolist() == flat.fraud.tolist() == [True, True]
 
 
 @pytest.mark.parametrize(

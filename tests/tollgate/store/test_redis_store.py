@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,13 +15,19 @@ import numpy as np
 import pytest
 import redis
 
-from tollgate.errors import InputError, StoreError, StoreTimeout
+from tollgate.errors import (
+    InputError,
+    OutcomeUnknown,
+    StoreError,
+    StoreLost,
+    StoreTimeout,
+)
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Applied
 from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.events import Purchases
+from tollgate.store.events import Packer, Purchases, purchase_entries
 from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
+from tollgate.store.redis import Mode, RedisStore
 
 NOW_US = 1_600_000_000_000_000
 OnlineAt = Callable[..., OnlineFeatures]
@@ -58,6 +68,75 @@ def own_server(tmp_path: Path) -> Iterator[EmbeddedRedis]:
         yield server
 
 
+class Relay:
+    """
+    A TCP port before a Redis that fails as networks and proxies do.
+
+    Attributes:
+        url: Its address.
+        hang_ups: How many large requests it still hangs up on, in their midst.
+        mute: Pass requests on, and hang up in place of the answer.
+        delay_s: How long it holds each answer back.
+        accepted: Connections it took so far.
+    """
+
+    def __init__(self, redis_socket: Path) -> None:
+        self._redis_socket = str(redis_socket)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        self._peers: list[socket.socket] = []
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.hang_ups, self.mute, self.delay_s, self.accepted = 0, False, 0.0, 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self.accepted += 1
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(self._redis_socket)
+                self._peers += [client, server]
+                for one, other in ((client, server), (server, client)):
+                    threading.Thread(
+                        target=self._pass, args=(one, other), daemon=True
+                    ).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        is_request = sink.family == socket.AF_UNIX
+        with contextlib.suppress(OSError):
+            while content := source.recv(65_536):
+                if is_request and self.hang_ups and len(content) > 4_096:
+                    self.hang_ups -= 1
+                    break
+                if not is_request:
+                    time.sleep(self.delay_s)
+                    if self.mute:
+                        break
+                sink.sendall(content)
+        self.drop(source, sink)
+
+    def drop(self, *sockets: socket.socket) -> None:
+        """Close these connections, or all."""
+        for one in sockets or self._peers:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def close(self) -> None:
+        """Stop listening, and drop all."""
+        self.drop(self._listener)
+        self.drop()
+
+
+@pytest.fixture
+def relay(redis_server: EmbeddedRedis, store_url: str) -> Iterator[Relay]:
+    """A port before the shared, empty Redis."""
+    one = Relay(redis_server.socket_path)
+    yield one
+    one.close()
+
+
 def test_script_is_loaded_when_redis_does_not_have_it(
     online_at: OnlineAt, store_url: str, redis_client: redis.Redis
 ) -> None:
@@ -91,14 +170,115 @@ def test_store_that_is_not_there_is_an_error_and_may_come(
 def test_store_that_died_and_came_back_is_used_again(
     online_at: OnlineAt, tmp_path: Path
 ) -> None:
-    """A restart costs at most the call that finds the old connection closed."""
+    """A restart between two calls costs none; one that is not over, those meanwhile."""
     with EmbeddedRedis(tmp_path) as server:
         online = online_at(server.url)
         assert counts(online, of(b"c")) == [1]
-    with pytest.raises(StoreError):
-        online.score([of(b"c", first=1)], write=[True])
     with EmbeddedRedis(tmp_path):
-        assert counts(online, of(b"c", first=2)) == [2]
+        assert counts(online, of(b"c", first=1)) == [2]
+    for _ in range(2):
+        with pytest.raises(StoreError) as caught:
+            online.score([of(b"c", first=2)], write=[True])
+        assert not isinstance(caught.value, OutcomeUnknown)
+    with EmbeddedRedis(tmp_path):
+        assert counts(online, of(b"c", first=3)) == [3]
+
+
+def test_connection_closed_while_idle_costs_no_call(
+    online_at: OnlineAt, store_url: str, redis_client: redis.Redis
+) -> None:
+    """Redis drops idle clients (`timeout`); the next call opens a new connection."""
+    online = online_at(store_url)
+    for first in range(3):
+        assert counts(online, of(b"c", first=first)) == [first + 1]
+        assert redis_client.client_kill_filter(_type="normal", skipme=True) == 1
+
+
+def test_connection_closed_while_idle_costs_no_call_over_tcp(
+    online_at: OnlineAt, relay: Relay
+) -> None:
+    """There the first bytes after the close would still go out without an error."""
+    online = online_at(relay.url)
+    for first in range(3):
+        assert counts(online, of(b"c", first=first)) == [first + 1]
+        relay.drop()
+    assert relay.accepted == 3
+
+
+def test_connection_that_breaks_while_sending_is_replaced_once(
+    online_at: OnlineAt, relay: Relay
+) -> None:
+    """An open connection gets a second try; a new one that breaks too is lost."""
+    online = online_at(relay.url)
+    assert counts(online, of(b"c")) == [1]
+    large = Purchases(  # more than the sockets hold: to send it takes a reader
+        transaction_id=[b"1"],
+        entity_id=[[b"d" * 5_000_000], [b"t" * 5_000_000]],
+        event_time_us=np.array([NOW_US]),
+        cents=np.array([100]),
+    )
+    relay.hang_ups = 1
+    assert set(online.load(large).tolist()) == {Applied.YES}
+    assert (relay.hang_ups, relay.accepted) == (0, 2)
+    relay.hang_ups = 2
+    with pytest.raises(StoreLost):
+        online.load(large)
+    assert (relay.hang_ups, relay.accepted) == (0, 3)
+    assert online.load(large).tolist() == [Applied.DUPLICATE]
+
+
+def test_connection_lost_before_the_answer_leaves_the_outcome_unknown(
+    online_at: OnlineAt, relay: Relay
+) -> None:
+    """The events are applied, nobody can know, and once more does no harm."""
+    online = online_at(relay.url)
+    assert counts(online, of(b"c")) == [1]
+    relay.mute = True
+    with pytest.raises(StoreLost, match="lost before it answered: ") as caught:
+        online.score([of(b"c", first=1)], write=[True])
+    assert isinstance(caught.value, OutcomeUnknown)
+    assert relay.accepted == 1
+    relay.mute = False
+    assert online.load(of(b"c", first=1)).tolist() == [Applied.DUPLICATE]
+    assert counts(online, of(b"c", first=2)) == [3]
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_deadline_holds_for_the_whole_call(
+    online_at: OnlineAt, relay: Relay, redis_client: redis.Redis, *, warm: bool
+) -> None:
+    """
+    Each answer comes in time, all of them together do not.
+
+    A new connection waits for its greetings; an open one whose script is gone waits
+    for the refusal, then for the answer.
+    """
+    online = online_at(relay.url, deadline_s=0.5)
+    if warm:
+        assert counts(online, of(b"c")) == [1]
+        redis_client.script_flush()
+    relay.delay_s = 0.3
+    with pytest.raises(StoreTimeout, match="within 500 ms"):
+        online.load(of(b"c", first=1))
+    relay.delay_s = 0.0
+    assert len(counts(online_at(relay.url), of(b"c", first=2))) == 1
+
+
+def test_call_refused_in_part_leaves_the_outcome_unknown(
+    spec: FeatureSpec,
+    own_server: EmbeddedRedis,
+    open_store: Callable[..., RedisStore],
+) -> None:
+    """Without memory a dry run is answered and a write is not: not all was refused."""
+    store, batch = open_store(own_server.url), of(b"c")
+    call = Packer(spec).pack(purchase_entries(batch), batch.entity_id)
+    with redis.Redis.from_url(own_server.url) as client:
+        client.config_set("maxmemory", 1)
+    with pytest.raises(OutcomeUnknown, match="OOM command not allowed"):
+        store.apply([(call, Mode.DRY), (call, Mode.WRITE)])
+    with pytest.raises(StoreError, match="OOM command not allowed") as caught:
+        store.apply([(call, Mode.WRITE)])
+    assert not isinstance(caught.value, OutcomeUnknown)
 
 
 def test_silent_store_is_a_timeout_and_its_late_reply_is_never_read(
@@ -160,6 +340,33 @@ def test_store_that_refuses_is_an_error_and_stays_usable(
     client.config_set("maxmemory", 0)
     assert counts(online, of(b"c", first=2)) == [2]
     client.close()
+
+
+def test_store_that_loads_its_file_has_applied_nothing(
+    online_at: OnlineAt, own_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    """Redis says so: a StoreError with its words, and no unknown outcome."""
+    online = online_at(own_server.url)
+    assert counts(online, of(b"c")) == [1]
+    script = b"local sum = 0 for i = 1, 20000 do sum = sum + i end"
+    slow = b"*3\r\n$4\r\nEVAL\r\n$%d\r\n%s\r\n$1\r\n0\r\n" % (len(script), script)
+    with (tmp_path / "redis" / "appendonly.aof").open("ab") as file:
+        file.write(slow * 10_000)
+    with redis.Redis.from_url(own_server.url) as client:
+        loading = threading.Thread(
+            target=client.execute_command, args=("DEBUG", "LOADAOF")
+        )
+        loading.start()
+
+        def score_until_refused() -> None:
+            while loading.is_alive():
+                online.score([of(b"c")], write=[True])
+
+        with pytest.raises(StoreError, match="failed: Redis is loading") as caught:
+            score_until_refused()
+        assert not isinstance(caught.value, OutcomeUnknown)
+        loading.join()
+    assert counts(online, of(b"c", first=1)) == [2]
 
 
 def test_closed_store_opens_again(

@@ -1,0 +1,163 @@
+"""Turn single columns into what features are computed from, or refuse a cell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import InputError
+from tollgate.features.document import LABEL, LABEL_TIME
+from tollgate.schema import (
+    CENTS_TOLERANCE,
+    MAX_CENTS,
+    MAX_ID_BYTES,
+    MIN_EVENT_TIME_US,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+I64 = npt.NDArray[np.int64]
+I8 = npt.NDArray[np.int8]
+
+UNLABELLED = -1
+MAX_EVENT_TIME_US = 7_258_118_400_000_000  # 2200-01-01T00:00:00Z
+_SPAN = "is not within 2000-01-01 … 2200-01-01; numbers are µs since 1970"
+
+
+def ids(column: pl.Series, *, source: str) -> pl.Series:
+    """
+    Turn ids into text.
+
+    Raises:
+        InputError: One is no text, empty or too long.
+    """
+    import polars as pl
+
+    text = _cast(column, pl.String(), source=source)
+    length = text.str.len_bytes()
+    wrong = (length == 0) | (length > MAX_ID_BYTES)
+    refuse(wrong, text, f"is not 1 to {MAX_ID_BYTES} bytes long", source)
+    return text
+
+
+def times_us(column: pl.Series, *, source: str) -> I64:
+    """
+    Turn datetimes, ISO texts or integer microseconds into µs since the epoch.
+
+    Nulls become 0.
+
+    Raises:
+        InputError: A value is none of these, or out of the range of a purchase.
+    """
+    import polars as pl
+
+    if column.dtype == pl.String:
+        parsed = column.cast(pl.Int64, strict=False)
+        if parsed.null_count() == len(column):
+            parsed = column.str.to_datetime(time_unit="us", strict=False)
+    elif isinstance(column.dtype, pl.Datetime):
+        if column.dtype.time_zone:
+            column = column.dt.convert_time_zone("UTC")
+        parsed = column.dt.replace_time_zone(None).cast(pl.Datetime("us"), strict=False)
+    elif column.dtype.is_integer() or column.dtype == pl.Null:
+        parsed = column
+    else:
+        raise InputError(source, f"{column.dtype} is not a time", where=column.name)
+    whole = parsed.cast(pl.Int64, strict=False)
+    refuse(whole.is_null() & column.is_not_null(), column, "is not a time", source)
+    outside = (whole < MIN_EVENT_TIME_US) | (whole >= MAX_EVENT_TIME_US)
+    refuse(outside.fill_null(False), column, _SPAN, source)
+    return np.asarray(whole.fill_null(0).to_numpy(), np.int64)
+
+
+def cents(column: pl.Series, *, source: str) -> I64:
+    """
+    Turn amounts into cents.
+
+    Raises:
+        InputError: One is no number, not whole cents, or out of range.
+    """
+    import polars as pl
+
+    amount = _cast(column, pl.Float64(), source=source)
+    refuse(amount.is_null(), column, "is not a number", source)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = amount.to_numpy() * 100.0
+        whole = np.rint(exact)
+        sound = np.abs(exact - whole) <= CENTS_TOLERANCE * np.maximum(1.0, whole)
+        sound &= (whole >= 0) & (whole <= MAX_CENTS)
+    rule = f"is not whole cents within 0 … {MAX_CENTS / 100:.2f}"
+    refuse(pl.Series(~sound), column, rule, source)
+    return np.asarray(whole, np.int64)
+
+
+def labels(frame: pl.DataFrame, *, source: str) -> I8:
+    """
+    Take the labels: 1 fraud, 0 legitimate, -1 not known.
+
+    Raises:
+        InputError: One is something else.
+    """
+    import polars as pl
+
+    if LABEL not in frame.columns:
+        return np.full(len(frame), UNLABELLED, np.int8)
+    label = _cast(frame[LABEL], pl.Float64(), source=source).fill_null(UNLABELLED)
+    wrong = ~label.is_in([0.0, 1.0]) & frame[LABEL].is_not_null()
+    refuse(wrong, frame[LABEL], "is neither 0 nor 1", source)
+    return np.asarray(label.to_numpy(), np.int8)
+
+
+def label_times_us(
+    frame: pl.DataFrame, *, label: I8, event_time_us: I64, source: str
+) -> I64:
+    """
+    Take the times at which labels became known; a purchase's own where there is none.
+
+    Raises:
+        InputError: One is not a time, or null though its label is known.
+    """
+    import polars as pl
+
+    if LABEL_TIME not in frame.columns:
+        return event_time_us
+    column, known = frame[LABEL_TIME], label != UNLABELLED
+    missing = column.is_null() & pl.Series(known)
+    refuse(missing, column, "is null, but the row has a label", source)
+    return np.where(known, times_us(column, source=source), event_time_us)
+
+
+def _cast(column: pl.Series, dtype: pl.DataType, *, source: str) -> pl.Series:
+    """Change a column's type; what does not convert becomes null, or is refused."""
+    import polars as pl
+
+    try:
+        converted: pl.Series = column.cast(dtype, strict=False)
+    except pl.exceptions.PolarsError as exc:
+        problem = f"{column.dtype} is not {dtype}: {str(exc).splitlines()[0]}"
+        raise InputError(source, problem, where=column.name) from exc
+    return converted
+
+
+def refuse(wrong: pl.Series, column: pl.Series, rule: str, source: str) -> None:
+    """Refuse the first cell that is marked wrong, by column, row and value."""
+    if wrong.any():
+        row = int(wrong.arg_max() or 0)
+        raise InputError(
+            source, f"row {row}: {_shown(column, row)}{rule}", where=column.name
+        )
+
+
+def _shown(column: pl.Series, row: int) -> str:
+    import polars as pl
+
+    if column.is_null()[row]:
+        return ""
+    if isinstance(column.dtype, pl.Datetime):
+        # Python knows no year after 9999, and polars fails where it would need one.
+        moment = int(column.to_physical()[row])
+        return f"{np.datetime64(moment, column.dtype.time_unit)} "
+    return f"{column[row]!r:.80} "

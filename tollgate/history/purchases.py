@@ -1,0 +1,120 @@
+"""Purchases as checked columns, and how a table becomes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import InputError
+from tollgate.features.spec import FeatureSpec
+from tollgate.history import columns
+from tollgate.history.table import read_table, rename_aliases
+from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
+
+if TYPE_CHECKING:
+    import polars as pl
+
+I64 = npt.NDArray[np.int64]
+
+
+class History(msgspec.Struct, frozen=True):
+    """
+    N purchases as columns.
+
+    Attributes:
+        source: File it came from.
+        transaction_id: Unique ids.
+        entity_id: Ids by entity key (`customer_id`, …).
+        event_time_us: int64 [N].
+        cents: int64 [N].
+        label: 1 fraud, 0 legitimate, -1 not known; int8 [N].
+        label_time_us: When the label became known; the purchase's own time where
+            the file has no such column, or the label is not known; int64 [N].
+    """
+
+    source: str
+    transaction_id: list[bytes]
+    entity_id: dict[str, list[bytes]]
+    event_time_us: I64
+    cents: I64
+    label: npt.NDArray[np.int8]
+    label_time_us: I64
+
+    def __len__(self) -> int:
+        return len(self.transaction_id)
+
+    def entity_codes(self, key: str) -> I64:
+        """Number the distinct ids of an entity; int64 [N], dense from zero."""
+        number: dict[bytes, int] = {}
+        codes = [number.setdefault(one, len(number)) for one in self.entity_id[key]]
+        return np.array(codes, np.int64)
+
+    def take(self, rows: I64 | slice) -> History:
+        """Pick rows, by position."""
+        index = np.arange(len(self))[rows]
+        return History(
+            source=self.source,
+            transaction_id=[self.transaction_id[row] for row in index],
+            entity_id={
+                key: [column[row] for row in index]
+                for key, column in self.entity_id.items()
+            },
+            event_time_us=self.event_time_us[index],
+            cents=self.cents[index],
+            label=self.label[index],
+            label_time_us=self.label_time_us[index],
+        )
+
+
+def read_history(path: Path, *, spec: FeatureSpec) -> History:
+    """
+    Read a history and check every value.
+
+    Raises:
+        InputError: A column is missing, a value is null or out of range, an id
+            appears twice; the message names file, column, row and value.
+    """
+    return history_of(read_table(path), spec=spec, source=str(path))
+
+
+def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> History:
+    """Turn a table into a history; like `read_history`."""
+    frame = rename_aliases(frame, spec)
+    for name in spec.columns:
+        if name not in frame.columns:
+            raise InputError(
+                source,
+                f"column missing; the file has {', '.join(frame.columns)}",
+                where=name,
+            )
+        columns.refuse(frame[name].is_null(), frame[name], "is null", source)
+    ids = {
+        name: columns.ids(frame[name], source=source)
+        for name in (TRANSACTION_ID, *(entity.key for entity in spec.entities))
+    }
+    transaction_id = ids.pop(TRANSACTION_ID)
+    if transaction_id.n_unique() < len(transaction_id):
+        again = ~transaction_id.is_first_distinct()
+        columns.refuse(again, transaction_id, "appears twice", source)
+    cents = columns.cents(frame[AMOUNT], source=source)
+    time_us = columns.times_us(frame[EVENT_TIME], source=source)
+    label = columns.labels(frame, source=source)
+    return History(
+        source=source,
+        transaction_id=_encoded(transaction_id),
+        entity_id={key: _encoded(column) for key, column in ids.items()},
+        event_time_us=time_us,
+        cents=cents,
+        label=label,
+        label_time_us=columns.label_times_us(
+            frame, label=label, event_time_us=time_us, source=source
+        ),
+    )
+
+
+def _encoded(column: pl.Series) -> list[bytes]:
+    return [one.encode() for one in column.to_list()]

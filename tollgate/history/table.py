@@ -1,0 +1,48 @@
+"""Read the table of a history, whatever its format and its columns' names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tollgate.errors import InputError
+from tollgate.features.spec import FeatureSpec
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def read_table(path: Path) -> pl.DataFrame:
+    """
+    Read a Parquet, CSV or JSON-lines file; ids of a CSV stay text.
+
+    Raises:
+        InputError: The file is not there, not readable, or of another kind.
+    """
+    import polars as pl
+
+    readers = {
+        ".parquet": pl.read_parquet,
+        ".csv": lambda file: pl.read_csv(file, infer_schema=False),
+        ".jsonl": pl.read_ndjson,
+        ".ndjson": pl.read_ndjson,
+    }
+    reader = readers.get(path.suffix)
+    if reader is None:
+        raise InputError(path, f"is none of {', '.join(readers)}")
+    try:
+        return reader(path)
+    except OSError as exc:
+        raise InputError(path, f"cannot be read: {exc.strerror or exc}") from exc
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as exc:
+        raise InputError(path, f"cannot be read: {str(exc).splitlines()[0]}") from exc
+
+
+def rename_aliases(frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
+    """Give columns that carry a declared alias their own name."""
+    names = {}
+    for name, aliases in spec.aliases.items():
+        present = [alias for alias in aliases if alias in frame.columns]
+        if present and name not in frame.columns:
+            names[present[0]] = name
+    return frame.rename(names)
