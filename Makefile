@@ -1,0 +1,65 @@
+# What people do here, by name; `make` alone lists it. Everything runs from .venv in
+# this checkout, which the first target that needs it makes.
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.tollgate-ready
+EXTRAS := server,convert,client,load,dev
+
+# The Python that .venv is made with; empty takes the first that fits of these.
+PYTHON ?=
+PYTHONS := python3.12 python3.11 python3.10 python3
+
+.PHONY: help setup demo up test test-quick check bench lock clean
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY) ## Make .venv with everything; a second call installs nothing
+	@echo "setup: $(VENV) is ready"
+
+demo: $(READY) ## Simulate, train, publish, serve, and decide 5,000 purchases
+	@$(BIN)/tollgate demo
+
+up: $(READY) ## Serve model_repository on 127.0.0.1:8001 until Ctrl-C
+	@$(BIN)/tollgate up
+
+test: check ## Run the checks and every test; minutes
+	@$(BIN)/python -m pytest -q
+
+test-quick: $(READY) ## Run the tests that need no server; under a minute
+	@$(BIN)/python -m pytest -q -m "not slow"
+
+check: $(READY) ## Check style, format, types and who imports whom
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || \
+	  { echo "make check: not formatted; $(BIN)/ruff format . does it" >&2; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+	@said=$$($(BIN)/lint-imports --no-logo) || { echo "$$said"; exit 1; }
+
+bench: $(READY) ## Measure the whole path with h2load (Debian: nghttp2-client)
+	@$(BIN)/python -m loadtests.h2load
+
+lock: $(READY) ## Renew the pins in constraints.txt (needs uv)
+	@$(BIN)/python tools/lock.py
+
+clean: ## Remove .venv, .tollgate (data, logs, the demo's models) and caches
+	@rm -rf $(VENV) .tollgate build dist *.egg-info
+	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Made anew when a dependency or a pin changed. pip's own words go to a log: what a
+# person needs is the end of it, and only when it failed.
+$(READY): pyproject.toml constraints.txt
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || sh tools/make-venv.sh \
+	  $(VENV) $(if $(PYTHON),"$(PYTHON)",$(PYTHONS))
+	@echo "setup: installing into $(VENV); the first time takes some minutes and 1.5 GB"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable ".[$(EXTRAS)]" \
+	  >$(VENV)/setup.log 2>&1 || { tail -n 5 $(VENV)/setup.log >&2; \
+	  echo "make setup: pip failed (network? disk full?); all it said is in" \
+	  "$(VENV)/setup.log" >&2; exit 2; }
+	@touch $@

@@ -1,0 +1,468 @@
+"""The papers and the house say the same as the code."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import tollgate
+from tollgate import schema
+from tollgate.cli.pipeline import wait_for_store
+from tollgate.features.entries import ENTRY, HEADER
+from tollgate.server.embedded import Embedded, serve
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HOUSE = Path(__file__).resolve().parent.parent
+PAPERS = sorted(
+    [*HOUSE.glob("*.md"), *HOUSE.glob("docs/**/*.md"), *HOUSE.glob("helm/*.md")]
+)
+PROJECT = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]
+PARTS = ("tollgate", "converters", "clients", "loadtests", "model_repository", "docs")
+SERVED_ON = "127.0.0.1:8001"  # what the README's examples call
+
+
+def read(name: str) -> str:
+    """Read a file of the checkout."""
+    return (HOUSE / name).read_text()
+
+
+def python(code: str, *arguments: str) -> str:
+    """Run code in an interpreter of its own, warnings as errors; its output."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *arguments],
+        cwd=HOUSE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def targets() -> set[str]:
+    """Name the Makefile's targets."""
+    return set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+
+
+def commands(text: str) -> set[str]:
+    """Name the targets that a paper tells a person to make."""
+    return set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE))
+
+
+# The commands ------------------------------------------------------------------------
+
+
+def test_help_lists_every_target_with_a_sentence() -> None:
+    """`make` alone names all there is to make, and nothing else."""
+    shown = subprocess.run(
+        ["make", "-s"], cwd=HOUSE, capture_output=True, text=True, check=True
+    ).stdout
+    listed = re.findall(r"^  make ([a-z-]+) +\S.*$", shown, re.MULTILINE)
+    assert sorted(listed) == sorted(targets())
+    assert len(shown.splitlines()) == len(listed)
+
+
+def test_papers_and_makefile_name_the_same_commands() -> None:
+    """Each command in a paper exists, and each target stands in a paper people read."""
+    for paper in PAPERS:
+        assert commands(paper.read_text()) <= targets(), paper
+    told = commands(read("README.md")) | commands(read("CONTRIBUTING.md"))
+    assert targets() - {"help"} == told
+
+
+def test_ci_runs_the_readmes_test_command_and_nothing_else() -> None:
+    """.ci/run is `make test`, executable, and touches nothing besides."""
+    script = HOUSE / ".ci" / "run"
+    assert script.stat().st_mode & 0o111 == 0o111
+    lines = [line for line in script.read_text().splitlines() if line[:1] != "#"]
+    assert lines == [
+        "set -euo pipefail",
+        'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
+        "exec make test",
+    ]
+    assert "\nmake test " in read("README.md")
+
+
+def fake_python(folder: Path, *, version: str, refuses: str) -> Path:
+    """Make a Python of some version that cannot import one module."""
+    path = folder / f"python-{version}"
+    path.write_text(
+        f'#!/bin/sh\ncase "$*" in *"{refuses}"*) exit 1 ;; esac\necho {version}\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("version", "refuses", "words"),
+    [
+        (
+            "3.9",
+            "sys.exit(not",
+            "is Python 3.10, 3.11 or 3.12; install one, or name it",
+        ),
+        ("3.12", "import ensurepip", "apt-get install python3.12-venv"),
+    ],
+)
+def test_setup_says_in_one_sentence_what_is_missing(
+    tmp_path: Path, version: str, refuses: str, words: str
+) -> None:
+    """No Python that fits, or one without venv: one line that says what to install."""
+    fake = fake_python(tmp_path, version=version, refuses=refuses)
+    done = subprocess.run(
+        [
+            "sh",
+            "tools/make-venv.sh",
+            str(tmp_path / "venv"),
+            "no-such-python",
+            str(fake),
+        ],
+        cwd=HOUSE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "venv").exists()
+
+
+# The papers --------------------------------------------------------------------------
+
+
+def anchors(paper: Path) -> set[str]:
+    """Name the anchors that GitHub gives a paper's headings."""
+    headings = re.findall(r"^#+ (.+)$", paper.read_text(), re.MULTILINE)
+    kept = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {heading.replace(" ", "-") for heading in kept}
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
+def test_links_lead_somewhere(paper: Path) -> None:
+    """Each link inside the project leads to a file, and to a heading in it."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", paper.read_text()):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        found = (paper.parent / name).resolve() if name else paper
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
+def test_files_that_papers_name_exist(paper: Path) -> None:
+    """A path in backquotes that begins with a folder of ours is there."""
+    for name in re.findall(r"`([\w.-]+/[\w./-]+\.\w+)`", paper.read_text()):
+        if name.partition("/")[0] in PARTS:
+            assert (HOUSE / name).exists(), name
+
+
+def test_decisions_are_numbered_and_listed() -> None:
+    """Each ADR has a number of its own, the four parts, and a line in the list."""
+    folder = HOUSE / "docs" / "adr"
+    pages = sorted(folder.glob("[0-9]*.md"))
+    assert [page.name[:4] for page in pages] == [
+        f"{number:04}" for number in range(1, len(pages) + 1)
+    ]
+    for page in pages:
+        text = page.read_text()
+        assert text.startswith(f"# {page.name[:4]} ")
+        assert "\nStatus: " in text
+        for part in ("Context", "Decision", "Consequences", "Measured"):
+            assert f"\n## {part}\n" in text, (page.name, part)
+        assert f"({page.name})" in (folder / "README.md").read_text()
+
+
+def test_changelog_begins_with_this_version() -> None:
+    """The newest entry of the changelog is the version of package and library."""
+    newest = re.search(r"^## \[([^\]]+)\]", read("CHANGELOG.md"), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == PROJECT["version"] == tollgate.__version__
+
+
+# Dependencies ------------------------------------------------------------------------
+
+
+def direct_dependencies(*, locked: bool = False) -> set[str]:
+    """Name the packages of pyproject.toml; `locked` leaves out those for GPUs."""
+    extras = PROJECT["optional-dependencies"]
+    chosen = [name for name in extras if not (locked and name in ("gpu", "tensorrt"))]
+    lines = [
+        *PROJECT["dependencies"],
+        *(line for one in chosen for line in extras[one]),
+    ]
+    return {canonicalize_name(Requirement(line).name) for line in lines}
+
+
+def test_every_dependency_has_its_line() -> None:
+    """docs/dependencies.md has a row for each direct dependency, and for no other."""
+    rows = re.findall(r"^\| `([^`]+)` \|", read("docs/dependencies.md"), re.MULTILINE)
+    assert Counter(map(canonicalize_name, rows)) == Counter(direct_dependencies())
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12"])
+def test_every_dependency_is_pinned_once(version: str) -> None:
+    """On each Python, constraints.txt holds one exact pin of each direct dependency."""
+    pins: Counter[str] = Counter()
+    for line in read("constraints.txt").splitlines():
+        if line.startswith("#"):
+            continue
+        pin, _, marker = line.partition(" ; ")
+        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+", pin), line
+        if not marker or Marker(marker).evaluate({"python_version": version}):
+            pins[pin.partition("==")[0]] += 1
+    assert set(pins.values()) == {1}
+    assert direct_dependencies(locked=True) <= set(pins)
+
+
+# The contract ------------------------------------------------------------------------
+
+
+def test_contract_has_every_degraded_bit() -> None:
+    """The published table has each bit with its value, and no bit that is none."""
+    rows = re.findall(
+        r"^\| (\d+) \| (\d+) \| `(\w+)` \|", read("docs/contract.md"), re.M
+    )
+    assert {name: (int(bit), int(value)) for bit, value, name in rows} == {
+        bit.name: (bit.value.bit_length() - 1, bit.value) for bit in schema.Degraded
+    }
+
+
+def test_contract_has_every_output_and_parameter() -> None:
+    """What goes over the wire stands in the contract by name."""
+    contract = read("docs/contract.md")
+    inputs = (schema.TRANSACTION_ID, schema.AMOUNT, schema.EVENT_TIME)
+    release = (
+        schema.RELEASE_PARAMETER,
+        schema.SPEC_HASH_PARAMETER,
+        schema.FEATURE_NAMES_PARAMETER,
+        schema.ENTITY_NAMES_PARAMETER,
+        schema.STORE_DEADLINE_PARAMETER,
+    )
+    requests = (schema.DRY_RUN, schema.DEADLINE_US)
+    for name in (*inputs, *schema.ANSWER_TYPES, *requests, *release):
+        assert f"`{name}`" in contract, name
+
+
+def table(heading: str) -> list[int]:
+    """Read the first column of the first table of the contract with this head."""
+    rows = read("docs/contract.md").partition(f"\n| {heading} |")[2].splitlines()[2:]
+    offsets = []
+    for row in rows:
+        found = re.match(r"\| (\d+) \|", row)
+        if found is None:
+            break
+        offsets.append(int(found[1]))
+    return offsets
+
+
+def offsets(layout: np.dtype, *, without: str = "\0") -> list[int]:
+    """Where the fields of a layout begin; slots right after their length count once."""
+    assert layout.fields is not None
+    return [
+        layout.fields[name][1]
+        for name in layout.names or ()
+        if not re.search(without, name)
+    ]
+
+
+def test_contract_has_the_layouts_byte_by_byte() -> None:
+    """Header, entry and context begin their fields where the contract says."""
+    assert table("header byte") == offsets(HEADER)
+    assert table("entry byte") == offsets(ENTRY)
+    context = schema.context_dtype(("customer", "terminal"))
+    assert table("byte") == offsets(context, without="_id$|^error$")
+    assert f"{context.itemsize} bytes, little-endian" in read("docs/contract.md")
+
+
+# Imports -----------------------------------------------------------------------------
+
+# Import every module of some packages where only some libraries can be imported.
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+
+names, allowed = sys.argv[1].split(","), set(sys.argv[2].split(","))
+allowed |= set(sys.stdlib_module_names) | {"tollgate", "clients", "converters"}
+
+class Only:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in allowed and not top.startswith("_sysconfigdata"):
+            raise ModuleNotFoundError(f"{name} is not installed here", name=name)
+
+sys.meta_path.insert(0, Only)
+for name in names:
+    module = importlib.import_module(name)
+    for found in pkgutil.walk_packages(getattr(module, "__path__", []), name + "."):
+        importlib.import_module(found.name)
+"""
+
+
+def libraries(*extras: str) -> str:
+    """Name, with commas, what can be imported where only these extras are installed."""
+    waiting = [*PROJECT["dependencies"]]
+    waiting += [
+        line for one in extras for line in PROJECT["optional-dependencies"][one]
+    ]
+    packages: set[tuple[str, str]] = set()
+    while waiting:
+        wanted = Requirement(waiting.pop())
+        name = canonicalize_name(wanted.name)
+        for extra in {"", *wanted.extras}:
+            if (name, extra) in packages:
+                continue
+            packages.add((name, extra))
+            waiting += [
+                line
+                for line in metadata.requires(name) or []
+                if not (marker := Requirement(line).marker)
+                or marker.evaluate({"extra": extra})
+            ]
+    files = [file for name, _ in packages for file in metadata.files(name) or []]
+    return ",".join({file.parts[0].partition(".")[0] for file in files})
+
+
+@pytest.mark.parametrize(
+    ("modules", "extras"),
+    [
+        ("tollgate.steps,tollgate.settings,tollgate.history,tollgate.replay", []),
+        ("tollgate.store,tollgate.features,tollgate.policy,tollgate.validation", []),
+        ("clients", ["client"]),
+        ("tollgate.repository,tollgate.server,tollgate.cli", ["server"]),
+        ("converters,tollgate.simulate,tollgate.evaluation", ["convert"]),
+    ],
+)
+def test_modules_import_with_the_libraries_they_claim(
+    modules: str, extras: list[str]
+) -> None:
+    """A core install imports what runs in a step; an extra imports its own part."""
+    python(IMPORT_ALL, modules, libraries(*extras))
+
+
+def test_a_step_reads_its_files_with_the_core_alone(tmp_path: Path) -> None:
+    """Spec, policy and store open where only the core's libraries are there."""
+    store = f"unix://{tmp_path}/redis.sock"
+    repository = "model_repository"
+    code = (
+        IMPORT_ALL
+        + f"""
+from pathlib import Path
+from tollgate.features.spec import load_spec
+from tollgate.policy import load_policy
+from tollgate.store.online import OnlineFeatures
+from tollgate.store.redis import RedisStore
+spec = load_spec(Path("{repository}/fraud_features/1/features.yaml"))
+policy = Path("{repository}/fraud_decision/1/policy.yaml")
+load_policy(policy, feature_names=spec.feature_names)
+OnlineFeatures(spec, RedisStore("{store}", deadline_s=1))
+print("fine")
+"""
+    )
+    assert python(code, "tollgate.steps", libraries()) == "fine\n"
+
+
+def test_importing_steps_loads_little() -> None:
+    """Redis and Triton's module are imported when a step starts, not before."""
+    code = """
+import sys
+before = set(sys.modules)
+import tollgate.steps
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(loaded - set(sys.stdlib_module_names)))
+"""
+    loaded = {name for name in python(code).split() if "cython" not in name}
+    # msgspec uses typing_extensions where it is installed, and does without it.
+    may = {"msgspec", "numpy", "tollgate", "typing_extensions", "yaml"}
+    assert {"msgspec", "numpy", "tollgate"} <= loaded <= may
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted(HOUSE.glob("model_repository/*/*/model.py")),
+    ids=lambda file: file.parts[-3],
+)
+def test_model_py_is_a_class_and_an_import(file: Path) -> None:
+    """What Triton loads adds nothing to the library's step."""
+    docstring, import_, class_ = ast.parse(file.read_text()).body
+    assert isinstance(docstring, ast.Expr)
+    assert isinstance(import_, ast.ImportFrom)
+    assert import_.module == "tollgate.steps"
+    assert isinstance(class_, ast.ClassDef)
+    assert class_.name == "TritonPythonModel"
+    assert [ast.unparse(base) for base in class_.bases] == [import_.names[0].name]
+    assert all(isinstance(part, ast.Expr) for part in class_.body)  # its docstring
+
+
+# The README's examples ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
+    """The repository as cloned, with an empty store that may take its time."""
+    folder = tmp_path_factory.mktemp("served")
+    shutil.copytree(HOUSE / "model_repository", folder / "repository")
+    wait_for_store(folder / "repository", product="fraud", deadline_ms=5_000)
+    with serve(folder / "repository", state=folder / "state") as server:
+        yield server
+
+
+def blocks(language: str) -> list[str]:
+    """List the README's code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", read("README.md"), re.M | re.S)
+
+
+@pytest.mark.slow
+def test_readmes_file_gets_the_readmes_answer(
+    product: Embedded, tmp_path: Path
+) -> None:
+    """The sample answer is what the repository as cloned says to the sample file."""
+    (purchases,) = blocks("csv")
+    (tmp_path / "purchases.csv").write_text(purchases)
+    answer = python(
+        "from tollgate.cli import main; main()",
+        *("score", str(tmp_path / "purchases.csv")),
+        *("--url", product.grpc_url, "--format", "jsonl"),
+    )
+    (shown,) = (block for block in blocks("text") if "┏" in block)
+    rows = [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in shown.splitlines()
+        if line.startswith("│")
+    ]
+    head = [cell.strip() for cell in shown.splitlines()[1].strip("┃").split("┃")]
+    answered = [json.loads(line) for line in answer.splitlines()]
+    for row in answered:
+        row["score"] = row["score"] if row["score"] is None else f"{row['score']:.4f}"
+    assert rows == [[str(row[name]) for name in head] for row in answered]
+
+
+@pytest.mark.slow
+def test_readmes_client_example_runs(product: Embedded) -> None:
+    """The Python example decides two purchases."""
+    (example,) = blocks("python")
+    assert SERVED_ON in example
+    example = example.replace(SERVED_ON, product.grpc_url)
+    # The first request of a client pays for its imports and its connection.
+    example = example.replace("deadline_s=0.5", "deadline_s=10")
+    decided = [line.split()[0] for line in python(example).splitlines()]
+    assert decided == ["approve", "decline"]
