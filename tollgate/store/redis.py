@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 _SCRIPT = resources.files("tollgate.store").joinpath("apply.lua").read_bytes()
 _SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
 
+_MAX_OWED = 16  # late replies waited for; a store behind by more gets a new connection
+
 Answer = tuple[list[bytes], bytes]
 
 
@@ -67,6 +69,7 @@ class RedisStore:
             raise InputError("store url", str(exc).splitlines()[0]) from exc
         self._connection: Any = pool.make_connection()
         self._open = False
+        self._owed = 0  # replies still to come, of calls that were given up too
 
     def apply(self, calls: list[tuple[Call, Mode]]) -> list[Answer]:
         """
@@ -117,7 +120,16 @@ class RedisStore:
     def _flush(self, commands: list[tuple[Any, ...]], until_s: float) -> list[Any]:
         try:
             self._send(self._connection.pack_commands(commands), until_s)
+            self._owed += len(commands)
+            while self._owed > len(commands):
+                self._reply(until_s)  # the late answer to a call that was given up
             return [self._reply(until_s) for _ in commands]
+        except self._errors.TimeoutError:
+            # Replies come in order, so late ones can be told from the next call's;
+            # a busy store would be late with a new connection all the more.
+            if not 0 < self._owed <= _MAX_OWED:
+                self.close()
+            raise
         except BaseException:
             # What is still under way must never be read as another call's answer.
             self.close()
@@ -129,25 +141,27 @@ class RedisStore:
 
         Events are idempotent, so what the broken one may have carried does no harm.
         """
-        begun = False
         if self._open:
             try:
-                if not self._connection.can_read(timeout=0):  # there is none to come
-                    self._wait(until_s)
-                    begun = True
-                    self._connection.send_packed_command(packed, check_health=False)
+                # Without replies to come, what can be read is the connection's end.
+                if self._owed or not self._connection.can_read(timeout=0):
+                    self._send_whole(packed, until_s)
                     return
             except self._errors.ConnectionError as exc:
                 log.debug("the store's connection is replaced: %s", exc)
             self.close()
+        self._connect(until_s)
         try:
-            self._connect(until_s)
-            self._wait(until_s)
-            begun = True
-            self._connection.send_packed_command(packed, check_health=False)
+            self._send_whole(packed, until_s)
         except self._errors.ConnectionError as exc:
-            if begun:
-                raise StoreLost(str(exc)) from exc
+            raise StoreLost(str(exc)) from exc
+
+    def _send_whole(self, packed: list[bytes], until_s: float) -> None:
+        self._wait(until_s)
+        try:
+            self._connection.send_packed_command(packed, check_health=False)
+        except self._errors.TimeoutError:
+            self.close()  # a command that was cut cannot be finished
             raise
 
     def _connect(self, until_s: float) -> None:
@@ -162,15 +176,17 @@ class RedisStore:
         errors = self._errors
         self._wait(until_s)
         try:
-            return self._connection.read_response()
+            reply = self._connection.read_response(disconnect_on_error=False)
         except errors.ResponseError as exc:
-            return exc
+            reply = exc
         except (errors.BusyLoadingError, errors.AuthenticationError):
             raise  # Redis answered, too, and applied nothing
         except errors.TimeoutError:
             raise
         except (errors.RedisError, OSError) as exc:
             raise StoreLost(str(exc)) from exc
+        self._owed -= 1
+        return reply
 
     def _wait(self, until_s: float) -> None:
         """Let the socket's next operation take no longer than what is left."""
@@ -185,6 +201,7 @@ class RedisStore:
     def close(self) -> None:
         """Drop the connection; the next call opens a new one."""
         self._open = False
+        self._owed = 0
         self._connection.disconnect()
 
 

@@ -300,6 +300,25 @@ def test_silent_store_is_a_timeout_and_its_late_reply_is_never_read(
         assert counts(online, of(b"d", first=round_)) == [round_]
 
 
+def test_late_store_keeps_its_connection_and_late_replies_are_dropped(
+    online_at: OnlineAt, store_url: str, redis_client: redis.Redis
+) -> None:
+    """A new connection would come even later; the next answer is the next call's."""
+    online = online_at(store_url, deadline_s=0.5)
+    assert counts(online, of(b"c")) == [1]
+    before = {client["id"] for client in redis_client.client_list()}
+    redis_client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+    try:
+        for first in (10, 20):
+            with pytest.raises(StoreTimeout):
+                online.score([of(b"c", first=first)], write=[True])
+    finally:
+        redis_client.execute_command("CLIENT", "UNPAUSE")
+    assert counts(online, of(b"d", first=1)) == [1]
+    assert counts(online, of(b"c", first=30)) == [4]
+    assert {client["id"] for client in redis_client.client_list()} == before
+
+
 @pytest.mark.parametrize("warm", [True, False])
 def test_frozen_store_is_a_timeout_and_applying_again_repairs(
     online_at: OnlineAt, own_server: EmbeddedRedis, *, warm: bool
