@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tollgate.cli import data, demo, evaluate, score, serve
+from tollgate.cli import data, demo, evaluate, publish, score, serve
 
 app = typer.Typer(
     name="tollgate",
@@ -31,5 +31,6 @@ app.add_typer(features, name="features", rich_help_panel=_ENGINEERS)
 features.command("build")(data.build)
 features.command("replay")(data.replay)
 app.command("evaluate", rich_help_panel=_ENGINEERS)(evaluate.evaluate)
+app.command("publish", rich_help_panel=_ENGINEERS)(publish.publish)
 app.command("up", rich_help_panel=_OPERATORS)(serve.up)
 app.command("check", rich_help_panel=_OPERATORS)(serve.check)

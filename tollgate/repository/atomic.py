@@ -7,9 +7,14 @@ import tempfile
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """
     Write a file under another name, flush it to disk, then rename it into place.
+
+    Args:
+        path: The file.
+        content: All of it.
+        mode: Who may read it; the server may run as another user, so anyone may.
 
     Raises:
         OSError: It could not be written; the old file is untouched and nothing new
@@ -20,7 +25,7 @@ def replace_file(path: Path, content: bytes) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
-            os.fchmod(descriptor, 0o644)  # the server may run as another user
+            os.fchmod(descriptor, mode)
             os.fsync(descriptor)
         os.replace(name, path)
     except BaseException:

@@ -22,7 +22,7 @@ from tollgate.repository.rules import rule_findings
 from tollgate.repository.versions import list_versions
 from tollgate.repository.wiring import wiring_findings
 
-__all__ = ["Finding", "check", "require_sound"]
+__all__ = ["Finding", "check", "check_staged", "require_sound"]
 
 
 def check(repository: Path, *, product: str) -> list[Finding]:
@@ -44,18 +44,29 @@ def check(repository: Path, *, product: str) -> list[Finding]:
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    findings: list[Finding] = []
-    with collecting(findings):
-        models = read_product(repository, product)
-        findings += wiring_findings(models)
-        release_problems: list[Finding] = []
-        release = _usable_release(models, problems=release_problems)
-        findings += rule_findings(models, release=release)
-        with collecting(findings):
-            findings += _content_findings(models, release=release)
-        # Last: a changed file is better named by what is wrong with it.
-        findings += release_problems
-    return findings
+    return _findings(repository, product, staged=None)
+
+
+def check_staged(repository: Path, *, product: str, staged: Path) -> list[Finding]:
+    """
+    Find what would be wrong with a product if a staged model were in its place.
+
+    As `check`, with the staged version instead of the pinned one of the model step.
+    The product may still be without a release, and without another model.
+
+    Args:
+        repository: The model repository.
+        product: Name of the ensemble.
+        staged: Directory with the files of the model's version.
+
+    Returns:
+        The findings, wiring first.
+
+    Raises:
+        SpecError: The features.yaml cannot be used.
+        PolicyError: The policy.yaml cannot be used.
+    """
+    return _findings(repository, product, staged=staged)
 
 
 def require_sound(repository: Path, *, product: str) -> None:
@@ -71,6 +82,24 @@ def require_sound(repository: Path, *, product: str) -> None:
         raise finding.as_error()
 
 
+def _findings(repository: Path, product: str, *, staged: Path | None) -> list[Finding]:
+    """Collect all findings, on the pinned versions or with a staged model."""
+    findings: list[Finding] = []
+    with collecting(findings):
+        models = read_product(repository, product)
+        findings += wiring_findings(models)
+        release = None
+        release_problems: list[Finding] = []
+        if staged is None or release_path(repository, product).exists():
+            release = _usable_release(models, problems=release_problems)
+        findings += rule_findings(models, release=release)
+        with collecting(findings):
+            findings += _content_findings(models, release=release, staged=staged)
+        # Last: a changed file is better named by what is wrong with it.
+        findings += release_problems
+    return findings
+
+
 def _usable_release(models: Product, *, problems: list[Finding]) -> Release | None:
     """Read and verify the release; None when it does not pin this product's steps."""
     release = None
@@ -83,25 +112,28 @@ def _usable_release(models: Product, *, problems: list[Finding]) -> Release | No
     return release
 
 
-def _content_findings(models: Product, *, release: Release | None) -> list[Finding]:
+def _content_findings(
+    models: Product, *, release: Release | None, staged: Path | None
+) -> list[Finding]:
     """Check the pinned versions; the newest of a step whose pinned one is not there."""
     findings: list[Finding] = []
+    given = {models.model_step: staged} if staged else {}
     newest: dict[str, int] = {}
     for name in [*models.steps, models.name]:
         there = list_versions(models.repository, name)
         if there:
             newest[name] = there[-1]
-        else:
+        elif name not in given:
             file = str(models.repository / name)
             problem = "has no version: Triton needs a directory 1, for ensembles too"
             findings.append(Finding(file=file, where="", problem=problem))
     if findings:
         return findings
     pinned = release.versions if release else {}
-    versions = {
-        step: pinned[step]
-        if (models.repository / step / str(pinned.get(step))).is_dir()
-        else newest[step]
-        for step in models.steps
-    }
-    return content_findings(models, versions=versions, release=release)
+    directories = dict(given)
+    for step in models.steps.keys() - given.keys():
+        directory = models.repository / step / str(pinned.get(step))
+        if not directory.is_dir():
+            directory = models.repository / step / str(newest[step])
+        directories[step] = directory
+    return content_findings(models, directories=directories, release=release)

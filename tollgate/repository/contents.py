@@ -26,7 +26,7 @@ _ID_KIND = "TYPE_STRING"
 def content_findings(
     product: Product,
     *,
-    versions: Mapping[str, int],
+    directories: Mapping[str, Path],
     release: Release | None,
 ) -> list[Finding]:
     """
@@ -34,31 +34,28 @@ def content_findings(
 
     Args:
         product: The configurations.
-        versions: Version per step; the directories exist.
+        directories: Version directory per step; they exist.
         release: The release, when there is one that can be read.
 
     Raises:
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    repository = product.repository
     findings: list[Finding] = []
     for name, config in product.steps.items():
-        path = repository / name / str(versions[name]) / STEP_FILE
+        path = directories[name] / STEP_FILE
         if config.backend == PYTHON_BACKEND and not path.is_file():
             problem = "is missing: the step's code"
             findings.append(Finding(file=str(path), where="", problem=problem))
     step = product.features_step
-    spec = load_spec(repository / step / str(versions[step]) / SPEC_FILE)
+    spec = load_spec(directories[step] / SPEC_FILE)
     findings += _spec_findings(product, spec=spec)
-    model = product.model_step
-    directory = repository / model / str(versions[model])
-    findings += _model_findings(directory, product, spec=spec)
-    step = product.decision_step
-    policy = repository / step / str(versions[step]) / POLICY_FILE
+    model = directories[product.model_step]
+    findings += _model_findings(model, product, spec=spec)
+    policy = directories[product.decision_step] / POLICY_FILE
     findings += _policy_findings(policy, product, spec=spec)
     if release and release.spec_hash != spec_hash_text(spec.spec_hash):
-        file = str(release_path(repository, product.name))
+        file = str(release_path(product.repository, product.name))
         problem = _spec_hash_problem(release.spec_hash, spec)
         findings.append(Finding(file=file, where="spec_hash", problem=problem))
     return findings

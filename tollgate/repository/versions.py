@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tollgate.errors import RepositoryError
 from tollgate.repository.atomic import sync_directory
 from tollgate.repository.hashes import version_files
+from tollgate.repository.staging import Staging, staging
 
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
@@ -38,10 +40,6 @@ def publish_version(repository: Path, *, step: str, source: Path) -> int:
     """
     Copy a directory into the repository as the next version of a step.
 
-    The copy is made beside the repository and renamed into place when it is on disk,
-    so the version is either there with all its files or not there. Nothing is ever
-    overwritten: of two publishers at once, each gets a number of its own.
-
     Args:
         repository: The model repository.
         step: Model that the version belongs to.
@@ -54,28 +52,80 @@ def publish_version(repository: Path, *, step: str, source: Path) -> int:
         RepositoryError: There is no such step, the source is not a directory or is
             empty, or the files cannot be copied; the repository is unchanged.
     """
+    with staged_version(repository, step=step, source=source) as staged:
+        return place_version(staged, repository=repository, step=step)
+
+
+@contextmanager
+def staged_version(repository: Path, *, step: str, source: Path) -> Iterator[Staging]:
+    """
+    Copy a directory beside the repository; what is not placed is removed at the end.
+
+    Args:
+        repository: The model repository.
+        step: Model that the version belongs to.
+        source: Directory with the files of the version; Python's byte code is left out.
+
+    Raises:
+        RepositoryError: There is no such step, the source is not a directory or is
+            empty, or the files cannot be copied.
+    """
     list_versions(repository, step)
     files = version_files(source)
     if not files:
         raise RepositoryError(source, "there is no file to publish")
-    staging = Path(tempfile.mkdtemp(prefix=".publish-", dir=_staging_place(repository)))
+    with staging(repository) as staged:
+        try:
+            _copy(files, source, target=staged.version)
+        except OSError as exc:
+            raise _not_published(source, exc) from exc
+        yield staged
+
+
+def place_version(staged: Staging, *, repository: Path, step: str) -> int:
+    """
+    Rename a staged version into place under the next free number.
+
+    The version is on disk by then, so it is either there with all its files or not
+    there. Nothing is ever overwritten: of two publishers at once, each gets a number
+    of its own.
+
+    Returns:
+        The new version's number, one above the highest there is.
+
+    Raises:
+        RepositoryError: It cannot be renamed; the repository is unchanged.
+    """
+    while True:
+        number = max(list_versions(repository, step), default=0) + 1
+        try:
+            os.rename(staged.version, repository / step / str(number))
+        except OSError as exc:
+            if exc.errno in _TAKEN:  # another publisher was faster
+                continue
+            raise _not_published(repository / step, exc) from exc
+        sync_directory(repository / step)
+        return number
+
+
+def withdraw_version(staged: Staging, model: Path, *, number: int) -> None:
+    """
+    Take a version that was just placed out again, with all its files at once.
+
+    Raises:
+        RepositoryError: It cannot be renamed; it stays, whole.
+    """
+    path = model / str(number)
     try:
-        staged = staging / "version"
-        _copy(files, source, target=staged)
-        return _rename_to_next(staged, repository=repository, step=step)
+        os.rename(path, staged.version)
+        sync_directory(model)
     except OSError as exc:
-        where = exc.filename or staging
-        problem = f"cannot be published: {exc.strerror}: {where}"
-        raise RepositoryError(source, problem) from exc
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        raise RepositoryError(path, f"cannot be removed: {exc.strerror}") from exc
 
 
-def _staging_place(repository: Path) -> Path:
-    """Choose where to stage: a rename works only inside one filesystem."""
-    parent = repository.resolve().parent
-    mounted = parent.stat().st_dev != repository.stat().st_dev
-    return repository if mounted else parent
+def _not_published(source: Path, exc: OSError) -> RepositoryError:
+    where = exc.filename or source
+    return RepositoryError(source, f"cannot be published: {exc.strerror}: {where}")
 
 
 def _copy(files: list[Path], source: Path, *, target: Path) -> None:
@@ -92,17 +142,3 @@ def _copy(files: list[Path], source: Path, *, target: Path) -> None:
             os.fsync(file.fileno())
     for directory in directories:
         sync_directory(directory)
-
-
-def _rename_to_next(staged: Path, *, repository: Path, step: str) -> int:
-    """Give a staged directory the next free number."""
-    while True:
-        number = max(list_versions(repository, step), default=0) + 1
-        try:
-            os.rename(staged, repository / step / str(number))
-        except OSError as exc:
-            if exc.errno in _TAKEN:  # another publisher was faster
-                continue
-            raise
-        sync_directory(repository / step)
-        return number

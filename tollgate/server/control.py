@@ -133,6 +133,21 @@ def statistics(
     return {entry["name"]: entry for entry in answer.get("model_stats", [])}
 
 
+def ready_versions(
+    server: Reachable, name: str, *, timeout_s: float = 5.0
+) -> list[int]:
+    """List the versions of a model that are loaded and answer, ascending."""
+    with _connected(server) as client:
+        index = client.get_model_repository_index(
+            headers=server.admin_headers, client_timeout=timeout_s
+        )
+    return sorted(
+        int(model.version)
+        for model in index.models
+        if model.name == name and model.state == "READY"
+    )
+
+
 def model_config(
     server: Reachable, name: str, *, timeout_s: float = 5.0
 ) -> dict[str, Any]:
@@ -155,6 +170,7 @@ def infer(
     inputs: Mapping[str, npt.NDArray[Any]],
     parameters: Mapping[str, str | int | bool],
     timeout_s: float,
+    version: int | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """
     Send one request.
@@ -165,6 +181,7 @@ def infer(
         inputs: Tensor name to values.
         parameters: Request parameters.
         timeout_s: For the answer.
+        version: Which of its versions; None leaves the choice to Triton.
 
     Returns:
         Every output, name to values.
@@ -182,7 +199,11 @@ def infer(
             tensor.set_data_from_numpy(values)
             tensors.append(tensor)
         answer = client.infer(
-            name, tensors, parameters=dict(parameters), client_timeout=timeout_s
+            name,
+            tensors,
+            model_version="" if version is None else str(version),
+            parameters=dict(parameters),
+            client_timeout=timeout_s,
         )
         names = [output.name for output in answer.get_response().outputs]
         return {output: answer.as_numpy(output) for output in names}

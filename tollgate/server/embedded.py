@@ -13,6 +13,7 @@ from tollgate import schema
 from tollgate.errors import ServerError
 from tollgate.repository.release import PlannedLoad, plan_load
 from tollgate.server import control, placement
+from tollgate.server.address import announced
 from tollgate.server.launcher import TritonServer
 from tollgate.server.probe import probe
 from tollgate.server.redis import EmbeddedRedis
@@ -57,7 +58,8 @@ def serve(
     Args:
         repository: The model repository.
         product: The ensemble in it.
-        state: Folder for the store, logs and the backend directory.
+        state: Folder for the store, logs and the backend directory; other processes
+            of this user find the server by it.
         grpc_port: TCP port on loopback; 0 takes a free one.
         metrics_port: Likewise.
         store_url: An online store that runs elsewhere; None starts Redis here.
@@ -82,11 +84,15 @@ def serve(
                 metrics_port=metrics_port,
             )
         )
+        release = bring_up(triton, loads, product=product)
+        stack.enter_context(
+            announced(triton, state=state, repository=repository, product=product)
+        )
         yield Embedded(
             grpc_url=triton.grpc_url,
             metrics_url=triton.metrics_url,
             store_url=store_url,
-            release=bring_up(triton, loads, product=product),
+            release=release,
             triton=triton,
             redis=redis,
         )

@@ -1,0 +1,61 @@
+"""A model that is too slow is refused with the figures; noise alone refuses none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tollgate.errors import RepositoryError
+from tollgate.repository.budget import ModelBudget, read_budget, require_budget
+from tollgate.repository.product import read_product
+
+MODEL = Path("dir/model.onnx")
+
+
+def test_default_is_the_fields_layer_less_the_queue_delay(repository: Path) -> None:
+    """(20 ms - 5 ms) / 32 rows = 468.75 µs; a small batch may take as long in all."""
+    budget = read_budget(read_product(repository, "fraud"))
+    assert budget.us_per_row == 468.75
+    assert budget.limit_us_per_row(32) == 468.75
+    assert budget.limit_us_per_row(8) == 1875.0
+    assert budget.limit_us_per_row(1) == 15_000.0
+
+
+def test_products_own_figure_counts(repository: Path) -> None:
+    """slo.yaml beside the ensemble decides; its other lines are for others."""
+    slo = repository / "fraud" / "slo.yaml"
+    slo.write_text("sla_ms: 50\nmodel_budget_us_per_row: 40\n")
+    budget = read_budget(read_product(repository, "fraud"))
+    assert budget.us_per_row == 40.0
+    assert "fraud/slo.yaml" in budget.source
+
+
+@pytest.mark.parametrize("text", ["model_budget_us_per_row: 0", "a: [", "- 1", "\xff"])
+def test_figure_that_is_none_is_refused(repository: Path, text: str) -> None:
+    """Zero, no number and no YAML are one line that names the file."""
+    slo = repository / "fraud" / "slo.yaml"
+    slo.write_bytes(text.encode("latin-1"))
+    with pytest.raises(RepositoryError) as caught:
+        read_budget(read_product(repository, "fraud"))
+    assert str(caught.value).startswith(f"{slo}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_slow_model_is_refused_with_the_figures() -> None:
+    """500 µs against 100 at 32 rows: the message says both, per row and per batch."""
+    budget = ModelBudget(us_per_row=100.0, source="a test")
+    with pytest.raises(RepositoryError) as caught:
+        require_budget(MODEL, {1: 600.0, 8: 520.0, 32: 500.0}, budget=budget)
+    assert str(caught.value) == (
+        "dir/model.onnx: budget: takes 500 µs per row in batches of 32 (16.0 ms), the "
+        "budget is 100 µs (3.2 ms; a test): make it smaller"
+    )
+
+
+def test_single_row_may_cost_as_much_as_a_batch_and_no_more() -> None:
+    """One row has the time of 32: 3.2 ms, and a quarter for a noisy machine."""
+    budget = ModelBudget(us_per_row=100.0, source="a test")
+    require_budget(MODEL, {1: 4000.0, 8: 500.0, 32: 125.0}, budget=budget)
+    with pytest.raises(RepositoryError, match="4001 µs per row in batches of 1 "):
+        require_budget(MODEL, {1: 4001.0, 8: 1.0, 32: 1.0}, budget=budget)

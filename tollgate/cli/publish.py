@@ -1,0 +1,94 @@
+"""`publish`: make a converted model the next version in the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tollgate.cli import console
+from tollgate.errors import InputError
+
+if TYPE_CHECKING:
+    from tollgate.server.control import Reachable
+    from tollgate.settings import Settings
+
+
+def publish(
+    directory: Annotated[
+        Path, typer.Argument(help="Folder with model.onnx and artifact.json.")
+    ],
+    product: Annotated[
+        str | None, typer.Option(help="Ensemble it is for.", show_default="fraud")
+    ] = None,
+    repository: Annotated[
+        str | None,
+        typer.Option(help="Model repository.", show_default="model_repository"),
+    ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            help="State folder of `tollgate up`: a server that runs there loads the "
+            "version too.",
+            show_default=".tollgate",
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Another server that loads it, host:port."),
+    ] = None,
+    admin_secret_file: Annotated[
+        Path | None, typer.Option(help="File with the admin secret of that server.")
+    ] = None,
+    dry_load: Annotated[
+        bool, typer.Option(help="Load it into a throw-away server first.")
+    ] = True,
+) -> None:
+    """Prove a model and add it as the next version; the release stays as it is."""
+    from tollgate.server import publishing
+
+    chosen = console.settings(product=product, repository=repository, state=state)
+    if admin_secret_file is not None and url is None:
+        raise InputError("--admin-secret-file", "needs the server's --url")
+    server = _server(chosen, url=url, secret_file=admin_secret_file)
+    published = publishing.publish(
+        directory,
+        repository=chosen.repository_path,
+        product=chosen.product,
+        server=server,
+        dry_load=dry_load,
+        progress=_tell,
+    )
+    console.out.print(
+        f"published  {published.step} version {published.version}\n"
+        + (
+            f"serving    {published.release}, as before"
+            if server
+            else "serving    no server was told; it loads what the release names"
+        ),
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _tell(done: str) -> None:
+    """Print a thing that was proven."""
+    console.err.print(f"[green]✓[/] {done}", highlight=False, soft_wrap=True)
+
+
+def _server(
+    chosen: Settings, *, url: str | None, secret_file: Path | None
+) -> Reachable | None:
+    """Choose the server that is to load the version: the one named, or the one here."""
+    from tollgate.server.address import endpoint, find_server
+
+    if url is not None:
+        return endpoint(url, secret_file=secret_file)
+    found = find_server(chosen.state_path)
+    if found is None:
+        return None
+    if Path(found.repository) != chosen.repository_path:
+        console.say(f"{found.grpc_url} serves {found.repository}: not told")
+        return None
+    return found

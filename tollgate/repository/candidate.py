@@ -1,0 +1,96 @@
+"""May a folder become the next version of a model? Asked before it is loaded."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from tollgate.errors import RepositoryError
+from tollgate.repository.artifact import ARTIFACT_FILE, read_artifact
+from tollgate.repository.check import check_staged
+from tollgate.repository.external_data import require_whole
+from tollgate.repository.hashes import SHORT_DIGITS, hash_file, version_files
+from tollgate.repository.onnx_model import MODEL_FILE
+from tollgate.repository.product import Product
+from tollgate.repository.versions import list_versions
+
+_NEEDED = (MODEL_FILE, ARTIFACT_FILE)
+# Records and pictures go along with a model. Nothing that a server could run does:
+# Triton looks for the library of a backend in the version directory first.
+_CARRIED = frozenset(
+    (".csv", ".html", ".json", ".md", ".npz", ".parquet", ".png", ".svg", ".txt")
+)
+
+
+def require_files(source: Path) -> None:
+    """
+    Demand the files of a model version, and none that does not belong there.
+
+    Looks at names and kinds only, so that it is safe to copy the folder afterwards.
+
+    Args:
+        source: The folder that is handed in.
+
+    Raises:
+        RepositoryError: It is no folder, lacks a file, or holds a link, a special file
+            or a file that is neither the model nor a record of it.
+    """
+    if not source.is_dir():
+        raise RepositoryError(source, "is not a folder")
+    for path in sorted(source.rglob("*")):
+        mode = path.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise RepositoryError(path, "is not a plain file; links are not followed")
+    for name in _NEEDED:
+        if not (source / name).is_file():
+            raise RepositoryError(source, f"has no {name}: not a converted model")
+    for path in version_files(source):
+        if path != source / MODEL_FILE and path.suffix not in _CARRIED:
+            allowed = " ".join(sorted(_CARRIED))
+            problem = f"is no part of a model version; beside {MODEL_FILE}: {allowed}"
+            raise RepositoryError(path, problem)
+
+
+def require_fit(staged: Path, *, models: Product) -> None:
+    """
+    Demand that a staged version could serve in its product as it is released.
+
+    Args:
+        staged: Directory with the files of the version; nobody else changes it.
+        models: The product, whose repository it is staged for.
+
+    Raises:
+        RepositoryError: The record and the model disagree, the model was made for
+            other features, or the repository would not be sound with it.
+        SpecError: The features.yaml cannot be used.
+        PolicyError: The policy.yaml cannot be used.
+    """
+    _require_checksum(staged)
+    require_whole(staged / MODEL_FILE)
+    findings = check_staged(models.repository, product=models.name, staged=staged)
+    for finding in findings:
+        raise finding.as_error()
+
+
+def require_unchanged(repository: Path, step: str) -> None:
+    """
+    Demand that every published version of a model is still what was published.
+
+    Raises:
+        RepositoryError: A version lost its record, or its model has other bytes than
+            the record says.
+    """
+    for number in list_versions(repository, step):
+        _require_checksum(repository / step / str(number))
+
+
+def _require_checksum(version: Path) -> None:
+    """Compare the model with the SHA-256 that its record names."""
+    named = read_artifact(version).sha256
+    found = hash_file(version / MODEL_FILE)
+    if found != named:
+        raise RepositoryError(
+            version / MODEL_FILE,
+            f"has SHA-256 {found[:SHORT_DIGITS]}…, {ARTIFACT_FILE} says "
+            f"{named[:SHORT_DIGITS]}…: damaged, or another model",
+        )

@@ -1,0 +1,134 @@
+"""
+Where the server of a state folder is, for other processes of the same user.
+
+`server.json` holds the secret that opens its control API, so only its owner may read
+it. It is there while the server is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tollgate.errors import InputError
+from tollgate.repository.atomic import replace_file
+from tollgate.server.control import Endpoint
+from tollgate.server.launcher import ADMIN_HEADER, TritonServer
+from tollgate.server.listening import listens
+
+ADDRESS_FILE = "server.json"
+_OWNER_ONLY = 0o600
+
+
+class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    A server that another process runs.
+
+    Attributes:
+        grpc_url: Where requests go, "host:port".
+        metrics_url: Where Prometheus scrapes.
+        pid: Process id of tritonserver.
+        repository: The model repository that it serves, absolute.
+        product: The ensemble.
+        admin_secret: What opens the control API.
+    """
+
+    grpc_url: str
+    metrics_url: str
+    pid: int
+    repository: str
+    product: str
+    admin_secret: str
+
+    def __repr__(self) -> str:
+        """Print it without the secret."""
+        return f"Address({self.grpc_url!r}, pid={self.pid}, admin_secret='***')"
+
+    @property
+    def admin_headers(self) -> dict[str, str]:
+        """The gRPC metadata that opens the restricted protocols."""
+        return {ADMIN_HEADER: self.admin_secret}
+
+
+@contextlib.contextmanager
+def announced(
+    triton: TritonServer, *, state: Path, repository: Path, product: str
+) -> Iterator[None]:
+    """
+    Tell other processes of this user where a server is, until the context ends.
+
+    Args:
+        triton: The server; it holds the lock of the state folder.
+        state: The state folder.
+        repository: The model repository.
+        product: The ensemble.
+    """
+    address = Address(
+        grpc_url=triton.grpc_url,
+        metrics_url=triton.metrics_url,
+        pid=triton.pid,
+        repository=str(repository.resolve()),
+        product=product,
+        admin_secret=triton.admin_headers[ADMIN_HEADER],
+    )
+    path = state / ADDRESS_FILE
+    text = msgspec.json.format(msgspec.json.encode(address), indent=2)
+    replace_file(path, text + b"\n", mode=_OWNER_ONLY)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def find_server(state: Path) -> Address | None:
+    """
+    Find the running server of a state folder.
+
+    Returns:
+        Its address; None when none runs, also when a killed one left its file.
+
+    Raises:
+        InputError: The file is there and cannot be read.
+    """
+    path = state / ADDRESS_FILE
+    try:
+        address = msgspec.json.decode(path.read_bytes(), type=Address)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InputError(path, f"cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise InputError(path, str(error)) from error
+    port = address.grpc_url.rpartition(":")[2]
+    alive = port.isdigit() and listens(address.pid, int(port))
+    return address if alive else None
+
+
+def endpoint(url: str, *, secret_file: Path | None) -> Endpoint:
+    """
+    Describe a server by its address and the file that holds its secret.
+
+    Args:
+        url: "host:port".
+        secret_file: One line; None for a server whose control API is open.
+
+    Raises:
+        InputError: The address is none, or the file cannot be read or is not one line.
+    """
+    host, _, port = url.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise InputError("--url", f"{url!r} is not host:port")
+    if secret_file is None:
+        return Endpoint(url)
+    try:
+        secret = secret_file.read_text("ascii").strip()
+    except OSError as error:
+        raise InputError(secret_file, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(secret_file, "is not one line of plain text") from error
+    if not secret or len(secret.split()) != 1:
+        raise InputError(secret_file, "is not one line with the admin secret")
+    return Endpoint(url, {ADMIN_HEADER: secret})

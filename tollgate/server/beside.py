@@ -1,0 +1,142 @@
+"""Load a new version of a model beside those that serve, and prove that it answers."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from tollgate.errors import ServerError
+from tollgate.repository.configs import merge, to_json
+from tollgate.repository.product import Product
+from tollgate.server import control, placement
+from tollgate.server.control import Reachable
+from tollgate.server.model_trial import Trial, require_answers
+from tollgate.server.probe import probe
+
+log = logging.getLogger(__name__)
+
+
+def require_server(server: Reachable, models: Product) -> None:
+    """
+    Demand a server that serves a product and lets us load.
+
+    Raises:
+        ServerError: Nobody answers, the secret is wrong, or the product is not served.
+    """
+    for name in (models.model_step, models.name):
+        if not control.ready_versions(server, name):
+            problem = f"{name} is not loaded at {server.grpc_url}: nothing to add to"
+            raise ServerError("tritonserver", problem)
+
+
+def load_beside(
+    server: Reachable, *, models: Product, version: int, trial: Trial
+) -> str:
+    """
+    Have a server load one more version of a product's model, and ask it directly.
+
+    The configuration that the server runs is sent back with one more version in its
+    policy, so the versions that serve are left alone. When the new one fails, the
+    server is told to drop it.
+
+    Args:
+        server: A server of the product.
+        models: The product, whose repository the server reads.
+        version: The new version, which lies in that repository.
+        trial: What to ask and what to hear.
+
+    Returns:
+        The release that goes on deciding.
+
+    Raises:
+        ServerError: It did not load, or does not answer as its file does; the server
+            has what it had.
+    """
+    step = models.model_step
+    with _one_at_a_time(models.repository / step):
+        running = _running_config(server, models)
+        served = control.ready_versions(server, step)
+        if version in served:
+            problem = f"has a version {version} already: it serves another repository"
+            raise ServerError(step, f"{server.grpc_url} {problem}")
+        try:
+            _load(server, running, versions=[*served, version])
+            require_answers(server, step, version=version, trial=trial)
+            return probe(server, models.name).release
+        except BaseException:
+            _restore(server, running, versions=served)
+            raise
+
+
+def _running_config(server: Reachable, models: Product) -> ModelConfig:
+    """
+    Read what a model runs with, in the words of config.pbtxt where they still hold.
+
+    Triton fills in what a configuration leaves out, and takes the filled-in form for
+    a changed one: it would start the versions that serve a second time.
+    """
+    running = control.model_config(server, models.model_step)
+    config = to_json(models.steps[models.model_step])
+    written = json.loads(placement.placed(config, gpu=placement.has_gpu()))
+    written.pop("version_policy", None)
+    chosen = written if _within(written, running) else running
+    return json_format.ParseDict(chosen, ModelConfig(), ignore_unknown_fields=True)
+
+
+def _within(part: Any, whole: Any) -> bool:
+    """Tell whether all that one JSON value says stands in another one too."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        return all(
+            key in whole and _within(value, whole[key]) for key, value in part.items()
+        )
+    if isinstance(part, list) and isinstance(whole, list):
+        return len(part) == len(whole) and all(map(_within, part, whole))
+    return bool(part == whole)
+
+
+def _load(server: Reachable, running: ModelConfig, *, versions: Sequence[int]) -> None:
+    config = to_json(merge(running, versions=versions))
+    try:
+        control.load_model(server, running.name, config=config)
+    except ServerError as error:
+        raise ServerError(running.name, f"did not load: {error.problem}") from error
+
+
+def _restore(
+    server: Reachable, running: ModelConfig, *, versions: Sequence[int]
+) -> None:
+    """Give a server its old versions back; it may be the one that failed."""
+    try:
+        _load(server, running, versions=versions)
+    except ServerError as error:
+        log.warning("%s keeps the new version loaded: %s", server.grpc_url, error)
+
+
+@contextmanager
+def _one_at_a_time(model: Path) -> Iterator[None]:
+    """
+    Keep publishers apart while one reads a version policy and sends it back.
+
+    Each would undo the other's version otherwise. Some network filesystems do not
+    lock a folder; there, two publishers at once must not be.
+    """
+    descriptor = os.open(model, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):
+                raise
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,168 @@
+"""
+Publish a model: prove it, make it the next version, and load it where one serves.
+
+What answers requests does not change: the release is another decision, by others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from tollgate.errors import RepositoryError, ServerError
+from tollgate.repository.budget import ModelBudget, read_budget, require_budget
+from tollgate.repository.candidate import (
+    require_files,
+    require_fit,
+    require_unchanged,
+)
+from tollgate.repository.onnx_model import MODEL_FILE
+from tollgate.repository.product import Product, read_product
+from tollgate.repository.release import read_release, release_path
+from tollgate.repository.staging import Staging
+from tollgate.repository.versions import (
+    place_version,
+    staged_version,
+    withdraw_version,
+)
+from tollgate.server.beside import load_beside, require_server
+from tollgate.server.control import Reachable
+from tollgate.server.model_trial import Measure, Trial, measure_us_per_row, try_model
+from tollgate.server.rehearsal import rehearse
+
+
+class Published(msgspec.Struct, frozen=True):
+    """
+    A version that is in the repository now.
+
+    Attributes:
+        step: The model.
+        version: Its number.
+        us_per_row: Rows of a batch -> the fastest time per row, µs.
+        budget: What it was measured against.
+        release: What goes on deciding at the server that loaded the version; empty
+            when no server was told.
+    """
+
+    step: str
+    version: int
+    us_per_row: dict[int, float]
+    budget: ModelBudget
+    release: str
+
+
+def publish(
+    source: Path,
+    *,
+    repository: Path,
+    product: str,
+    server: Reachable | None = None,
+    dry_load: bool = True,
+    measure: Measure = measure_us_per_row,
+    progress: Callable[[str], None] = lambda done: None,
+) -> Published:
+    """
+    Make a converted model the next version of a product's model step.
+
+    docs/publishing.md says what happens in which order, and what a crash leaves.
+
+    Args:
+        source: Folder with model.onnx and artifact.json; it is left as it is.
+        repository: The model repository.
+        product: Name of the ensemble.
+        server: A server of that repository to load the version into, beside those
+            that serve; None publishes the files alone.
+        dry_load: Load it into a throw-away server before it is published.
+        measure: Times a model.onnx: rows of a batch -> µs per row.
+        progress: Told each thing that was proven.
+
+    Raises:
+        RepositoryError: The folder is no model of this product, the model breaks its
+            budget, or the repository is not sound; nothing is published.
+        SpecError: The features.yaml cannot be used.
+        PolicyError: The policy.yaml cannot be used.
+        SetupError: This machine cannot run the dry load.
+        ServerError: The model does not load or does not answer as its file does;
+            nothing is published, and the server has what it had.
+    """
+    models = read_product(repository, product)
+    step = models.model_step
+    require_files(source)
+    require_unchanged(repository, step)
+    if server is not None:
+        require_server(server, models)
+    with staged_version(repository, step=step, source=source) as staged:
+        with _named_as(source, staged.version):
+            require_fit(staged.version, models=models)
+            progress("the files are what they say, and fit the repository")
+            trial = try_model(staged.version / MODEL_FILE)
+            us_per_row, budget = _within_budget(staged, models, measure=measure)
+            progress(_speed(us_per_row, budget))
+            if dry_load:
+                rehearse(staged, models=models, trial=trial)
+                progress("a throw-away server loads it and answers as the file does")
+        version = place_version(staged, repository=repository, step=step)
+        release = ""
+        if server is not None:
+            release = _load(server, staged, models=models, version=version, trial=trial)
+            progress(f"{server.grpc_url} has it too, and answers as the file does")
+    return Published(step, version, us_per_row, budget, release)
+
+
+def _within_budget(
+    staged: Staging, models: Product, *, measure: Measure
+) -> tuple[dict[int, float], ModelBudget]:
+    """Measure a staged model and hold it against the product's budget."""
+    model = staged.version / MODEL_FILE
+    budget = read_budget(models)
+    us_per_row = measure(model)
+    require_budget(model, us_per_row, budget=budget)
+    return us_per_row, budget
+
+
+def _speed(us_per_row: dict[int, float], budget: ModelBudget) -> str:
+    found = ", ".join(f"{us:.1f} at {rows}" for rows, us in us_per_row.items())
+    largest = max(us_per_row)
+    limit_us = budget.limit_us_per_row(largest)
+    return f"µs per row: {found}; budget {limit_us:.0f} at {largest} ({budget.source})"
+
+
+def _load(
+    server: Reachable, staged: Staging, *, models: Product, version: int, trial: Trial
+) -> str:
+    """Load a placed version; take it out again when the server cannot use it."""
+    try:
+        return load_beside(server, models=models, version=version, trial=trial)
+    except BaseException:
+        if not _is_released(models, version=version):
+            withdraw_version(
+                staged, models.repository / models.model_step, number=version
+            )
+        raise
+
+
+def _is_released(models: Product, *, version: int) -> bool:
+    """Tell whether somebody released a version in the moment since it is there."""
+    if not release_path(models.repository, models.name).exists():
+        return False
+    release = read_release(models.repository, product=models.name)
+    return version in release.loaded_versions(models.model_step)
+
+
+@contextmanager
+def _named_as(source: Path, staged: Path) -> Iterator[None]:
+    """Let errors name the folder that was handed in, not its copy."""
+    try:
+        yield
+    except RepositoryError as error:
+        named, problem = (
+            text.replace(str(staged), str(source))
+            for text in (error.source, error.problem)
+        )
+        raise RepositoryError(named, problem, where=error.where) from error
+    except ServerError as error:
+        problem = error.problem.replace(str(staged), str(source))
+        raise ServerError(error.process, problem, log=error.log) from error
