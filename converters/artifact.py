@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from converters.model import Parameter
 from converters.parity import ParityReport
 from tollgate.errors import RepositoryError
 from tollgate.repository.artifact import ARTIFACT_FILE
@@ -17,8 +18,6 @@ from tollgate.repository.onnx_model import MODEL_FILE
 from tollgate.repository.release import Sha256, SpecHash, UtcTime
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
-
-Parameter = str | int | float | bool
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +36,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     framework: str
     version: str
     objective: str
-    classes: tuple[int, ...]
+    classes: tuple[int | str, ...]
     trees: int
     parameters: dict[str, Parameter]
 
@@ -98,22 +97,23 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         sha256: Of the model file beside it.
-        spec_hash: Of the feature spec it was trained with, 16 hexadecimal digits.
+        spec_hash: Of the feature spec it was trained with, 16 hexadecimal digits;
+            None when it was converted for no product, and cannot be published.
         features: Names of its features, in order.
         source: The trained model.
         graph: The converted model.
         parity: How far they are apart, per runtime it was proven in.
-        training: The rows it was trained on.
+        training: The rows it was trained on; None when nobody handed them in.
         created: When, RFC 3339 in UTC.
     """
 
     sha256: Sha256
-    spec_hash: SpecHash
+    spec_hash: SpecHash | None
     features: tuple[str, ...]
     source: Source
     graph: Graph
     parity: tuple[ParityReport, ...]
-    training: Training
+    training: Training | None
     created: UtcTime
 
 

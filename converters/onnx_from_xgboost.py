@@ -1,11 +1,9 @@
 """
-Turn a trained XGBClassifier into ONNX that gives the same probabilities.
+Turn trained XGBoost classifiers into ONNX that gives the same probabilities.
 
-The trees come from onnxmltools. Around them stands a graph of our own: summed
-margin, then 1 / (1 + exp(-margin)) as xgboost computes it. onnxmltools would leave
-that step to the classifier node's LOGISTIC, which is 2 % off for small probabilities
-(onnxruntime issue 26281), is skipped for trees that are single leaves (27533), and
-brings a second output, the label, of rank 1 that Triton cannot batch.
+The trees come from onnxmltools; `converters.graph` puts the rest around them. Read
+here are what onnxmltools does not read: a `missing` other than NaN, and category
+codes that are no whole numbers.
 """
 
 from __future__ import annotations
@@ -15,70 +13,59 @@ import math
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
 from onnxmltools import convert_xgboost
 from onnxmltools.convert.common.data_types import FloatTensorType
 from xgboost import Booster, XGBClassifier
 
+from converters.graph import (
+    ML_DOMAIN,
+    OPSET,
+    Margin,
+    Repairs,
+    tree_attributes,
+    tree_graph,
+)
 from tollgate.errors import ConversionError
-from tollgate.schema import FEATURES, PROBABILITIES
-
-# What onnxruntime 1.19.2 (Triton 24.10) and every later one reads; it would take
-# opset 21, ai.onnx.ml 5 and IR 10, but these operators have not changed since.
-OPSET = 15
-ML_DOMAIN = "ai.onnx.ml"
-ML_OPSET = 1
-IR_VERSION = 8
+from tollgate.schema import FEATURES
 
 OBJECTIVE = "binary:logistic"
+# softmax differs from softprob in what predict() returns, not in what was learnt.
+OBJECTIVES = (OBJECTIVE, "multi:softprob", "multi:softmax")
 
 
-def onnx_from_xgboost(model: XGBClassifier) -> bytes:
+def onnx_from_xgboost(
+    model: XGBClassifier | Booster, *, missing: float | None = None
+) -> bytes:
     """
-    Convert a binary classifier; the same model gives the same bytes.
+    Convert a classifier; the same model gives the same bytes.
+
+    Args:
+        model: The trained classifier, or its trees alone.
+        missing: The number that stands for a missing value; None asks the classifier,
+            and is NaN for trees alone, which do not know it.
 
     Returns:
         A serialized graph: input `features` float32 [N, F], one output
-        `probabilities` float32 [N, 2] with P(class 0), P(class 1).
+        `probabilities` float32 [N, K], K classes, P(class 0) first.
 
     Raises:
         ConversionError: The model is of a kind that would not convert faithfully.
     """
     booster = served_booster(model)
-    trees = _converted_trees(booster)
-    margin = helper.make_node(
-        "TreeEnsembleRegressor",
-        [FEATURES],
-        ["margin"],
-        name="trees",
-        domain=ML_DOMAIN,
-        n_targets=1,
-        base_values=[_base_margin(booster)],
-        **trees,
+    outputs = _outputs(booster)
+    return tree_graph(
+        _converted_trees(booster),
+        name="xgboost",
+        columns=booster.num_features(),
+        margin=Margin(base=_base_margin(booster, outputs=outputs)),
+        repairs=Repairs(
+            missing=missing_value(model) if missing is None else missing,
+            categories=category_columns(booster),
+        ),
     )
-    columns = booster.num_features()
-    graph = helper.make_graph(
-        [margin, *_logistic_nodes()],
-        "xgboost",
-        [helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, ["N", columns])],
-        [helper.make_tensor_value_info(PROBABILITIES, TensorProto.FLOAT, ["N", 2])],
-        [helper.make_tensor("one", TensorProto.FLOAT, [], [1.0])],
-    )
-    converted = helper.make_model(
-        graph,
-        producer_name="tollgate",
-        ir_version=IR_VERSION,
-        opset_imports=[
-            helper.make_opsetid("", OPSET),
-            helper.make_opsetid(ML_DOMAIN, ML_OPSET),
-        ],
-    )
-    onnx.checker.check_model(converted)
-    return bytes(converted.SerializeToString(deterministic=True))
 
 
-def served_booster(model: XGBClassifier) -> Booster:
+def served_booster(model: XGBClassifier | Booster) -> Booster:
     """
     Return the trees that `predict_proba` uses, without column names and types.
 
@@ -89,55 +76,92 @@ def served_booster(model: XGBClassifier) -> Booster:
     Raises:
         ConversionError: The model is of a kind that would not convert faithfully.
     """
-    _refuse_unfaithful(model)
-    whole = model.get_booster()
-    best = getattr(model, "best_iteration", None)
-    rounds = whole.num_boosted_rounds() if best is None else best + 1
-    booster = whole[:rounds]
-    booster.feature_names = None
-    booster.feature_types = None
-    return booster
-
-
-def _refuse_unfaithful(model: object) -> None:
-    """Raise ConversionError with the reason when a model must not be converted."""
-    if not isinstance(model, XGBClassifier):
+    if isinstance(model, XGBClassifier):
+        if not model.__sklearn_is_fitted__():
+            raise ConversionError("the XGBClassifier is not trained; call fit first")
+        whole = model.get_booster()
+        _refuse_unfaithful(whole)
+        if model.n_classes_ < 2:
+            raise ConversionError(
+                f"{model.n_classes_} classes and 1 outputs; "
+                "a decision needs one output with 2 classes or more"
+            )
+    elif isinstance(model, Booster):
+        whole = model
+        _refuse_unfaithful(whole)
+    else:
         raise ConversionError(
             f"cannot convert a {type(model).__name__}; needed is an XGBClassifier"
         )
-    if not model.__sklearn_is_fitted__():
-        raise ConversionError("the XGBClassifier is not trained; call fit first")
-    booster = model.get_booster()
+    best = whole.attr("best_iteration")
+    rounds = whole.num_boosted_rounds() if best is None else int(best) + 1
+    booster = whole[:rounds]
+    booster.feature_names = None
+    booster.feature_types = None
+    categories = category_columns(booster)
+    if categories:
+        # Not stripped: xgboost itself would then refuse to dump the trees.
+        columns = range(booster.num_features())
+        booster.feature_types = ["c" if one in categories else "q" for one in columns]
+    return booster
+
+
+def missing_value(model: XGBClassifier | Booster) -> float:
+    """Return the number that stands for a missing value."""
+    value = getattr(model, "missing", None)
+    return math.nan if value is None else float(value)
+
+
+def category_columns(booster: Booster) -> tuple[int, ...]:
+    """List the columns that some tree splits by category code."""
+    found = {
+        tree["split_indices"][node]
+        for tree in _gbtree(booster)["trees"]
+        for node in tree.get("categories_nodes", ())
+    }
+    return tuple(sorted(found))
+
+
+def _gbtree(booster: Booster) -> dict[str, Any]:
+    """Read the trees and the class of each as xgboost saves them."""
+    learner = json.loads(booster.save_raw("json"))["learner"]
+    found: dict[str, Any] = learner["gradient_booster"]["model"]
+    return found
+
+
+def _refuse_unfaithful(booster: Booster) -> None:
+    """Raise ConversionError with the reason when trees must not be converted."""
     config = json.loads(booster.save_config())["learner"]
     kind = config["gradient_booster"]["name"]
     if kind != "gbtree":
         raise ConversionError(f"booster is {kind!r}; only 'gbtree' is converted")
     objective = config["objective"]["name"]
-    if objective != OBJECTIVE:
+    if objective not in OBJECTIVES:
         raise ConversionError(
-            f"objective is {objective!r}; only {OBJECTIVE!r} is converted"
+            f"objective is {objective!r}; converted are {', '.join(OBJECTIVES)}"
         )
-    outputs = int(config["learner_model_param"]["num_target"])
-    if model.n_classes_ != 2 or outputs != 1:
+    targets = int(config["learner_model_param"]["num_target"])
+    if targets != 1:
         raise ConversionError(
-            f"{model.n_classes_} classes and {outputs} outputs; "
-            "a decision needs one output with 2 classes"
-        )
-    if model.missing is not None and not math.isnan(model.missing):
-        raise ConversionError(
-            f"missing is {model.missing}; train with missing=nan and put NaN there"
-        )
-    types = booster.feature_types or []
-    if "c" in types:
-        raise ConversionError(
-            f"column {types.index('c')} is categorical; only numbers are converted"
+            f"{targets} labels per row; a decision needs one label of 2 classes or more"
         )
     if booster.num_boosted_rounds() == 0:
         raise ConversionError("the model has no trees")
 
 
+def _outputs(booster: Booster) -> int:
+    """Return 1 for two classes, otherwise the number of classes."""
+    config = json.loads(booster.save_config())["learner"]["learner_model_param"]
+    return max(1, int(config["num_class"]))
+
+
 def _converted_trees(booster: Booster) -> dict[str, Any]:
-    """Let onnxmltools write the trees; return them as regressor attributes."""
+    """
+    Let onnxmltools write the trees; return them as regressor attributes.
+
+    Which class a tree is for is xgboost's word: onnxmltools counts trees modulo
+    classes, which is wrong when a round has several trees per class.
+    """
     plain = XGBClassifier()
     plain.load_model(bytearray(booster.save_raw("json")))
     converted = convert_xgboost(
@@ -147,32 +171,19 @@ def _converted_trees(booster: Booster) -> dict[str, Any]:
         target_opset=OPSET,
     )
     (node,) = (n for n in converted.graph.node if n.domain == ML_DOMAIN)
-    found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    trees = {name: found[name] for name in found if name.startswith("nodes_")}
-    trees["target_treeids"] = found["class_treeids"]
-    trees["target_nodeids"] = found["class_nodeids"]
-    trees["target_weights"] = found["class_weights"]
-    trees["target_ids"] = [0] * len(found["class_ids"])
+    trees = tree_attributes(node)
+    of_tree = _gbtree(booster)["tree_info"]
+    trees["target_ids"] = [of_tree[tree] for tree in trees["target_treeids"]]
     return trees
 
 
-def _base_margin(booster: Booster) -> float:
-    """Return the margin every row starts from, in xgboost's own float32 steps."""
+def _base_margin(booster: Booster, *, outputs: int) -> tuple[float, ...]:
+    """Return the margins every row starts from, in xgboost's own float32 steps."""
     learner = json.loads(booster.save_config())["learner"]["learner_model_param"]
-    text = str(learner["base_score"])
-    # "[5E-1]" since xgboost 3.0, "5E-1" before
-    base_score = np.float32(float(text.strip("[]")))
+    # "[5E-1]" or "[1E-1,2E-1]" since xgboost 3, "5E-1" before
+    text = str(learner["base_score"]).strip("[]")
+    scores = [np.float32(float(part)) for part in text.split(",")]
+    if outputs > 1:
+        return tuple(float(one) for one in scores * (outputs // len(scores)))
     one = np.float32(1)
-    return float(-np.log(one / base_score - one))
-
-
-def _logistic_nodes() -> list[onnx.NodeProto]:
-    """Write P(1) = 1 / (1 + exp(-margin)) and P(0) = 1 - P(1)."""
-    return [
-        helper.make_node("Neg", ["margin"], ["negated"]),
-        helper.make_node("Exp", ["negated"], ["odds_against"]),
-        helper.make_node("Add", ["odds_against", "one"], ["whole"]),
-        helper.make_node("Div", ["one", "whole"], ["second"]),
-        helper.make_node("Sub", ["one", "second"], ["first"]),
-        helper.make_node("Concat", ["first", "second"], [PROBABILITIES], axis=1),
-    ]
+    return (float(-np.log(one / scores[0] - one)),)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
-from xgboost import Booster
 
-F32 = npt.NDArray[np.float32]
+from converters.model import F32, Probes
+
+if TYPE_CHECKING:
+    from xgboost import Booster
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
@@ -23,29 +25,31 @@ SPECIAL_VALUES = (
     *(float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1e30, -1e30),
     *(_LARGEST, -_LARGEST, _SMALLEST, -_SMALLEST),
 )
+CATEGORY_BASES = 16  # sample rows that get each category
+_UNSEEN_CODES = (-1.0, -0.5, 0.5, 1.5, 63.0, 64.0, 1e6, 16777216.0)
 SPECIAL_BASES = 4  # sample rows that get each special value in each column
 
 
 class Tree(msgspec.Struct, frozen=True, eq=False):
-    """One tree; node n goes `left` if its feature < threshold; leaves have -1."""
+    """
+    One tree.
+
+    Attributes:
+        left: Where node n goes if its feature < threshold; -1 for a leaf.
+        right: Where it goes otherwise.
+        feature: Column that node n tests.
+        threshold: float32 [nodes].
+        inclusive: The framework writes `<=`; `threshold` is the next float32 above
+            the largest that goes left.
+        codes: Category codes of the nodes that test those instead of a threshold.
+    """
 
     left: list[int]
     right: list[int]
     feature: list[int]
     threshold: F32
-
-
-class Probes(msgspec.Struct, frozen=True, eq=False):
-    """
-    Rows to compare on, and why each is there.
-
-    Args:
-        rows: float32 [N, F].
-        kind: `sample`, `split` or `special`; str [N].
-    """
-
-    rows: F32
-    kind: npt.NDArray[np.str_]
+    inclusive: bool = False
+    codes: dict[int, tuple[int, ...]] = {}
 
 
 def trees_of(booster: Booster) -> list[Tree]:
@@ -58,9 +62,24 @@ def trees_of(booster: Booster) -> list[Tree]:
             right=tree["right_children"],
             feature=tree["split_indices"],
             threshold=np.asarray(tree["split_conditions"], dtype=np.float32),
+            codes=_codes(tree),
         )
         for tree in trees
     ]
+
+
+def _codes(tree: dict[str, list[int]]) -> dict[int, tuple[int, ...]]:
+    """Read which categories each node tests; older files have no such fields."""
+    spans = zip(
+        tree.get("categories_nodes", ()),
+        tree.get("categories_segments", ()),
+        tree.get("categories_sizes", ()),
+        strict=True,
+    )
+    return {
+        node: tuple(tree["categories"][start : start + size])
+        for node, start, size in spans
+    }
 
 
 def probes(samples: F32, trees: list[Tree]) -> Probes:
@@ -71,11 +90,18 @@ def probes(samples: F32, trees: list[Tree]) -> Probes:
         samples: Rows as served, at least one; float32 [N, F].
         trees: The source model's trees.
     """
-    parts = {
-        "sample": samples,
-        "split": split_rows(samples, trees),
-        "special": special_rows(samples),
-    }
+    return assemble(
+        {
+            "sample": samples,
+            "split": split_rows(samples, trees),
+            "category": category_rows(samples, trees),
+            "special": special_rows(samples),
+        }
+    )
+
+
+def assemble(parts: dict[str, F32]) -> Probes:
+    """Join rows of several kinds."""
     return Probes(
         rows=np.ascontiguousarray(np.concatenate(list(parts.values()))),
         kind=np.repeat(list(parts), [len(rows) for rows in parts.values()]),
@@ -99,13 +125,31 @@ def split_rows(samples: F32, trees: list[Tree]) -> F32:
             base = np.clip(bases[number % len(bases)], low, high)
             threshold = tree.threshold[node]
             three = np.repeat(base[None], 3, axis=0)
-            three[:, tree.feature[node]] = (
-                _below(threshold),
-                threshold,
-                np.nextafter(threshold, np.float32(np.inf)),
-            )
+            on = _below(threshold) if tree.inclusive else threshold
+            with np.errstate(over="ignore"):  # above the largest number is infinity
+                above = np.nextafter(on, np.float32(np.inf))
+            three[:, tree.feature[node]] = _below(on), on, above
             made.append(three)
             number += 1
+    return np.concatenate(made) if made else samples[:0]
+
+
+def category_rows(samples: F32, trees: list[Tree]) -> F32:
+    """
+    Put every category that some tree tests, and codes that none does, into samples.
+
+    Unseen are the code after the last, negative ones, and those with a fraction.
+    """
+    seen: dict[int, set[int]] = {}
+    for tree in trees:
+        for node, codes in tree.codes.items():
+            seen.setdefault(tree.feature[node], set()).update(codes)
+    made = []
+    for column, found in sorted(seen.items()):
+        values = [*sorted(found), max(found, default=0) + 1, *_UNSEEN_CODES]
+        rows = np.repeat(samples[:CATEGORY_BASES], len(values), axis=0)
+        rows[:, column] = np.tile(values, len(samples[:CATEGORY_BASES]))
+        made.append(rows)
     return np.concatenate(made) if made else samples[:0]
 
 
@@ -132,6 +176,9 @@ def _paths(tree: Tree, columns: int) -> Iterator[tuple[int, F32, F32]]:
     while stack:
         node, low, high = stack.pop()
         if tree.left[node] < 0:
+            continue
+        if node in tree.codes:  # either way, whatever the other columns hold
+            stack += [(tree.left[node], low, high), (tree.right[node], low, high)]
             continue
         yield node, low, high
         feature, threshold = tree.feature[node], tree.threshold[node]

@@ -18,15 +18,15 @@ from xgboost import XGBClassifier
 from converters.artifact import (
     Artifact,
     Graph,
-    Parameter,
     Source,
     describe_training,
     write_artifact,
 )
+from converters.model import F32, plain_parameters
 from converters.onnx_from_xgboost import OBJECTIVE, onnx_from_xgboost, served_booster
 from converters.parity import ParityReport, compare
 from converters.probes import probes, trees_of
-from converters.runner import F32, onnx_runner
+from converters.runner import onnx_runner
 from converters.served import decision_thresholds, read_served, require_spec
 from converters.training import check_training_rows
 from tollgate.errors import ConversionError, RepositoryError
@@ -103,7 +103,7 @@ def publish(
         versions={**served.versions, model_step: number},
         actor=actor,
         reason=reason,
-        spec_hash=artifact.spec_hash,
+        spec_hash=f"{spec.spec_hash:016x}",
     )
     write_release(repository, release)
     return release
@@ -187,7 +187,7 @@ def _artifact(
             objective=OBJECTIVE,
             classes=tuple(int(one) for one in model.classes_),
             trees=len(trees_of(served_booster(model))),
-            parameters=_parameters(model),
+            parameters=plain_parameters(model.get_params()),
         ),
         graph=Graph(
             converter=f"onnxmltools {onnxmltools.__version__}",
@@ -201,12 +201,3 @@ def _artifact(
         ),
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
-
-
-def _parameters(model: XGBClassifier) -> dict[str, Parameter]:
-    """Return the parameters that were set, as JSON can hold them."""
-    return {
-        name: value if isinstance(value, (str, bool, int, float)) else str(value)
-        for name, value in sorted(model.get_params().items())
-        if value is not None and value == value
-    }

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
 import onnxruntime
 
+from converters.model import F32
 from tollgate.errors import ConversionError
 from tollgate.schema import FEATURES, PROBABILITIES
 
-F32 = npt.NDArray[np.float32]
 Infer = Callable[[F32], F32]
 
 RUNTIME = f"onnxruntime {onnxruntime.__version__}"
@@ -22,7 +20,7 @@ def onnx_runner(model: bytes) -> Infer:
     Load a model on one CPU thread, as the model step's configuration does.
 
     Returns:
-        A function from `features` float32 [N, F] to `probabilities` float32 [N, 2].
+        A function from `features` float32 [N, F] to `probabilities` float32 [N, K].
 
     Raises:
         ConversionError: onnxruntime cannot load it, or its inputs and outputs are

@@ -14,6 +14,7 @@ Every error Tollgate raises on purpose.
     │   │   └── StoreLost             the connection broke before the answer came
     │   └── StoreCorrupt              an entity value does not match its checksum
     ├── ConversionError               a model cannot be converted, and why
+    │   └── ParityError               converted, it does not answer as its source
     └── ClientError                   a call failed
         ├── InvalidRequest            the request is wrong; sending it again is futile
         ├── DeadlineExceeded          no answer in time
@@ -149,6 +150,12 @@ class ConversionError(TollgateError):
     """A trained model cannot be converted; the message says why."""
 
     exit_status = 2
+
+
+class ParityError(ConversionError):
+    """A model was converted and does not answer as its source."""
+
+    exit_status = 1
 
 
 class ClientError(TollgateError):

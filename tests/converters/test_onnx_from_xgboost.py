@@ -205,11 +205,11 @@ def refused(model):
     [
         ({"booster": "dart"}, "booster is 'dart'; only 'gbtree' is converted"),
         ({"booster": "gblinear"}, "booster is 'gblinear'; only 'gbtree' is converted"),
-        ({"objective": "binary:hinge"}, "objective is 'binary:hinge'; only 'binary:l"),
-        ({"objective": "binary:logitraw"}, "objective is 'binary:logitraw'; only"),
-        ({"objective": "reg:logistic"}, "objective is 'reg:logistic'; only"),
-        ({"missing": 0.0}, "missing is 0.0; train with missing=nan"),
-        ({"missing": -999}, "missing is -999; train with missing=nan"),
+        ({"objective": "binary:hinge"}, "objective is 'binary:hinge'; converted are"),
+        ({"objective": "binary:logitraw"}, "objective is 'binary:logitraw'; conv"),
+        ({"objective": "reg:logistic"}, "objective is 'reg:logistic'; converted"),
+        ({"objective": "count:poisson"}, "objective is 'count:poisson'; converted"),
+        ({"objective": "reg:tweedie"}, "objective is 'reg:tweedie'; converted"),
     ],
 )
 def test_settings_that_would_not_convert_faithfully_are_refused(parameters, words):
@@ -218,35 +218,89 @@ def test_settings_that_would_not_convert_faithfully_are_refused(parameters, word
     assert refused(model).startswith(words)
 
 
-def test_other_than_two_classes_are_refused():
-    """Three classes are another objective; one class is no decision."""
-    features, label = training_rows()
-    three = XGBClassifier(n_jobs=1, n_estimators=2).fit(
-        features, np.arange(len(label)) % 3
+@pytest.mark.parametrize("objective", ["multi:softprob", "multi:softmax"])
+@pytest.mark.parametrize("forest", [1, 3])
+def test_three_classes_agree_in_every_column(objective, forest):
+    """Also with several trees per class and round, and after an early stop."""
+    features, label = training_rows(gaps=0.2)
+    classes = (label + 2 * (features[:, 2] > 5)) % 3
+    model = XGBClassifier(
+        n_jobs=1,
+        n_estimators=12,
+        objective=objective,
+        num_class=3,
+        num_parallel_tree=forest,
+        subsample=0.7,
+        early_stopping_rounds=2,
+        random_state=0,
     )
-    assert refused(three).startswith("objective is 'multi:softprob'")
+    half = len(label) // 2
+    model.fit(
+        features[:half],
+        classes[:half],
+        eval_set=[(features[half:], classes[half:])],
+        verbose=False,
+    )
+    report = proof(model, features)
+    report.check()
+    assert report.max_delta < 1e-6
+    trees = trees_of(served_booster(model))
+    assert len(trees) == 3 * forest * (model.best_iteration + 1)
+
+
+def test_one_class_and_several_labels_are_refused():
+    """One class is no decision; two labels per row are another question."""
+    features, label = training_rows()
     one = XGBClassifier(n_jobs=1, n_estimators=2).fit(features, np.zeros(len(label)))
     assert refused(one).startswith("1 classes and 1 outputs; ")
-
-
-def test_several_outputs_are_refused():
-    """Two labels per row share the objective but not the meaning."""
-    features, label = training_rows()
     both = XGBClassifier(n_jobs=1, n_estimators=2).fit(
         features, np.stack([label, label], 1)
     )
-    assert refused(both).startswith("2 classes and 2 outputs; ")
+    assert refused(both).startswith("2 labels per row; ")
 
 
-def test_categorical_columns_are_refused():
-    """Category codes are not numbers; a frozen vocabulary would be needed."""
-    features, label = training_rows()
-    frame = pd.DataFrame(features).astype({2: "int64"}).astype({2: "category"})
-    frame.columns = [f"f{i}" for i in range(6)]
+@pytest.mark.parametrize("missing", [-999, 0.0, -1.5])
+def test_another_missing_value_than_nan_goes_its_way(missing):
+    """`missing=-999` rows agree, and NaN still counts as missing."""
+    features, label = training_rows(gaps=0.3)
+    coded = np.nan_to_num(features, nan=missing)
+    model = XGBClassifier(n_jobs=1, n_estimators=20, missing=missing)
+    model.fit(coded, label)
+    report = proof(model, coded)
+    report.check()
+    infer = onnx_runner(onnx_from_xgboost(model))
+    np.testing.assert_array_equal(infer(coded), infer(features))
+    np.testing.assert_allclose(infer(coded), model.predict_proba(coded), atol=1e-6)
+
+
+def test_trees_alone_are_told_what_is_missing():
+    """A saved Booster does not know `missing`; the caller says it."""
+    features, label = training_rows(gaps=0.3)
+    coded = np.nan_to_num(features, nan=-999)
+    model = XGBClassifier(n_jobs=1, n_estimators=9, missing=-999).fit(coded, label)
+    alone = onnx_from_xgboost(model.get_booster(), missing=-999)
+    assert alone == onnx_from_xgboost(model)
+    assert alone != onnx_from_xgboost(model.get_booster())
+
+
+@pytest.mark.parametrize("max_cat_to_onehot", [1, 100])
+def test_category_splits_agree_on_seen_and_unseen_codes(max_cat_to_onehot):
+    """Sets and single categories; codes unseen, negative, with a fraction, NaN."""
+    features, _ = training_rows(gaps=0.05)
+    features[:, 2] = np.random.default_rng(1).integers(0, 40, len(features))
+    label = np.isin(features[:, 2] % 7, (1, 3, 4)) ^ (features[:, 0] > 0.5)
     model = XGBClassifier(
-        n_jobs=1, n_estimators=2, enable_categorical=True, tree_method="hist"
-    )
-    assert refused(model.fit(frame, label)).startswith("column 2 is categorical")
+        n_jobs=1,
+        n_estimators=15,
+        enable_categorical=True,
+        feature_types=["q", "q", "c", "q", "q", "q"],
+        tree_method="hist",
+        max_cat_to_onehot=max_cat_to_onehot,
+    ).fit(features, label)
+    report = proof(model, features)
+    report.check()
+    assert report.kinds["category"] > 40
+    assert report.max_delta < 1e-6
 
 
 def test_what_is_no_trained_classifier_is_refused():
@@ -255,7 +309,6 @@ def test_what_is_no_trained_classifier_is_refused():
     regressor = XGBRegressor(n_jobs=1, n_estimators=2, objective="binary:logistic")
     regressor.fit(features, label)
     assert refused(regressor).startswith("cannot convert a XGBRegressor; needed is")
-    assert refused(regressor.get_booster()).startswith("cannot convert a Booster;")
     assert (
         refused(XGBClassifier()) == "the XGBClassifier is not trained; call fit first"
     )

@@ -6,9 +6,10 @@ import pytest
 from onnx import helper
 from xgboost import XGBClassifier
 
+from converters.model import Probes
 from converters.onnx_from_xgboost import onnx_from_xgboost, served_booster
 from converters.parity import compare
-from converters.probes import Probes, probes, trees_of
+from converters.probes import probes, trees_of
 from converters.runner import onnx_runner
 from tollgate.errors import ConversionError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tollgate.cli import data, demo, evaluate, publish, score, serve
+from tollgate.cli import convert, data, demo, evaluate, publish, score, serve
 
 app = typer.Typer(
     name="tollgate",
@@ -30,6 +30,8 @@ app.command("simulate", rich_help_panel=_ENGINEERS)(data.simulate)
 app.add_typer(features, name="features", rich_help_panel=_ENGINEERS)
 features.command("build")(data.build)
 features.command("replay")(data.replay)
+app.command("convert", rich_help_panel=_ENGINEERS)(convert.convert)
+app.command("adopt", rich_help_panel=_ENGINEERS)(convert.adopt)
 app.command("evaluate", rich_help_panel=_ENGINEERS)(evaluate.evaluate)
 app.command("publish", rich_help_panel=_ENGINEERS)(publish.publish)
 app.command("up", rich_help_panel=_OPERATORS)(serve.up)

@@ -1,0 +1,109 @@
+"""
+Choose rows where nothing is known of a model but its answers.
+
+What stands behind a scaler or an encoder cannot be read from thresholds. So two
+sample rows that differ in one column are brought together, half by half, until they
+are one float32 apart and the model still answers differently: the model itself shows
+where its splits are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from converters.model import F32, F64
+from converters.probes import Tree
+
+PAIRS = 512
+MADE_ROWS = 512  # when nobody hands in a sample
+_STEPS = 34  # halvings of all float32 numbers until two neighbours are left
+
+
+def boundary_rows(
+    predict: Callable[[F32], F64], samples: F32, *, pairs: int = PAIRS, seed: int = 0
+) -> F32:
+    """
+    Find neighbouring rows that a model answers differently.
+
+    Args:
+        predict: The model.
+        samples: At least one row; float32 [N, F].
+        pairs: How many to look for.
+        seed: Of the choice.
+
+    Returns:
+        float32 [M, F], the two rows of each pair that was found, one after the other.
+    """
+    finite = samples[np.isfinite(samples).all(axis=1)]
+    if not len(finite):
+        return samples[:0]
+    random = np.random.default_rng(seed)
+    rows = finite[random.integers(0, len(finite), pairs)]
+    column = np.arange(pairs) % samples.shape[1]
+    each = np.arange(pairs)
+    first = predict(rows)
+    low = _ordered(rows[each, column])
+    high = _ordered(finite[random.integers(0, len(finite), pairs), column])
+    for _ in range(_STEPS):
+        middle = (low + high) // 2
+        rows[each, column] = _numbers(middle)
+        answer = predict(rows)
+        same = (answer == first).all(axis=1)
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+        # What the model refuses (a category that is none) leads to no split.
+        kept = ~np.isnan(answer).any(axis=1)
+        rows, column, low, high = rows[kept], column[kept], low[kept], high[kept]
+        first, each = first[kept], np.arange(int(kept.sum()))
+        if not len(each):
+            return samples[:0]
+    pair = np.repeat(rows, 2, axis=0)
+    pair[0::2][each, column] = _numbers(low)
+    pair[1::2][each, column] = _numbers(high)
+    return pair
+
+
+def made_rows(trees: list[Tree], *, columns: int, seed: int = 0) -> F32:
+    """
+    Make sample rows where there are none: values between and beyond the thresholds.
+
+    Returns:
+        float32 [MADE_ROWS, F]; small and large numbers in columns without threshold.
+    """
+    random = np.random.default_rng(seed)
+    rows = random.normal(size=(MADE_ROWS, columns)) * 10 ** random.uniform(
+        -1, 3, size=(MADE_ROWS, columns)
+    )
+    for column in range(columns):
+        found = sorted(
+            {
+                float(tree.threshold[node])
+                for tree in trees
+                for node, feature in enumerate(tree.feature)
+                if feature == column and tree.left[node] >= 0
+            }
+        )
+        if not found:
+            continue
+        reach = (found[-1] - found[0]) or max(abs(found[0]), 1.0)
+        ends = [found[0] - 0.1 * reach, *found, found[-1] + 0.1 * reach]
+        at = random.integers(0, len(ends) - 1, MADE_ROWS)
+        share = random.random(MADE_ROWS)
+        lower, upper = np.asarray(ends)[at], np.asarray(ends)[at + 1]
+        rows[:, column] = lower + share * (upper - lower)
+    limit = float(np.finfo(np.float32).max)
+    return np.clip(rows, -limit, limit).astype(np.float32)
+
+
+def _ordered(values: F32) -> npt.NDArray[np.int64]:
+    """Number float32 values in their order, neighbours by neighbouring integers."""
+    bits = values.view(np.int32).astype(np.int64)
+    return np.where(bits >= 0, bits, -(bits & 0x7FFFFFFF))
+
+
+def _numbers(ordered: npt.NDArray[np.int64]) -> F32:
+    bits = np.where(ordered >= 0, ordered, (-ordered) | 0x80000000)
+    found: F32 = bits.astype(np.uint32).view(np.float32)
+    return found

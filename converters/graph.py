@@ -1,0 +1,214 @@
+"""
+Write the graphs that all converters share: inputs put right, trees, probabilities.
+
+Trees give a summed margin; the step to probabilities is our own. A classifier node's
+LOGISTIC is 2 % off for small probabilities (onnxruntime issue 26281) and is skipped
+for trees that are single leaves (27533); its second output, the label, is of rank 1
+and Triton cannot batch it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from tollgate.schema import FEATURES, PROBABILITIES
+
+# What onnxruntime 1.19.2 (Triton 24.10) and every later one reads; it would take
+# opset 21, ai.onnx.ml 5 and IR 10, but these operators have not changed since.
+OPSET = 15
+ML_DOMAIN = "ai.onnx.ml"
+ML_OPSET = 1
+IR_VERSION = 8
+
+_ROWS = "N"
+
+
+class Repairs(msgspec.Struct, frozen=True):
+    """
+    What is done to the features in front of the trees.
+
+    Attributes:
+        missing: This number stands for a missing value; NaN when NaN does.
+        zero_is_missing: Columns in which zero stands for a missing value.
+        categories: Columns of category codes.
+        codes_truncate: Codes lose their fraction toward zero (-0.5 is category 0),
+            as LightGBM reads them; otherwise downward (-0.5 is none), as xgboost.
+    """
+
+    missing: float = float("nan")
+    zero_is_missing: tuple[int, ...] = ()
+    categories: tuple[int, ...] = ()
+    codes_truncate: bool = False
+
+
+class Margin(msgspec.Struct, frozen=True):
+    """
+    How probabilities follow from the sums of the trees.
+
+    Attributes:
+        base: What the sums start from: one number, or one per class of three or more.
+        factor: What they are multiplied with before the last step.
+    """
+
+    base: tuple[float, ...]
+    factor: float = 1.0
+
+
+def tree_graph(
+    trees: dict[str, Any],
+    *,
+    name: str,
+    columns: int,
+    margin: Margin,
+    repairs: Repairs = Repairs(),  # noqa: B008  (frozen)
+) -> bytes:
+    """
+    Put repairs, trees and the step to probabilities into one model.
+
+    Args:
+        trees: Attributes of a TreeEnsembleRegressor: nodes_* and target_*.
+        name: Of the graph.
+        columns: F.
+        margin: From sums to probabilities.
+        repairs: In front of the trees.
+
+    Returns:
+        A serialized graph: `features` float32 [N, F] to `probabilities`
+        float32 [N, K]; the same arguments give the same bytes.
+    """
+    outputs = len(margin.base)
+    before, given, constants = _repair_nodes(repairs, columns=columns)
+    node = helper.make_node(
+        "TreeEnsembleRegressor",
+        [given],
+        ["margin"],
+        name="trees",
+        domain=ML_DOMAIN,
+        n_targets=outputs,
+        base_values=list(margin.base),
+        **trees,
+    )
+    last = "margin"
+    scale = []
+    if margin.factor != 1.0:
+        constants.append(_constant("factor", np.float32(margin.factor)))
+        scale = [helper.make_node("Mul", ["margin", "factor"], ["scaled"])]
+        last = "scaled"
+    if outputs == 1:
+        constants.append(_constant("one", np.float32(1)))
+        after = _logistic_nodes(last)
+    else:
+        after = [helper.make_node("Softmax", [last], [PROBABILITIES], axis=1)]
+    return finish(
+        [*before, node, *scale, *after],
+        name=name,
+        columns=columns,
+        classes=max(2, outputs),
+        constants=constants,
+    )
+
+
+def finish(
+    nodes: Sequence[onnx.NodeProto],
+    *,
+    name: str,
+    columns: int,
+    classes: int,
+    constants: Sequence[onnx.TensorProto],
+) -> bytes:
+    """Make a checked, serialized model of nodes between the two named tensors."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        name,
+        [value(FEATURES, TensorProto.FLOAT, [_ROWS, columns])],
+        [value(PROBABILITIES, TensorProto.FLOAT, [_ROWS, classes])],
+        constants,
+    )
+    model = helper.make_model(
+        graph,
+        producer_name="tollgate",
+        ir_version=IR_VERSION,
+        opset_imports=[
+            helper.make_opsetid("", OPSET),
+            helper.make_opsetid(ML_DOMAIN, ML_OPSET),
+        ],
+    )
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def tree_attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """Read a converted classifier or regressor node as a regressor's attributes."""
+    found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    trees = {name: found[name] for name in found if name.startswith("nodes_")}
+    side = "class" if "class_ids" in found else "target"
+    for part in ("treeids", "nodeids", "weights", "ids"):
+        trees[f"target_{part}"] = found[f"{side}_{part}"]
+    return trees
+
+
+def _constant(name: str, value: Any) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.asarray(value), name)
+
+
+def _repair_nodes(
+    repairs: Repairs, *, columns: int
+) -> tuple[list[onnx.NodeProto], str, list[onnx.TensorProto]]:
+    """Write the nodes that put features right; their output and their constants."""
+    nodes: list[onnx.NodeProto] = []
+    constants = []
+    last = FEATURES
+
+    def mask(name: str, chosen: tuple[int, ...]) -> str:
+        flags = np.zeros(columns, dtype=bool)
+        flags[list(chosen)] = True
+        constants.append(_constant(name, flags))
+        return name
+
+    def add(kind: str, inputs: list[str], output: str) -> str:
+        nodes.append(helper.make_node(kind, inputs, [output]))
+        return output
+
+    if repairs.missing == repairs.missing or repairs.zero_is_missing:
+        constants.append(_constant("nan", np.float32(np.nan)))
+    if repairs.missing == repairs.missing:
+        constants.append(_constant("missing", np.float32(repairs.missing)))
+        add("Equal", [last, "missing"], "is_missing")
+        last = add("Where", ["is_missing", "nan", last], "given")
+    if repairs.zero_is_missing:
+        # What LightGBM takes for zero: |x| <= 1e-35.
+        constants.append(_constant("zero", np.float32(1e-35)))
+        add("Abs", [last], "size")
+        add("LessOrEqual", ["size", "zero"], "is_zero")
+        of_columns = mask("zero_is_missing", repairs.zero_is_missing)
+        add("And", ["is_zero", of_columns], "is_gap")
+        last = add("Where", ["is_gap", "nan", last], "nonzero")
+    if repairs.categories:
+        of_columns = mask("is_category", repairs.categories)
+        code = add("Floor", [last], "floored")
+        if repairs.codes_truncate:
+            constants.append(_constant("origin", np.float32(0)))
+            add("Ceil", [last], "raised")
+            add("Less", [last, "origin"], "is_negative")
+            code = add("Where", ["is_negative", "raised", code], "truncated")
+        last = add("Where", [of_columns, code, last], "coded")
+    return nodes, last, constants
+
+
+def _logistic_nodes(margin: str) -> list[onnx.NodeProto]:
+    """Write P(1) = 1 / (1 + exp(-margin)) and P(0) = 1 - P(1)."""
+    return [
+        helper.make_node("Neg", [margin], ["negated"]),
+        helper.make_node("Exp", ["negated"], ["odds_against"]),
+        helper.make_node("Add", ["odds_against", "one"], ["whole"]),
+        helper.make_node("Div", ["one", "whole"], ["second"]),
+        helper.make_node("Sub", ["one", "second"], ["first"]),
+        helper.make_node("Concat", ["first", "second"], [PROBABILITIES], axis=1),
+    ]

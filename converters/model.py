@@ -1,0 +1,81 @@
+"""What every source of a model can do, whatever framework trained it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+
+Parameter = str | int | float | bool
+
+
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    What is known of a trained model.
+
+    Attributes:
+        framework: Library that trained it.
+        version: Of the library that reads it.
+        objective: What it was trained for.
+        classes: Class labels, in the order of the probabilities.
+        columns: Number of features.
+        names: Of the features, where the model knows them.
+        trees: Trees that count, after early stopping; 0 for other models.
+        parameters: Those that were set.
+        converter: Library that writes the graph, with its version.
+    """
+
+    framework: str
+    version: str
+    objective: str
+    classes: tuple[int | str, ...]
+    columns: int
+    names: tuple[str, ...] | None
+    trees: int
+    parameters: dict[str, Parameter]
+    converter: str
+
+
+class Probes(msgspec.Struct, frozen=True, eq=False):
+    """
+    Rows to compare on, and why each is there.
+
+    Args:
+        rows: float32 [N, F].
+        kind: `sample`, `split`, `boundary`, `category` or `special`; str [N].
+    """
+
+    rows: F32
+    kind: npt.NDArray[np.str_]
+
+
+class TrainedModel(Protocol):
+    """A trained classifier that can be asked and converted."""
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of it."""
+
+    def predict(self, rows: F32) -> F64:
+        """Return the probabilities of float32 [N, F] as float64 [N, K]; NaN when the
+        framework refuses a row."""
+
+    def convert(self) -> bytes:
+        """Return an ONNX model from `features` [N, F] to `probabilities` [N, K]."""
+
+    def probes(self, samples: F32 | None) -> Probes:
+        """Return sample rows (made when None), rows around every split, extremes."""
+
+
+def plain_parameters(found: dict[str, object]) -> dict[str, Parameter]:
+    """Return the parameters that were set, as JSON can hold them."""
+    return {
+        name: value if isinstance(value, (str, bool, int, float)) else str(value)
+        for name, value in sorted(found.items())
+        if value is not None and value == value
+    }

@@ -1,0 +1,213 @@
+"""
+Turn trained LightGBM classifiers into ONNX that gives the same probabilities.
+
+LightGBM compares float64 thresholds, and knows three ways of missing; a tree in ONNX
+has float32 thresholds and one way. So the model's own text is put into words that
+ONNX has, before onnxmltools writes the trees: every threshold is rounded down to
+float32, which no float32 row can tell apart, and every split says where NaN goes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from lightgbm import Booster
+from onnxmltools import convert_lightgbm
+from onnxmltools.convert.common.data_types import FloatTensorType
+
+from converters.graph import (
+    ML_DOMAIN,
+    OPSET,
+    Margin,
+    Repairs,
+    tree_attributes,
+    tree_graph,
+)
+from tollgate.errors import ConversionError
+from tollgate.schema import FEATURES
+
+# Bits of decision_type in the model's text (LightGBM's include/LightGBM/tree.h).
+CATEGORY = 1
+_DEFAULT_LEFT = 2
+_NO_MISSING, _ZERO_MISSING, _NAN_MISSING = 0, 1, 2
+_TREE = re.compile(r"^Tree=\d+$", re.MULTILINE)
+
+
+def onnx_from_lightgbm(booster: Booster) -> bytes:
+    """
+    Convert a binary or multi-class model; the same model gives the same bytes.
+
+    Returns:
+        A serialized graph: input `features` float32 [N, F], one output
+        `probabilities` float32 [N, K], K classes, P(class 0) first.
+
+    Raises:
+        ConversionError: The model is of a kind that would not convert faithfully.
+    """
+    text = served_text(booster)
+    sigmoid = refuse_unfaithful(text)
+    columns = int(header(text, "max_feature_idx")) + 1
+    outputs = int(header(text, "num_class"))
+    rounds = len(tree_texts(text)) // int(header(text, "num_tree_per_iteration"))
+    averaged = re.search(r"^average_output$", text, re.MULTILINE) is not None
+    plain, zero_is_missing = _plain_text(text)
+    trees = _converted_trees(plain, columns=columns)
+    return tree_graph(
+        trees,
+        name="lightgbm",
+        columns=columns,
+        margin=Margin(
+            base=(0.0,) * outputs, factor=sigmoid / rounds if averaged else sigmoid
+        ),
+        repairs=Repairs(
+            zero_is_missing=zero_is_missing,
+            categories=category_columns(text),
+            codes_truncate=True,
+        ),
+    )
+
+
+def served_text(booster: Booster) -> str:
+    """Return the model's text: the trees that `predict` uses, early stop included."""
+    return str(booster.model_to_string())
+
+
+def refuse_unfaithful(text: str) -> float:
+    """
+    Return the sigmoid's factor of a model that can be converted.
+
+    Raises:
+        ConversionError: It is of a kind that would not convert faithfully.
+    """
+    objective = header(text, "objective", default="none given")
+    kind, _, settings = objective.partition(" ")
+    if kind not in ("binary", "multiclass"):
+        raise ConversionError(
+            f"objective is {kind!r}; converted are 'binary' and 'multiclass'"
+        )
+    if re.search(r"^is_linear=1$", text, re.MULTILINE):
+        raise ConversionError(
+            "linear_tree: leaves are linear models, which a tree in ONNX cannot hold; "
+            "train with linear_tree=False"
+        )
+    if not _TREE.search(text):
+        raise ConversionError("the model has no trees")
+    found = re.search(r"sigmoid:([-\d.eE+]+)", settings)
+    return float(found[1]) if found and kind == "binary" else 1.0
+
+
+def category_columns(text: str) -> tuple[int, ...]:
+    """List the columns that some tree splits by category code."""
+    found = {
+        int(feature)
+        for tree in tree_texts(text)
+        for feature, way in zip(
+            values(tree, "split_feature"), values(tree, "decision_type"), strict=True
+        )
+        if int(way) & CATEGORY
+    }
+    return tuple(sorted(found))
+
+
+def header(text: str, name: str, *, default: str = "0") -> str:
+    found = re.search(rf"^{name}=(.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else default
+
+
+def tree_texts(text: str) -> list[str]:
+    """Return the part of each tree."""
+    body = text.partition("\nend of trees")[0]
+    return _TREE.split(body)[1:]
+
+
+def values(tree: str, name: str) -> list[str]:
+    found = re.search(rf"^{name}=(.*)$", tree, re.MULTILINE)
+    return found[1].split() if found else []
+
+
+def _plain_text(text: str) -> tuple[str, tuple[int, ...]]:
+    """
+    Say the same with thresholds in float32 and NaN as the only missing value.
+
+    Returns:
+        The text, and the columns in which zero has to become NaN in front of it.
+
+    Raises:
+        ConversionError: Zero is missing in one split of a column and not in another.
+    """
+    ways: dict[int, set[bool]] = {}
+    parts = re.split(r"(?m)^(?=Tree=\d+$|end of trees)", text)
+    # Bytes of each tree: wrong from now on, and not needed.
+    parts[0] = re.sub(r"(?m)^tree_sizes=.*\n", "", parts[0])
+    for number, part in enumerate(parts):
+        if not part.startswith("Tree="):
+            continue
+        thresholds, decisions = [], []
+        for feature, threshold, way in _splits(part):
+            if way & CATEGORY:
+                thresholds.append(f"{threshold:.17g}")
+                decisions.append(way)
+                continue
+            missing = way >> 2
+            ways.setdefault(feature, set()).add(missing == _ZERO_MISSING)
+            left = bool(way & _DEFAULT_LEFT)
+            if missing == _NO_MISSING:
+                left = threshold >= 0  # NaN is read as 0
+            thresholds.append(f"{_beside_zero(round_down(threshold)):.17g}")
+            decisions.append((_NAN_MISSING << 2) | (_DEFAULT_LEFT if left else 0))
+        line = " ".join(thresholds)
+        part = re.sub(r"(?m)^threshold=.*$", f"threshold={line}", part)
+        line = " ".join(map(str, decisions))
+        parts[number] = re.sub(r"(?m)^decision_type=.*$", f"decision_type={line}", part)
+    for feature, kinds in sorted(ways.items()):
+        if len(kinds) > 1:
+            raise ConversionError(
+                f"column {feature}: zero_as_missing holds for some splits only, "
+                "which one input cannot express"
+            )
+    zero = tuple(sorted(feature for feature, kinds in ways.items() if True in kinds))
+    return "".join(parts), zero
+
+
+def _splits(tree: str) -> Iterator[tuple[int, float, int]]:
+    """Yield feature, threshold and decision type of every split."""
+    for feature, threshold, way in zip(
+        values(tree, "split_feature"),
+        values(tree, "threshold"),
+        values(tree, "decision_type"),
+        strict=True,
+    ):
+        yield int(feature), float(threshold), int(way)
+
+
+def round_down(threshold: float) -> float:
+    """Return the largest float32 that is not above: `x <= t` for every float32 x."""
+    with np.errstate(over="ignore"):  # LightGBM writes 1e300 for infinity
+        nearest = np.float32(threshold)
+        if float(nearest) > threshold:
+            nearest = np.nextafter(nearest, np.float32(-np.inf))
+    return float(nearest)
+
+
+def _beside_zero(threshold: float) -> float:
+    """Move a threshold out of the numbers that LightGBM reads as 0: |x| <= 1e-35."""
+    zero = np.float32(1e-35)
+    if not -zero <= threshold < zero:
+        return threshold
+    return float(zero if threshold >= 0 else np.nextafter(-zero, np.float32(-np.inf)))
+
+
+def _converted_trees(text: str, *, columns: int) -> dict[str, Any]:
+    """Let onnxmltools write the trees; return them as regressor attributes."""
+    converted = convert_lightgbm(
+        Booster(model_str=text),
+        name="lightgbm",
+        initial_types=[(FEATURES, FloatTensorType([None, columns]))],
+        target_opset=OPSET,
+        zipmap=False,
+    )
+    (node,) = (n for n in converted.graph.node if n.domain == ML_DOMAIN)
+    return tree_attributes(node)

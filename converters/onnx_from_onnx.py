@@ -1,0 +1,198 @@
+"""Adopt a foreign ONNX classifier: check it, and give it the names the server reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+from converters.graph import ML_DOMAIN
+from converters.onnx_from_sklearn import prune, set_shape
+from tollgate.errors import ConversionError, InputError
+from tollgate.schema import FEATURES, PROBABILITIES
+
+# What onnxruntime 1.19.2 (Triton 24.10) reads.
+NEWEST = {"": 21, ML_DOMAIN: 5}
+NEWEST_IR = 10
+LARGEST_EXTERNAL_BYTES = 1 << 30
+
+
+def read_onnx(path: Path) -> onnx.ModelProto:
+    """
+    Read a model with its external data.
+
+    Raises:
+        InputError: It is no model, or keeps data outside its folder or too much.
+    """
+    try:
+        model = onnx.load_from_string(path.read_bytes())
+    except DecodeError as error:
+        raise InputError(path, "is no ONNX model, or is cut off") from error
+    if not model.graph.node:
+        raise InputError(path, "is an ONNX model without nodes, or is cut off")
+    folder = path.resolve().parent
+    wanted = 0
+    for tensor in _tensors(model.graph):
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        entry = {one.key: one.value for one in tensor.external_data}
+        location = entry.get("location", "")
+        target = (folder / location).resolve()
+        if not location or not target.is_relative_to(folder):
+            raise InputError(
+                path, f"keeps {tensor.name!r} in {location!r}, outside its folder"
+            )
+        if not target.is_file():
+            raise InputError(path, f"keeps {tensor.name!r} in {location!r}: missing")
+        wanted += _external_bytes(path, entry, available=target.stat().st_size)
+    if wanted > LARGEST_EXTERNAL_BYTES:
+        raise InputError(
+            path,
+            f"has {wanted:,} bytes of external data; at most "
+            f"{LARGEST_EXTERNAL_BYTES:,} are read",
+        )
+    if wanted:
+        onnx.load_external_data_for_model(model, str(folder))
+    return model
+
+
+def _external_bytes(path: Path, entry: dict[str, str], *, available: int) -> int:
+    try:
+        offset, length = int(entry.get("offset", 0)), int(entry.get("length", -1))
+    except ValueError as error:
+        raise InputError(path, f"external data is {entry}") from error
+    length = available - offset if length < 0 else length
+    if offset < 0 or length > LARGEST_EXTERNAL_BYTES or offset + length > available:
+        raise InputError(
+            path,
+            f"external data {entry.get('location')!r}: {length:,} bytes from "
+            f"{offset:,} on, of {available:,}; at most {LARGEST_EXTERNAL_BYTES:,}",
+        )
+    return length
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[Any]:
+    """Yield every constant of a graph, those inside nodes included."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for one in node.attribute:
+            yield from (one.t, *one.tensors)
+            for inner in (*one.graphs, one.g):
+                yield from _tensors(inner)
+
+
+def adopted(model: onnx.ModelProto, *, columns: int | None = None) -> bytes:
+    """
+    Normalise a classifier: one input, one output, no label, no ZipMap.
+
+    Args:
+        model: As read.
+        columns: Number of features, where the file does not say.
+
+    Raises:
+        ConversionError: It is not a classifier over float32 rows, or too new.
+    """
+    _refuse_too_new(model)
+    graph = model.graph
+    constants = {one.name for one in graph.initializer}
+    inputs = [one for one in graph.input if one.name not in constants]
+    if len(inputs) != 1:
+        raise ConversionError(
+            f"has {len(inputs)} inputs, {[one.name for one in inputs][:4]}; needed is "
+            "one float32 tensor of all features"
+        )
+    tensor = inputs[0].type.tensor_type
+    if tensor.elem_type != TensorProto.FLOAT:
+        kind = TensorProto.DataType.Name(tensor.elem_type)
+        raise ConversionError(f"input {inputs[0].name!r} is {kind}; must be FLOAT")
+    dims = tensor.shape.dim
+    found = dims[1].dim_value if len(dims) == 2 else 0
+    if not (found or columns):
+        raise ConversionError(
+            f"does not say how many features {inputs[0].name!r} has; give a sample"
+        )
+    answer = _probability_output(graph)
+    _rename(graph, {inputs[0].name: FEATURES, answer: PROBABILITIES})
+    set_shape(tensor, columns=found or columns)
+    del graph.output[:]
+    graph.output.append(
+        onnx.helper.make_tensor_value_info(PROBABILITIES, TensorProto.FLOAT, ["N", 2])
+    )
+    del graph.output[0].type.tensor_type.shape.dim[1:]
+    graph.output[0].type.tensor_type.shape.dim.add()
+    del graph.value_info[:]
+    prune(graph)
+    if not any(one.domain == "" for one in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid("", 15))
+    model.ir_version = min(model.ir_version, NEWEST_IR)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def with_classes(model: bytes, *, classes: int) -> bytes:
+    """Write the number of classes into the output's shape, and check the graph."""
+    found = onnx.load_from_string(model)
+    set_shape(found.graph.output[0].type.tensor_type, columns=classes)
+    try:
+        onnx.checker.check_model(found)
+    except onnx.checker.ValidationError as error:
+        said = str(error).splitlines()[0]
+        raise ConversionError(f"the graph is not valid: {said}") from error
+    return bytes(found.SerializeToString(deterministic=True))
+
+
+def _refuse_too_new(model: onnx.ModelProto) -> None:
+    for one in model.opset_import:
+        domain = "" if one.domain == "ai.onnx" else one.domain
+        if domain not in NEWEST:
+            raise ConversionError(
+                f"uses operators of {one.domain!r}, which the server does not have"
+            )
+        if one.version > NEWEST[domain]:
+            raise ConversionError(
+                f"has opset {one.version} of {domain or 'ai.onnx'}; onnxruntime "
+                f"1.19.2 reads {NEWEST[domain]}: export it again for that"
+            )
+
+
+def _probability_output(graph: onnx.GraphProto) -> str:
+    """Find the output with a probability per class, in front of a ZipMap if any."""
+    zipped = {
+        node.output[0]: node.input[0] for node in graph.node if node.op_type == "ZipMap"
+    }
+    found = [
+        zipped.get(one.name, one.name)
+        for one in graph.output
+        if one.name in zipped
+        or (
+            one.type.tensor_type.elem_type == TensorProto.FLOAT
+            and len(one.type.tensor_type.shape.dim) in (0, 2)
+        )
+    ]
+    if len(found) != 1:
+        raise ConversionError(
+            f"has outputs {[one.name for one in graph.output]}; needed is exactly one "
+            "FLOAT output with a probability per class"
+        )
+    return str(found[0])
+
+
+def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+    taken = {name for node in graph.node for name in (*node.input, *node.output)}
+    spare = {
+        name: f"{name}_before"
+        for name in names.values()
+        if name in taken and name not in names
+    }
+    renamed = {**spare, **names}
+    for node in graph.node:
+        for side in (node.input, node.output):
+            for at, name in enumerate(side):
+                side[at] = renamed.get(name, name)
+    for one in (*graph.input, *graph.initializer):
+        one.name = renamed.get(one.name, one.name)

@@ -1,0 +1,183 @@
+"""
+Turn trained scikit-learn classifiers and pipelines into ONNX.
+
+skl2onnx converts; `converters.sklearn_operators` replaces steps that it rounds
+differently, `converters.sklearn_trees` puts right what it leaves out of trees.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+from skl2onnx import convert_sklearn
+from skl2onnx.common.data_types import FloatTensorType
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import Pipeline
+
+from converters.graph import IR_VERSION, ML_DOMAIN, ML_OPSET, OPSET
+from converters.sklearn_operators import CONVERTERS, SHAPES
+from converters.sklearn_trees import repair, round_histograms
+from tollgate.errors import ConversionError
+from tollgate.schema import FEATURES, PROBABILITIES
+
+
+def onnx_from_sklearn(estimator: Any) -> bytes:
+    """
+    Convert a fitted classifier, or a pipeline that ends in one.
+
+    Returns:
+        A serialized graph: input `features` float32 [N, F], one output
+        `probabilities` float32 [N, K], K classes, P(class 0) first.
+
+    Raises:
+        ConversionError: It is no fitted classifier with probabilities, or has a step
+            that is not converted.
+    """
+    refuse_unfaithful(estimator)
+    numbered = by_position(estimator)
+    round_histograms(numbered)
+    converted = _converted(numbered)
+    repair(converted, numbered)
+    return _finished(converted, classes=len(estimator.classes_))
+
+
+def _converted(estimator: Any) -> onnx.ModelProto:
+    columns = int(estimator.n_features_in_)
+    try:
+        with warnings.catch_warnings():
+            # It hands numpy flags to protobuf, which numpy will refuse one day.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found: onnx.ModelProto = convert_sklearn(
+                estimator,
+                name="scikit-learn",
+                initial_types=[(FEATURES, FloatTensorType([None, columns]))],
+                options={"zipmap": False},
+                target_opset={"": OPSET, ML_DOMAIN: ML_OPSET},
+                custom_conversion_functions=CONVERTERS,
+                custom_shape_calculators=SHAPES,
+            )
+            return found
+    except ConversionError:
+        raise
+    except Exception as error:
+        # skl2onnx raises whatever a step runs into; its first line says what.
+        said = str(error).strip().splitlines() or [repr(error)]
+        raise ConversionError(
+            f"skl2onnx cannot convert {_names(estimator)}: {said[0]}"
+        ) from error
+
+
+def refuse_unfaithful(estimator: Any) -> None:
+    """Raise ConversionError with the reason when a model must not be converted."""
+    name = type(estimator).__name__
+    if not hasattr(estimator, "predict_proba"):
+        raise ConversionError(
+            f"a {name} gives no probabilities; needed is a classifier with "
+            "predict_proba"
+        )
+    if not hasattr(estimator, "classes_") or not hasattr(estimator, "n_features_in_"):
+        raise ConversionError(f"the {name} is not trained; call fit first")
+    if isinstance(estimator.classes_, list):
+        raise ConversionError(
+            f"{len(estimator.classes_)} labels per row; a decision needs one label"
+        )
+    if len(estimator.classes_) < 2:
+        raise ConversionError(f"{len(estimator.classes_)} class; a decision needs two")
+
+
+def by_position(estimator: Any) -> Any:
+    """Return a copy whose first step finds columns by position, not by name."""
+    copied = copy.deepcopy(estimator)
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None:
+        return copied
+    first = copied
+    while isinstance(first, Pipeline):
+        first = first.steps[0][1]
+    if isinstance(first, ColumnTransformer):
+        place = {name: at for at, name in enumerate(names)}
+        first.transformers_ = [
+            (name, step, [place.get(one, one) for one in _listed(columns)])
+            for name, step, columns in first.transformers_
+        ]
+    return copied
+
+
+def _listed(columns: Any) -> list[Any]:
+    if isinstance(columns, (str, int)):
+        return [columns]
+    if isinstance(columns, slice):
+        return list(range(columns.start or 0, columns.stop, columns.step or 1))
+    found = np.asarray(columns)
+    return list((np.flatnonzero(found) if found.dtype == bool else found).tolist())
+
+
+def _names(estimator: Any) -> str:
+    if isinstance(estimator, Pipeline):
+        return " → ".join(type(step).__name__ for _, step in estimator.steps)
+    return type(estimator).__name__
+
+
+def _finished(model: onnx.ModelProto, *, classes: int) -> bytes:
+    """Drop the label, free the batch dimension, name what the server reads."""
+    graph = model.graph
+    kept = [one for one in graph.output if one.name == PROBABILITIES]
+    if len(kept) != 1:
+        raise ConversionError(
+            f"the graph's outputs are {[one.name for one in graph.output]}; "
+            f"{PROBABILITIES} is not among them"
+        )
+    del graph.output[:]
+    graph.output.extend(kept)
+    prune(graph)
+    tensor = graph.output[0].type.tensor_type
+    tensor.elem_type = TensorProto.FLOAT
+    set_shape(tensor, columns=classes)
+    set_shape(graph.input[0].type.tensor_type, columns=None)
+    model.ir_version = min(model.ir_version, IR_VERSION)
+    model.producer_name, model.producer_version = "tollgate", ""
+    model.doc_string = graph.doc_string = ""
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        raise ConversionError(f"the graph is not valid: {error}") from error
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def set_shape(tensor: Any, *, columns: int | None) -> None:
+    """Make a tensor [N, columns]; None keeps the columns it has."""
+    if columns is None:
+        columns = tensor.shape.dim[1].dim_value
+    del tensor.shape.dim[:]
+    tensor.shape.dim.add().dim_param = "N"
+    tensor.shape.dim.add().dim_value = columns
+
+
+def prune(graph: onnx.GraphProto) -> None:
+    """Remove the nodes and constants that no output needs."""
+    needed = {one.name for one in graph.output}
+    nodes = []
+    for node in reversed(graph.node):
+        if needed & set(node.output):
+            nodes.append(node)
+            needed |= set(node.input) | _outer_names(node)
+    constants = [one for one in graph.initializer if one.name in needed]
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(reversed(nodes))
+    graph.initializer.extend(constants)
+
+
+def _outer_names(node: onnx.NodeProto) -> set[str]:
+    """Name what the graphs inside a node (If, Loop) read."""
+    return {
+        name
+        for attribute in node.attribute
+        for graph in (*attribute.graphs, attribute.g)
+        for inner in graph.node
+        for name in (*inner.input, *_outer_names(inner))
+    }

@@ -1,0 +1,1 @@
+"""Where trained models come from: objects in memory and files of each framework."""

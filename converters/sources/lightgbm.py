@@ -1,0 +1,166 @@
+"""A trained LightGBM classifier as a source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxmltools
+
+from converters.boundaries import made_rows
+from converters.model import F32, F64, Facts, Probes, plain_parameters
+from converters.probes import Tree, probes
+from tollgate.errors import ConversionError, SetupError
+
+try:
+    import lightgbm
+except OSError as error:  # the library itself says which system library it lacks
+    raise SetupError(
+        f"lightgbm cannot start: {error}",
+        remedy="it needs OpenMP's runtime (Debian, Ubuntu: apt-get install libgomp1)",
+    ) from error
+
+from converters.onnx_from_lightgbm import (
+    CATEGORY,
+    header,
+    onnx_from_lightgbm,
+    refuse_unfaithful,
+    round_down,
+    served_text,
+    tree_texts,
+    values,
+)
+
+
+class LightGbmModel:
+    """
+    A trained model in memory.
+
+    Args:
+        model: Its Booster, or the classifier that holds it.
+
+    Raises:
+        ConversionError: It is of a kind that would not convert faithfully.
+    """
+
+    def __init__(self, model: lightgbm.Booster | lightgbm.LGBMClassifier) -> None:
+        self._labels: tuple[Any, ...] | None = None
+        self._parameters: dict[str, object] = {}
+        if isinstance(model, lightgbm.LGBMClassifier):
+            if not model.__sklearn_is_fitted__():
+                raise ConversionError(
+                    "the LGBMClassifier is not trained; call fit first"
+                )
+            self._labels = tuple(np.asarray(model.classes_).tolist())
+            self._parameters = model.get_params()
+            model = model.booster_
+        elif not isinstance(model, lightgbm.Booster):
+            raise ConversionError(
+                f"cannot convert a {type(model).__name__}; needed is a classifier"
+            )
+        self._booster = model
+        self._text = served_text(model)
+        refuse_unfaithful(self._text)
+        self._trees = [_tree(part) for part in tree_texts(self._text)]
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of it."""
+        classes = max(2, int(header(self._text, "num_class")))
+        return Facts(
+            framework="lightgbm",
+            version=lightgbm.__version__,
+            objective=header(self._text, "objective").partition(" ")[0],
+            classes=self._labels or tuple(range(classes)),
+            columns=self._booster.num_feature(),
+            names=_names(self._booster),
+            trees=len(self._trees),
+            parameters=plain_parameters(self._parameters),
+            converter=f"onnxmltools {onnxmltools.__version__}",
+        )
+
+    def predict(self, rows: F32) -> F64:
+        """Return the probabilities of float32 [N, F] as float64 [N, K]."""
+        found = np.asarray(self._booster.predict(rows, num_threads=1))
+        return found if found.ndim == 2 else np.stack([1 - found, found], axis=1)
+
+    def convert(self) -> bytes:
+        """Return it as ONNX."""
+        return onnx_from_lightgbm(self._booster)
+
+    def probes(self, samples: F32 | None) -> Probes:
+        """Return sample rows (made when None), rows around every split, extremes."""
+        if samples is None:
+            samples = made_rows(self._trees, columns=self._booster.num_feature())
+        return probes(samples, self._trees)
+
+
+def read_lightgbm(path: Path) -> LightGbmModel:
+    """
+    Read a model's text.
+
+    Raises:
+        ConversionError: It cannot be read, or not converted.
+    """
+    text = path.read_text(encoding="utf-8", errors="replace")
+    # Since version 3 "end of trees" stands behind them, the importances in any.
+    if not re.search(r"^(end of trees|feature.importances:)", text, re.MULTILINE):
+        raise ConversionError("is cut off: nothing stands behind the trees")
+    refuse_unfaithful(text)
+    try:
+        booster = lightgbm.Booster(model_str=text)
+    except lightgbm.basic.LightGBMError as error:
+        raise ConversionError(f"lightgbm cannot read it: {error}") from error
+    return LightGbmModel(booster)
+
+
+def _names(booster: lightgbm.Booster) -> tuple[str, ...] | None:
+    """Return the feature names, unless they only number the columns."""
+    names = tuple(booster.feature_name())
+    numbered = tuple(f"Column_{number}" for number in range(len(names)))
+    return None if names == numbered else names
+
+
+def _tree(text: str) -> Tree:
+    """Read one tree; leaves come after the splits."""
+    features = [int(one) for one in values(text, "split_feature")]
+    ways = [int(one) for one in values(text, "decision_type")]
+    splits, leaves = len(features), int(header(text, "num_leaves"))
+    raw = [float(one) for one in values(text, "threshold")]
+    threshold = np.zeros(splits + leaves, dtype=np.float32)
+    codes: dict[int, tuple[int, ...]] = {}
+    for node, way in enumerate(ways):
+        if way & CATEGORY:
+            codes[node] = _codes(text, int(raw[node]))
+        else:
+            on = np.float32(round_down(raw[node]))
+            with np.errstate(over="ignore"):  # above the largest number is infinity
+                threshold[node] = np.nextafter(on, np.float32(np.inf))
+
+    def children(name: str) -> list[int]:
+        found = [int(one) for one in values(text, name)]
+        return [one if one >= 0 else splits + ~one for one in found] + [-1] * leaves
+
+    return Tree(
+        left=children("left_child"),
+        right=children("right_child"),
+        feature=features + [0] * leaves,
+        threshold=threshold,
+        inclusive=True,
+        codes=codes,
+    )
+
+
+def _codes(text: str, number: int) -> tuple[int, ...]:
+    """Read the categories that a split sends left: bits of 32-bit words."""
+    bounds = [int(one) for one in values(text, "cat_boundaries")]
+    words = [int(one) for one in values(text, "cat_threshold")]
+    chosen = words[bounds[number] : bounds[number + 1]]
+    return tuple(
+        32 * at + bit
+        for at, word in enumerate(chosen)
+        for bit in range(32)
+        if word >> bit & 1
+    )

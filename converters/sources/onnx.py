@@ -1,0 +1,116 @@
+"""A foreign ONNX classifier as a source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from converters.boundaries import boundary_rows, made_rows
+from converters.model import F32, F64, Facts, Probes
+from converters.onnx_from_onnx import adopted, read_onnx, with_classes
+from converters.probes import assemble, special_rows
+from converters.runner import onnx_runner
+from tollgate.errors import ConversionError
+
+_SUM_SLACK = 1e-3  # float32 rows of many classes add up to 1 within this
+
+
+class OnnxModel:
+    """
+    A model as its exporter wrote it.
+
+    Args:
+        path: The file.
+        columns: Number of features, where the file does not say.
+
+    Raises:
+        InputError: It cannot be read safely.
+        ConversionError: It is no classifier over float32 rows.
+    """
+
+    def __init__(self, path: Path, *, columns: int | None = None) -> None:
+        self._model = read_onnx(path)
+        normal = adopted(self._model_copy(), columns=columns)
+        self._columns = (
+            onnx.load_from_string(normal)
+            .graph.input[0]
+            .type.tensor_type.shape.dim[1]
+            .dim_value
+        )
+        row = np.zeros((1, self._columns), dtype=np.float32)
+        answer = onnx_runner(normal)(row)
+        if answer.ndim != 2 or answer.shape[1] < 2:
+            raise ConversionError(
+                f"answers {list(answer.shape)} for one row; needed is a probability "
+                "per class, [1, K] with K of 2 or more"
+            )
+        self._classes = answer.shape[1]
+        self._normal = with_classes(normal, classes=self._classes)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        self._session = onnxruntime.InferenceSession(
+            self._model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        given = made_rows([], columns=self._columns)
+        total = self.predict(given).sum(axis=1)
+        if not (np.abs(total - 1) < _SUM_SLACK).all():
+            raise ConversionError(
+                f"its output is no probability per class: a row adds up to "
+                f"{total[np.argmax(np.abs(total - 1))]:.4g}"
+            )
+
+    def _model_copy(self) -> onnx.ModelProto:
+        copied = onnx.ModelProto()
+        copied.CopyFrom(self._model)
+        return copied
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of it."""
+        producer = self._model.producer_name or "unknown"
+        return Facts(
+            framework="onnx",
+            version=onnx.__version__,
+            objective=f"exported by {producer} {self._model.producer_version}".strip(),
+            classes=tuple(range(self._classes)),
+            columns=self._columns,
+            names=None,
+            trees=0,
+            parameters={},
+            converter="tollgate",
+        )
+
+    def predict(self, rows: F32) -> F64:
+        """Return the probabilities of float32 [N, F] as float64 [N, K]."""
+        given = {self._session.get_inputs()[0].name: rows}
+        answers = [_table(one) for one in self._session.run(None, given)]
+        found = [one for one in answers if one is not None]
+        return np.asarray(found[0], dtype=np.float64)
+
+    def convert(self) -> bytes:
+        """Return it with the names and shapes that the server reads."""
+        return self._normal
+
+    def probes(self, samples: F32 | None) -> Probes:
+        """Return sample rows (made when None), rows around its jumps, extremes."""
+        if samples is None:
+            samples = made_rows([], columns=self._columns)
+        return assemble(
+            {
+                "sample": samples,
+                "boundary": boundary_rows(self.predict, samples),
+                "special": special_rows(samples),
+            }
+        )
+
+
+def _table(answer: Any) -> Any:
+    """Return float rows; of a ZipMap's dictionaries too; None for labels."""
+    if isinstance(answer, list):
+        return np.asarray([list(row.values()) for row in answer])
+    array = np.asarray(answer)
+    return array if array.dtype == np.float32 and array.ndim == 2 else None

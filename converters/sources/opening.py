@@ -1,0 +1,56 @@
+"""Open a model's file, whatever wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from converters.model import TrainedModel
+from converters.sources.formats import format_of
+from converters.sources.process import FileModel
+from tollgate.errors import ConversionError, InputError
+
+
+@contextmanager
+def open_source(
+    path: Path,
+    *,
+    trust_pickle: bool = False,
+    missing: float | None = None,
+    columns: int | None = None,
+) -> Iterator[TrainedModel]:
+    """
+    Read a model's file; what may run code or crash is read by another process.
+
+    Args:
+        path: The file.
+        trust_pickle: Loading a pickle runs the code in it; this says do.
+        missing: The number that stands for a missing value in XGBoost's files, which
+            do not keep it.
+        columns: Number of features, for ONNX files that do not say.
+
+    Raises:
+        InputError: It is missing, damaged, of no known format, or a pickle that is
+            not trusted.
+        ConversionError: Its model would not convert faithfully.
+    """
+    form = format_of(path)
+    if form == "pickle" and not trust_pickle:
+        raise InputError(
+            path,
+            "is a pickle: loading it runs whatever code is in it; --trust-pickle "
+            "loads it, in a process of its own",
+        )
+    if form == "onnx":
+        from converters.sources.onnx import OnnxModel
+
+        try:
+            model = OnnxModel(path, columns=columns)
+        except ConversionError as error:
+            raise ConversionError(f"{path}: {error}") from error
+        yield model
+        return
+    with FileModel(path, form=form, missing=missing) as child:
+        child.facts  # noqa: B018  (the file is read now, not later)
+        yield child

@@ -1,0 +1,114 @@
+"""A trained scikit-learn classifier or pipeline as a source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import skl2onnx
+import sklearn
+from sklearn.pipeline import Pipeline
+
+from converters.boundaries import boundary_rows, made_rows
+from converters.model import F32, F64, Facts, Probes, plain_parameters
+from converters.onnx_from_sklearn import onnx_from_sklearn, refuse_unfaithful
+from converters.probes import assemble, special_rows, split_rows
+from converters.sklearn_trees import ensembles, probe_trees
+
+
+class SklearnModel:
+    """
+    A fitted classifier in memory.
+
+    Args:
+        estimator: The classifier, or a pipeline that ends in one.
+
+    Raises:
+        ConversionError: It is no fitted classifier with probabilities.
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        refuse_unfaithful(estimator)
+        self._estimator = estimator
+        self._trees = [tree for trees in ensembles(estimator) for tree in trees]
+        self._names = getattr(estimator, "feature_names_in_", None)
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of it."""
+        names = self._names
+        return Facts(
+            framework="scikit-learn",
+            version=sklearn.__version__,
+            objective=_kind(self._estimator),
+            classes=tuple(np.asarray(self._estimator.classes_).tolist()),
+            columns=int(self._estimator.n_features_in_),
+            names=None if names is None else tuple(str(one) for one in names),
+            trees=len(self._trees),
+            parameters=plain_parameters(self._estimator.get_params()),
+            converter=f"skl2onnx {skl2onnx.__version__}",
+        )
+
+    def predict(self, rows: F32) -> F64:
+        """
+        Return the probabilities of float32 [N, F] as float64 [N, K].
+
+        scikit-learn refuses a whole call for one NaN, infinity or unknown category;
+        here the rows it refuses are NaN and the others answered.
+        """
+        found = np.full((len(rows), len(self._estimator.classes_)), np.nan)
+        odd = np.isnan(rows) * 1 + np.isinf(rows) * 2
+        patterns, group = np.unique(odd, axis=0, return_inverse=True)
+        for number, pattern in enumerate(patterns):
+            chosen = np.flatnonzero(group.ravel() == number)
+            self._answer(rows, chosen, found, apart=not pattern.any())
+        return found
+
+    def _answer(self, rows: F32, chosen: Any, found: F64, *, apart: bool) -> None:
+        """Fill in the chosen rows; find the refused ones by halves when `apart`."""
+        try:
+            with np.errstate(all="ignore"):
+                found[chosen] = self._estimator.predict_proba(self._given(rows[chosen]))
+        except ValueError:
+            if apart and len(chosen) > 1:
+                half = len(chosen) // 2
+                self._answer(rows, chosen[:half], found, apart=True)
+                self._answer(rows, chosen[half:], found, apart=True)
+
+    def _given(self, rows: F32) -> Any:
+        """Return rows as the model was trained on them: with names or without."""
+        if self._names is None:
+            return rows
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            import polars
+
+            return polars.DataFrame(rows, schema=[str(one) for one in self._names])
+        return pandas.DataFrame(rows, columns=self._names)
+
+    def convert(self) -> bytes:
+        """Return it as ONNX."""
+        return onnx_from_sklearn(self._estimator)
+
+    def probes(self, samples: F32 | None) -> Probes:
+        """Return sample rows (made when None), rows around every split, extremes."""
+        raw = isinstance(self._estimator, Pipeline) or not self._trees
+        trees = [] if raw else probe_trees(self._trees)
+        if samples is None:
+            columns = int(self._estimator.n_features_in_)
+            samples = made_rows(trees, columns=columns)
+        return assemble(
+            {
+                "sample": samples,
+                "split": split_rows(samples, trees),
+                "boundary": boundary_rows(self.predict, samples),
+                "special": special_rows(samples),
+            }
+        )
+
+
+def _kind(estimator: Any) -> str:
+    if isinstance(estimator, Pipeline):
+        return " → ".join(type(step).__name__ for _, step in estimator.steps)
+    return type(estimator).__name__

@@ -1,0 +1,123 @@
+"""A trained XGBoost classifier as a source."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxmltools
+import xgboost
+from xgboost import Booster, XGBClassifier
+
+from converters.boundaries import made_rows
+from converters.model import F32, F64, Facts, Probes, plain_parameters
+from converters.onnx_from_xgboost import (
+    missing_value,
+    onnx_from_xgboost,
+    served_booster,
+)
+from converters.probes import probes, trees_of
+from tollgate.errors import ConversionError
+
+
+class XGBoostModel:
+    """
+    A classifier in memory, or its trees alone.
+
+    Args:
+        model: What was trained.
+        missing: The number that stands for a missing value; None asks the model.
+
+    Raises:
+        ConversionError: It is of a kind that would not convert faithfully.
+    """
+
+    def __init__(
+        self, model: XGBClassifier | Booster, *, missing: float | None = None
+    ) -> None:
+        self._model = model
+        self._served = served_booster(model)
+        self._missing = missing_value(model) if missing is None else missing
+        self._trees = trees_of(self._served)
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of it."""
+        learner = json.loads(self._served.save_config())["learner"]
+        classes = max(2, int(learner["learner_model_param"]["num_class"]))
+        labels: tuple[Any, ...] = tuple(range(classes))
+        parameters: dict[str, object] = {}
+        if isinstance(self._model, XGBClassifier):
+            labels = tuple(np.asarray(self._model.classes_).tolist())
+            parameters = self._model.get_params()
+        names = (
+            self._model.feature_names
+            if isinstance(self._model, Booster)
+            else self._model.get_booster().feature_names
+        )
+        return Facts(
+            framework="xgboost",
+            version=xgboost.__version__,
+            objective=learner["objective"]["name"],
+            classes=labels,
+            columns=self._served.num_features(),
+            names=None if names is None else tuple(names),
+            trees=len(self._trees),
+            parameters=plain_parameters(parameters),
+            converter=f"onnxmltools {onnxmltools.__version__}",
+        )
+
+    def predict(self, rows: F32) -> F64:
+        """Return the probabilities of float32 [N, F] as float64 [N, K]."""
+        if isinstance(self._model, XGBClassifier) and self._own_missing():
+            return np.asarray(self._model.predict_proba(rows), dtype=np.float64)
+        margin = np.asarray(
+            self._served.inplace_predict(
+                rows, missing=self._missing, predict_type="margin"
+            ),
+            dtype=np.float64,
+        )
+        if margin.ndim == 1:
+            second = 1 / (1 + np.exp(-margin))
+            return np.stack([1 - second, second], axis=1)
+        power = np.exp(margin - margin.max(axis=1, keepdims=True))
+        found: F64 = power / power.sum(axis=1, keepdims=True)
+        return found
+
+    def _own_missing(self) -> bool:
+        own = missing_value(self._model)
+        return own == self._missing or (math.isnan(own) and math.isnan(self._missing))
+
+    def convert(self) -> bytes:
+        """Return it as ONNX."""
+        return onnx_from_xgboost(self._model, missing=self._missing)
+
+    def probes(self, samples: F32 | None) -> Probes:
+        """Return sample rows (made when None), rows around every split, extremes."""
+        if samples is None:
+            samples = made_rows(self._trees, columns=self._served.num_features())
+        return probes(samples, self._trees)
+
+
+def read_xgboost(path: Path, *, missing: float | None = None) -> XGBoostModel:
+    """
+    Read a JSON or UBJ file.
+
+    Raises:
+        ConversionError: It cannot be read, or not converted.
+    """
+    booster = Booster()
+    try:
+        booster.load_model(bytearray(path.read_bytes()))
+    except (xgboost.core.XGBoostError, ValueError) as error:
+        raise ConversionError(f"xgboost cannot read it: {first_line(error)}") from error
+    return XGBoostModel(booster, missing=missing)
+
+
+def first_line(error: Exception) -> str:
+    """Return the sentence of an xgboost error, without its time and stack trace."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].partition("] ")[2] or lines[0] if lines else type(error).__name__
