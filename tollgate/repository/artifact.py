@@ -40,4 +40,7 @@ def read_artifact(version: Path) -> Artifact:
     except OSError as exc:
         raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        if "got `null` - at `$.spec_hash`" in str(exc):
+            problem = "is null: convert it with --product, which says what it is for"
+            raise RepositoryError(path, problem, where="spec_hash") from exc
         raise RepositoryError(path, str(exc)) from exc
