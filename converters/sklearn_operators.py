@@ -8,6 +8,7 @@ dividing by s moves rows across the splits of the tree behind it.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -72,15 +73,30 @@ class _Nodes:
 
 
 def standard_scaler(scope: Any, operator: Any, container: Any) -> None:
-    """(x - mean) / scale, both rounded to float32 first, as scikit-learn does."""
+    """(x - mean) / scale, in the precision of the installed scikit-learn."""
     step = operator.raw_operator
     write = _Nodes(scope, container)
     last = write.cast(write.joined(operator), np.float32)
+    scaled = _in_single if _rounds_constants_first() else _in_double
     if step.with_mean and step.mean_ is not None:
-        last = write.add("Sub", last, write.constant(step.mean_.astype(np.float32)))
+        last = scaled(write, "Sub", last, step.mean_)
     if step.with_std and step.scale_ is not None:
-        last = write.add("Div", last, write.constant(step.scale_.astype(np.float32)))
+        last = scaled(write, "Div", last, step.scale_)
     write.put("Identity", last, output=operator.outputs[0].full_name)
+
+
+@functools.cache
+def _rounds_constants_first() -> bool:
+    """
+    Ask scikit-learn how it scales float32 rows.
+
+    Up to 1.7 each operation runs in float64 and its result is rounded; 1.9 rounds mean
+    and scale to float32 and stays there. The two differ by an ulp, enough to move a row
+    across a split.
+    """
+    step = StandardScaler().fit([[-1.0], [1.0]])
+    step.mean_ = np.array([0.1])
+    return bool(step.transform(np.array([[0.1]], np.float32))[0, 0] == 0)
 
 
 def robust_scaler(scope: Any, operator: Any, container: Any) -> None:
@@ -105,6 +121,10 @@ def min_max_scaler(scope: Any, operator: Any, container: Any) -> None:
         ends = [write.constant(np.float32(one)) for one in step.feature_range]
         last = write.add("Clip", last, *ends)
     write.put("Identity", last, output=operator.outputs[0].full_name)
+
+
+def _in_single(write: _Nodes, kind: str, name: str, values: Any) -> str:
+    return write.add(kind, name, write.constant(np.asarray(values, dtype=np.float32)))
 
 
 def _in_double(write: _Nodes, kind: str, name: str, values: Any) -> str:
