@@ -30,7 +30,7 @@ from tollgate.schema import (
 )
 from tollgate.steps import triton
 from tollgate.store.events import Purchases
-from tollgate.validation import Checked, check_rows
+from tollgate.validation import check_rows
 
 if TYPE_CHECKING:
     from tollgate.store.online import OnlineFeatures
@@ -114,9 +114,10 @@ class FeatureStep:
         dry = []
         for position, request in enumerate(requests):
             parameters = triton.request_parameters(request)
-            dry.append(bool(parameters.get(DRY_RUN, False)))
-            if int(parameters.get(DEADLINE_US, 1)) <= 0:
-                _give_up(checked, range(bounds[position], bounds[position + 1]))
+            dry.append(parameters.get(DRY_RUN, False) is True)
+            if problem := _refused(parameters):
+                for row in range(bounds[position], bounds[position + 1]):
+                    checked.errors.setdefault(row, problem)
         return Batch(
             ids=ids,
             cents=checked.cents,
@@ -245,10 +246,19 @@ def _pick(batch: Batch, rows: Array) -> Purchases:
     )
 
 
-def _give_up(checked: Checked, rows: range) -> None:
-    """Mark rows whose caller has stopped waiting."""
-    for row in rows:
-        checked.errors.setdefault(row, _NO_TIME_LEFT)
+def _refused(parameters: Mapping[str, Any]) -> str:
+    """
+    Say what is wrong with a request's parameters; empty when nothing is.
+
+    A malformed one is its own request's fault: it must not raise, for the batch holds
+    the requests of other callers too.
+    """
+    dry, left_us = parameters.get(DRY_RUN, False), parameters.get(DEADLINE_US, 1)
+    if not isinstance(dry, bool):
+        return f"{DRY_RUN}: {dry!r:.40}: is neither true nor false"
+    if isinstance(left_us, bool) or not isinstance(left_us, int):
+        return f"{DEADLINE_US}: {left_us!r:.40}: is not whole microseconds"
+    return _NO_TIME_LEFT if left_us <= 0 else ""
 
 
 def _hopeless(batch: Batch) -> list[tuple[int, str]]:

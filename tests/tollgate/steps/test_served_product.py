@@ -213,10 +213,20 @@ def test_served_scores_are_the_model_on_offline_features(
     assert score[later].tobytes() == expected[:, 1].tobytes()
 
 
-def test_no_time_left_is_answered_without_work(
-    served: Embedded, client: Client
+@pytest.mark.parametrize(
+    ("name", "kind", "value", "words"),
+    [
+        ("deadline_us", "int64_param", 0, "deadline_us: no time left"),
+        ("deadline_us", "string_param", "soon", "is not whole microseconds"),
+        ("deadline_us", "bool_param", True, "is not whole microseconds"),
+        ("dry_run", "string_param", "false", "dry_run: 'false': is neither true nor"),
+        ("dry_run", "int64_param", 1, "dry_run: 1: is neither true nor false"),
+    ],
+)
+def test_a_wrong_parameter_costs_its_own_request_only(
+    served: Embedded, client: Client, name: str, kind: str, value: object, words: str
 ) -> None:
-    """A deadline that has passed is a row error, and writes nothing."""
+    """Refused by name, nothing written, and the requests around it are answered."""
     (request,) = requests_of(
         check_columns(rows(1), inputs=FRAUD_INPUTS),
         product="fraud",
@@ -224,12 +234,22 @@ def test_no_time_left_is_answered_without_work(
         dry_run=False,
         deadline_s=1.0,
     )
-    request.parameters["deadline_us"].int64_param = 0
+    good = type(request)()
+    good.CopyFrom(request)
+    good.parameters["dry_run"].bool_param = True
+    request.parameters[name].Clear()
+    setattr(request.parameters[name], kind, value)
     with grpc.insecure_channel(served.grpc_url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        with pytest.raises(grpc.RpcError) as caught:
-            stub.ModelInfer(request, timeout=20)
-    assert "deadline_us: no time left" in caught.value.details()
+        wrong = []
+        around = []
+        for _ in range(20):  # together, so that some share a batch
+            around.append(stub.ModelInfer.future(good, timeout=20))
+            wrong.append(stub.ModelInfer.future(request, timeout=20))
+        assert all(call.exception() is None for call in around)
+        for call in wrong:
+            assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert words in call.details()
     with redis.Redis.from_url(served.store_url) as store:
         assert store.dbsize() == 0
 
