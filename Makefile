@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.tollgate-ready
-EXTRAS := server,convert,client,load,dev
+EXTRAS := server,convert,client,load,stream,dev
 
 # The Python that .venv is made with; empty takes the first that fits of these.
 PYTHON ?=

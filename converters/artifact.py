@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from converters.model import Parameter
-from converters.parity import ParityReport
+from converters.model import Parameter, Vocabulary
 from tollgate.errors import RepositoryError
 from tollgate.repository.artifact import ARTIFACT_FILE
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.hashes import hash_file
 from tollgate.repository.onnx_model import MODEL_FILE
+from tollgate.repository.parity import ParityReport
 from tollgate.repository.release import Sha256, SpecHash, UtcTime
+from tollgate.repository.trade import Gate, Trade
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
@@ -78,17 +80,22 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         rows: How many.
-        frauds: How many of them are labelled 1.
+        frauds: How many of them are labelled 1; None when no labels were handed in.
         quantiles: The quantiles that distributions list, 0 to 1.
         features: Distribution per feature, in order.
         score: Distribution of the converted model's P(1).
+        origin: `training` for the very rows it was trained on; `sample` for rows that
+            were handed in with the model, of which nobody knows that.
+        note: The same in words.
     """
 
     rows: int
-    frauds: int
+    frauds: int | None
     quantiles: tuple[float, ...]
     features: dict[str, Distribution]
     score: Distribution
+    origin: Literal["training", "sample"] = "training"
+    note: str = ""
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,8 +110,16 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         source: The trained model.
         graph: The converted model.
         parity: How far they are apart, per runtime it was proven in.
-        training: The rows it was trained on; None when nobody handed them in.
+        training: The rows it was trained on, or a sample like them; None when nobody
+            handed any in.
         created: When, RFC 3339 in UTC.
+        targets: Releases of Triton whose onnxruntime it was proven in.
+        categories: Feature -> the categories that the source knows of it.
+        us_per_row: Rows of a batch -> µs per row on one thread of the machine that
+            converted it; empty in older records.
+        trades: What was lost and won by making it smaller, in the order of doing. A
+            `quantize` stands behind the proof: `parity` is then of the graph before it.
+        allowed: What might be lost by them; None without trades.
     """
 
     sha256: Sha256
@@ -115,14 +130,21 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     parity: tuple[ParityReport, ...]
     training: Training | None
     created: UtcTime
+    targets: tuple[str, ...] = ()
+    categories: dict[str, Vocabulary] = {}
+    us_per_row: dict[int, float] = {}
+    allowed: Gate | None = None
+    trades: tuple[Trade, ...] = ()
 
 
 def describe_training(
     features: npt.NDArray[np.float32],
     *,
     names: tuple[str, ...],
-    label: npt.ArrayLike,
+    label: npt.ArrayLike | None,
     score: npt.NDArray[np.float32],
+    origin: Literal["training", "sample"] = "training",
+    note: str = "",
 ) -> Training:
     """
     Summarise training rows.
@@ -130,18 +152,22 @@ def describe_training(
     Args:
         features: float32 [N, F].
         names: Of the F columns.
-        label: 1 for fraud, 0 otherwise; [N].
+        label: 1 for fraud, 0 otherwise; [N], or None where that is not known.
         score: P(1) of each row; float32 [N].
+        origin: Where the rows come from.
+        note: The same in words.
     """
     return Training(
         rows=len(features),
-        frauds=int((np.asarray(label) == 1).sum()),
+        frauds=None if label is None else int((np.asarray(label) == 1).sum()),
         quantiles=QUANTILES,
         features={
             name: _distribution(column)
             for name, column in zip(names, features.T, strict=True)
         },
         score=_distribution(score),
+        origin=origin,
+        note=note,
     )
 
 

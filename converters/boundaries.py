@@ -45,11 +45,11 @@ def boundary_rows(
     column = np.arange(pairs) % samples.shape[1]
     each = np.arange(pairs)
     first = predict(rows)
-    low = _ordered(rows[each, column])
-    high = _ordered(finite[random.integers(0, len(finite), pairs), column])
+    low = ordered(rows[each, column])
+    high = ordered(finite[random.integers(0, len(finite), pairs), column])
     for _ in range(_STEPS):
         middle = (low + high) // 2
-        rows[each, column] = _numbers(middle)
+        rows[each, column] = numbered(middle)
         answer = predict(rows)
         same = (answer == first).all(axis=1)
         low, high = np.where(same, middle, low), np.where(same, high, middle)
@@ -60,8 +60,8 @@ def boundary_rows(
         if not len(each):
             return samples[:0]
     pair = np.repeat(rows, 2, axis=0)
-    pair[0::2][each, column] = _numbers(low)
-    pair[1::2][each, column] = _numbers(high)
+    pair[0::2][each, column] = numbered(low)
+    pair[1::2][each, column] = numbered(high)
     return pair
 
 
@@ -82,7 +82,10 @@ def made_rows(trees: list[Tree], *, columns: int, seed: int = 0) -> F32:
                 float(tree.threshold[node])
                 for tree in trees
                 for node, feature in enumerate(tree.feature)
-                if feature == column and tree.left[node] >= 0
+                if feature == column
+                and tree.left[node] >= 0
+                # "All but missing" is written as a split at infinity.
+                and np.isfinite(tree.threshold[node])
             }
         )
         if not found:
@@ -97,13 +100,13 @@ def made_rows(trees: list[Tree], *, columns: int, seed: int = 0) -> F32:
     return np.clip(rows, -limit, limit).astype(np.float32)
 
 
-def _ordered(values: F32) -> npt.NDArray[np.int64]:
+def ordered(values: F32) -> npt.NDArray[np.int64]:
     """Number float32 values in their order, neighbours by neighbouring integers."""
     bits = values.view(np.int32).astype(np.int64)
     return np.where(bits >= 0, bits, -(bits & 0x7FFFFFFF))
 
 
-def _numbers(ordered: npt.NDArray[np.int64]) -> F32:
+def numbered(ordered: npt.NDArray[np.int64]) -> F32:
     bits = np.where(ordered >= 0, ordered, (-ordered) | 0x80000000)
     found: F32 = bits.astype(np.uint32).view(np.float32)
     return found

@@ -17,12 +17,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tollgate.repository.targets import ML_DOMAIN
 from tollgate.schema import FEATURES, PROBABILITIES
 
-# What onnxruntime 1.19.2 (Triton 24.10) and every later one reads; it would take
-# opset 21, ai.onnx.ml 5 and IR 10, but these operators have not changed since.
+# Older than every release in `tollgate.repository.targets` reads at most; the
+# operators of our graphs have not changed since.
 OPSET = 15
-ML_DOMAIN = "ai.onnx.ml"
 ML_OPSET = 1
 IR_VERSION = 8
 

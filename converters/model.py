@@ -8,10 +8,27 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.explanation import Explanation
+
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 Parameter = str | int | float | bool
+
+
+class Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    The categories that a model knows of one feature.
+
+    Attributes:
+        codes: The feature holds the position of a category in `known`; otherwise it
+            holds the category itself, a number.
+        known: The categories; without `codes`, of a boosted model, those that some
+            split tests.
+    """
+
+    codes: bool
+    known: tuple[str | int | float, ...]
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +45,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         trees: Trees that count, after early stopping; 0 for other models.
         parameters: Those that were set.
         converter: Library that writes the graph, with its version.
+        categories: Column -> the categories it knows; columns of categories only.
     """
 
     framework: str
@@ -39,6 +57,12 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trees: int
     parameters: dict[str, Parameter]
     converter: str
+    categories: dict[int, Vocabulary] = {}
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features; f0, f1, ... where the model knows none."""
+        return self.names or tuple(f"f{number}" for number in range(self.columns))
 
 
 class Probes(msgspec.Struct, frozen=True, eq=False):
@@ -52,6 +76,19 @@ class Probes(msgspec.Struct, frozen=True, eq=False):
 
     rows: F32
     kind: npt.NDArray[np.str_]
+
+
+class Pruning(msgspec.Struct, frozen=True):
+    """
+    What to keep of a model's trees; None keeps all.
+
+    Attributes:
+        trees: At most so many, in whole rounds where a model is boosted.
+        depth: At most so many splits on a path.
+    """
+
+    trees: int | None = None
+    depth: int | None = None
 
 
 class TrainedModel(Protocol):
@@ -70,6 +107,13 @@ class TrainedModel(Protocol):
 
     def probes(self, samples: F32 | None) -> Probes:
         """Return sample rows (made when None), rows around every split, extremes."""
+
+    def explanation(self) -> Explanation:
+        """Return what its answers are a sum of, or the reason why there is none."""
+
+    def pruned(self, *, trees: int | None, depth: int | None) -> TrainedModel:
+        """Return a copy with at most so many trees, and splits on a path; None keeps
+        all. Raises ConversionError where there are none to take away."""
 
 
 def plain_parameters(found: dict[str, object]) -> dict[str, Parameter]:

@@ -19,7 +19,6 @@ from onnxmltools import convert_lightgbm
 from onnxmltools.convert.common.data_types import FloatTensorType
 
 from converters.graph import (
-    ML_DOMAIN,
     OPSET,
     Margin,
     Repairs,
@@ -27,11 +26,12 @@ from converters.graph import (
     tree_graph,
 )
 from tollgate.errors import ConversionError
+from tollgate.repository.targets import ML_DOMAIN
 from tollgate.schema import FEATURES
 
 # Bits of decision_type in the model's text (LightGBM's include/LightGBM/tree.h).
 CATEGORY = 1
-_DEFAULT_LEFT = 2
+DEFAULT_LEFT = 2
 _NO_MISSING, _ZERO_MISSING, _NAN_MISSING = 0, 1, 2
 _TREE = re.compile(r"^Tree=\d+$", re.MULTILINE)
 
@@ -53,7 +53,7 @@ def onnx_from_lightgbm(booster: Booster) -> bytes:
     outputs = int(header(text, "num_class"))
     rounds = len(tree_texts(text)) // int(header(text, "num_tree_per_iteration"))
     averaged = re.search(r"^average_output$", text, re.MULTILINE) is not None
-    plain, zero_is_missing = _plain_text(text)
+    plain, zero_is_missing = plain_text(text)
     trees = _converted_trees(plain, columns=columns)
     return tree_graph(
         trees,
@@ -128,7 +128,20 @@ def values(tree: str, name: str) -> list[str]:
     return found[1].split() if found else []
 
 
-def _plain_text(text: str) -> tuple[str, tuple[int, ...]]:
+def split_codes(tree: str, number: int) -> tuple[int, ...]:
+    """Read the categories that a split sends left: bits of 32-bit words."""
+    bounds = [int(one) for one in values(tree, "cat_boundaries")]
+    words = [int(one) for one in values(tree, "cat_threshold")]
+    chosen = words[bounds[number] : bounds[number + 1]]
+    return tuple(
+        32 * at + bit
+        for at, word in enumerate(chosen)
+        for bit in range(32)
+        if word >> bit & 1
+    )
+
+
+def plain_text(text: str) -> tuple[str, tuple[int, ...]]:
     """
     Say the same with thresholds in float32 and NaN as the only missing value.
 
@@ -153,11 +166,11 @@ def _plain_text(text: str) -> tuple[str, tuple[int, ...]]:
                 continue
             missing = way >> 2
             ways.setdefault(feature, set()).add(missing == _ZERO_MISSING)
-            left = bool(way & _DEFAULT_LEFT)
+            left = bool(way & DEFAULT_LEFT)
             if missing == _NO_MISSING:
                 left = threshold >= 0  # NaN is read as 0
             thresholds.append(f"{_beside_zero(round_down(threshold)):.17g}")
-            decisions.append((_NAN_MISSING << 2) | (_DEFAULT_LEFT if left else 0))
+            decisions.append((_NAN_MISSING << 2) | (DEFAULT_LEFT if left else 0))
         line = " ".join(thresholds)
         part = re.sub(r"(?m)^threshold=.*$", f"threshold={line}", part)
         line = " ".join(map(str, decisions))

@@ -10,20 +10,19 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from converters.graph import ML_DOMAIN
+from converters.graph import OPSET
 from converters.onnx_from_sklearn import prune, set_shape
+from converters.two_classes import write_first_class
 from tollgate.errors import ConversionError, InputError
+from tollgate.repository.targets import OURS
 from tollgate.schema import FEATURES, PROBABILITIES
 
-# What onnxruntime 1.19.2 (Triton 24.10) reads.
-NEWEST = {"": 21, ML_DOMAIN: 5}
-NEWEST_IR = 10
 LARGEST_EXTERNAL_BYTES = 1 << 30
 
 
 def read_onnx(path: Path) -> onnx.ModelProto:
     """
-    Read a model with its external data.
+    Read a model with its external data, in a file format that our onnxruntime reads.
 
     Raises:
         InputError: It is no model, or keeps data outside its folder or too much.
@@ -57,6 +56,9 @@ def read_onnx(path: Path) -> onnx.ModelProto:
         )
     if wanted:
         onnx.load_external_data_for_model(model, str(folder))
+    # What newer file formats add are types and devices that a classifier over float32
+    # rows has no use for; one that does use them fails its proof.
+    model.ir_version = min(model.ir_version, OURS.ir)
     return model
 
 
@@ -127,10 +129,10 @@ def adopted(model: onnx.ModelProto, *, columns: int | None = None) -> bytes:
     del graph.output[0].type.tensor_type.shape.dim[1:]
     graph.output[0].type.tensor_type.shape.dim.add()
     del graph.value_info[:]
+    write_first_class(model)
     prune(graph)
     if not any(one.domain == "" for one in model.opset_import):
-        model.opset_import.append(onnx.helper.make_opsetid("", 15))
-    model.ir_version = min(model.ir_version, NEWEST_IR)
+        model.opset_import.append(onnx.helper.make_opsetid("", OPSET))
     return bytes(model.SerializeToString(deterministic=True))
 
 
@@ -149,14 +151,15 @@ def with_classes(model: bytes, *, classes: int) -> bytes:
 def _refuse_too_new(model: onnx.ModelProto) -> None:
     for one in model.opset_import:
         domain = "" if one.domain == "ai.onnx" else one.domain
-        if domain not in NEWEST:
+        if domain not in OURS.newest:
             raise ConversionError(
                 f"uses operators of {one.domain!r}, which the server does not have"
             )
-        if one.version > NEWEST[domain]:
+        if one.version > OURS.newest[domain]:
             raise ConversionError(
                 f"has opset {one.version} of {domain or 'ai.onnx'}; onnxruntime "
-                f"1.19.2 reads {NEWEST[domain]}: export it again for that"
+                f"{OURS.onnxruntime} reads {OURS.newest[domain]}: export it again for "
+                "that"
             )
 
 

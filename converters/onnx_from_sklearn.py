@@ -19,10 +19,12 @@ from skl2onnx.common.data_types import FloatTensorType
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 
-from converters.graph import IR_VERSION, ML_DOMAIN, ML_OPSET, OPSET
+from converters.graph import IR_VERSION, ML_OPSET, OPSET
 from converters.sklearn_operators import CONVERTERS, SHAPES
 from converters.sklearn_trees import repair, round_histograms
+from converters.two_classes import write_first_class
 from tollgate.errors import ConversionError
+from tollgate.repository.targets import ML_DOMAIN
 from tollgate.schema import FEATURES, PROBABILITIES
 
 
@@ -43,6 +45,7 @@ def onnx_from_sklearn(estimator: Any) -> bytes:
     round_histograms(numbered)
     converted = _converted(numbered)
     repair(converted, numbered)
+    write_first_class(converted)
     return _finished(converted, classes=len(estimator.classes_))
 
 

@@ -18,7 +18,6 @@ from onnxmltools.convert.common.data_types import FloatTensorType
 from xgboost import Booster, XGBClassifier
 
 from converters.graph import (
-    ML_DOMAIN,
     OPSET,
     Margin,
     Repairs,
@@ -26,6 +25,7 @@ from converters.graph import (
     tree_graph,
 )
 from tollgate.errors import ConversionError
+from tollgate.repository.targets import ML_DOMAIN
 from tollgate.schema import FEATURES
 
 OBJECTIVE = "binary:logistic"
@@ -52,12 +52,12 @@ def onnx_from_xgboost(
         ConversionError: The model is of a kind that would not convert faithfully.
     """
     booster = served_booster(model)
-    outputs = _outputs(booster)
+    outputs = margins(booster)
     return tree_graph(
         _converted_trees(booster),
         name="xgboost",
         columns=booster.num_features(),
-        margin=Margin(base=_base_margin(booster, outputs=outputs)),
+        margin=Margin(base=base_margin(booster, outputs=outputs)),
         repairs=Repairs(
             missing=missing_value(model) if missing is None else missing,
             categories=category_columns(booster),
@@ -149,7 +149,7 @@ def _refuse_unfaithful(booster: Booster) -> None:
         raise ConversionError("the model has no trees")
 
 
-def _outputs(booster: Booster) -> int:
+def margins(booster: Booster) -> int:
     """Return 1 for two classes, otherwise the number of classes."""
     config = json.loads(booster.save_config())["learner"]["learner_model_param"]
     return max(1, int(config["num_class"]))
@@ -177,7 +177,7 @@ def _converted_trees(booster: Booster) -> dict[str, Any]:
     return trees
 
 
-def _base_margin(booster: Booster, *, outputs: int) -> tuple[float, ...]:
+def base_margin(booster: Booster, *, outputs: int) -> tuple[float, ...]:
     """Return the margins every row starts from, in xgboost's own float32 steps."""
     learner = json.loads(booster.save_config())["learner"]["learner_model_param"]
     # "[5E-1]" or "[1E-1,2E-1]" since xgboost 3, "5E-1" before

@@ -10,95 +10,33 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.model import F32, F64, Probes
-from converters.runner import RUNTIME, Infer
-from tollgate.errors import ConversionError, ParityError
+from converters.runner import Runner
+from tollgate.errors import ConversionError
+from tollgate.repository.parity import TOLERANCE, Disagreement, ParityReport
 from tollgate.schema import MAX_BATCH_ROWS
 
-TOLERANCE = 1e-5  # of a probability; float32 sums of 100 trees stay below 1e-6
 WORST_ROWS = 3
 DELTA_QUANTILES = (0.5, 0.9, 0.99, 0.999)
+# Rows of each kind that are asked alone too, evenly spaced; one call costs more than
+# a row does, and that a row depends on its company shows in few of them.
+ALONE_ROWS = 4096
 
 
-class Disagreement(msgspec.Struct, frozen=True):
+class Reference(msgspec.Struct, frozen=True, eq=False):
     """
-    One probe row on which the two models differ most.
+    What the source answers to the probe rows; asked once for all runtimes.
 
     Attributes:
-        row: Its position among the probes.
-        kind: Why it was a probe.
-        source: Probability of one class by the source.
-        converted: The same by the converted model.
-        label: Which class, as a position.
+        rows: Those that it answers; float32 [N, F].
+        kind: Why each is there; str [N].
+        probabilities: float64 [N, K].
+        unanswered: How many more it refused.
     """
 
-    row: int
-    kind: str
-    source: float
-    converted: float
-    label: int = 1
-
-
-class ParityReport(msgspec.Struct, frozen=True):
-    """
-    How far a converted model is from its source.
-
-    Differences are of probabilities, of each row's class that differs most.
-
-    Args:
-        runtime: What ran the converted model, with its version.
-        rows: Probe rows compared.
-        max_delta: Largest |source - converted|; infinite when a probability is NaN
-            or outside [0, 1].
-        flips: (row, class, threshold) triples on different sides of a threshold;
-            with two classes P(1) counts, with more each of them. The source's
-            probability counts as the float32 nearest to it: a score is one.
-        batch_delta: Largest difference of one row's probability alone, in a batch
-            of 32 and in a shuffled batch; 0 when the company does not matter.
-        thresholds: Decision thresholds that flips were counted at.
-        tolerance: What max_delta and batch_delta may be.
-        worst: The rows that differ most, worst first.
-        mean_delta: Mean |source - converted|; None in records older than it.
-        quantiles: Of |source - converted|, by level as text; as mean_delta.
-        unanswered: Probe rows that the source itself refuses, not compared.
-        kinds: Rows compared per kind of probe.
-    """
-
-    runtime: str
-    rows: int
-    max_delta: float
-    flips: int
-    batch_delta: float
-    thresholds: tuple[float, ...]
-    tolerance: float
-    worst: tuple[Disagreement, ...]
-    mean_delta: float | None = None
-    quantiles: dict[str, float] = {}
-    unanswered: int = 0
-    kinds: dict[str, int] = {}
-
-    @property
-    def would_pass(self) -> float:
-        """The tolerance that would just pass; flips fail at any."""
-        return max(self.max_delta, self.batch_delta)
-
-    @property
-    def passed(self) -> bool:
-        """Tell whether nothing flips and every difference is within tolerance."""
-        return self.flips == 0 and self.would_pass <= self.tolerance
-
-    def check(self) -> None:
-        """Raise ParityError with the figures unless the models agree."""
-        if self.passed:
-            return
-        first = self.worst[0]
-        raise ParityError(
-            f"the converted model does not answer as its source ({self.runtime}, "
-            f"{self.rows} rows): probabilities differ by up to {self.max_delta:.3g}, "
-            f"alone and batched by up to {self.batch_delta:.3g} (allowed "
-            f"{self.tolerance:.3g}), {self.flips} decisions flip; worst is "
-            f"{first.kind} row {first.row}: "
-            f"{first.source:.9g} became {first.converted:.9g}"
-        )
+    rows: F32
+    kind: npt.NDArray[np.str_]
+    probabilities: F64
+    unanswered: int
 
 
 class Comparison(msgspec.Struct, frozen=True, eq=False):
@@ -120,85 +58,136 @@ class Comparison(msgspec.Struct, frozen=True, eq=False):
 
 def compare(
     source: Callable[[F32], npt.NDArray[np.floating[Any]]],
-    converted: Infer,
+    converted: Runner,
     *,
     probes: Probes,
     thresholds: Sequence[float],
-    tolerance: float = TOLERANCE,
-    seed: int = 0,
 ) -> ParityReport:
     """Compare two models as `measure` does; return the figures alone."""
-    return measure(
-        source,
-        converted,
-        probes=probes,
-        thresholds=thresholds,
-        tolerance=tolerance,
-        seed=seed,
-    ).report
+    return measure(source, converted, probes=probes, thresholds=thresholds).report
 
 
 def measure(
     source: Callable[[F32], npt.NDArray[np.floating[Any]]],
-    converted: Infer,
+    converted: Runner,
     *,
     probes: Probes,
+    thresholds: Sequence[float],
+) -> Comparison:
+    """
+    Compare two models on probe rows; `ask` and `judge` in one.
+
+    Args:
+        source: The trained model; features [N, F] to probabilities [N, K], NaN in
+            rows that it refuses.
+        converted: The converted model, in some runtime.
+        probes: At least one row that the source answers.
+        thresholds: Scores at which a decision changes, `score >= threshold`.
+
+    Raises:
+        ConversionError: The source answers no row, or another number of classes.
+    """
+    return judge(ask(source, probes), converted, thresholds=thresholds)
+
+
+def ask(
+    source: Callable[[F32], npt.NDArray[np.floating[Any]]], probes: Probes
+) -> Reference:
+    """
+    Ask a trained model for its answers to the probe rows.
+
+    Raises:
+        ConversionError: It answers none of them.
+    """
+    found = np.asarray(source(probes.rows), dtype=np.float64)
+    answered = ~np.isnan(found).any(axis=1)
+    if not answered.any():
+        raise ConversionError("the source refuses every row it was to be compared on")
+    return Reference(
+        rows=probes.rows[answered],
+        kind=probes.kind[answered],
+        probabilities=found[answered],
+        unanswered=int((~answered).sum()),
+    )
+
+
+def judge(
+    reference: Reference,
+    converted: Runner,
+    *,
     thresholds: Sequence[float],
     tolerance: float = TOLERANCE,
     seed: int = 0,
 ) -> Comparison:
     """
-    Compare two models on probe rows, one by one, in batches and shuffled.
+    Compare a converted model with its source: in batches, shuffled and row by row.
 
     Args:
-        source: The trained model; features [N, F] to probabilities [N, K], NaN in
-            rows that it refuses.
-        converted: The same for the converted model.
-        probes: At least one row that the source answers.
+        reference: What the source answers.
+        converted: The converted model, in some runtime.
         thresholds: Scores at which a decision changes, `score >= threshold`.
         tolerance: What a probability may differ by.
         seed: Of the shuffling.
 
     Raises:
-        ConversionError: The source answers no row, or another number of classes.
+        ConversionError: The two have different numbers of classes.
     """
-    expected = np.asarray(source(probes.rows), dtype=np.float64)
-    answered = ~np.isnan(expected).any(axis=1)
-    if not answered.any():
-        raise ConversionError("the source refuses every row it was to be compared on")
-    rows, kind = probes.rows[answered], probes.kind[answered]
-    expected = expected[answered]
-    batched = _in_batches(converted, rows, size=MAX_BATCH_ROWS)
+    expected = reference.probabilities
+    batched = _answers(converted, reference.rows, size=MAX_BATCH_ROWS)
     if batched.shape != expected.shape:
         raise ConversionError(
             f"the source has {expected.shape[1]} classes, the converted model "
             f"{batched.shape[1]}"
         )
+    alone = _alone(reference.kind)
+    return _comparison(
+        reference,
+        batched,
+        runtime=converted.runtime,
+        batch_delta=max(
+            _shuffled_delta(converted, reference.rows, batched=batched, seed=seed),
+            _alone_delta(converted, reference.rows[alone], batched=batched[alone]),
+        ),
+        alone=len(alone),
+        thresholds=thresholds,
+        tolerance=tolerance,
+    )
+
+
+def _comparison(
+    reference: Reference,
+    batched: F64,
+    *,
+    runtime: str,
+    batch_delta: float,
+    alone: int,
+    thresholds: Sequence[float],
+    tolerance: float,
+) -> Comparison:
+    """Put the answers of both models into figures."""
+    expected, kind = reference.probabilities, reference.kind
     each = np.abs(batched - expected)
     each[~((batched >= 0) & (batched <= 1))] = np.inf
     delta = each.max(axis=1)
-    return Comparison(
-        source=expected,
-        converted=batched,
-        delta=delta,
-        report=ParityReport(
-            runtime=RUNTIME,
-            rows=len(rows),
-            max_delta=float(delta.max()),
-            flips=_flips(expected, batched, thresholds=thresholds),
-            batch_delta=_batch_delta(converted, rows, batched=batched, seed=seed),
-            thresholds=tuple(float(value) for value in thresholds),
-            tolerance=tolerance,
-            worst=_worst(each, kind, expected=expected, found=batched),
-            mean_delta=float(delta.mean()),
-            quantiles={
-                str(level): float(np.quantile(delta, level, method="higher"))
-                for level in DELTA_QUANTILES
-            },
-            unanswered=int((~answered).sum()),
-            kinds={str(one): int((kind == one).sum()) for one in np.unique(kind)},
-        ),
+    report = ParityReport(
+        runtime=runtime,
+        rows=len(expected),
+        max_delta=float(delta.max()),
+        flips=_flips(expected, batched, thresholds=thresholds),
+        batch_delta=batch_delta,
+        thresholds=tuple(float(value) for value in thresholds),
+        tolerance=tolerance,
+        worst=_worst(each, kind, expected=expected, found=batched),
+        mean_delta=float(delta.mean()),
+        quantiles={
+            str(level): float(np.quantile(delta, level, method="higher"))
+            for level in DELTA_QUANTILES
+        },
+        unanswered=reference.unanswered,
+        kinds={str(one): int((kind == one).sum()) for one in np.unique(kind)},
+        alone=alone,
     )
+    return Comparison(source=expected, converted=batched, delta=delta, report=report)
 
 
 def _flips(expected: F64, found: F64, *, thresholds: Sequence[float]) -> int:
@@ -208,14 +197,32 @@ def _flips(expected: F64, found: F64, *, thresholds: Sequence[float]) -> int:
     return int(((expected[:, first:] >= cut) != (found[:, first:] >= cut)).sum())
 
 
-def _batch_delta(converted: Infer, rows: F32, *, batched: F64, seed: int) -> float:
+def _alone(kind: npt.NDArray[np.str_]) -> npt.NDArray[np.int64]:
+    """Choose the positions of the rows that are asked alone."""
+    chosen = []
+    for one in np.unique(kind):
+        at = np.flatnonzero(kind == one)
+        few = np.linspace(0, len(at) - 1, min(len(at), ALONE_ROWS)).astype(np.int64)
+        chosen.append(at[few])
+    return np.sort(np.concatenate(chosen))
+
+
+def _shuffled_delta(converted: Runner, rows: F32, *, batched: F64, seed: int) -> float:
     order = np.random.default_rng(seed).permutation(len(rows))
     shuffled = np.empty_like(batched)
-    shuffled[order] = _in_batches(converted, rows[order], size=MAX_BATCH_ROWS)
-    alone = _in_batches(converted, rows, size=1)
+    shuffled[order] = _answers(converted, rows[order], size=MAX_BATCH_ROWS)
+    return _largest(batched, shuffled)
+
+
+def _alone_delta(converted: Runner, rows: F32, *, batched: F64) -> float:
+    return _largest(batched, _answers(converted, rows, size=1))
+
+
+def _largest(one: F64, other: F64) -> float:
+    """Return the largest difference; infinite where either is no number."""
     with np.errstate(invalid="ignore"):  # inf - inf
-        spread = np.ptp(np.stack([batched, shuffled, alone]), axis=0)
-    return float(np.nan_to_num(spread, nan=np.inf).max())
+        delta = np.abs(one - other)
+    return float(np.nan_to_num(delta, nan=np.inf).max())
 
 
 def _worst(
@@ -236,8 +243,6 @@ def _worst(
     )
 
 
-def _in_batches(infer: Infer, rows: F32, *, size: int) -> F64:
+def _answers(converted: Runner, rows: F32, *, size: int) -> F64:
     """Return the probabilities of every row, asked for `size` rows at a time."""
-    answers = [infer(rows[i : i + size]) for i in range(0, len(rows), size)]
-    joined: F64 = np.concatenate(answers).astype(np.float64)
-    return joined
+    return converted.batched(rows, size=size).astype(np.float64)

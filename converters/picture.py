@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from converters.parity import Comparison
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _SMALLEST = 1e-10  # differences below are drawn here: a logarithm has no zero
 
 
-def draw(comparison: Comparison, path: Path) -> None:
-    """Write a PNG: a histogram of |Δp|, and score against score."""
+def draw(comparisons: Sequence[Comparison], path: Path) -> None:
+    """Write a PNG, a row per runtime: a histogram of |Δp|, and score against score."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    report = comparison.report
-    figure = Figure(figsize=(9, 4), dpi=100, layout="constrained")
+    count = len(comparisons)
+    figure = Figure(figsize=(9, 4 * count), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
+    for comparison, (left, right) in zip(
+        comparisons, figure.subplots(count, 2, squeeze=False), strict=True
+    ):
+        _draw_one(comparison, left, right)
+    figure.savefig(path)
+
+
+def _draw_one(comparison: Comparison, left: Axes, right: Axes) -> None:
+    report = comparison.report
     delta = np.clip(comparison.delta, _SMALLEST, 1)
-    left.hist(delta, bins=np.geomspace(_SMALLEST, 1, 61), color="tab:blue")
+    left.hist(delta, bins=np.geomspace(_SMALLEST, 1, 61).tolist(), color="tab:blue")
     left.axvline(
         report.tolerance, color="tab:red", label=f"allowed {report.tolerance:g}"
     )
@@ -33,4 +46,3 @@ def draw(comparison: Comparison, path: Path) -> None:
         right.axvline(threshold, color="tab:gray", linewidth=0.5)
     right.set(xlabel="score by the source", ylabel="score converted")
     right.set_title(f"{report.rows:,} rows, {report.runtime}")
-    figure.savefig(path)

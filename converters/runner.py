@@ -3,53 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import onnxruntime
+from typing import Protocol
 
 from converters.model import F32
+from converters.session import RUNTIME, Session, SessionError, in_batches
 from tollgate.errors import ConversionError
-from tollgate.schema import FEATURES, PROBABILITIES
 
 Infer = Callable[[F32], F32]
 
-RUNTIME = f"onnxruntime {onnxruntime.__version__}"
+
+class Runner(Protocol):
+    """A loaded ONNX model that answers rows, here or in another runtime."""
+
+    @property
+    def runtime(self) -> str:
+        """What runs it, with its version: `onnxruntime 1.19.2`."""
+
+    def __call__(self, rows: F32) -> F32:
+        """Answer float32 [N, F] in one run of the model; float32 [N, K]."""
+
+    def batched(self, rows: F32, *, size: int) -> F32:
+        """Answer float32 [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
 
 
-def onnx_runner(model: bytes) -> Infer:
+class OnnxRunner:
     """
-    Load a model on one CPU thread, as the model step's configuration does.
+    A model loaded into our own onnxruntime.
 
-    Returns:
-        A function from `features` float32 [N, F] to `probabilities` float32 [N, K].
+    Args:
+        model: A serialized graph.
 
     Raises:
         ConversionError: onnxruntime cannot load it, or its inputs and outputs are
             not those of a model step.
     """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(
-            model, options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:
-        # onnxruntime's errors have no common base; they share a module.
-        if not type(error).__module__.startswith("onnxruntime."):
-            raise
-        raise ConversionError(f"{RUNTIME} cannot load the model: {error}") from error
-    inputs = [(i.name, i.type) for i in session.get_inputs()]
-    outputs = [(o.name, o.type) for o in session.get_outputs()]
-    wanted = ([(FEATURES, "tensor(float)")], [(PROBABILITIES, "tensor(float)")])
-    if (inputs, outputs) != wanted:
-        raise ConversionError(
-            f"the model maps {inputs} to {outputs}; a model step maps "
-            f"{wanted[0]} to {wanted[1]}"
-        )
 
-    def infer(rows: F32) -> F32:
-        answer: F32 = session.run([PROBABILITIES], {FEATURES: rows})[0]
-        return answer
+    def __init__(self, model: bytes) -> None:
+        try:
+            self._session = Session(model)
+        except SessionError as error:
+            raise ConversionError(str(error)) from error
 
-    return infer
+    @property
+    def runtime(self) -> str:
+        """What runs it, with its version."""
+        return RUNTIME
+
+    def __call__(self, rows: F32) -> F32:
+        """Answer float32 [N, F] in one run of the model; float32 [N, K]."""
+        try:
+            return self._session.run(rows)
+        except SessionError as error:
+            raise ConversionError(str(error)) from error
+
+    def batched(self, rows: F32, *, size: int) -> F32:
+        """Answer float32 [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
+        return in_batches(self, rows, size=size)
+
+
+def onnx_runner(model: bytes) -> OnnxRunner:
+    """Load a model as `OnnxRunner` does."""
+    return OnnxRunner(model)

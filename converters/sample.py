@@ -1,61 +1,225 @@
-"""Read the rows that a model is proven on."""
+"""Read the rows that a model is proven and judged on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from converters.model import F32
 from tollgate.errors import InputError
 
+_TRUTH = {"true": "1", "false": "0"}
+MOST_SEGMENTS = 50  # values of one column; more would be no report but a list
+
+
+def _read_csv(path: Path) -> pl.DataFrame:
+    # Guessing types from the first rows would make a later text an error of the
+    # parser; as text, each value can be named with its row.
+    return pl.read_csv(path, infer_schema=False)
+
+
+def _read_lines(path: Path) -> pl.DataFrame:
+    return pl.read_ndjson(path, infer_schema_length=None)
+
+
 _READERS: dict[str, Callable[[Path], pl.DataFrame]] = {
     ".parquet": pl.read_parquet,
-    ".csv": pl.read_csv,
-    ".jsonl": pl.read_ndjson,
-    ".ndjson": pl.read_ndjson,
+    ".csv": _read_csv,
+    ".jsonl": _read_lines,
+    ".ndjson": _read_lines,
 }
 
 
-def read_sample(path: Path, *, names: tuple[str, ...] | None) -> F32:
+class Sample(msgspec.Struct, frozen=True, eq=False):
     """
-    Read feature rows from Parquet, CSV or JSON lines.
+    Rows that somebody handed in.
+
+    Attributes:
+        rows: Features as served; float32 [N, F].
+        names: Of the features.
+        source: The file, or what else a message should name.
+        label: What each row really was, as the file says it; [N] or None.
+        label_name: Column of the labels; empty without.
+        segments: Column -> what each row has there, as text.
+        origin: `training` for the very rows that a model was trained on; `sample` for
+            rows of which nobody knows that.
+    """
+
+    rows: F32
+    names: tuple[str, ...]
+    source: str = "sample"
+    label: tuple[object, ...] | None = None
+    label_name: str = ""
+    segments: Mapping[str, tuple[str, ...]] = {}
+    origin: Literal["training", "sample"] = "sample"
+
+    @property
+    def note(self) -> str:
+        """What the rows are, in words."""
+        if self.origin == "training":
+            return "the rows that the model was trained on"
+        return (
+            f"rows of {Path(self.source).name}, handed in with the model; whether it "
+            "was trained on them is not known"
+        )
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Sample:
+        """Pick rows by position."""
+        return msgspec.structs.replace(
+            self,
+            rows=self.rows[rows],
+            label=None if self.label is None else tuple(self.label[at] for at in rows),
+            segments={
+                name: tuple(values[at] for at in rows)
+                for name, values in self.segments.items()
+            },
+        )
+
+    def classes(self, known: Sequence[int | str]) -> npt.NDArray[np.int64] | None:
+        """
+        Return each row's class as a position among the model's; int64 [N].
+
+        Raises:
+            InputError: A label is none of the model's classes.
+        """
+        if self.label is None:
+            return None
+        position = {_label_key(name): at for at, name in enumerate(known)}
+        found = np.empty(len(self.label), dtype=np.int64)
+        for row, value in enumerate(self.label):
+            at = position.get(_label_key(value))
+            if at is None:
+                raise InputError(
+                    self.source,
+                    f"{value!r} is none of the model's classes {list(known)}",
+                    where=f"row {row + 1}, column {self.label_name!r}",
+                )
+            found[row] = at
+        return found
+
+
+def read_sample(
+    path: Path,
+    *,
+    names: tuple[str, ...] | None,
+    label: str | None = None,
+    segments: Sequence[str] = (),
+) -> Sample:
+    """
+    Read feature rows from Parquet, CSV or JSON lines; an empty number is NaN.
 
     Args:
         path: The file.
-        names: Columns to take, in order; None takes every column of numbers.
-
-    Returns:
-        float32 [N, F].
+        names: Columns to take, in order; None takes every column of numbers that is
+            neither label nor segment.
+        label: Column with what each row really was.
+        segments: Columns to report on by value; a feature may be one.
 
     Raises:
-        InputError: It cannot be read, is empty or lacks a column.
+        InputError: It cannot be read, is empty, lacks a column, or holds a text where
+            a number belongs; rows count from 1.
     """
+    frame = _read(path)
+    asked = [*segments, *((label,) if label is not None else ())]
+    if names is None:
+        names = tuple(
+            name
+            for name in frame.columns
+            if name not in asked and _numeric(path, frame[name])
+        )
+    for name in (*names, *asked):
+        if name not in frame.columns:
+            raise InputError(
+                path, f"lacks the column; it has {frame.columns}"[:300], where=name
+            )
+    if label in names:
+        raise InputError(path, "is a feature of the model", where=label)
+    if not len(frame) or not names:
+        raise InputError(path, "holds no rows of numbers")
+    with np.errstate(over="ignore"):
+        columns = [_numbers(path, frame[name]).astype(np.float32) for name in names]
+    return Sample(
+        rows=np.ascontiguousarray(np.stack(columns, axis=1)),
+        names=names,
+        source=str(path),
+        label=None if label is None else _labels(path, frame[label]),
+        label_name=label or "",
+        segments={name: _segment(path, frame[name]) for name in segments},
+    )
+
+
+def _read(path: Path) -> pl.DataFrame:
     reader = _READERS.get(path.suffix)
     if reader is None:
         raise InputError(path, f"{path.suffix or 'no suffix'}: one of {list(_READERS)}")
     try:
-        frame = reader(path)
+        return reader(path)
     except OSError as error:
         raise InputError(path, f"cannot be read: {error.strerror or error}") from error
     except pl.exceptions.PolarsError as error:
         raise InputError(path, str(error).splitlines()[0]) from error
-    if names is None:
-        names = tuple(one for one, kind in frame.schema.items() if kind.is_numeric())
-    missing = [name for name in names if name not in frame.columns]
-    if missing:
+
+
+def _numeric(path: Path, column: pl.Series) -> bool:
+    """Tell whether a column is one of numbers; in CSV by its first value."""
+    if column.dtype != pl.String:
+        return column.dtype.is_numeric() or column.dtype == pl.Boolean
+    first = column.drop_nulls().head(1)
+    return path.suffix == ".csv" and bool(
+        len(first) == 0 or first.cast(pl.Float64, strict=False).is_not_null().all()
+    )
+
+
+def _numbers(path: Path, column: pl.Series) -> npt.NDArray[np.float64]:
+    """Return float64 [N], NaN where nothing stands."""
+    number = column.dtype.is_numeric() or column.dtype == pl.Boolean
+    if not number and column.dtype not in (pl.String, pl.Null):
+        raise InputError(path, f"is {column.dtype}, not a number", where=column.name)
+    found = column.cast(pl.Float64, strict=False)
+    wrong = (found.is_null() & column.is_not_null()).arg_true()
+    if len(wrong):
+        row = int(wrong[0])
         raise InputError(
-            path, f"lacks the column; it has {frame.columns}"[:300], where=missing[0]
+            path,
+            f"{column[row]!r} is not a number",
+            where=f"row {row + 1}, column {column.name!r}",
         )
-    text = [name for name in names if not frame.schema[name].is_numeric()]
-    if text:
+    numbers: npt.NDArray[np.float64] = found.fill_null(float("nan")).to_numpy()
+    return numbers
+
+
+def _labels(path: Path, column: pl.Series) -> tuple[object, ...]:
+    empty = column.is_null().arg_true()
+    if len(empty):
         raise InputError(
-            path, f"is {frame.schema[text[0]]}, not a number", where=text[0]
+            path, "has no label", where=f"row {empty[0] + 1}, column {column.name!r}"
         )
-    if not len(frame) or not names:
-        raise InputError(path, "holds no rows of numbers")
-    with np.errstate(over="ignore"):
-        rows = frame.select(names).to_numpy().astype(np.float32)
-    return np.ascontiguousarray(rows)
+    return tuple(column.to_list())
+
+
+def _segment(path: Path, column: pl.Series) -> tuple[str, ...]:
+    count = column.n_unique()
+    if count > MOST_SEGMENTS:
+        raise InputError(
+            path,
+            f"has {count:,} different values; at most {MOST_SEGMENTS} make segments",
+            where=column.name,
+        )
+    if column.dtype.is_nested():
+        raise InputError(path, f"is {column.dtype}, not a value", where=column.name)
+    return tuple("" if one is None else str(one) for one in column.to_list())
+
+
+def _label_key(value: object) -> str:
+    """Return a label so that 1, 1.0, true and the text "1" are one class."""
+    text = str(value)
+    if text.lower() in _TRUTH:
+        return _TRUTH[text.lower()]
+    whole, mark, fraction = text.partition(".")
+    return whole if mark and not fraction.strip("0") else text

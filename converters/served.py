@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 
+from converters.quality_record import HALVES, Levels
 from tollgate.errors import RepositoryError
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
-from tollgate.policy.document import POLICY_FILE, SCORE, load_policy
+from tollgate.policy.document import POLICY_FILE, SCORE, Level, load_policy
 from tollgate.repository.product import Product, read_product
-from tollgate.repository.release import read_release, release_path
+from tollgate.repository.release import read_release, release_path, spec_hash_text
 from tollgate.repository.versions import list_versions
 
 
@@ -57,6 +59,49 @@ def read_served(repository: Path, product: str) -> Served:
         }
         versions = {step: number for step, number in newest.items() if number}
     return Served(repository=repository, product=steps, versions=versions)
+
+
+class Purpose(msgspec.Struct, frozen=True, eq=False):
+    """
+    What a converted model is for, and has to fit.
+
+    Attributes:
+        thresholds: Scores at which a decision changes; 0.5 without a product.
+        names: Of the features, in order; None without a product.
+        spec_hash: Of the features, 16 hexadecimal digits; None without a product.
+        config: Configuration of the model step, a ModelConfig; None without.
+        levels: What its policy turns scores into, rules aside.
+    """
+
+    thresholds: tuple[float, ...] = (0.5,)
+    names: tuple[str, ...] | None = None
+    spec_hash: str | None = None
+    config: Any = None
+    levels: Levels = HALVES
+
+
+def purpose_of(repository: Path, product: str) -> Purpose:
+    """
+    Read what a model must fit to be served in a product.
+
+    Raises:
+        RepositoryError: The repository does not fit together, or lacks a version.
+        SpecError: The served features.yaml cannot be read.
+        PolicyError: The served policy.yaml cannot be read.
+    """
+    served = read_served(repository, product)
+    spec = load_spec(served.file(served.product.features_step, name=SPEC_FILE))
+    path = served.file(served.product.decision_step, name=POLICY_FILE)
+    policy = load_policy(path, feature_names=spec.feature_names)
+    return Purpose(
+        thresholds=decision_thresholds(served, spec),
+        names=spec.feature_names,
+        spec_hash=spec_hash_text(spec.spec_hash),
+        config=served.product.steps[served.product.model_step],
+        levels=Levels(
+            names=get_args(Level), thresholds=(policy.review, policy.decline)
+        ),
+    )
 
 
 def require_spec(served: Served, spec: FeatureSpec) -> None:

@@ -22,10 +22,10 @@ from sklearn.ensemble import (
 from sklearn.ensemble._forest import BaseForest
 from sklearn.tree import BaseDecisionTree
 
-from converters.graph import ML_DOMAIN
 from converters.model import F32
 from converters.probes import Tree
 from tollgate.errors import ConversionError
+from tollgate.repository.targets import ML_DOMAIN
 
 ML_OPSET_OF_DOUBLES = 3
 

@@ -1,13 +1,13 @@
 """
 Convert a folder of models made by others, and print what came of each as Markdown.
 
-    python -m converters.survey ../shared/data/models [--trust-pickle]
+    python -m converters.survey ../shared/data/models [--trust-pickle] [--target 26.07]
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,9 @@ from converters.model import F32, F64
 from converters.proof import prove
 from converters.runner import onnx_runner
 from converters.sources.opening import open_source
-from tollgate.errors import TollgateError
+from tollgate.errors import SetupError, TollgateError
+from tollgate.repository.parity import ParityReport
+from tollgate.repository.targets import OURS, target
 
 THRESHOLDS = (0.1, 0.5, 0.9)
 MODEL_SUFFIXES = (".model", ".bst", ".onnx", ".cbm", ".joblib", ".pkl", ".dat", ".json")
@@ -45,6 +47,7 @@ class Row(msgspec.Struct, frozen=True):
         outcome: Converted with figures, or refused and why.
         converted: Whether the converted model answers as its source.
         expected_delta: Largest |Δp| to the predictions beside it; None without.
+        elsewhere: Figures in the onnxruntime of each other release asked for.
     """
 
     file: str
@@ -52,16 +55,31 @@ class Row(msgspec.Struct, frozen=True):
     outcome: str
     converted: bool
     expected_delta: float | None = None
+    elsewhere: tuple[ParityReport, ...] = ()
 
 
-def survey(folder: Path, *, trust_pickle: bool = False) -> Iterator[Row]:
-    """Convert every model below a folder."""
+def survey(
+    folder: Path, *, trust_pickle: bool = False, targets: Sequence[str] = ()
+) -> Iterator[Row]:
+    """
+    Convert every model below a folder.
+
+    Args:
+        folder: The folder.
+        trust_pickle: Load pickles too.
+        targets: Releases of Triton in whose onnxruntime each is proven as well.
+
+    Raises:
+        SetupError: A target's environment cannot be made here.
+    """
     for path in sorted(folder.rglob("*")):
         if path.suffix in MODEL_SUFFIXES or path.name in TEXT_MODELS:
-            yield _row(path, folder=folder, trust_pickle=trust_pickle)
+            yield _row(path, folder=folder, trust_pickle=trust_pickle, targets=targets)
 
 
-def _row(path: Path, *, folder: Path, trust_pickle: bool) -> Row:
+def _row(
+    path: Path, *, folder: Path, trust_pickle: bool, targets: Sequence[str]
+) -> Row:
     name = str(path.relative_to(folder))
     beside = EXPECTED.get(path.name)
     samples = None if beside is None else read_rows(path.parent / beside[0])
@@ -72,14 +90,18 @@ def _row(path: Path, *, folder: Path, trust_pickle: bool) -> Row:
             framework = f"{facts.framework}, {facts.objective}"
             if samples is not None:
                 samples = samples[:, -facts.columns :]  # some tables begin with a label
-            proven = prove(source, samples=samples, thresholds=THRESHOLDS)
+            proven = prove(
+                source, samples=samples, thresholds=THRESHOLDS, targets=targets
+            )
             own = None if samples is None else source.predict(samples)
         proven.report.check()
+    except SetupError:
+        raise
     except TollgateError as error:
         reason = str(error).replace(f"{path}: ", "").replace("|", "/")
         return Row(name, framework, f"refused: {reason}", False)
     report = proven.report
-    outcome = f"converted: max {report.max_delta:.1e}, {report.flips} flips"
+    outcome = f"converted: {_figures(report)}"
     delta = None
     if beside is not None and samples is not None and own is not None:
         expected = _probabilities(read_rows(path.parent / beside[1]))
@@ -90,7 +112,12 @@ def _row(path: Path, *, folder: Path, trust_pickle: bool) -> Row:
             f"framework on the same float32 rows is off by "
             f"{np.abs(own - expected).max():.1e}"
         )
-    return Row(name, framework, outcome, True, delta)
+    return Row(name, framework, outcome, True, delta, proven.reports[1:])
+
+
+def _figures(report: ParityReport) -> str:
+    said = f"max {report.max_delta:.1e}, {report.flips} flips"
+    return said if report.passed else f"differs: {said}"
 
 
 def _probabilities(written: F32) -> F64:
@@ -117,11 +144,19 @@ def read_rows(path: Path) -> F32:
     return rows
 
 
-def table(rows: list[Row]) -> str:
-    """Write the rows as a Markdown table."""
-    lines = ["| file | framework | outcome |", "|---|---|---|"]
-    lines += [f"| `{one.file}` | {one.framework} | {one.outcome} |" for one in rows]
+def table(rows: list[Row], *, targets: Sequence[str] = ()) -> str:
+    """Write the rows as a Markdown table, with a column per target."""
+    heads = ["file", "framework", "outcome", *(f"in {name}" for name in targets)]
+    lines = [_line(heads), "|" + "---|" * len(heads)]
+    for one in rows:
+        figures = [_figures(report) for report in one.elsewhere]
+        figures += [""] * (len(targets) - len(figures))
+        lines.append(_line([f"`{one.file}`", one.framework, one.outcome, *figures]))
     return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -129,8 +164,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Convert a folder of models.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--trust-pickle", action="store_true")
+    parser.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        help="prove each in this Triton release too",
+    )
     chosen = parser.parse_args()
-    print(table(list(survey(chosen.folder, trust_pickle=chosen.trust_pickle))))
+    try:
+        names = [target(name).release for name in dict.fromkeys(chosen.target)]
+        names = [name for name in names if name != OURS.release]
+        rows = survey(chosen.folder, trust_pickle=chosen.trust_pickle, targets=names)
+        print(table(list(rows), targets=names))
+    except TollgateError as error:
+        parser.exit(error.exit_status, f"{error}\n")
 
 
 if __name__ == "__main__":

@@ -347,6 +347,7 @@ def libraries(*extras: str) -> str:
     [
         ("tollgate.steps,tollgate.settings,tollgate.history,tollgate.replay", []),
         ("tollgate.store,tollgate.features,tollgate.policy,tollgate.validation", []),
+        ("tollgate.explanation", []),
         ("clients", ["client"]),
         ("tollgate.repository,tollgate.server,tollgate.cli", ["server"]),
         ("converters,tollgate.simulate,tollgate.evaluation", ["convert"]),

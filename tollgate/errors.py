@@ -7,6 +7,7 @@ Every error Tollgate raises on purpose.
     │   ├── PolicyError               policy.yaml
     │   └── RepositoryError           model repository: what is there does not fit
     ├── SetupError                    this machine lacks something; says what to install
+    │   └── DeviceError               exit status 3: it lacks a GPU, or what drives it
     ├── ServerError                   tritonserver or Redis did not start, or died
     ├── StoreError                    the online store did not answer
     │   ├── OutcomeUnknown            ... and the events are applied, or not
@@ -14,7 +15,8 @@ Every error Tollgate raises on purpose.
     │   │   └── StoreLost             the connection broke before the answer came
     │   └── StoreCorrupt              an entity value does not match its checksum
     ├── ConversionError               a model cannot be converted, and why
-    │   └── ParityError               converted, it does not answer as its source
+    │   ├── ParityError               converted, it does not answer as its source
+    │   └── TradeError                made smaller, it loses more than it may
     └── ClientError                   a call failed
         ├── InvalidRequest            the request is wrong; sending it again is futile
         ├── DeadlineExceeded          no answer in time
@@ -81,6 +83,12 @@ class SetupError(TollgateError):
         self.missing = missing
         self.remedy = remedy
         super().__init__(f"{missing}; {remedy}")
+
+
+class DeviceError(SetupError):
+    """This machine has no GPU, or not the library that builds for one."""
+
+    exit_status = 3
 
 
 class ServerError(TollgateError):
@@ -154,6 +162,12 @@ class ConversionError(TollgateError):
 
 class ParityError(ConversionError):
     """A model was converted and does not answer as its source."""
+
+    exit_status = 1
+
+
+class TradeError(ConversionError):
+    """A model was made smaller and loses more than was allowed."""
 
     exit_status = 1
 

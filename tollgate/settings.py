@@ -29,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         grpc_port: TCP port for requests; 0 takes a free one.
         metrics_port: TCP port for Prometheus; 0 takes a free one.
         store_url: Online store that runs elsewhere; empty starts Redis here.
+        model_config_name: Named configuration of models that have it; empty for none.
+        spool: Folder of purchases that the store missed; empty: in the state folder.
     """
 
     repository: str = "model_repository"
@@ -37,6 +39,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grpc_port: int = 8001
     metrics_port: int = 8002
     store_url: str = ""
+    model_config_name: str = ""
+    spool: str = ""
 
     @property
     def repository_path(self) -> Path:

@@ -6,22 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import lightgbm
 import numpy as np
 import onnxmltools
 
 from converters.boundaries import made_rows
+from converters.explain import explained
+from converters.explain_lightgbm import explain_lightgbm
 from converters.model import F32, F64, Facts, Probes, plain_parameters
-from converters.probes import Tree, probes
-from tollgate.errors import ConversionError, SetupError
-
-try:
-    import lightgbm
-except OSError as error:  # the library itself says which system library it lacks
-    raise SetupError(
-        f"lightgbm cannot start: {error}",
-        remedy="it needs OpenMP's runtime (Debian, Ubuntu: apt-get install libgomp1)",
-    ) from error
-
 from converters.onnx_from_lightgbm import (
     CATEGORY,
     header,
@@ -29,9 +21,15 @@ from converters.onnx_from_lightgbm import (
     refuse_unfaithful,
     round_down,
     served_text,
+    split_codes,
     tree_texts,
     values,
 )
+from converters.probes import Tree, probes
+from converters.prune_lightgbm import pruned_text
+from converters.vocabulary import of_lightgbm, of_trees
+from tollgate.errors import ConversionError
+from tollgate.explanation import Explanation
 
 
 class LightGbmModel:
@@ -79,6 +77,11 @@ class LightGbmModel:
             trees=len(self._trees),
             parameters=plain_parameters(self._parameters),
             converter=f"onnxmltools {onnxmltools.__version__}",
+            categories=of_trees(self._trees)
+            | of_lightgbm(
+                self._booster.pandas_categorical,
+                infos=header(self._text, "feature_infos").split(),
+            ),
         )
 
     def predict(self, rows: F32) -> F64:
@@ -90,11 +93,28 @@ class LightGbmModel:
         """Return it as ONNX."""
         return onnx_from_lightgbm(self._booster)
 
+    def explanation(self) -> Explanation:
+        """Return its trees and their covers."""
+        facts = self.facts
+        return explained(lambda: explain_lightgbm(self._text, facts=facts), facts=facts)
+
     def probes(self, samples: F32 | None) -> Probes:
         """Return sample rows (made when None), rows around every split, extremes."""
         if samples is None:
             samples = made_rows(self._trees, columns=self._booster.num_feature())
         return probes(samples, self._trees)
+
+    def pruned(self, *, trees: int | None, depth: int | None) -> LightGbmModel:
+        """
+        Return a copy with fewer or shallower trees.
+
+        Raises:
+            ConversionError: As `pruned_text`.
+        """
+        text = pruned_text(self._booster, trees=trees, depth=depth)
+        smaller = LightGbmModel(lightgbm.Booster(model_str=text))
+        smaller._labels, smaller._parameters = self._labels, self._parameters
+        return smaller
 
 
 def read_lightgbm(path: Path) -> LightGbmModel:
@@ -133,7 +153,7 @@ def _tree(text: str) -> Tree:
     codes: dict[int, tuple[int, ...]] = {}
     for node, way in enumerate(ways):
         if way & CATEGORY:
-            codes[node] = _codes(text, int(raw[node]))
+            codes[node] = split_codes(text, int(raw[node]))
         else:
             on = np.float32(round_down(raw[node]))
             with np.errstate(over="ignore"):  # above the largest number is infinity
@@ -150,17 +170,4 @@ def _tree(text: str) -> Tree:
         threshold=threshold,
         inclusive=True,
         codes=codes,
-    )
-
-
-def _codes(text: str, number: int) -> tuple[int, ...]:
-    """Read the categories that a split sends left: bits of 32-bit words."""
-    bounds = [int(one) for one in values(text, "cat_boundaries")]
-    words = [int(one) for one in values(text, "cat_threshold")]
-    chosen = words[bounds[number] : bounds[number + 1]]
-    return tuple(
-        32 * at + bit
-        for at, word in enumerate(chosen)
-        for bit in range(32)
-        if word >> bit & 1
     )

@@ -15,6 +15,8 @@ from converters.onnx_from_onnx import adopted, read_onnx, with_classes
 from converters.probes import assemble, special_rows
 from converters.runner import onnx_runner
 from tollgate.errors import ConversionError
+from tollgate.explanation import Explanation
+from tollgate.explanation.document import unexplained
 
 _SUM_SLACK = 1e-3  # float32 rows of many classes add up to 1 within this
 
@@ -94,6 +96,23 @@ class OnnxModel:
     def convert(self) -> bytes:
         """Return it with the names and shapes that the server reads."""
         return self._normal
+
+    def pruned(self, *, trees: int | None, depth: int | None) -> OnnxModel:
+        """Raise ConversionError: a graph does not keep what its splits stood for."""
+        raise ConversionError(
+            "an ONNX graph keeps no values of its splits; prune the model it was "
+            "exported from, and adopt that"
+        )
+
+    def explanation(self) -> Explanation:
+        """Say that there is none."""
+        facts = self.facts
+        return unexplained(
+            "an ONNX graph keeps no covers and no reason for its shape; convert the "
+            "model it was exported from",
+            features=facts.feature_names,
+            classes=facts.classes,
+        )
 
     def probes(self, samples: F32 | None) -> Probes:
         """Return sample rows (made when None), rows around its jumps, extremes."""

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
+import copy
 import sys
-import tempfile
-import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
-from converters.model import F32, F64, Facts, Probes
+from converters.model import F32, F64, Facts, Probes, Pruning
+from converters.sources.child import Child, ChildLost
 from converters.sources.formats import Format
-from converters.sources.worker import Block, Reply, Request, receive, send
+from converters.sources.worker import Block, Reply, Request
 from tollgate.errors import ConversionError, InputError
+from tollgate.explanation import Explanation, decode_explanation
 
 TIMEOUT_S = 300.0
-# What an interpreter needs; secrets in the environment are not a model's business.
-_PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "VIRTUAL_ENV")
 
 
 class FileModel:
@@ -45,24 +41,12 @@ class FileModel:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._path = path
-        self._timeout_s = timeout_s
-        self._folder = tempfile.TemporaryDirectory(prefix="tollgate-")
+        self._pruning = Pruning()
         value = "" if missing is None else repr(missing)
-        self._child = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "converters.sources.worker",
-                str(path.resolve()),
-                form,
-                value,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=self._folder.name,
-            env={name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-            | {"HOME": self._folder.name, "OMP_NUM_THREADS": "1"},
+        worker = "converters.sources.worker"
+        self._child = Child(
+            [sys.executable, "-m", worker, str(path.resolve()), form, value],
+            timeout_s=timeout_s,
         )
 
     def __enter__(self) -> FileModel:
@@ -76,12 +60,7 @@ class FileModel:
         trace: TracebackType | None,
     ) -> None:
         """End the child."""
-        self._child.kill()
-        self._child.wait()
-        for stream in (self._child.stdin, self._child.stdout):
-            if stream is not None:
-                stream.close()
-        self._folder.cleanup()
+        self._child.close()
 
     @property
     def facts(self) -> Facts:
@@ -100,10 +79,26 @@ class FileModel:
         """Return it as ONNX."""
         return self._ask("convert").model
 
+    def explanation(self) -> Explanation:
+        """Return its trees and their covers, its coefficients, or why not."""
+        return decode_explanation(self._ask("explain").model, source=self._path)
+
     def probes(self, samples: F32 | None) -> Probes:
         """Return sample rows (made when None), rows around every split, extremes."""
         reply = self._ask("probes", samples)
         return Probes(rows=self._array(reply.first), kind=self._array(reply.second))
+
+    def pruned(self, *, trees: int | None, depth: int | None) -> FileModel:
+        """
+        Return the model with fewer or shallower trees; the same child answers for it.
+
+        Raises:
+            ConversionError: There are none to take away.
+        """
+        smaller = copy.copy(self)
+        smaller._pruning = Pruning(trees, depth)
+        smaller.facts  # noqa: B018  (refused now, not later)
+        return smaller
 
     def _array(self, block: Block | None) -> Any:
         if block is None:
@@ -112,19 +107,11 @@ class FileModel:
 
     def _ask(self, do: str, rows: F32 | None = None) -> Reply:
         block = None if rows is None else Block.of(rows)
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        late = threading.Timer(self._timeout_s, self._child.kill)
-        late.start()
+        request = Request(do, block, self._pruning)
         try:
-            send(self._child.stdin, Request(do, block))
-            body = receive(self._child.stdout)
-        except BrokenPipeError:
-            body = b""
-        finally:
-            late.cancel()
-        if not body:
-            raise InputError(self._path, self._end())
+            body = self._child.ask(msgspec.msgpack.encode(request))
+        except ChildLost as lost:
+            raise InputError(self._path, self._end(lost)) from lost
         try:
             reply = msgspec.msgpack.decode(body, type=Reply)
         except msgspec.DecodeError as error:
@@ -133,9 +120,7 @@ class FileModel:
             raise ConversionError(f"{self._path}: {reply.problem}")
         return reply
 
-    def _end(self) -> str:
-        status = self._child.wait()
-        if status == -signal.SIGKILL:
-            return f"was not read within {self._timeout_s:g} s, or out of memory"
-        how = signal.Signals(-status).name if status < 0 else f"status {status}"
-        return f"the process that read it ended with {how}: the file is damaged"
+    def _end(self, lost: ChildLost) -> str:
+        if not lost.how:
+            return f"was not read within {self._child.timeout_s:g} s, or out of memory"
+        return f"the process that read it ended with {lost.how}: the file is damaged"

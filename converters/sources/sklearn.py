@@ -10,10 +10,15 @@ import sklearn
 from sklearn.pipeline import Pipeline
 
 from converters.boundaries import boundary_rows, made_rows
+from converters.explain import explained
+from converters.explain_sklearn import explain_sklearn
 from converters.model import F32, F64, Facts, Probes, plain_parameters
 from converters.onnx_from_sklearn import onnx_from_sklearn, refuse_unfaithful
 from converters.probes import assemble, special_rows, split_rows
+from converters.prune_sklearn import pruned_estimator
 from converters.sklearn_trees import ensembles, probe_trees
+from converters.vocabulary import of_sklearn
+from tollgate.explanation import Explanation
 
 
 class SklearnModel:
@@ -47,6 +52,7 @@ class SklearnModel:
             trees=len(self._trees),
             parameters=plain_parameters(self._estimator.get_params()),
             converter=f"skl2onnx {skl2onnx.__version__}",
+            categories=of_sklearn(self._estimator),
         )
 
     def predict(self, rows: F32) -> F64:
@@ -90,6 +96,23 @@ class SklearnModel:
     def convert(self) -> bytes:
         """Return it as ONNX."""
         return onnx_from_sklearn(self._estimator)
+
+    def pruned(self, *, trees: int | None, depth: int | None) -> SklearnModel:
+        """
+        Return a copy with fewer or shallower trees.
+
+        Raises:
+            ConversionError: As `pruned_estimator`.
+        """
+        return SklearnModel(pruned_estimator(self._estimator, trees=trees, depth=depth))
+
+    def explanation(self) -> Explanation:
+        """Return its trees and their covers, or its coefficients."""
+        facts = self.facts
+        return explained(
+            lambda: explain_sklearn(self._estimator, facts=facts, given=self._given),
+            facts=facts,
+        )
 
     def probes(self, samples: F32 | None) -> Probes:
         """Return sample rows (made when None), rows around every split, extremes."""

@@ -9,22 +9,21 @@ goes to standard error.
 
 from __future__ import annotations
 
-import os
 import re
-import struct
 import sys
 import warnings
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from converters.model import Facts, Probes, TrainedModel
+from converters.model import Facts, Probes, Pruning, TrainedModel
 from converters.sources.formats import Format
+from converters.sources.libraries import require_library
+from converters.sources.wire import receive, send, take_streams
 from tollgate.errors import ConversionError, TollgateError
-
-LENGTH = struct.Struct("<Q")
+from tollgate.explanation import encode_explanation
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -47,10 +46,12 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What to do: `facts`, `convert`, `predict` rows, `probes` from samples."""
+    """What to do: `facts`, `convert`, `explain`, `predict` rows, `probes` from samples;
+    with the whole model or a pruned one."""
 
     do: str
     rows: Block | None = None
+    pruning: Pruning = Pruning()
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -63,24 +64,10 @@ class Reply(msgspec.Struct, frozen=True):
     second: Block | None = None
 
 
-def send(stream: IO[bytes], message: msgspec.Struct) -> None:
-    """Write one message."""
-    body = msgspec.msgpack.encode(message)
-    stream.write(LENGTH.pack(len(body)) + body)
-    stream.flush()
-
-
-def receive(stream: IO[bytes]) -> bytes:
-    """Read one message; empty at the end of the stream."""
-    size = stream.read(LENGTH.size)
-    if len(size) < LENGTH.size:
-        return b""
-    body = stream.read(LENGTH.unpack(size)[0])
-    return body
-
-
 def open_model(path: Path, *, form: Format, missing: float | None) -> TrainedModel:
     """Read a file with the library of its format."""
+    if form in ("xgboost", "lightgbm"):
+        require_library(form)
     if form == "xgboost":
         from converters.sources.xgboost import read_xgboost
 
@@ -120,6 +107,8 @@ def answer(model: TrainedModel, request: Request) -> Reply:
     rows = None if request.rows is None else request.rows.array()
     if request.do == "convert":
         return Reply(model=model.convert())
+    if request.do == "explain":
+        return Reply(model=encode_explanation(model.explanation()))
     if request.do == "predict" and rows is not None:
         return Reply(first=Block.of(model.predict(rows)))
     if request.do == "probes":
@@ -132,11 +121,9 @@ def main() -> None:
     """Serve until standard input ends."""
     warnings.simplefilter("ignore")
     path, form, missing = sys.argv[1:4]
-    requests = os.fdopen(os.dup(0), "rb")
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    requests, replies = take_streams()
     model: TrainedModel | None = None
+    pruned: dict[Pruning, TrainedModel] = {}
     while body := receive(requests):
         try:
             if model is None:
@@ -144,7 +131,11 @@ def main() -> None:
                 model = open_model(
                     Path(path), form=msgspec.convert(form, Format), missing=value
                 )
-            reply = answer(model, msgspec.msgpack.decode(body, type=Request))
+            request = msgspec.msgpack.decode(body, type=Request)
+            chosen = request.pruning
+            if chosen != Pruning() and chosen not in pruned:
+                pruned = {chosen: model.pruned(trees=chosen.trees, depth=chosen.depth)}
+            reply = answer(pruned.get(chosen, model), request)
         except TollgateError as error:
             reply = Reply(problem=" ".join(str(error).split()))
         except Exception as error:  # noqa: BLE001  (the edge of this process)
@@ -152,7 +143,7 @@ def main() -> None:
             said = re.sub(r"^\[[\d:]+\] \S+ ", "", " ".join(str(error).split()))
             said = said.partition(" Stack trace:")[0][:300]
             reply = Reply(problem=f"cannot be used: {type(error).__name__}: {said}")
-        send(replies, reply)
+        send(replies, msgspec.msgpack.encode(reply))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from pathlib import Path
@@ -13,6 +14,8 @@ import xgboost
 from xgboost import Booster, XGBClassifier
 
 from converters.boundaries import made_rows
+from converters.explain import explained
+from converters.explain_xgboost import explain_xgboost
 from converters.model import F32, F64, Facts, Probes, plain_parameters
 from converters.onnx_from_xgboost import (
     missing_value,
@@ -20,7 +23,10 @@ from converters.onnx_from_xgboost import (
     served_booster,
 )
 from converters.probes import probes, trees_of
+from converters.prune_xgboost import pruned_booster
+from converters.vocabulary import of_trees, of_xgboost
 from tollgate.errors import ConversionError
+from tollgate.explanation import Explanation
 
 
 class XGBoostModel:
@@ -68,6 +74,7 @@ class XGBoostModel:
             trees=len(self._trees),
             parameters=plain_parameters(parameters),
             converter=f"onnxmltools {onnxmltools.__version__}",
+            categories=of_trees(self._trees) | of_xgboost(self._raw()),
         )
 
     def predict(self, rows: F32) -> F64:
@@ -91,15 +98,45 @@ class XGBoostModel:
         own = missing_value(self._model)
         return own == self._missing or (math.isnan(own) and math.isnan(self._missing))
 
+    def _raw(self) -> bytes:
+        """Return the trees as they were saved, categories and all, as JSON."""
+        model = self._model
+        booster = model if isinstance(model, Booster) else model.get_booster()
+        return bytes(booster.save_raw("json"))
+
     def convert(self) -> bytes:
         """Return it as ONNX."""
         return onnx_from_xgboost(self._model, missing=self._missing)
+
+    def explanation(self) -> Explanation:
+        """Return its trees and their covers."""
+        facts = self.facts
+        return explained(
+            lambda: explain_xgboost(self._served, facts=facts, missing=self._missing),
+            facts=facts,
+        )
 
     def probes(self, samples: F32 | None) -> Probes:
         """Return sample rows (made when None), rows around every split, extremes."""
         if samples is None:
             samples = made_rows(self._trees, columns=self._served.num_features())
         return probes(samples, self._trees)
+
+    def pruned(self, *, trees: int | None, depth: int | None) -> XGBoostModel:
+        """
+        Return a copy with fewer or shallower trees.
+
+        Raises:
+            ConversionError: As `pruned_booster`.
+        """
+        booster = pruned_booster(self._served, trees=trees, depth=depth)
+        if isinstance(self._model, Booster):
+            booster.feature_names = self._model.feature_names
+            return XGBoostModel(booster, missing=self._missing)
+        booster.feature_names = self._model.get_booster().feature_names
+        smaller = copy.copy(self._model)
+        smaller._Booster = booster
+        return XGBoostModel(smaller, missing=self._missing)
 
 
 def read_xgboost(path: Path, *, missing: float | None = None) -> XGBoostModel:

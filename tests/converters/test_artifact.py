@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -76,6 +77,15 @@ def test_what_is_written_is_what_is_read(version):
     """All fields survive, tuples and floats included."""
     found = read_artifact(version)
     assert found == record(sha256=found.sha256)
+
+
+def test_records_of_before_are_still_read():
+    """The committed model's record is older than most of the fields."""
+    committed = Path(__file__).parents[2] / "model_repository" / "fraud_model" / "1"
+    found = read_artifact(committed)
+    assert found.training.origin == "training"
+    assert found.parity[0].passed
+    served.require_proof(committed)
 
 
 def test_the_server_reads_the_part_it_needs(version):

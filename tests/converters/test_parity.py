@@ -8,9 +8,9 @@ from xgboost import XGBClassifier
 
 from converters.model import Probes
 from converters.onnx_from_xgboost import onnx_from_xgboost, served_booster
-from converters.parity import compare
+from converters.parity import ALONE_ROWS, compare
 from converters.probes import probes, trees_of
-from converters.runner import onnx_runner
+from converters.runner import in_batches, onnx_runner
 from tollgate.errors import ConversionError
 
 
@@ -105,6 +105,23 @@ def test_a_faithful_model_passes_and_says_how_closely(model, rows):
     assert report.runtime == "onnxruntime 1.19.2"
 
 
+class Answering:
+    """A runner that answers by a function."""
+
+    runtime = "a function"
+
+    def __init__(self, infer):
+        self.infer = infer
+
+    def __call__(self, rows):
+        """Answer all rows at once."""
+        return self.infer(rows)
+
+    def batched(self, rows, *, size):
+        """Answer some rows at a time."""
+        return in_batches(self.infer, rows, size=size)
+
+
 def constant(score):
     """Make a runner that gives every row the same P(1)."""
 
@@ -112,7 +129,7 @@ def constant(score):
         ones = np.full(len(rows), score, dtype=np.float32)
         return np.stack([1 - ones, ones], axis=1)
 
-    return infer
+    return Answering(infer)
 
 
 def two_rows():
@@ -154,9 +171,45 @@ def test_an_answer_that_depends_on_its_company_fails():
         score = np.linspace(0.1, 0.2, len(rows), dtype=np.float32)
         return np.stack([1 - score, score], axis=1)
 
-    report = compare(constant(0.1), by_place, probes=two_rows(), thresholds=(0.9,))
+    report = compare(
+        constant(0.1), Answering(by_place), probes=two_rows(), thresholds=(0.9,)
+    )
     assert report.batch_delta == pytest.approx(0.1)
     assert not report.passed
+
+
+def test_a_row_that_only_fails_alone_is_found():
+    """A graph that is right in company and wrong for a single row."""
+
+    def lonely(rows):
+        score = np.full(len(rows), 0.1 if len(rows) > 1 else 0.2, dtype=np.float32)
+        return np.stack([1 - score, score], axis=1)
+
+    report = compare(
+        constant(0.1), Answering(lonely), probes=two_rows(), thresholds=(0.9,)
+    )
+    assert report.max_delta == pytest.approx(0, abs=1e-7)
+    assert report.batch_delta == pytest.approx(0.1)
+    assert report.alone == 2
+
+
+def test_every_row_goes_in_batches_and_a_share_of_each_kind_alone():
+    """100,000 sample rows and 10 special: 4,096 and 10 of them go alone."""
+    asked = []
+
+    def note(rows):
+        asked.append(len(rows))
+        return np.full((len(rows), 2), 0.5, dtype=np.float32)
+
+    probes_ = Probes(
+        rows=np.zeros((100_010, 1), np.float32),
+        kind=np.repeat(["sample", "special"], [100_000, 10]),
+    )
+    report = compare(constant(0.5), Answering(note), probes=probes_, thresholds=(0.9,))
+    assert (report.rows, report.alone) == (100_010, ALONE_ROWS + 10)
+    assert asked.count(1) == report.alone
+    assert sum(one for one in asked if one > 1) == 2 * report.rows
+    assert max(asked) == 32
 
 
 def test_bytes_that_are_no_model_are_refused_in_words():

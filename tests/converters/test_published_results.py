@@ -7,8 +7,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from converters.publish import convert
+from converters.proof import prove
 from converters.runner import onnx_runner
+from converters.sources.worker import model_of
 from converters.training import train_xgboost
 from tollgate.evaluation import day_of, evaluate, split
 
@@ -34,12 +35,12 @@ def test_the_books_xgboost_is_met_after_conversion():
         .astype(np.float32)
     )
     model = train_xgboost(features[chosen.train], label[chosen.train], seed=0)
-    converted, proof = convert(
-        model, samples=features[chosen.test], thresholds=(0.35, 0.8)
+    proven = prove(
+        model_of(model), samples=features[chosen.test], thresholds=(0.35, 0.8)
     )
-    assert proof.flips == 0
-    assert len(converted) < 1 << 20
-    for infer in (model.predict_proba, onnx_runner(converted)):
+    proven.check()
+    assert len(proven.model) < 1 << 20
+    for infer in (model.predict_proba, onnx_runner(proven.model)):
         found = evaluate(
             label[chosen.test],
             infer(features[chosen.test])[:, 1],

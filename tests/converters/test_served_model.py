@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
-from converters.publish import publish
+from converters.conversion import convert_model
 from converters.runner import onnx_runner
+from converters.sample import Sample
+from converters.served import purpose_of
+from converters.sources.worker import model_of
 from converters.training import train_xgboost
+from tollgate.cli.pipeline import publish_and_release
 from tollgate.repository.release import plan_load
 from tollgate.server.control import infer, load_model
 from tollgate.server.launcher import TritonServer
@@ -18,15 +22,14 @@ def test_served_probabilities_are_those_of_the_published_file(
     """Bit for bit what onnxruntime gives here, at 1, 7 and 32 rows per request."""
     features, label = rows
     model = train_xgboost(features, label, seed=0)
-    publish(
-        model,
-        repository=repository,
-        product="fraud",
-        spec=spec,
-        features=features,
-        label=label,
-        actor="test",
-        reason="to be served",
+    converted = convert_model(
+        model_of(model),
+        origin="the model",
+        purpose=purpose_of(repository, "fraud"),
+        sample=Sample(rows=features, names=spec.feature_names),
+    )
+    publish_and_release(
+        converted, repository=repository, product="fraud", reason="to be served"
     )
     published = (repository / "fraud_model" / "1" / "model.onnx").read_bytes()
     expected = onnx_runner(published)(features)

@@ -219,6 +219,9 @@ def test_the_command_writes_all_or_nothing(boosted, rows, tmp_path):
     assert status == 0, said
     assert sorted(one.name for one in out.iterdir()) == [
         "artifact.json",
+        "card.html",
+        "card.md",
+        "explain.npz",
         "model.onnx",
         "parity.json",
         "parity.png",

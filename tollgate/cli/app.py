@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tollgate.cli import convert, data, demo, evaluate, publish, score, serve
+from tollgate.cli import convert, data, demo, engine, evaluate, publish, score, serve
 
 app = typer.Typer(
     name="tollgate",
@@ -35,4 +35,5 @@ app.command("adopt", rich_help_panel=_ENGINEERS)(convert.adopt)
 app.command("evaluate", rich_help_panel=_ENGINEERS)(evaluate.evaluate)
 app.command("publish", rich_help_panel=_ENGINEERS)(publish.publish)
 app.command("up", rich_help_panel=_OPERATORS)(serve.up)
+app.command("engine", rich_help_panel=_OPERATORS)(engine.engine)
 app.command("check", rich_help_panel=_OPERATORS)(serve.check)

@@ -28,7 +28,8 @@ def settings(**flags: Any) -> Settings:
 def progress(title: str) -> Iterator[Advance]:
     """Show a bar while a long piece of work runs; it calls with (done, in all)."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as bars:
+    hidden = not err.is_terminal  # where nobody watches, not even an empty line
+    with Progress(*columns, console=err, transient=True, disable=hidden) as bars:
         task = bars.add_task(title, total=None)
 
         def advance(done: int, total: int) -> None:

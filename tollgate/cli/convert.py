@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from tollgate.cli import console
-from tollgate.errors import InputError, RepositoryError
+from tollgate.cli.convert_options import (
+    Distill,
+    Label,
+    MaxApLoss,
+    MaxAucLoss,
+    MaxFlips,
+    Out,
+    Product,
+    Prune,
+    Quantize,
+    Repository,
+    Sample,
+    Segment,
+    Target,
+    Tensorize,
+)
+from tollgate.errors import InputError
 
 if TYPE_CHECKING:
-    from converters.parity import ParityReport
-    from converters.proof import Proven
-
-_THRESHOLDS: tuple[float, ...] = (0.5,)  # without a product, whose policy would say
-
-Product = Annotated[
-    str | None,
-    typer.Option(help="Prove it for this product's policy, features and model step."),
-]
-Sample = Annotated[
-    Path | None,
-    typer.Option(help="Rows of features: Parquet, CSV or JSON lines."),
-]
-Out = Annotated[Path, typer.Option(help="Folder to write; new or empty.")]
-Repository = Annotated[
-    str | None,
-    typer.Option(help="Model repository.", show_default="model_repository"),
-]
+    from converters.conversion import Conversion
+    from converters.served import Purpose
+    from converters.trade import Gate
 
 
 def convert(
@@ -38,7 +38,7 @@ def convert(
     ],
     out: Out,
     product: Product = None,
-    sample: Sample = None,
+    repository: Repository = None,
     trust_pickle: Annotated[
         bool, typer.Option(help="Load a pickle: that runs the code in it.")
     ] = False,
@@ -46,157 +46,112 @@ def convert(
         float | None,
         typer.Option(help="What stood for a missing value in training, if not NaN."),
     ] = None,
-    repository: Repository = None,
+    sample: Sample = None,
+    target: Target = None,
+    label: Label = None,
+    segment: Segment = None,
+    prune: Prune = None,
+    distill: Distill = False,
+    quantize: Quantize = None,
+    tensorize: Tensorize = None,
+    max_flips: MaxFlips = None,
+    max_auc_loss: MaxAucLoss = None,
+    max_ap_loss: MaxApLoss = None,
 ) -> None:
     """Turn a trained model into ONNX and prove that it answers as before."""
-    _run(
-        source,
-        out=out,
-        product=product,
+    from converters.conversion import Conversion
+    from converters.shrinking import Shrinking
+
+    asked = Conversion(
+        source=source,
         sample=sample,
+        label=label,
+        segments=tuple(segment or ()),
+        targets=tuple(target or ()),
+        shrinking=Shrinking(
+            prune=prune,
+            distill=distill,
+            quantize=None if quantize is None else quantize.value,
+            tensorize=None if tensorize is None else tensorize.value,
+            gate=_gate(max_flips, max_auc_loss, max_ap_loss),
+        ),
         trust_pickle=trust_pickle,
         missing=missing,
-        repository=repository,
+        purpose=_purpose(product, repository),
     )
+    _run(asked, out=out)
 
 
 def adopt(
     source: Annotated[Path, typer.Argument(help="An ONNX classifier.")],
     out: Out,
     product: Product = None,
-    sample: Sample = None,
     repository: Repository = None,
+    sample: Sample = None,
+    target: Target = None,
+    label: Label = None,
+    segment: Segment = None,
 ) -> None:
     """Check a foreign ONNX classifier and give it the form that is served."""
+    from converters.conversion import Conversion
     from converters.sources.formats import format_of
 
     if format_of(source) != "onnx":
         raise InputError(source, "is no ONNX file; tollgate convert reads the others")
-    _run(
-        source,
-        out=out,
-        product=product,
+    asked = Conversion(
+        source=source,
         sample=sample,
-        trust_pickle=False,
-        missing=None,
-        repository=repository,
+        label=label,
+        segments=tuple(segment or ()),
+        targets=tuple(target or ()),
+        purpose=_purpose(product, repository),
+    )
+    _run(asked, out=out)
+
+
+def _gate(flips: float | None, auc_loss: float | None, ap_loss: float | None) -> Gate:
+    """Say what may be lost; what was not asked for stays as it is by default."""
+    from converters.trade import Gate
+
+    usual = Gate()
+    return Gate(
+        flips=usual.flips if flips is None else flips,
+        auc_loss=usual.auc_loss if auc_loss is None else auc_loss,
+        ap_loss=usual.ap_loss if ap_loss is None else ap_loss,
     )
 
 
-def _run(
-    source: Path,
-    *,
-    out: Path,
-    product: str | None,
-    sample: Path | None,
-    trust_pickle: bool,
-    missing: float | None,
-    repository: str | None,
-) -> None:
-    from converters.proof import prove, require_new_folder, write_proven
-    from converters.sample import read_sample
-    from converters.served import decision_thresholds, read_served
-    from converters.sources.opening import open_source
-    from tollgate.features.spec import SPEC_FILE, load_spec
+def _purpose(product: str | None, repository: str | None) -> Purpose:
+    """Read what the model is for; without a product, for none in particular."""
+    from converters.served import Purpose, purpose_of
+
+    if product is None:
+        return Purpose()
+    settings = console.settings(repository=repository)
+    return purpose_of(settings.repository_path, product)
+
+
+def _run(asked: Conversion, *, out: Path) -> None:
+    """Convert, show the proof, and write the folder unless it failed."""
+    from converters.conversion import convert_file
+    from converters.folder import require_new_folder, write_converted
+    from converters.prune_picture import sweep_table
+    from converters.trade_table import trade_table
+    from tollgate.cli.proof_table import proof_table
 
     require_new_folder(out)
-    thresholds, spec_names, spec_hash, served = _THRESHOLDS, None, None, None
-    if product is not None:
-        settings = console.settings(repository=repository)
-        served = read_served(settings.repository_path, product)
-        spec = load_spec(served.file(served.product.features_step, name=SPEC_FILE))
-        thresholds = decision_thresholds(served, spec)
-        spec_names, spec_hash = spec.feature_names, f"{spec.spec_hash:016x}"
-    rows = None if sample is None else read_sample(sample, names=spec_names)
-    columns = (
-        len(spec_names)
-        if spec_names is not None
-        else None
-        if rows is None
-        else rows.shape[1]
-    )
-    with open_source(
-        source, trust_pickle=trust_pickle, missing=missing, columns=columns
-    ) as model:
-        facts = model.facts
-        names = _names(source, spec_names, facts.names, columns=facts.columns)
-        if sample is not None and spec_names is None and facts.names is not None:
-            rows = read_sample(sample, names=facts.names)
-        with console.progress("proving"):
-            proven = prove(model, samples=rows, thresholds=thresholds)
-    if served is not None:
-        _require_fit(proven, served.product.steps[served.product.model_step])
-    console.out.print(_table(proven.report, title=str(source)))
-    write_proven(proven, out, names=names, spec_hash=spec_hash)
+    with console.progress("proving"):
+        converted = convert_file(asked)
+    if converted.sweep is not None:
+        console.out.print(sweep_table(converted.sweep))
+    for trade in converted.trades:
+        console.out.print(trade_table(trade))
+    proven = converted.proven
+    console.out.print(proof_table(proven.reports, title=str(asked.source)))
+    write_converted(converted, out)
+    facts = proven.facts
+    trees = f"{facts.trees:,} trees, " if facts.trees else ""
     console.say(
-        f"{facts.framework} {facts.objective}, {facts.trees} trees, "
-        f"{len(proven.model):,} bytes → {out}"
+        f"{facts.framework} {facts.objective}, {trees}"
+        f"{len(converted.model):,} bytes → {out}"
     )
-
-
-def _names(
-    source: Path,
-    of_spec: tuple[str, ...] | None,
-    of_model: tuple[str, ...] | None,
-    *,
-    columns: int,
-) -> tuple[str, ...]:
-    """Name the features; the model's own names must be those of the product."""
-    if of_spec is None:
-        return of_model or tuple(f"f{number}" for number in range(columns))
-    if len(of_spec) != columns:
-        raise InputError(
-            source, f"has {columns} features, the product has {len(of_spec)}"
-        )
-    if of_model is not None and of_model != of_spec:
-        at = next(n for n, name in enumerate(of_spec) if of_model[n] != name)
-        raise InputError(
-            source,
-            f"was trained with {of_model[at]!r} where the product has {of_spec[at]!r}",
-            where=f"feature {at}",
-        )
-    return of_spec
-
-
-def _require_fit(proven: Proven, config: Any) -> None:
-    """Raise RepositoryError unless the model fits its step's configuration."""
-    import tempfile
-
-    from tollgate.repository.onnx_model import MODEL_FILE, onnx_findings
-
-    with tempfile.TemporaryDirectory(prefix="tollgate-") as name:
-        path = Path(name) / MODEL_FILE
-        path.write_bytes(proven.model)
-        for finding in onnx_findings(path, config):
-            raise RepositoryError("model", finding.problem, where=finding.where)
-
-
-def _table(report: ParityReport, *, title: str) -> Table:
-    """Show the figures and the rows that differ most."""
-    verdict = "agrees" if report.passed else "DOES NOT AGREE"
-    table = Table(title=f"{title}: {verdict} with its source")
-    table.add_column("measure")
-    table.add_column("value", justify="right")
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in report.kinds.items())
-    levels = {f"|Δp| at {level}": value for level, value in report.quantiles.items()}
-    figures = {
-        "|Δp| max": report.max_delta,
-        "|Δp| mean": report.mean_delta or 0.0,
-        **levels,
-        "alone, batched, shuffled": report.batch_delta,
-        "tolerance allowed": report.tolerance,
-        "tolerance that would pass": report.would_pass,
-    }
-    table.add_row("runtime", report.runtime)
-    table.add_row("rows", f"{report.rows:,} ({kinds})")
-    table.add_row("rows the source refuses", f"{report.unanswered:,}")
-    cuts = ", ".join(f"{one:g}" for one in report.thresholds)
-    table.add_row(f"flips at {cuts}", f"{report.flips:,}")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:.3g}")
-    for one in report.worst:
-        table.add_row(
-            f"worst: {one.kind} row {one.row}, class {one.label}",
-            f"{one.source:.9g} → {one.converted:.9g}",
-        )
-    return table

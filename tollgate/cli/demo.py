@@ -56,7 +56,7 @@ def demo() -> None:
     copy = state / "model_repository"
     source = chosen.repository_path
     spec, purchases = _read(source, history_file, product=chosen.product)
-    with _step("trained, converted, proven, published") as note:
+    with _step("trained, converted, proven, published, released") as note:
         note(_published(source, copy, spec=spec, history=purchases, state=state))
     _serve_and_decide(copy, spec=spec, history=purchases, state=state)
 
@@ -134,7 +134,7 @@ def _published(
     time_us, first_us = history.event_time_us, _us(_TRAIN_FROM)
     train = (time_us >= first_us) & (time_us < first_us + _TRAIN_DAYS * _DAY_US)
     with console.progress("training") as advance:
-        release = pipeline.train_and_publish(
+        release = pipeline.train_and_release(
             history,
             spec=spec,
             train=train,

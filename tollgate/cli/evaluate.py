@@ -78,7 +78,7 @@ def evaluate(
         copy = Path(folder) / "model_repository"
         shutil.copytree(chosen.repository_path, copy)
         with console.progress("training") as advance:
-            release = pipeline.train_and_publish(
+            release = pipeline.train_and_release(
                 purchases,
                 spec=spec,
                 train=parts.train,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from tollgate.history import History
 from tollgate.replay import labels_of, purchases_of, spans
 from tollgate.repository.configs import config_path, read_config, to_text
 from tollgate.repository.product import read_product
-from tollgate.repository.release import Release, read_release
+from tollgate.repository.release import Release, read_release, write_release
 from tollgate.schema import (
     AMOUNT,
     EVENT_TIME,
@@ -29,6 +30,7 @@ from tollgate.store.redis import RedisStore
 
 if TYPE_CHECKING:
     from clients.decisions import Decisions
+    from converters.converted import Converted
 
 I64 = npt.NDArray[np.int64]
 
@@ -42,7 +44,7 @@ def served_spec(repository: Path, *, product: str) -> FeatureSpec:
     return load_spec(repository / step / str(version) / SPEC_FILE)
 
 
-def train_and_publish(
+def train_and_release(
     history: History,
     *,
     spec: FeatureSpec,
@@ -52,7 +54,7 @@ def train_and_publish(
     progress: Callable[[int, int], None] | None = None,
 ) -> Release:
     """
-    Train the product's classifier on part of a history and release it.
+    Train the product's classifier on part of a history, publish it and release it.
 
     Args:
         history: Purchases with labels.
@@ -64,22 +66,63 @@ def train_and_publish(
 
     Raises:
         ConversionError: What was trained cannot be served faithfully.
+        RepositoryError: It does not fit the repository; nothing is published.
     """
-    from converters.publish import publish
+    from converters.conversion import convert_model
+    from converters.sample import Sample
+    from converters.served import purpose_of, read_served, require_spec
+    from converters.sources.libraries import require_library
+    from converters.sources.worker import model_of
+
+    require_library("xgboost")
     from converters.training import train_xgboost
 
     features = build(spec, history, progress=progress)[train].astype(np.float32)
     label = history.label[train]
-    return publish(
-        train_xgboost(features, label, seed=0),
-        repository=repository,
-        product=spec.product,
-        spec=spec,
-        features=features,
-        label=label,
+    require_spec(read_served(repository, spec.product), spec)
+    converted = convert_model(
+        model_of(train_xgboost(features, label, seed=0)),
+        origin="the trained classifier",
+        purpose=purpose_of(repository, spec.product),
+        sample=Sample(
+            rows=features,
+            names=spec.feature_names,
+            label=tuple(label.tolist()),
+            origin="training",
+        ),
+    )
+    return publish_and_release(
+        converted, repository=repository, product=spec.product, reason=reason
+    )
+
+
+def publish_and_release(
+    converted: Converted, *, repository: Path, product: str, reason: str
+) -> Release:
+    """Publish what was converted, then release it: two steps, as by two people."""
+    from converters.folder import write_converted
+    from converters.served import read_served
+    from tollgate.repository.compose import compose_release
+    from tollgate.server.publishing import publish
+
+    with tempfile.TemporaryDirectory(prefix="tollgate-") as name:
+        folder = Path(name) / "model"
+        record = write_converted(converted, folder)
+        # A server is started with the release right afterwards: that is the dry load.
+        published = publish(
+            folder, repository=repository, product=product, dry_load=False
+        )
+    served = read_served(repository, product)
+    release = compose_release(
+        repository,
+        product=product,
+        versions={**served.versions, published.step: published.version},
         actor="tollgate",
         reason=reason,
+        spec_hash=record.spec_hash or "",
     )
+    write_release(repository, release)
+    return release
 
 
 def decide_history(

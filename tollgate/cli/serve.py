@@ -22,6 +22,14 @@ State = Annotated[
 Product = Annotated[
     str | None, typer.Option(help="Ensemble in it.", show_default="fraud")
 ]
+ModelConfigName = Annotated[
+    str | None,
+    typer.Option(
+        help="Take configs/NAME.pbtxt of each model that has it.",
+        metavar="NAME",
+        show_default="config.pbtxt",
+    ),
+]
 
 _WATCH_S = 0.5
 
@@ -40,6 +48,7 @@ def up(
         str | None,
         typer.Option(help="A Redis that runs elsewhere.", show_default="start one"),
     ] = None,
+    model_config_name: ModelConfigName = None,
 ) -> None:
     """Serve a product here: Redis, Triton and the release, until Ctrl-C or SIGTERM."""
     from tollgate.repository.check import require_sound
@@ -52,8 +61,13 @@ def up(
         grpc_port=grpc_port,
         metrics_port=metrics_port,
         store_url=store_url,
+        model_config_name=model_config_name,
     )
-    require_sound(chosen.repository_path, product=chosen.product)
+    require_sound(
+        chosen.repository_path,
+        product=chosen.product,
+        config_name=chosen.model_config_name,
+    )
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -64,6 +78,7 @@ def up(
         grpc_port=chosen.grpc_port,
         metrics_port=chosen.metrics_port,
         store_url=chosen.store_url or None,
+        model_config_name=chosen.model_config_name,
     ) as server:
         console.out.print(
             f"READY  {chosen.product}, release {server.release}\n"
@@ -80,12 +95,22 @@ def up(
         console.say("draining …")
 
 
-def check(repository: Repository = None, product: Product = None) -> None:
+def check(
+    repository: Repository = None,
+    product: Product = None,
+    model_config_name: ModelConfigName = None,
+) -> None:
     """Check that a model repository fits together: wiring, versions, hashes."""
     from tollgate.repository import check as linter
 
-    chosen = console.settings(repository=repository, product=product)
-    findings = linter.check(chosen.repository_path, product=chosen.product)
+    chosen = console.settings(
+        repository=repository, product=product, model_config_name=model_config_name
+    )
+    findings = linter.check(
+        chosen.repository_path,
+        product=chosen.product,
+        config_name=chosen.model_config_name,
+    )
     for finding in findings:
         console.out.print(str(_short(finding)), highlight=False, soft_wrap=True)
     if findings:

@@ -7,7 +7,10 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import RepositoryError
+from tollgate.repository.parity import TOLERANCE, ParityReport
 from tollgate.repository.release import Sha256, SpecHash
+from tollgate.repository.targets import OURS
+from tollgate.repository.trade import Gate, Trade
 
 ARTIFACT_FILE = "artifact.json"
 
@@ -20,11 +23,44 @@ class Artifact(msgspec.Struct, frozen=True):
         sha256: Of the model file beside it.
         spec_hash: Of the feature spec it was trained with, 16 hexadecimal digits.
         features: Names of its features, in order.
+        parity: How far it is from its source, per runtime it was proven in.
+        trades: What was lost and won by making it smaller.
+        allowed: What might be lost by that; None for the usual.
     """
 
     sha256: Sha256
     spec_hash: SpecHash
     features: tuple[str, ...]
+    parity: tuple[ParityReport, ...] = ()
+    trades: tuple[Trade, ...] = ()
+    allowed: Gate | None = None
+
+
+def require_proof(version: Path) -> None:
+    """
+    Demand that a model was proven in the onnxruntime that serves it here.
+
+    Raises:
+        RepositoryError: The record has no proof for that runtime, or one that failed;
+            or making it smaller lost more than was allowed.
+    """
+    path = version / ARTIFACT_FILE
+    runtime = f"onnxruntime {OURS.onnxruntime}"
+    record = read_artifact(version)
+    reports = record.parity
+    if runtime not in {one.runtime for one in reports}:
+        found = ", ".join(one.runtime for one in reports) or "none"
+        problem = f"has no proof for {runtime}, only for: {found}; convert it again"
+        raise RepositoryError(path, problem, where="parity")
+    for report in reports:
+        if not report.passed or report.tolerance > TOLERANCE:
+            problem = f"says that it does not answer as its source: {report.figures}"
+            raise RepositoryError(path, problem, where="parity")
+    gate = record.allowed or Gate()
+    for trade in record.trades:
+        for found in gate.problems(trade):
+            problem = f"{trade.kind} ({trade.detail}) costs too much: {found}"
+            raise RepositoryError(path, problem, where="trades")
 
 
 def read_artifact(version: Path) -> Artifact:

@@ -25,7 +25,7 @@ from tollgate.repository.wiring import wiring_findings
 __all__ = ["Finding", "check", "check_staged", "require_sound"]
 
 
-def check(repository: Path, *, product: str) -> list[Finding]:
+def check(repository: Path, *, product: str, config_name: str = "") -> list[Finding]:
     """
     Find everything that would keep a product from loading or from deciding right.
 
@@ -36,6 +36,7 @@ def check(repository: Path, *, product: str) -> list[Finding]:
     Args:
         repository: The model repository.
         product: Name of the ensemble.
+        config_name: Named configuration to check where a model has it.
 
     Returns:
         The findings, wiring first; empty when the repository is sound.
@@ -44,7 +45,7 @@ def check(repository: Path, *, product: str) -> list[Finding]:
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    return _findings(repository, product, staged=None)
+    return _findings(repository, product, staged=None, config_name=config_name)
 
 
 def check_staged(repository: Path, *, product: str, staged: Path) -> list[Finding]:
@@ -69,7 +70,7 @@ def check_staged(repository: Path, *, product: str, staged: Path) -> list[Findin
     return _findings(repository, product, staged=staged)
 
 
-def require_sound(repository: Path, *, product: str) -> None:
+def require_sound(repository: Path, *, product: str, config_name: str = "") -> None:
     """
     Demand a repository without findings.
 
@@ -78,15 +79,17 @@ def require_sound(repository: Path, *, product: str) -> None:
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    for finding in check(repository, product=product):
+    for finding in check(repository, product=product, config_name=config_name):
         raise finding.as_error()
 
 
-def _findings(repository: Path, product: str, *, staged: Path | None) -> list[Finding]:
+def _findings(
+    repository: Path, product: str, *, staged: Path | None, config_name: str = ""
+) -> list[Finding]:
     """Collect all findings, on the pinned versions or with a staged model."""
     findings: list[Finding] = []
     with collecting(findings):
-        models = read_product(repository, product)
+        models = read_product(repository, product, config_name=config_name)
         findings += wiring_findings(models)
         release = None
         release_problems: list[Finding] = []

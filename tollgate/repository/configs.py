@@ -7,35 +7,57 @@ written: what a release adds is merged into the message that is sent to Triton.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from tollgate.errors import RepositoryError
+from tollgate.errors import InputError, RepositoryError
 
 CONFIG_FILE = "config.pbtxt"
+NAMED_CONFIGS = "configs"
+_CONFIG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def config_path(repository: Path, model: str) -> Path:
-    """Name the file that configures a model."""
+def config_path(repository: Path, model: str, *, config_name: str = "") -> Path:
+    """
+    Name the file that configures a model.
+
+    A named configuration stands in for config.pbtxt as a whole; a model that has none
+    of that name keeps config.pbtxt. That is Triton's rule for --model-config-name.
+    """
+    named = repository / model / NAMED_CONFIGS / f"{config_name}.pbtxt"
+    if config_name and named.exists():
+        return named
     return repository / model / CONFIG_FILE
 
 
-def read_config(repository: Path, model: str) -> ModelConfig:
+def require_config_name(name: str) -> None:
+    """Raise InputError unless a name can be that of a named configuration."""
+    if name and not _CONFIG_NAME.fullmatch(name):
+        raise InputError(
+            "model config name",
+            f"{name!r} is not the name of a file configs/NAME.pbtxt without its end: "
+            "letters, digits, dots, dashes and underscores",
+        )
+
+
+def read_config(repository: Path, model: str, *, config_name: str = "") -> ModelConfig:
     """
     Read the configuration of one model.
 
     Args:
         repository: The model repository.
         model: Directory and name of the model.
+        config_name: Of the named configuration that goes first; empty for none.
 
     Raises:
         RepositoryError: The file is missing, is not protobuf text of a Triton
             configuration (with the line), or names another model.
     """
-    path = config_path(repository, model)
+    path = config_path(repository, model, config_name=config_name)
     try:
         text = path.read_bytes().decode("utf-8")
     except OSError as exc:

@@ -9,10 +9,10 @@ from tollgate import schema
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE, load_policy
 from tollgate.repository.artifact import ARTIFACT_FILE, Artifact, read_artifact
-from tollgate.repository.configs import config_path
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file
 from tollgate.repository.onnx_model import MODEL_FILE, onnx_findings
+from tollgate.repository.plan import plan_findings
 from tollgate.repository.product import Product
 from tollgate.repository.release import Release, release_path, spec_hash_text
 from tollgate.repository.rules import PYTHON_BACKEND
@@ -70,7 +70,7 @@ def _spec_hash_problem(named: str, spec: FeatureSpec) -> str:
 def _spec_findings(product: Product, *, spec: FeatureSpec) -> list[Finding]:
     """Compare the feature spec with the tensors of the feature step."""
     step = product.features_step
-    file = str(config_path(product.repository, step))
+    file = str(product.config_path(step))
     config = product.steps[step]
     inputs = tensors_of(config.input, origin="config.pbtxt")
     outputs = tensors_of(config.output, origin="config.pbtxt")
@@ -107,7 +107,8 @@ def _model_findings(
     path = directory / MODEL_FILE
     if not path.is_file():
         return [Finding(file=str(path), where="", problem="is missing: the model")]
-    findings = onnx_findings(path, product.steps[product.model_step])
+    config = product.steps[product.model_step]
+    findings = [*onnx_findings(path, config), *plan_findings(directory, config)]
     record = str(directory / ARTIFACT_FILE)
     with collecting(findings):
         artifact = read_artifact(directory)

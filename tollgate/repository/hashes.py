@@ -9,6 +9,12 @@ from tollgate.errors import RepositoryError
 
 _CHUNK_BYTES = 1 << 20
 SHORT_DIGITS = 12  # of a hash, where people read it
+PLAN_FILE = "model.plan"
+
+
+def plan_record(plan: Path) -> Path:
+    """Name the record of a TensorRT plan."""
+    return plan.with_name(f"{plan.name}.json")
 
 
 def version_files(version: Path) -> list[Path]:
@@ -48,6 +54,9 @@ def hash_version(repository: Path, model: str, *, version: int) -> dict[str, str
     """
     Compute the SHA-256 of every file of one version of a model.
 
+    A TensorRT plan and its record are left out: each machine builds its own, and
+    `tollgate.repository.plan` ties it to the model.
+
     Returns:
         Path relative to the repository -> hash, in the order of the paths.
 
@@ -55,9 +64,11 @@ def hash_version(repository: Path, model: str, *, version: int) -> dict[str, str
         RepositoryError: There is no such version, or a file cannot be read.
     """
     directory = repository / model / str(version)
+    plan = directory / PLAN_FILE
     return {
         path.relative_to(repository).as_posix(): hash_file(path)
         for path in version_files(directory)
+        if path not in (plan, plan_record(plan))
     }
 
 

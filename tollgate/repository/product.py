@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,12 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate import schema
 from tollgate.errors import RepositoryError
-from tollgate.repository.configs import config_path, read_config
+from tollgate.repository.configs import (
+    NAMED_CONFIGS,
+    config_path,
+    read_config,
+    require_config_name,
+)
 
 
 class Product(msgspec.Struct, frozen=True):
@@ -21,12 +27,18 @@ class Product(msgspec.Struct, frozen=True):
         name: Name of the ensemble.
         ensemble: Its configuration.
         steps: Configuration per step, in the order in which data flows.
+        config_name: Named configuration that was asked for; empty for none.
     """
 
     repository: Path
     name: str
     ensemble: ModelConfig
     steps: dict[str, ModelConfig]
+    config_name: str = ""
+
+    def config_path(self, model: str) -> Path:
+        """Name the file that the configuration of a model was read from."""
+        return config_path(self.repository, model, config_name=self.config_name)
 
     def producer(self, tensor: str) -> str:
         """
@@ -43,7 +55,7 @@ class Product(msgspec.Struct, frozen=True):
         if len(names) != 1:
             found = f"by {' and '.join(names)}" if names else "by no step"
             problem = f"must be produced by exactly one step, is {found}"
-            file = config_path(self.repository, self.name)
+            file = self.config_path(self.name)
             raise RepositoryError(file, problem, where=f"tensor {tensor}")
         return names[0]
 
@@ -63,24 +75,52 @@ class Product(msgspec.Struct, frozen=True):
         return self.producer("decision")
 
 
-def read_product(repository: Path, product: str) -> Product:
+def read_product(repository: Path, product: str, *, config_name: str = "") -> Product:
     """
     Read a product's ensemble and the steps that it names.
 
     Args:
         repository: The model repository.
         product: Name of the ensemble.
+        config_name: Named configuration to read where a model has it.
 
     Raises:
-        RepositoryError: A file cannot be read, or the model is not an ensemble.
+        RepositoryError: A file cannot be read, the model is not an ensemble, or none
+            of its models has a configuration of that name.
+        InputError: The name cannot be one.
     """
-    ensemble = read_config(repository, product)
+    require_config_name(config_name)
+    ensemble = read_config(repository, product, config_name=config_name)
     names = [step.model_name for step in ensemble.ensemble_scheduling.step]
-    path = config_path(repository, product)
+    path = config_path(repository, product, config_name=config_name)
     if not names:
         raise RepositoryError(path, "has no step: not an ensemble", where="step")
     for name in names:
         if names.count(name) > 1:
             raise RepositoryError(path, f'"{name}" stands there twice', where="step")
-    steps = {name: read_config(repository, name) for name in names}
-    return Product(repository=repository, name=product, ensemble=ensemble, steps=steps)
+    if config_name:
+        _require_somewhere(repository, [product, *names], config_name=config_name)
+    steps = {
+        name: read_config(repository, name, config_name=config_name) for name in names
+    }
+    return Product(
+        repository=repository,
+        name=product,
+        ensemble=ensemble,
+        steps=steps,
+        config_name=config_name,
+    )
+
+
+def _require_somewhere(
+    repository: Path, names: Sequence[str], *, config_name: str
+) -> None:
+    """Demand that a name is that of some model's configuration: a typing error else."""
+    found: set[str] = set()
+    for name in names:
+        files = (repository / name / NAMED_CONFIGS).glob("*.pbtxt")
+        found.update(path.stem for path in files)
+    if config_name not in found:
+        there = f"; there are {', '.join(sorted(found))}" if found else ""
+        problem = f"no model of {names[0]} has {NAMED_CONFIGS}/{config_name}.pbtxt"
+        raise RepositoryError(repository, problem + there, where="model config name")

@@ -204,10 +204,12 @@ def _released_spec(release: Release, models: Product) -> FeatureSpec:
     return spec
 
 
-def _merged_configs(repository: Path, product: str) -> list[ModelConfig]:
+def _merged_configs(
+    repository: Path, product: str, *, config_name: str
+) -> list[ModelConfig]:
     """Merge release and configurations, in the order in which models are loaded."""
     release = read_release(repository, product=product)
-    models = read_product(repository, product)
+    models = read_product(repository, product, config_name=config_name)
     require_steps(release_path(repository, product), release.versions, product=models)
     verify_release(repository, release)
     spec = _released_spec(release, models)
@@ -229,9 +231,16 @@ def _merged_configs(repository: Path, product: str) -> list[ModelConfig]:
     return [*merged, merge(models.ensemble, pins=release.versions)]
 
 
-def plan_load(repository: Path, *, product: str) -> list[PlannedLoad]:
+def plan_load(
+    repository: Path, *, product: str, config_name: str = ""
+) -> list[PlannedLoad]:
     """
     Plan what to load for a product's release, after verifying it.
+
+    Args:
+        repository: The model repository.
+        product: Name of the ensemble.
+        config_name: Named configuration to take where a model has it.
 
     Returns:
         The steps in the order in which data flows, then the ensemble.
@@ -242,11 +251,11 @@ def plan_load(repository: Path, *, product: str) -> list[PlannedLoad]:
     """
     return [
         PlannedLoad(name=config.name, config_json=to_json(config))
-        for config in _merged_configs(repository, product)
+        for config in _merged_configs(repository, product, config_name=config_name)
     ]
 
 
-def render(repository: Path, product: str) -> dict[str, str]:
+def render(repository: Path, product: str, *, config_name: str = "") -> dict[str, str]:
     """
     Print the merged configurations, for a Triton that Tollgate does not run.
 
@@ -257,5 +266,6 @@ def render(repository: Path, product: str) -> dict[str, str]:
         RepositoryError: As `plan_load`.
     """
     return {
-        config.name: to_text(config) for config in _merged_configs(repository, product)
+        config.name: to_text(config)
+        for config in _merged_configs(repository, product, config_name=config_name)
     }

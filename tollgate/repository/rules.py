@@ -12,7 +12,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate import schema
 from tollgate.errors import RepositoryError
-from tollgate.repository.configs import config_path
 from tollgate.repository.findings import Finding
 from tollgate.repository.product import Product
 from tollgate.repository.release import Release
@@ -44,7 +43,7 @@ def rule_findings(product: Product, *, release: Release | None) -> list[Finding]
         model_step = ""  # the roles are a finding of their own
     findings: list[Finding] = []
     for name, config in [*product.steps.items(), (product.name, product.ensemble)]:
-        file = str(config_path(product.repository, name))
+        file = str(product.config_path(name))
         broken = list(_general_breaks(config))
         if name == product.name:
             broken += _pin_breaks(config, release=release)

@@ -13,7 +13,6 @@ import msgspec
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from tollgate import schema
-from tollgate.repository.configs import config_path
 from tollgate.repository.findings import Finding
 from tollgate.repository.product import Product
 
@@ -71,7 +70,7 @@ def wiring_findings(product: Product) -> list[Finding]:
         A finding per break, in the order in which data flows; all of them name the
         ensemble's file, because that is where the wires are.
     """
-    file = str(config_path(product.repository, product.name))
+    file = str(product.config_path(product.name))
     return [
         Finding(file=file, where=where, problem=problem)
         for where, problem in _breaks(product)

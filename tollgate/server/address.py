@@ -34,6 +34,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         repository: The model repository that it serves, absolute.
         product: The ensemble.
         admin_secret: What opens the control API.
+        store_url: The online store.
     """
 
     grpc_url: str
@@ -42,6 +43,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repository: str
     product: str
     admin_secret: str
+    store_url: str = ""
 
     def __repr__(self) -> str:
         """Print it without the secret."""
@@ -55,7 +57,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @contextlib.contextmanager
 def announced(
-    triton: TritonServer, *, state: Path, repository: Path, product: str
+    triton: TritonServer, *, state: Path, repository: Path, product: str, store_url: str
 ) -> Iterator[None]:
     """
     Tell other processes of this user where a server is, until the context ends.
@@ -65,6 +67,7 @@ def announced(
         state: The state folder.
         repository: The model repository.
         product: The ensemble.
+        store_url: The online store.
     """
     address = Address(
         grpc_url=triton.grpc_url,
@@ -73,6 +76,7 @@ def announced(
         repository=str(repository.resolve()),
         product=product,
         admin_secret=triton.admin_headers[ADMIN_HEADER],
+        store_url=store_url,
     )
     path = state / ADDRESS_FILE
     text = msgspec.json.format(msgspec.json.encode(address), indent=2)

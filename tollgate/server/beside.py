@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from tollgate.errors import ServerError
-from tollgate.repository.configs import merge, to_json
+from tollgate.errors import RepositoryError, ServerError
+from tollgate.repository.configs import NAMED_CONFIGS, merge, read_config, to_json
 from tollgate.repository.product import Product
 from tollgate.server import control, placement
 from tollgate.server.control import Reachable
@@ -86,11 +86,23 @@ def _running_config(server: Reachable, models: Product) -> ModelConfig:
     a changed one: it would start the versions that serve a second time.
     """
     running = control.model_config(server, models.model_step)
-    config = to_json(models.steps[models.model_step])
-    written = json.loads(placement.placed(config, gpu=placement.has_gpu()))
-    written.pop("version_policy", None)
-    chosen = written if _within(written, running) else running
+    chosen = running
+    for config in _written_configs(models):
+        written = json.loads(placement.placed(config, gpu=placement.has_gpu()))
+        written.pop("version_policy", None)
+        if _within(written, running):
+            chosen = written
+            break
     return json_format.ParseDict(chosen, ModelConfig(), ignore_unknown_fields=True)
+
+
+def _written_configs(models: Product) -> Iterator[str]:
+    """Yield config.pbtxt, then the named configurations, one of which is running."""
+    step = models.model_step
+    yield to_json(models.steps[step])
+    for path in sorted((models.repository / step / NAMED_CONFIGS).glob("*.pbtxt")):
+        with contextlib.suppress(RepositoryError):  # no server runs one it cannot read
+            yield to_json(read_config(models.repository, step, config_name=path.stem))
 
 
 def _within(part: Any, whole: Any) -> bool:
@@ -122,7 +134,7 @@ def _restore(
         log.warning("%s keeps the new version loaded: %s", server.grpc_url, error)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _one_at_a_time(model: Path) -> Iterator[None]:
     """
     Keep publishers apart while one reads a version policy and sends it back.

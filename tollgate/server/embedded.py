@@ -51,6 +51,7 @@ def serve(
     grpc_port: int = 0,
     metrics_port: int = 0,
     store_url: str | None = None,
+    model_config_name: str = "",
 ) -> Iterator[Embedded]:
     """
     Serve the release of a product until the context ends.
@@ -63,13 +64,14 @@ def serve(
         grpc_port: TCP port on loopback; 0 takes a free one.
         metrics_port: Likewise.
         store_url: An online store that runs elsewhere; None starts Redis here.
+        model_config_name: Named configuration to take where a model has it.
 
     Raises:
         RepositoryError: The release does not fit together.
         SetupError: This machine lacks something.
         ServerError: A process did not start, a model did not load, a probe failed.
     """
-    loads = plan_load(repository, product=product)
+    loads = plan_load(repository, product=product, config_name=model_config_name)
     with ExitStack() as stack:
         redis = None
         if store_url is None:
@@ -82,11 +84,18 @@ def serve(
                 store_url=store_url,
                 grpc_port=grpc_port,
                 metrics_port=metrics_port,
+                model_config_name=model_config_name,
             )
         )
         release = bring_up(triton, loads, product=product)
         stack.enter_context(
-            announced(triton, state=state, repository=repository, product=product)
+            announced(
+                triton,
+                state=state,
+                repository=repository,
+                product=product,
+                store_url=store_url,
+            )
         )
         yield Embedded(
             grpc_url=triton.grpc_url,

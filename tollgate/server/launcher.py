@@ -50,6 +50,8 @@ class TritonServer:
         metrics_port: TCP port of Prometheus metrics; 0 takes a free one.
         host: Address of both. Anything but loopback opens an unpatched server.
         log_verbose: Triton's own level.
+        model_config_name: Named configuration that a model is loaded with when the
+            call brings none of its own.
 
     Attributes:
         admin_headers: What a call to a restricted protocol must carry. Triton takes
@@ -66,6 +68,7 @@ class TritonServer:
         metrics_port: int = 0,
         host: str = "127.0.0.1",
         log_verbose: int = 0,
+        model_config_name: str = "",
     ) -> None:
         self._repository = repository.resolve()
         self._state = state.resolve()
@@ -73,6 +76,7 @@ class TritonServer:
         self._wanted_ports = (grpc_port, metrics_port)
         self._host = host
         self._log_verbose = log_verbose
+        self._model_config_name = model_config_name
         self._stack = contextlib.ExitStack()
         self._child: Child | None = None
         self._log_offset = 0
@@ -155,7 +159,11 @@ class TritonServer:
             raise
 
     def _options(self, backends: Path) -> list[str]:
+        # Triton refuses the option without a value.
+        name = self._model_config_name
+        named = [f"--model-config-name={name}"] if name else []
         return [
+            *named,
             f"--model-repository={self._repository}",
             "--model-control-mode=explicit",
             f"--backend-directory={backends}",

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import RepositoryError, ServerError
+from tollgate.repository.artifact import require_proof
 from tollgate.repository.budget import ModelBudget, read_budget, require_budget
 from tollgate.repository.candidate import (
     require_files,
@@ -22,6 +23,7 @@ from tollgate.repository.candidate import (
 from tollgate.repository.onnx_model import MODEL_FILE
 from tollgate.repository.product import Product, read_product
 from tollgate.repository.release import read_release, release_path
+from tollgate.repository.speed import Measure, us_per_row
 from tollgate.repository.staging import Staging
 from tollgate.repository.versions import (
     place_version,
@@ -30,7 +32,7 @@ from tollgate.repository.versions import (
 )
 from tollgate.server.beside import load_beside, require_server
 from tollgate.server.control import Reachable
-from tollgate.server.model_trial import Measure, Trial, measure_us_per_row, try_model
+from tollgate.server.model_trial import Trial, try_model
 from tollgate.server.rehearsal import rehearse
 
 
@@ -61,7 +63,7 @@ def publish(
     product: str,
     server: Reachable | None = None,
     dry_load: bool = True,
-    measure: Measure = measure_us_per_row,
+    measure: Measure = us_per_row,
     progress: Callable[[str], None] = lambda done: None,
 ) -> Published:
     """
@@ -97,7 +99,8 @@ def publish(
     with staged_version(repository, step=step, source=source) as staged:
         with _named_as(source, staged.version):
             require_fit(staged.version, models=models)
-            progress("the files are what they say, and fit the repository")
+            require_proof(staged.version)
+            progress("the files are what they say, are proven, and fit the repository")
             trial = try_model(staged.version / MODEL_FILE)
             us_per_row, budget = _within_budget(staged, models, measure=measure)
             progress(_speed(us_per_row, budget))

@@ -19,7 +19,7 @@ from tollgate.errors import RepositoryError, ServerError
 from tollgate.repository.check import check
 from tollgate.repository.versions import list_versions
 from tollgate.server.control import Endpoint
-from tollgate.server.model_trial import measure_us_per_row, try_model
+from tollgate.server.model_trial import try_model
 from tollgate.server.publishing import Published, publish
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -141,6 +141,26 @@ def _names(folder: Path) -> list[str]:
     return found
 
 
+def _proof(folder: Path, **changed: object) -> None:
+    """Change fields of a candidate's only proof."""
+    (proof,) = json.loads((folder / "artifact.json").read_text())["parity"]
+    _edit(folder, parity=[proof | changed])
+
+
+def _costly(folder: Path) -> None:
+    figures = {"average_precision": 0.6, "us_per_row": {"1": 9.0}, "size_bytes": 10}
+    trade = {
+        "kind": "prune",
+        "detail": "5 of 100 trees",
+        "rows": 1000,
+        "flips": 0,
+        "max_delta": 0.1,
+        "before": figures | {"auc": 0.86},
+        "after": figures | {"auc": 0.80},
+    }
+    _edit(folder, trades=[trade])
+
+
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing folder": (shutil.rmtree, ": is not a folder"),
     "no model": (
@@ -185,6 +205,30 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "names in another order": (
         lambda folder: _edit(folder, features=_names(folder)[::-1]),
         '/artifact.json: features[0]: "terminal_risk_30d" is "amount" in features.yaml',
+    ),
+    "no proof": (
+        lambda folder: _edit(folder, parity=[]),
+        "/artifact.json: parity: has no proof for onnxruntime 1.19.2, only for: none",
+    ),
+    "proof in another runtime alone": (
+        lambda folder: _proof(folder, runtime="onnxruntime 1.27.0"),
+        "/artifact.json: parity: has no proof for onnxruntime 1.19.2, only for: onnxr",
+    ),
+    "decisions that flip": (
+        lambda folder: _proof(folder, flips=1),
+        "/artifact.json: parity: says that it does not answer as its source: onnxr",
+    ),
+    "differences too large": (
+        lambda folder: _proof(folder, max_delta=2e-5),
+        "/artifact.json: parity: says that it does not answer as its source: onnxr",
+    ),
+    "a tolerance of somebody's own": (
+        lambda folder: _proof(folder, max_delta=0.5, tolerance=1.0),
+        "/artifact.json: parity: says that it does not answer as its source: onnxr",
+    ),
+    "smaller at too high a price": (
+        _costly,
+        "/artifact.json: trades: prune (5 of 100 trees) costs too much: the AUC falls",
     ),
     "model of another width": (
         _narrow,
@@ -268,13 +312,6 @@ def test_model_over_budget_is_refused(models: Path, add: Publish) -> None:
     assert "candidate/model.onnx: budget: takes 700 µs per row in batches of 32" in said
     assert "the budget is 469 µs (15.0 ms; 20 ms of 50 are the model's, less 5" in said
     assert list_versions(models, STEP) == [1]
-
-
-def test_model_is_measured_at_the_three_batches(candidate: Path) -> None:
-    """There is a time for 1, 8 and 32 rows."""
-    found = measure_us_per_row(candidate / "model.onnx")
-    assert set(found) == {1, 8, 32}
-    assert all(0 < us < float("inf") for us in found.values())
 
 
 def test_trial_is_what_arithmetic_says(candidate: Path) -> None:

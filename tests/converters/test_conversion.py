@@ -1,4 +1,4 @@
-"""Publishing is all or nothing, and what is published is what was trained."""
+"""From a trained model to the release: all or nothing, and what was trained."""
 
 import shutil
 
@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from converters.artifact import read_artifact
-from converters.publish import convert, publish
+from converters.conversion import convert_model
 from converters.runner import onnx_runner
+from converters.sample import Sample
+from converters.served import purpose_of, read_served, require_spec
+from converters.sources.worker import model_of
 from converters.training import PARAMETERS, train_xgboost
+from tollgate.cli.pipeline import publish_and_release
 from tollgate.errors import ConversionError, InputError, RepositoryError
 from tollgate.features.spec import load_spec
 from tollgate.repository.release import plan_load, read_release, verify_release
@@ -20,19 +24,31 @@ def model(rows):
     return train_xgboost(*rows, seed=0)
 
 
-def released(model, rows, repository, spec, **changed):
-    """Publish with the usual arguments."""
+def converted(model, rows, repository):
+    """Convert a model in memory for the fraud product."""
     features, label = rows
-    arguments = {
-        "repository": repository,
-        "product": "fraud",
-        "spec": spec,
-        "features": features,
-        "label": label,
-        "actor": "test",
-        "reason": "first model",
-    }
-    return publish(model, **{**arguments, **changed})
+    purpose = purpose_of(repository, "fraud")
+    return convert_model(
+        model_of(model),
+        origin="the model",
+        purpose=purpose,
+        sample=Sample(
+            rows=features,
+            names=purpose.names,
+            label=tuple(label.tolist()),
+            origin="training",
+        ),
+    )
+
+
+def released(model, rows, repository):
+    """Convert, publish and release a model."""
+    return publish_and_release(
+        converted(model, rows, repository),
+        repository=repository,
+        product="fraud",
+        reason="first model",
+    )
 
 
 def files(repository):
@@ -42,14 +58,14 @@ def files(repository):
 
 def test_a_published_model_is_the_release(model, rows, repository, spec):
     """Version 1 of the model step, named and hashed by release.json."""
-    release = released(model, rows, repository, spec)
+    release = released(model, rows, repository)
     assert release.versions == {
         "fraud_features": 1,
         "fraud_model": 1,
         "fraud_decision": 1,
     }
     assert release.spec_hash == f"{spec.spec_hash:016x}"
-    assert (release.actor, release.reason) == ("test", "first model")
+    assert (release.actor, release.reason) == ("tollgate", "first model")
     assert read_release(repository, product="fraud") == release
     verify_release(repository, release)
     assert [load.name for load in plan_load(repository, product="fraud")] == [
@@ -62,7 +78,7 @@ def test_a_published_model_is_the_release(model, rows, repository, spec):
 
 def test_the_published_file_answers_as_the_trained_model(model, rows, repository, spec):
     """Every training row, within float32 rounding."""
-    released(model, rows, repository, spec)
+    released(model, rows, repository)
     published = (repository / "fraud_model" / "1" / "model.onnx").read_bytes()
     found = onnx_runner(published)(rows[0])
     np.testing.assert_allclose(found, model.predict_proba(rows[0]), atol=1e-6)
@@ -71,7 +87,7 @@ def test_the_published_file_answers_as_the_trained_model(model, rows, repository
 def test_the_record_says_where_the_model_comes_from(model, rows, repository, spec):
     """Framework, parameters, features, spec, proof and training rows."""
     features, label = rows
-    released(model, rows, repository, spec)
+    released(model, rows, repository)
     record = read_artifact(repository / "fraud_model" / "1")
     assert record.features == spec.feature_names
     assert record.spec_hash == f"{spec.spec_hash:016x}"
@@ -91,37 +107,33 @@ def test_the_record_says_where_the_model_comes_from(model, rows, repository, spe
 
 def test_the_next_model_keeps_the_one_before(model, rows, repository, spec):
     """Versions are never overwritten; the release before stays for a roll-back."""
-    first = released(model, rows, repository, spec)
-    second = released(train_xgboost(*rows, seed=1), rows, repository, spec)
+    first = released(model, rows, repository)
+    second = released(train_xgboost(*rows, seed=1), rows, repository)
     assert second.versions["fraud_model"] == 2
     assert second.previous == first.versions
     verify_release(repository, second)
 
 
-def test_another_feature_spec_than_the_served_one_is_refused(
-    model, rows, repository, spec, tmp_path
-):
+def test_another_feature_spec_than_the_served_one_is_refused(repository, tmp_path):
     """Features, model and policy of different definitions can never mix."""
     served = repository / "fraud_features" / "1" / "features.yaml"
     other = tmp_path / "features.yaml"
     other.write_text(served.read_text().replace("window: 30d", "window: 31d", 1))
-    before = files(repository)
     with pytest.raises(RepositoryError) as caught:
-        released(model, rows, repository, load_spec(other))
+        require_spec(read_served(repository, "fraud"), load_spec(other))
     assert str(caught.value).startswith(f"{served}: spec_hash: is served with hash ")
-    assert files(repository) == before
 
 
 def test_the_released_spec_counts_not_the_newest(model, rows, repository, spec):
     """A features version that is there but not released changes nothing."""
-    released(model, rows, repository, spec)
+    released(model, rows, repository)
     step = repository / "fraud_features"
     shutil.copytree(step / "1", step / "2")
     draft = step / "2" / "features.yaml"
     draft.write_text(draft.read_text().replace("window: 30d", "window: 31d", 1))
-    assert released(model, rows, repository, spec).versions["fraud_features"] == 1
+    assert released(model, rows, repository).versions["fraud_features"] == 1
     with pytest.raises(RepositoryError, match=r"fraud_features/1/features\.yaml"):
-        released(model, rows, repository, load_spec(draft))
+        require_spec(read_served(repository, "fraud"), load_spec(draft))
 
 
 def test_a_model_that_cannot_be_converted_leaves_the_repository_alone(
@@ -133,7 +145,7 @@ def test_a_model_that_cannot_be_converted_leaves_the_repository_alone(
     linear = XGBClassifier(n_jobs=1, booster="gblinear", n_estimators=2).fit(*rows)
     before = files(repository)
     with pytest.raises(ConversionError, match="booster is 'gblinear'"):
-        released(linear, rows, repository, spec)
+        released(linear, rows, repository)
     assert files(repository) == before
 
 
@@ -143,10 +155,8 @@ def test_a_model_of_other_width_is_refused(rows, repository, spec):
     narrow = np.ascontiguousarray(features[:, :14])
     model = train_xgboost(narrow, label, seed=0)
     before = files(repository)
-    with pytest.raises(ConversionError, match=r"has 14 features, the rows .* have 15"):
-        released(model, rows, repository, spec)
-    with pytest.raises(ConversionError, match="the feature spec has 15 features, the"):
-        released(model, (narrow, label), repository, spec)
+    with pytest.raises(InputError, match=r"^the model: has 14 features, the product"):
+        released(model, rows, repository)
     assert files(repository) == before
 
 
@@ -160,8 +170,8 @@ def test_columns_in_another_order_are_refused(rows, repository, spec):
     names[0], names[1] = names[1], names[0]
     model = XGBClassifier(n_jobs=1, n_estimators=2, base_score=0.5)
     model.fit(pd.DataFrame(features, columns=names), label)
-    with pytest.raises(ConversionError, match="was trained on columns"):
-        released(model, rows, repository, spec)
+    with pytest.raises(InputError, match="feature 0: was trained with 'during_we"):
+        released(model, rows, repository)
 
 
 def test_a_step_configured_for_another_model_is_refused(model, rows, repository, spec):
@@ -169,8 +179,8 @@ def test_a_step_configured_for_another_model_is_refused(model, rows, repository,
     config = repository / "fraud_model" / "config.pbtxt"
     text = config.read_text().replace("dims: [ 2 ]", "dims: [ 3 ]")
     config.write_text(text)
-    with pytest.raises(RepositoryError, match=r"^fraud_model: output probabilities: "):
-        released(model, rows, repository, spec)
+    with pytest.raises(RepositoryError, match=r"^model: output probabilities: "):
+        released(model, rows, repository)
     assert not (repository / "fraud_model" / "1").exists()
 
 
@@ -180,10 +190,10 @@ def test_a_repository_without_features_or_policy_is_refused(
     """There must be something that the model can fit."""
     shutil.rmtree(repository / "fraud_decision" / "1")
     with pytest.raises(RepositoryError, match=r"no version has a policy\.yaml"):
-        released(model, rows, repository, spec)
+        released(model, rows, repository)
     shutil.rmtree(repository / "fraud_features" / "1")
     with pytest.raises(RepositoryError, match=r"no version has a features\.yaml"):
-        released(model, rows, repository, spec)
+        released(model, rows, repository)
 
 
 @pytest.mark.parametrize(
@@ -219,13 +229,11 @@ def test_training_rows_of_another_kind_are_refused(features, label, words):
     assert str(caught.value).startswith(words)
 
 
-def test_the_same_rows_and_seed_give_the_same_model(rows):
-    """Training can be repeated byte for byte."""
+def test_the_same_rows_and_seed_give_the_same_model(rows, repository):
+    """Training and conversion can be repeated byte for byte."""
     features, label = rows
-    once = convert(
-        train_xgboost(features, label, seed=3), samples=features, thresholds=()
+    once, again = (
+        converted(train_xgboost(features, label, seed=3), rows, repository)
+        for _ in range(2)
     )
-    again = convert(
-        train_xgboost(features, label, seed=3), samples=features, thresholds=()
-    )
-    assert once[0] == again[0]
+    assert once.proven.model == again.proven.model

@@ -1,0 +1,134 @@
+"""
+Write the card of a converted model: what it is, how it was proven, how good it is.
+
+Everything in it comes out of the model's record, its measured quality and its
+explanation; what is not known stands there as not known.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from converters import card_limits, card_model, card_proof
+from converters.artifact import Artifact
+from converters.card_document import Card, Name, Tile, line
+from converters.card_html import html_of
+from converters.card_markdown import markdown_of
+from converters.card_numbers import count, delta, measure, speed
+from converters.card_quality import quality_sections
+from converters.quality_record import Quality
+from tollgate.repository.atomic import replace_file
+
+if TYPE_CHECKING:
+    from tollgate.explanation import Explanation
+
+CARD_MARKDOWN_FILE = "card.md"
+CARD_HTML_FILE = "card.html"
+
+
+def write_card(
+    folder: Path,
+    artifact: Artifact,
+    *,
+    quality: Quality | None = None,
+    explanation: Explanation | None = None,
+) -> tuple[Path, Path]:
+    """
+    Write card.md and card.html.
+
+    Args:
+        folder: Where the model's record is.
+        artifact: The record.
+        quality: How good it is on labelled rows; None when there were none.
+        explanation: What explain.npz holds; None when there is no such file.
+
+    Returns:
+        The two files.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    card = card_of(artifact, quality=quality, explanation=explanation)
+    paths = folder / CARD_MARKDOWN_FILE, folder / CARD_HTML_FILE
+    for path, text in zip(paths, (markdown_of(card), html_of(card)), strict=True):
+        replace_file(path, text.encode())
+    return paths
+
+
+def card_of(
+    artifact: Artifact, *, quality: Quality | None, explanation: Explanation | None
+) -> Card:
+    """Put together what a card says; arguments are those of `write_card`."""
+    sections = [
+        card_model.identity(artifact),
+        card_proof.proof(artifact),
+        *quality_sections(quality),
+        card_proof.timing(artifact),
+        card_proof.trades(artifact),
+        card_model.training(artifact),
+        card_model.explanations(explanation),
+        card_limits.limits(artifact, quality, explanation=explanation),
+    ]
+    return Card(
+        title=line(
+            Name(artifact.source.framework), " ", Name(artifact.source.objective)
+        ),
+        tiles=(
+            _agreement(artifact),
+            _ranking(quality),
+            _speed(artifact),
+            _size(artifact),
+        ),
+        sections=tuple(one for one in sections if one is not None),
+    )
+
+
+def _agreement(artifact: Artifact) -> Tile:
+    flips = max(one.flips for one in artifact.parity)
+    farthest = max(one.max_delta for one in artifact.parity)
+    passed = all(one.passed for one in artifact.parity)
+    runtimes = len(artifact.parity)
+    before = card_proof.before_quantising(artifact)
+    return Tile(
+        title=f"{'Before quantising, against' if before else 'Against'} its source",
+        figure="agrees" if passed else "DIFFERS",
+        detail=f"{count(flips)} flips, at most {delta(farthest)} apart, in "
+        f"{count(runtimes)} {'runtime' if runtimes == 1 else 'runtimes'}",
+        mood="bad" if not passed else "plain" if before else "good",
+    )
+
+
+def _ranking(quality: Quality | None) -> Tile:
+    if quality is None:
+        return Tile("AUC", "not measured", "no labels were handed in")
+    found = quality.overall
+    if found.auc is None:
+        return Tile("AUC", "not measured", found.reason)
+    between = ""
+    if found.interval is not None:
+        low, high = found.interval
+        between = f"95 %: {measure(low)} to {measure(high)}, "
+    title = "AUC" if quality.positive is not None else "Mean AUC"
+    detail = f"{between}{count(found.rows)} labelled rows"
+    return Tile(title, measure(found.auc), detail)
+
+
+def _speed(artifact: Artifact) -> Tile:
+    if not artifact.us_per_row:
+        return Tile("Speed", "not measured", "in this record")
+    largest = max(artifact.us_per_row)
+    return Tile(
+        title="Speed",
+        figure=f"{speed(artifact.us_per_row[largest])} µs",
+        detail=f"per row in batches of {largest}, one thread",
+    )
+
+
+def _size(artifact: Artifact) -> Tile:
+    trees = artifact.source.trees
+    return Tile(
+        title="Size",
+        figure=f"{artifact.graph.size_bytes / 1e3:,.0f} kB",
+        detail=f"{count(trees)} trees" if trees else "no trees",
+    )

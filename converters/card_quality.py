@@ -1,0 +1,176 @@
+"""The part of a card that says how good a model is, from its figures."""
+
+from __future__ import annotations
+
+from converters.card_document import Block, Cell, Name, Picture, Section, Table, line
+from converters.card_numbers import UNKNOWN, bounds, count, measure, share
+from converters.card_picture import histogram, reliability
+from converters.quality import LEAST_OF_A_CLASS
+from converters.quality_record import Group, Quality, Segment
+
+
+def quality_sections(quality: Quality | None) -> tuple[Section, ...]:
+    """Show quality overall and by segment; say so when there were no labels."""
+    if quality is None:
+        nothing = line(
+            "No labels were handed in: how good it is was not measured. That it "
+            "answers as its source says nothing about it."
+        )
+        return (Section("Quality", (nothing,)),)
+    return (_overall(quality), *_segments(quality))
+
+
+def _overall(quality: Quality) -> Section:
+    found = quality.overall
+    note = quality.note or "rows that were handed in"
+    left_out = (
+        f" {count(quality.unanswered)} rows without a usable answer are left out."
+        if quality.unanswered
+        else ""
+    )
+    blocks: list[Block] = [
+        line(f"Judged on {count(found.rows)} labelled rows: {note}.{left_out}")
+    ]
+    if found.reason:
+        blocks.append(line(f"How well it ranks cannot be told: {found.reason}."))
+    elif quality.positive is None:
+        blocks.append(_of_many(found))
+    else:
+        blocks.append(_of_two(found, positive=quality.positive))
+    if quality.positive is not None:
+        blocks += _decisions(quality)
+    if quality.bins:
+        blocks += _by_score(quality)
+    return Section("Quality", tuple(blocks))
+
+
+def _of_two(found: Group, *, positive: int | str) -> Table:
+    return Table(
+        head=("measure", "value"),
+        rows=(
+            ("positive class", Name(str(positive))),
+            ("positive rows", count(found.positives)),
+            ("share of positives", share((found.positives or 0) / found.rows)),
+            ("AUC", measure(found.auc)),
+            ("AUC, 95 % interval (DeLong)", bounds(found.interval)),
+            ("average precision", measure(found.average_precision)),
+            ("Brier score", measure(found.brier)),
+            ("log loss", measure(found.log_loss)),
+        ),
+    )
+
+
+def _of_many(found: Group) -> Table:
+    return Table(
+        head=("measure", "value"),
+        rows=(
+            ("AUC, mean of each class against the rest", measure(found.auc)),
+            ("log loss", measure(found.log_loss)),
+        ),
+    )
+
+
+def _decisions(quality: Quality) -> list[Block]:
+    found = quality.overall
+    shares = tuple((name, share(part)) for name, part in found.decisions.items())
+    tables: list[Block] = [
+        Table(
+            head=("decision", "share of the rows"),
+            rows=shares,
+            caption="By the thresholds on the score alone, without the policy's rules",
+        )
+    ]
+    if found.at_thresholds:
+        rows = tuple(
+            (
+                f"{one.name} (score {one.threshold:g} or above)",
+                count(one.rows),
+                share(one.precision),
+                share(one.recall),
+            )
+            for one in found.at_thresholds
+        )
+        tables.append(Table(head=("from", "rows", "precision", "recall"), rows=rows))
+    return tables
+
+
+def _by_score(quality: Quality) -> list[Block]:
+    rows = tuple(
+        (
+            f"{one.low:g} to {one.high:g}",
+            count(one.rows),
+            count(one.positives),
+            share(one.positives / one.rows) if one.rows else UNKNOWN,
+            measure(one.mean_score),
+        )
+        for one in quality.bins
+    )
+    return [
+        Picture(
+            svgs=(histogram(quality), reliability(quality)),
+            caption="Left: rows per tenth of the score, the positive class in orange, "
+            "thresholds dashed. Right: how many of the rows of each tenth are "
+            "positive, with its 95 % interval; on the diagonal a score is a "
+            "probability.",
+        ),
+        Table(
+            head=("score", "rows", "positives", "share", "mean score"),
+            rows=rows,
+            folded=True,
+            caption="Rows, positives and mean score by tenth of the score",
+        ),
+    ]
+
+
+def _segments(quality: Quality) -> tuple[Section, ...]:
+    if not quality.segments:
+        return ()
+    blocks: list[Block] = [
+        line(
+            f"A segment with fewer than {LEAST_OF_A_CLASS} rows of a class gives no "
+            "figure: chance would make it."
+        )
+    ]
+    for one in quality.segments:
+        blocks.append(line("By ", Name(one.column), ":"))
+        many = quality.positive is None
+        blocks.append(_segment_of_many(one) if many else _segment_of_two(one, quality))
+    return (Section("Quality by segment", tuple(blocks)),)
+
+
+def _segment_of_two(segment: Segment, quality: Quality) -> Table:
+    last = len(quality.levels.thresholds) - 1
+    top = quality.levels.names[-1]
+    rows: list[tuple[Cell, ...]] = []
+    for one in segment.groups:
+        at = one.at_thresholds[last] if one.at_thresholds else None
+        rows.append(
+            (
+                Name(one.name),
+                count(one.rows),
+                count(one.positives),
+                *(share(one.decisions[name]) for name in quality.levels.names[1:]),
+                measure(one.auc) if not one.reason else "too few",
+                bounds(one.interval),
+                share(at.precision) if at else UNKNOWN,
+                share(at.recall) if at else UNKNOWN,
+            )
+        )
+    head = (
+        *("value", "rows", "positives", *quality.levels.names[1:], "AUC", "95 %"),
+        *(f"precision at {top}", f"recall at {top}"),
+    )
+    return Table(head=head, rows=tuple(rows))
+
+
+def _segment_of_many(segment: Segment) -> Table:
+    rows = tuple(
+        (
+            Name(one.name),
+            count(one.rows),
+            measure(one.auc) if not one.reason else "too few",
+            measure(one.log_loss),
+        )
+        for one in segment.groups
+    )
+    return Table(head=("value", "rows", "mean AUC", "log loss"), rows=rows)

@@ -1,0 +1,192 @@
+"""From a trained model to a proven one that fits its product."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from converters.converted import Converted
+from converters.explain import explain
+from converters.model import Facts, TrainedModel
+from converters.proof import prove
+from converters.sample import Sample, read_sample
+from converters.served import Purpose
+from converters.shrinking import Shrinking, quantized, smaller_source, tensorized
+from converters.sources.opening import open_source
+from converters.trade import Judge
+from tollgate.errors import InputError, RepositoryError
+from tollgate.explanation.document import unexplained
+from tollgate.repository.onnx_model import MODEL_FILE, onnx_findings
+
+
+class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """
+    What is asked for.
+
+    Attributes:
+        source: The model's file.
+        purpose: What the model is for.
+        sample: File of rows to prove it on and to describe its training with.
+        label: Column of the sample with what each row really was.
+        segments: Columns of the sample to report on by value.
+        targets: Releases of Triton to prove it for as well.
+        trust_pickle: Load a pickle, which runs the code in it.
+        missing: What stands for a missing value, where the file does not say.
+        shrinking: How to make it smaller.
+    """
+
+    source: Path
+    purpose: Purpose = Purpose()
+    sample: Path | None = None
+    label: str | None = None
+    segments: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    trust_pickle: bool = False
+    missing: float | None = None
+    shrinking: Shrinking = Shrinking()
+
+
+def convert_file(asked: Conversion) -> Converted:
+    """
+    Convert and prove a model's file.
+
+    Raises:
+        InputError: A file cannot be used, or does not fit the product.
+        ConversionError: The model cannot be converted.
+        TradeError: Made smaller, it loses more than it may.
+        RepositoryError: The model does not fit the configuration of its step.
+    """
+    if asked.sample is None and (asked.label or asked.segments):
+        option = "--label" if asked.label else "--segment"
+        raise InputError(option, "names a column of the --sample, and there is none")
+    if asked.segments and not asked.label:
+        raise InputError("--segment", "is judged by labels: name their column, --label")
+    names = asked.purpose.names
+    sample = None if asked.sample is None else _rows(asked, asked.sample, names)
+    known = names or (sample.names if sample is not None else None)
+    with open_source(
+        asked.source,
+        trust_pickle=asked.trust_pickle,
+        missing=asked.missing,
+        columns=None if known is None else len(known),
+    ) as model:
+        own = model.facts.names
+        if asked.sample is not None and names is None and own is not None:
+            sample = _rows(asked, asked.sample, own)
+        return convert_model(
+            model,
+            origin=str(asked.source),
+            purpose=asked.purpose,
+            sample=sample,
+            targets=asked.targets,
+            shrinking=asked.shrinking,
+        )
+
+
+def convert_model(
+    model: TrainedModel,
+    *,
+    origin: str,
+    purpose: Purpose,
+    sample: Sample | None,
+    targets: Sequence[str] = (),
+    shrinking: Shrinking = Shrinking(),  # noqa: B008  (frozen)
+) -> Converted:
+    """
+    Convert and prove a model that has been opened, made smaller where asked.
+
+    Args:
+        model: The source.
+        origin: What messages call it.
+        purpose: What it is for.
+        sample: Rows to prove it on; None makes some.
+        targets: Releases of Triton to prove it for as well.
+        shrinking: How to make it smaller.
+
+    Raises:
+        InputError: Its features are not those of the product, a label is none of its
+            classes, or what is asked for does not go together.
+        ConversionError: It cannot be converted.
+        TradeError: Made smaller, it loses more than it may.
+        RepositoryError: It does not fit the configuration of its step.
+    """
+    shrinking.require_possible(sample)
+    names = _names(origin, purpose.names, model.facts, sample)
+    judge = None if sample is None else _judge(sample, purpose, model.facts)
+    source = smaller_source(model, shrinking, judge=judge)
+    rows = None if sample is None else sample.rows
+    proven = prove(
+        source.model, samples=rows, thresholds=purpose.thresholds, targets=targets
+    )
+    if shrinking.tensorize is not None:
+        proven = tensorized(proven, shrinking.tensorize, targets=targets)
+    served, trades = proven.model, source.trades
+    explanation = explain(source.model, names=names, samples=rows)
+    if shrinking.quantize is not None and proven.passed:
+        served, trade = quantized(proven, source, asked=shrinking)
+        trades = (*trades, trade)
+        explanation = unexplained(
+            "int8 arithmetic: a score is no sum of the coefficients",
+            features=names,
+            classes=explanation.classes,
+        )
+    if purpose.config is not None:
+        _require_fit(served, purpose.config)
+    return Converted(
+        proven=proven,
+        model=served,
+        names=names,
+        purpose=purpose,
+        sample=sample,
+        explanation=explanation,
+        trades=trades,
+        allowed=shrinking.gate if trades else None,
+        sweep=source.sweep,
+        unseen=source.unseen,
+    )
+
+
+def _rows(asked: Conversion, path: Path, names: tuple[str, ...] | None) -> Sample:
+    return read_sample(path, names=names, label=asked.label, segments=asked.segments)
+
+
+def _judge(sample: Sample, purpose: Purpose, facts: Facts) -> Judge:
+    """Return the rows to judge on; a label that is no class is told before the work."""
+    label = sample.classes(facts.classes)
+    return Judge(rows=sample.rows, label=label, thresholds=purpose.thresholds)
+
+
+def _names(
+    origin: str, wanted: tuple[str, ...] | None, facts: Facts, sample: Sample | None
+) -> tuple[str, ...]:
+    """Name the features; the model's own names must be those of the product."""
+    columns, own = facts.columns, facts.names
+    if wanted is None:
+        known = own or (sample.names if sample is not None else ())
+        numbered = tuple(f"f{number}" for number in range(columns))
+        return known if len(known) == columns else numbered
+    if len(wanted) != columns:
+        raise InputError(
+            origin, f"has {columns} features, the product has {len(wanted)}"
+        )
+    if own is not None and own != wanted:
+        at = next(n for n, name in enumerate(wanted) if own[n] != name)
+        raise InputError(
+            origin,
+            f"was trained with {own[at]!r} where the product has {wanted[at]!r}",
+            where=f"feature {at}",
+        )
+    return wanted
+
+
+def _require_fit(model: bytes, config: Any) -> None:
+    """Raise RepositoryError unless the model fits its step's configuration."""
+    with tempfile.TemporaryDirectory(prefix="tollgate-") as name:
+        path = Path(name) / MODEL_FILE
+        path.write_bytes(model)
+        for finding in onnx_findings(path, config):
+            raise RepositoryError("model", finding.problem, where=finding.where)

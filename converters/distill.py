@@ -1,0 +1,209 @@
+"""
+Teach a small network to answer as a trained model does.
+
+The student is a scikit-learn pipeline like any other: the median for what is missing,
+standardised inputs, a network of a few units. It is fitted to the teacher's
+log-odds, not to labels, so that it learns how sure the teacher is. Rows to learn on are
+the sample and copies near it: each copy of a row takes every value, with a chance of
+one in five, from another row of the sample, and the teacher answers it anew. Every
+fifth row of the sample is kept back, to judge the student on what it never saw.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import msgspec
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.impute import SimpleImputer
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+
+from converters.model import F32, F64, Facts, TrainedModel
+from converters.sources.sklearn import SklearnModel
+from converters.trade import Judge, Trade
+from converters.weighing import weigh
+from tollgate.errors import ConversionError, InputError
+
+HIDDEN = (64, 32)
+HELD_BACK = 5  # one row in so many
+ROWS = 200_000  # to learn on: the sample and its copies
+SWAPPED = 0.2  # of a copy's values
+LEAST_ROWS = 200
+_SUREST = 1e-4  # log-odds of a probability nearer to 0 or 1 are those of this one
+_EPOCHS = 60
+
+
+class Distilled(msgspec.Struct, frozen=True, eq=False):
+    """
+    A student, and what it costs against its teacher.
+
+    Attributes:
+        model: The student.
+        trade: Measured on the rows kept back.
+        judge: Those rows.
+        rows: Sample rows that it was fitted to; float32 [N, F].
+    """
+
+    model: TrainedModel
+    trade: Trade
+    judge: Judge
+    rows: F32
+
+
+class Student(SklearnModel):
+    """
+    A pipeline that answers as its teacher.
+
+    Args:
+        pipeline: The fitted pipeline.
+        teacher: What is known of the model it learnt from.
+        seed: Of copies and network.
+    """
+
+    def __init__(self, pipeline: Pipeline, *, teacher: Facts, seed: int) -> None:
+        super().__init__(pipeline)
+        self._teacher = teacher
+        self._seed = seed
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of it; names and classes are its teacher's."""
+        own = super().facts
+        teacher = self._teacher
+        trees = f", {teacher.trees} trees" if teacher.trees else ""
+        network = self._estimator.steps[-1][1]
+        return msgspec.structs.replace(
+            own,
+            objective=f"{own.objective}, distilled from {teacher.framework} "
+            f"{teacher.objective}{trees}",
+            classes=teacher.classes,
+            names=teacher.names,
+            parameters={
+                "hidden": "x".join(map(str, network.hidden_layer_sizes)),
+                "rows": ROWS,
+                "swapped": SWAPPED,
+                "seed": self._seed,
+            },
+        )
+
+
+def distill(
+    teacher: TrainedModel,
+    *,
+    judge: Judge,
+    hidden: tuple[int, ...] = HIDDEN,
+    seed: int = 0,
+) -> Distilled:
+    """
+    Fit a student and measure it on the rows kept back.
+
+    Args:
+        teacher: The model.
+        judge: The sample, of 200 rows or more; labels are used to judge, not to learn.
+        hidden: Units of each hidden layer.
+        seed: Of copies and network.
+
+    Raises:
+        InputError: The sample has too few rows.
+        ConversionError: The teacher answers too few of them.
+    """
+    if len(judge.rows) < LEAST_ROWS:
+        raise InputError(
+            "--sample",
+            f"holds {len(judge.rows)} rows; a student needs {LEAST_ROWS} or more",
+        )
+    kept = np.arange(len(judge.rows)) % HELD_BACK == 0
+    rows = judge.rows[~kept]
+    held = Judge(
+        rows=judge.rows[kept],
+        label=None if judge.label is None else np.asarray(judge.label)[kept],
+        thresholds=judge.thresholds,
+    )
+    pipeline = fitted(teacher, rows, hidden=hidden, seed=seed)
+    student = Student(pipeline, teacher=teacher.facts, seed=seed)
+    layers = "x".join(str(units) for units in hidden)
+    trade = weigh(
+        teacher.convert(),
+        student.convert(),
+        kind="distill",
+        detail=f"a network of {layers} units for {teacher.facts.framework}",
+        judge=held,
+    )
+    return Distilled(model=student, trade=trade, judge=held, rows=rows)
+
+
+def fitted(
+    teacher: TrainedModel, rows: F32, *, hidden: tuple[int, ...], seed: int
+) -> Pipeline:
+    """Fit the pipeline to the teacher's log-odds on rows and copies near them."""
+    given = with_copies(rows, seed=seed)
+    answers = teacher.predict(given)
+    usable = np.isfinite(answers).all(axis=1) & ~np.isinf(given).any(axis=1)
+    if usable.sum() < LEAST_ROWS:
+        raise ConversionError(
+            f"the teacher answers {usable.sum()} of {len(given)} rows to learn on"
+        )
+    target = _logits(answers[usable])
+    before = [
+        ("impute", SimpleImputer(strategy="median", keep_empty_features=True)),
+        ("scale", StandardScaler()),
+    ]
+    scaled = Pipeline(before).fit_transform(given[usable])
+    middle, spread = target.mean(axis=0), target.std(axis=0) + 1e-6
+    network = MLPRegressor(
+        hidden_layer_sizes=hidden,
+        batch_size=512,
+        early_stopping=True,
+        max_iter=_EPOCHS,
+        random_state=seed,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # judged by its answers
+        network.fit(scaled, ((target - middle) / spread).astype(scaled.dtype).squeeze())
+    # Un-standardised in the last layer, so that it gives log-odds.
+    network.coefs_[-1] = (network.coefs_[-1] * spread).astype(scaled.dtype)
+    network.intercepts_[-1] = (network.intercepts_[-1] * spread + middle).astype(
+        scaled.dtype
+    )
+    return Pipeline([*before, ("network", _classifier(network, answers.shape[1]))])
+
+
+def with_copies(rows: F32, *, seed: int) -> F32:
+    """
+    Return rows and, up to ROWS in all, copies with values of other rows.
+
+    Returns:
+        float32 [M, F]; the rows themselves come first.
+    """
+    random = np.random.default_rng(seed)
+    count = max(0, ROWS - len(rows))
+    copies = rows[random.integers(0, len(rows), count)]
+    other = rows[random.integers(0, len(rows), copies.shape), np.arange(rows.shape[1])]
+    swapped = random.random(copies.shape) < SWAPPED
+    found: F32 = np.concatenate([rows, np.where(swapped, other, copies)])
+    return found
+
+
+def _logits(answers: F64) -> F64:
+    """Return log-odds of two classes [N, 1], centred logarithms of more [N, K]."""
+    sure = np.clip(answers, _SUREST, 1 - _SUREST)
+    if answers.shape[1] == 2:
+        found: F64 = np.log(sure[:, 1:] / (1 - sure[:, 1:]))
+        return found
+    power = np.log(sure)
+    centred: F64 = power - power.mean(axis=1, keepdims=True)
+    return centred
+
+
+def _classifier(network: MLPRegressor, classes: int) -> MLPClassifier:
+    """Return the same layers as a classifier: their sums go through a sigmoid."""
+    made = MLPClassifier(network.hidden_layer_sizes)
+    made.coefs_, made.intercepts_ = network.coefs_, network.intercepts_
+    made.n_layers_, made.n_features_in_ = network.n_layers_, network.n_features_in_
+    made.n_outputs_ = 1 if classes == 2 else classes
+    made.out_activation_ = "logistic" if classes == 2 else "softmax"
+    made.classes_ = np.arange(classes)
+    return made

@@ -1,0 +1,84 @@
+"""
+Describe a model so that its answers can be explained: what explain.npz holds.
+
+What a source says of itself is believed only after its sums gave the source's own
+probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from converters.model import F32, Facts, TrainedModel
+from tollgate.errors import ConversionError
+from tollgate.explanation import Explainer, Explanation, encoded
+from tollgate.explanation.document import unexplained
+
+CHECKED_ROWS = 8192  # of the rows that a model is proven on, evenly spaced
+TOLERANCE = 1e-5  # of a probability: XGBoost and linear models answer in float32
+
+
+def explain(
+    model: TrainedModel, *, names: tuple[str, ...], samples: F32 | None
+) -> Explanation:
+    """
+    Return what a model's answers are a sum of, or the reason why there is none.
+
+    Args:
+        model: The source that was converted.
+        names: Of its features, as they are served.
+        samples: Rows as served; a linear model's contributions are measured from
+            their mean; without them from 0.
+    """
+    found = msgspec.structs.replace(model.explanation(), features=names)
+    if found.reason:
+        return found
+    rows = model.probes(samples).rows
+    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), CHECKED_ROWS)).astype(int)]
+    delta = _difference(model, found, rows)
+    if delta > TOLERANCE:
+        return unexplained(
+            f"what it adds up to is {delta:.2g} off its probabilities",
+            features=names,
+            classes=found.classes,
+        )
+    return found if samples is None else _from_mean(found, samples)
+
+
+def explained(make: Callable[[], Explanation], *, facts: Facts) -> Explanation:
+    """Return what `make` describes; where it refuses, the reason."""
+    try:
+        return make()
+    except ConversionError as error:
+        return unexplained(
+            " ".join(str(error).split()),
+            features=facts.feature_names,
+            classes=facts.classes,
+        )
+
+
+def _difference(model: TrainedModel, found: Explanation, rows: F32) -> float:
+    """Return the largest difference, where the source answers at all."""
+    answer = model.predict(rows)
+    with np.errstate(all="ignore"):
+        delta = np.abs(answer - Explainer(found).probabilities(rows))
+    there = ~np.isnan(answer).any(axis=1)
+    # NaN where the source has an answer is as wrong as can be.
+    return float(np.nan_to_num(delta[there], nan=1.0).max(initial=0.0))
+
+
+def _from_mean(found: Explanation, samples: F32) -> Explanation:
+    """Measure a linear model's contributions from the mean of its columns."""
+    if found.linear is None:
+        return found
+    columns = encoded(found.linear, samples)
+    columns = columns[np.isfinite(columns).all(axis=1)]
+    if not len(columns):
+        return found
+    linear = msgspec.structs.replace(
+        found.linear, mean=columns.mean(axis=0), from_mean=True
+    )
+    return msgspec.structs.replace(found, linear=linear)

@@ -1,0 +1,206 @@
+"""Read what a scikit-learn classifier's answers are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.linear_model import (
+    LogisticRegression,
+    LogisticRegressionCV,
+    SGDClassifier,
+)
+from sklearn.pipeline import Pipeline
+from sklearn.tree import BaseDecisionTree
+
+from converters.explain_steps import Column, columns_after
+from converters.explain_thresholds import behind_steps
+from converters.explain_trees import SourceTree, packed
+from converters.model import F32, Facts
+from converters.sklearn_trees import round_down
+from tollgate.errors import ConversionError
+from tollgate.explanation import Explanation, Linear, Link
+
+_LINEAR = (
+    *(LogisticRegression, LogisticRegressionCV, SGDClassifier),
+    LinearDiscriminantAnalysis,
+)
+
+
+def explain_sklearn(
+    estimator: Any, *, facts: Facts, given: Callable[[F32], Any]
+) -> Explanation:
+    """
+    Describe a fitted classifier, or a pipeline that ends in one.
+
+    Args:
+        estimator: The classifier.
+        facts: Of it.
+        given: Makes of float32 rows what the classifier was trained on: with names.
+
+    Raises:
+        ConversionError: Its answers are no sum over trees or coefficients of single
+            features; says why.
+    """
+    steps, last = _split(estimator)
+    columns = [Column(source) for source in range(facts.columns)]
+    for step in steps:
+        columns = columns_after(step, columns)
+    trees = linear = None
+    if isinstance(last, _LINEAR):
+        base, linear = _linear(last, columns)
+        link: Link = "logistic" if len(base) == 1 else "softmax"
+    else:
+        link, base, found = _trees(last)
+        if steps:
+            found = behind_steps(
+                found,
+                steps=steps,
+                columns=columns,
+                given=given,
+                width=facts.columns,
+            )
+        trees = packed(
+            [
+                msgspec.structs.replace(one, threshold=round_down(one.threshold))
+                for one in found
+            ]
+        )
+    return Explanation(
+        features=facts.feature_names,
+        classes=facts.classes,
+        link=link,
+        base=base,
+        trees=trees,
+        linear=linear,
+    )
+
+
+def _split(estimator: Any) -> tuple[list[Any], Any]:
+    """Return the steps in front of a classifier, and the classifier."""
+    steps: list[Any] = []
+    while isinstance(estimator, Pipeline):
+        steps += [step for _, step in estimator.steps[:-1]]
+        estimator = estimator.steps[-1][1]
+    return steps, estimator
+
+
+def _linear(model: Any, columns: list[Column]) -> tuple[Any, Linear]:
+    """Return intercepts and coefficients."""
+    name = type(model).__name__
+    coefficient = np.atleast_2d(np.asarray(model.coef_, dtype=np.float64))
+    if isinstance(model, SGDClassifier):
+        if model.loss != "log_loss" or len(coefficient) > 1:
+            raise ConversionError(
+                f"{name} of several classes or without log_loss has no margin that "
+                "its coefficients add up to"
+            )
+    elif len(coefficient) > 1 and getattr(model, "multi_class", "auto") == "ovr":
+        raise ConversionError(
+            f"{name} of one class against the rest has no common margin"
+        )
+
+    def per_column(name: str, dtype: Any) -> Any:
+        return np.asarray([getattr(one, name) for one in columns], dtype=dtype)
+
+    base = np.broadcast_to(np.asarray(model.intercept_, float), len(coefficient)).copy()
+    return base, Linear(
+        source=per_column("source", np.int32),
+        slope=per_column("slope", np.float64),
+        offset=per_column("offset", np.float64),
+        by_category=per_column("by_category", np.bool_),
+        category=per_column("category", np.float64),
+        filled=per_column("filled", np.float64),
+        mean=np.zeros(len(columns)),
+        coefficient=coefficient,
+    )
+
+
+def _trees(model: Any) -> tuple[Link, Any, list[SourceTree]]:
+    """Return link, base and trees, thresholds in float64 and of the last step."""
+    zero = np.zeros(len(model.classes_))
+    if isinstance(model, BaseDecisionTree) and is_classifier(model):
+        return "identity", zero, [_shares(model.tree_, trees=1)]
+    if isinstance(model, (RandomForestClassifier, ExtraTreesClassifier)):
+        found = [one.tree_ for one in model.estimators_]
+        return "identity", zero, [_shares(one, trees=len(found)) for one in found]
+    if isinstance(model, GradientBoostingClassifier):
+        return _boosted(model)
+    if isinstance(model, HistGradientBoostingClassifier):
+        base = np.asarray(model._baseline_prediction, dtype=np.float64).ravel()
+        return (
+            "logistic" if len(base) == 1 else "softmax",
+            base,
+            [
+                _histogram(tree.nodes, output=output)
+                for of_round in model._predictors
+                for output, tree in enumerate(of_round)
+            ],
+        )
+    raise ConversionError(
+        f"{type(model).__name__} is no sum over trees or coefficients"
+    )
+
+
+def _boosted(model: Any) -> tuple[Link, Any, list[SourceTree]]:
+    # Its exponential loss gives probabilities of twice the sum.
+    factor = 2.0 if model.loss == "exponential" else 1.0
+    if not (model.init_ == "zero" or type(model.init_).__name__ == "DummyClassifier"):
+        raise ConversionError("its trees start from what another model answers")
+    row = np.zeros((1, model.n_features_in_), dtype=np.float32)
+    base = factor * np.asarray(model._raw_predict_init(row), dtype=np.float64).ravel()
+    trees = [
+        _binary(
+            one.tree_,
+            value=factor * model.learning_rate * one.tree_.value[:, 0, 0],
+            output=output,
+        )
+        for of_round in model.estimators_
+        for output, one in enumerate(of_round)
+    ]
+    return "logistic" if len(base) == 1 else "softmax", base, trees
+
+
+def _shares(tree: Any, *, trees: int) -> SourceTree:
+    """Return a tree whose leaves hold their share of each probability."""
+    value = tree.value[:, 0]
+    return _binary(
+        tree, value=value / value.sum(axis=1, keepdims=True) / trees, output=-1
+    )
+
+
+def _binary(tree: Any, *, value: Any, output: int) -> SourceTree:
+    return SourceTree(
+        left=tree.children_left,
+        right=tree.children_right,
+        feature=tree.feature,
+        threshold=tree.threshold,
+        missing_left=tree.missing_go_to_left,
+        cover=tree.weighted_n_node_samples,
+        value=value,
+        output=output,
+    )
+
+
+def _histogram(nodes: Any, *, output: int) -> SourceTree:
+    leaf = nodes["is_leaf"].astype(bool)
+    return SourceTree(
+        left=np.where(leaf, -1, nodes["left"].astype(np.int64)),
+        right=np.where(leaf, -1, nodes["right"].astype(np.int64)),
+        feature=nodes["feature_idx"],
+        threshold=nodes["num_threshold"],
+        missing_left=nodes["missing_go_to_left"],
+        cover=nodes["count"],
+        value=nodes["value"],
+        output=output,
+    )

@@ -1,0 +1,217 @@
+"""Try many prunings of one model, and choose the fastest that loses little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import helper
+
+from converters.model import Pruning, TrainedModel
+from converters.trade import Figures, Gate, Judge, Trade
+from converters.weighing import Answers, answers, compared, figures, timed
+from tollgate.errors import ConversionError, TradeError
+from tollgate.schema import MAX_BATCH_ROWS
+
+AUTO = "auto"
+FLAG = "--prune"
+SHARES_OF_TREES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15)
+SHARES_OF_DEPTH = (1.0, 0.85, 0.67, 0.5, 0.34)
+_TURN_S = 0.05  # two dozen models, three turns each
+
+
+class Point(msgspec.Struct, frozen=True):
+    """
+    One candidate of a sweep.
+
+    Attributes:
+        trees: How many it has.
+        depth: Most splits on a path; None for as trained.
+        trade: What it costs against the whole model.
+        best: No other candidate is as good by AUC and faster, or better and as fast.
+    """
+
+    trees: int
+    depth: int | None
+    trade: Trade
+    best: bool = False
+
+    @property
+    def us(self) -> float:
+        """Time of one row of a full batch, µs."""
+        return self.trade.after.us_per_row[MAX_BATCH_ROWS]
+
+    @property
+    def auc(self) -> float:
+        """Area under its ROC curve; a sweep has labels."""
+        return self.trade.after.auc or 0.0
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """
+    Candidates, fastest first, and the one that was taken.
+
+    Attributes:
+        points: The candidates.
+        chosen: Position of the one taken.
+        note: Why there is no shallower candidate; empty otherwise.
+    """
+
+    points: tuple[Point, ...]
+    chosen: int
+    note: str = ""
+
+
+def sweep(
+    model: TrainedModel,
+    *,
+    asked: Pruning | None,
+    judge: Judge,
+    gate: Gate,
+    progress: Callable[[int, int], None] | None = None,
+) -> Sweep:
+    """
+    Try shares of the trees with shares of the depth, and what was asked for.
+
+    Args and errors are those of `prune`; `asked` is None for `auto`.
+    """
+    whole = model.convert()
+    trees, depth = model.facts.trees, depth_of(whole)
+    tried = _candidates(trees, depth)
+    first = Pruning(trees, None) if asked is None else asked
+    note = ""
+    made: dict[tuple[int, int | None], tuple[bytes, Answers, str]] = {}
+    for number, one in enumerate(dict.fromkeys([first, *tried])):
+        if progress is not None:
+            progress(number, len(tried))
+        try:
+            smaller = model.pruned(trees=one.trees, depth=one.depth)
+        except ConversionError as error:
+            if one == asked:
+                raise
+            note = str(error)
+            continue
+        key = (smaller.facts.trees, _binding(one.depth, depth))
+        if key not in made:
+            graph = smaller.convert()
+            detail = detail_of(model, smaller, key[1])
+            made[key] = (graph, answers(graph, judge), detail)
+    points = _points(made, whole=(trees, None), judge=judge)
+    wanted = None if asked is None else next(iter(made))
+    return Sweep(
+        points=points, chosen=choose(points, asked=wanted, gate=gate), note=note
+    )
+
+
+def depth_of(graph: bytes) -> int:
+    """Count the most splits on a path in the trees of a converted model; 0 for none."""
+    deepest = 0
+    for node in onnx.load_from_string(graph).graph.node:
+        if not node.op_type.startswith("TreeEnsemble"):
+            continue
+        found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        tree = np.asarray(found["nodes_treeids"])
+        number = np.asarray(found["nodes_nodeids"])
+        split = np.asarray([mode != b"LEAF" for mode in found["nodes_modes"]])
+        width = int(number.max()) + 1
+        level = set((tree[number == 0] * width).tolist())
+        ways = {
+            int(at): (int(yes), int(no))
+            for at, yes, no in zip(
+                (tree * width + number)[split],
+                (tree * width + found["nodes_truenodeids"])[split],
+                (tree * width + found["nodes_falsenodeids"])[split],
+                strict=True,
+            )
+        }
+        depth = -1
+        while level:
+            depth += 1
+            level = {child for at in level if at in ways for child in ways[at]}
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _candidates(trees: int, depth: int) -> list[Pruning]:
+    counts = dict.fromkeys(max(1, round(trees * share)) for share in SHARES_OF_TREES)
+    depths = dict.fromkeys(
+        _binding(max(1, round(depth * share)), depth) for share in SHARES_OF_DEPTH
+    )
+    return [Pruning(count, limit) for limit in depths for count in counts]
+
+
+def _binding(limit: int | None, depth: int) -> int | None:
+    """Return a limit that cuts something, or None."""
+    return None if limit is None or limit >= depth else limit
+
+
+def _points(
+    made: dict[tuple[int, int | None], tuple[bytes, Answers, str]],
+    *,
+    whole: tuple[int, int | None],
+    judge: Judge,
+) -> tuple[Point, ...]:
+    """Time all candidates in turns, compare each with the whole; fastest first."""
+    times = timed([graph for graph, _, _ in made.values()], turn_s=_TURN_S)
+    measured: dict[tuple[int, int | None], tuple[Answers, Figures]] = {
+        key: (found, figures(graph, found, us=us, judge=judge))
+        for (key, (graph, found, _)), us in zip(made.items(), times, strict=True)
+    }
+    points = [
+        Point(
+            trees=trees,
+            depth=depth,
+            trade=compared(
+                measured[whole],
+                measured[trees, depth],
+                kind="prune",
+                detail=made[trees, depth][2],
+                judge=judge,
+            ),
+        )
+        for trees, depth in made
+    ]
+    points.sort(key=lambda point: (point.us, -point.auc))
+    best_auc, marked = -1.0, []
+    for point in points:
+        marked.append(msgspec.structs.replace(point, best=point.auc > best_auc))
+        best_auc = max(best_auc, point.auc)
+    return tuple(marked)
+
+
+def choose(
+    points: tuple[Point, ...], *, asked: tuple[int, int | None] | None, gate: Gate
+) -> int:
+    """
+    Find what was asked for, or the fastest candidate that stays inside the gate.
+
+    Args:
+        points: Fastest first, the whole model among them.
+        asked: Its trees and depth; None for the fastest.
+        gate: What that one may lose. It is no slower than the whole model.
+
+    Raises:
+        TradeError: There is none.
+    """
+    whole = (max(point.trees for point in points), None)
+    for number, point in enumerate(points):
+        key = (point.trees, point.depth)
+        if key == asked:
+            return number
+        if asked is None and key == whole:
+            break
+        if asked is None and not gate.problems(point.trade):
+            return number
+    raise TradeError(
+        f"{FLAG} {AUTO}: no candidate is faster and keeps the AUC within "
+        f"{gate.auc_loss:g}, the average precision within {gate.ap_loss:g} and "
+        f"{1 - gate.flips:.2%} of the decisions; allow more"
+    )
+
+
+def detail_of(whole: TrainedModel, smaller: TrainedModel, depth: int | None) -> str:
+    """Say what is left of a model."""
+    limit = "" if depth is None else f", depth at most {depth}"
+    return f"{smaller.facts.trees:,} of {whole.facts.trees:,} trees{limit}"

@@ -1,0 +1,221 @@
+"""
+Take trees, or levels of trees, away from an XGBoost model.
+
+Its JSON is edited, and read again by xgboost: what comes out is a booster like any
+other. A split that becomes a leaf answers what training would have put there, its base
+weight times the learning rate.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from xgboost import Booster
+
+from converters.prune_depth import Cut, cut_below
+from tollgate.errors import ConversionError
+
+_FIT = 1e-4  # of the largest term: base weights are float32
+_LEAST_PARENTS = 4  # three numbers are fitted to them
+
+
+def pruned_booster(
+    booster: Booster, *, trees: int | None, depth: int | None
+) -> Booster:
+    """
+    Return a copy with fewer or shallower trees.
+
+    Args:
+        booster: The model; trees after an early stop count as its own.
+        trees: How many to keep at most, in whole rounds of one tree per class; of a
+            random forest that many, which then take the mean of their own.
+        depth: Most splits on a path.
+
+    Raises:
+        ConversionError: Fewer trees than one round, or base weights from which the
+            leaves cannot be told.
+    """
+    document = json.loads(booster.save_raw("json"))
+    model = document["learner"]["gradient_booster"]["model"]
+    rate = _learning_rate(model["trees"]) if depth is not None else 1.0
+    if trees is not None:
+        _keep_trees(model, trees=trees)
+    if depth is not None:
+        model["trees"] = [_shallow(one, depth=depth, rate=rate) for one in _all(model)]
+    # An early stop's best round would be cut off a second time.
+    document["learner"]["attributes"].pop("best_iteration", None)
+    document["learner"]["attributes"].pop("best_score", None)
+    smaller = Booster()
+    smaller.load_model(bytearray(json.dumps(document).encode()))
+    return smaller
+
+
+def _all(model: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = model["trees"]
+    return found
+
+
+def _keep_trees(model: dict[str, Any], *, trees: int) -> None:
+    """Keep whole rounds; of a single round of parallel trees, some of each class."""
+    ends = model["iteration_indptr"]
+    if trees >= ends[-1]:
+        return
+    parallel = int(model["gbtree_model_param"]["num_parallel_tree"])
+    if len(ends) == 2 and parallel > 1:
+        _thin_forest(model, trees=trees, parallel=parallel)
+        return
+    rounds = sum(end <= trees for end in ends[1:])
+    if not rounds:
+        raise ConversionError(
+            f"{trees} trees are less than one round: this model adds {ends[1]} a round"
+        )
+    model["trees"] = model["trees"][: ends[rounds]]
+    model["tree_info"] = model["tree_info"][: ends[rounds]]
+    model["iteration_indptr"] = ends[: rounds + 1]
+    model["gbtree_model_param"]["num_trees"] = str(ends[rounds])
+
+
+def _thin_forest(model: dict[str, Any], *, trees: int, parallel: int) -> None:
+    """Keep some parallel trees of each class; leaves hold a share of the mean."""
+    of_class = model["tree_info"]
+    kept = trees // (len(of_class) // parallel)
+    if not kept:
+        raise ConversionError(
+            f"{trees} trees are less than one for each of "
+            f"{len(of_class) // parallel} classes"
+        )
+    left = dict.fromkeys(of_class, kept)
+    chosen = []
+    for number, label in enumerate(of_class):
+        if left[label]:
+            left[label] -= 1
+            chosen.append(number)
+    model["tree_info"] = [of_class[number] for number in chosen]
+    model["trees"] = [
+        _scaled(model["trees"][number], parallel / kept) | {"id": at}
+        for at, number in enumerate(chosen)
+    ]
+    model["iteration_indptr"] = [0, len(chosen)]
+    model["gbtree_model_param"] |= {
+        "num_trees": str(len(chosen)),
+        "num_parallel_tree": str(kept),
+    }
+
+
+def _scaled(tree: dict[str, Any], factor: float) -> dict[str, Any]:
+    values = [
+        value if left >= 0 else float(np.float32(value * factor))
+        for value, left in zip(
+            tree["split_conditions"], tree["left_children"], strict=True
+        )
+    ]
+    return tree | {"split_conditions": values}
+
+
+def _shallow(tree: dict[str, Any], *, depth: int, rate: float) -> dict[str, Any]:
+    cut = cut_below(tree["left_children"], tree["right_children"], depth=depth)
+    if not cut.ended:
+        return tree
+    size = len(tree["left_children"])
+    smaller = {
+        name: [value[node] for node in cut.kept]
+        if isinstance(value, list)
+        and len(value) == size
+        and not name.startswith("categories")
+        else value
+        for name, value in tree.items()
+    }
+    parents = [2147483647] * len(cut.kept)  # what xgboost writes for "none"
+    for at, (left, right) in enumerate(zip(cut.left, cut.right, strict=True)):
+        if left >= 0:
+            parents[left] = parents[right] = at
+    smaller |= {"left_children": cut.left, "right_children": cut.right}
+    smaller |= {"parents": parents} | _categories(tree, cut)
+    for at in cut.ended:
+        value = float(np.float32(tree["base_weights"][cut.kept[at]] * rate))
+        smaller["split_conditions"][at] = value
+        smaller["split_indices"][at] = 0
+        smaller["split_type"][at] = 0
+        smaller["loss_changes"][at] = 0.0
+    smaller["tree_param"] = tree["tree_param"] | {"num_nodes": str(len(cut.kept))}
+    return smaller
+
+
+def _categories(tree: dict[str, Any], cut: Cut) -> dict[str, list[int]]:
+    """Keep the categories of the splits that stay, under their new numbers."""
+    spans = {
+        node: tree["categories"][start : start + size]
+        for node, start, size in zip(
+            tree.get("categories_nodes", ()),
+            tree.get("categories_segments", ()),
+            tree.get("categories_sizes", ()),
+            strict=True,
+        )
+    }
+    found: dict[str, list[int]] = {
+        name: []
+        for name in (
+            "categories",
+            "categories_nodes",
+            "categories_segments",
+            "categories_sizes",
+        )
+    }
+    for at, node in enumerate(cut.kept):
+        if cut.left[at] >= 0 and node in spans:
+            found["categories_nodes"].append(at)
+            found["categories_segments"].append(len(found["categories"]))
+            found["categories_sizes"].append(len(spans[node]))
+            found["categories"] += spans[node]
+    return found
+
+
+def _learning_rate(trees: list[dict[str, Any]]) -> float:
+    """
+    Tell the learning rate from the trees; model files do not keep it.
+
+    Splitting by exact values keeps the base weight of a leaf too, and the rate is
+    their ratio. The histogram methods keep it of splits only: with G the sum of
+    gradients and H of hessians, a node's base weight is -G / (H + lambda) and a leaf
+    is that times the rate. G and H of a split are the sums of its two leaves, which
+    leaves rate and lambda to be fitted.
+
+    Raises:
+        ConversionError: No rate fits: a penalty (reg_alpha), a limit (max_delta_step,
+            monotone constraints) or a changing rate stands between them.
+    """
+    parents, totals, ratios = [], [], []
+    for tree in trees:
+        left = np.asarray(tree["left_children"])
+        right = np.asarray(tree["right_children"])
+        weight = np.asarray(tree["base_weights"])
+        value = np.asarray(tree["split_conditions"])
+        mass = np.asarray(tree["sum_hessian"])
+        leaf = left < 0
+        if len(left) > 1:
+            ratios.append((value, weight, leaf & (np.abs(weight) > _FIT)))
+        for node in np.flatnonzero(~leaf):
+            one, two = left[node], right[node]
+            if leaf[one] and leaf[two]:
+                parents.append(
+                    [weight[node] * mass[node], weight[node], -value[one] - value[two]]
+                )
+                totals.append(value[one] * mass[one] + value[two] * mass[two])
+    if not ratios:
+        return 1.0  # trees of one leaf: nothing is cut
+    ratio = np.concatenate([value[at] / weight[at] for value, weight, at in ratios])
+    if len(ratio) and np.ptp(ratio) < _FIT and abs(ratio[0] - 1) > _FIT:
+        return float(np.median(ratio))
+    terms, sums = np.asarray(parents), np.asarray(totals)
+    (rate, both, penalty), *_ = np.linalg.lstsq(terms, sums, rcond=None)
+    off = np.abs(terms @ (rate, both, penalty) - sums).max() / np.abs(sums).max()
+    fits = off < _FIT and abs(both - rate * penalty) < 0.01 * max(1.0, abs(both))
+    if len(terms) < _LEAST_PARENTS or not fits or rate <= 0:
+        raise ConversionError(
+            "the learning rate does not show in its trees (reg_alpha, max_delta_step, "
+            "monotone constraints, a changing rate or very few splits), so that "
+            "levels cannot be cut off: prune whole trees, or train with that max_depth"
+        )
+    return float(rate)

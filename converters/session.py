@@ -1,0 +1,79 @@
+"""
+Load and run an ONNX model with the settings of the model step.
+
+Imported here and in the environments of other releases, which have numpy and
+onnxruntime alone (`converters.target`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from tollgate.schema import FEATURES, PROBABILITIES
+
+RUNTIME = f"onnxruntime {onnxruntime.__version__}"
+WANTED = ([(FEATURES, "tensor(float)")], [(PROBABILITIES, "tensor(float)")])
+
+_F32 = npt.NDArray[np.float32]
+
+
+class SessionError(Exception):
+    """onnxruntime cannot load or run a model, or it is none of a model step."""
+
+
+class Session:
+    """
+    A model on one CPU thread, as the model step's configuration runs it.
+
+    Args:
+        model: A serialized graph.
+
+    Raises:
+        SessionError: onnxruntime cannot load it, or its inputs and outputs are not
+            those of a model step.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        try:
+            self._session = onnxruntime.InferenceSession(
+                model, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise _reworded(error, "cannot load the model") from error
+        inputs = [(i.name, i.type) for i in self._session.get_inputs()]
+        outputs = [(o.name, o.type) for o in self._session.get_outputs()]
+        if (inputs, outputs) != WANTED:
+            raise SessionError(
+                f"the model maps {inputs} to {outputs}; a model step maps "
+                f"{WANTED[0]} to {WANTED[1]}"
+            )
+
+    def run(self, rows: _F32) -> _F32:
+        """Answer float32 [N, F] in one run; float32 [N, K]."""
+        try:
+            answer: _F32 = self._session.run([PROBABILITIES], {FEATURES: rows})[0]
+        except Exception as error:
+            raise _reworded(error, "cannot run the model") from error
+        return answer
+
+
+def in_batches(infer: Callable[[_F32], _F32], rows: _F32, *, size: int) -> _F32:
+    """Ask for float32 [N, F], N >= 1, `size` rows at a time; float32 [N, K]."""
+    return np.concatenate(
+        [infer(rows[i : i + size]) for i in range(0, len(rows), size)]
+    )
+
+
+def _reworded(error: Exception, what: str) -> Exception:
+    # onnxruntime's errors have no common base; they share a module.
+    if type(error).__module__.startswith("onnxruntime."):
+        return SessionError(f"{RUNTIME} {what}: {' '.join(str(error).split())}")
+    return error

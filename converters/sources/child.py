@@ -1,0 +1,105 @@
+"""Start a process that answers messages, and tell how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+
+from converters.sources.wire import receive, send
+
+# What an interpreter needs; secrets in the environment are not a model's business.
+_PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "VIRTUAL_ENV")
+
+
+class ChildLost(Exception):
+    """
+    The child ended instead of answering.
+
+    Args:
+        how: The signal's name or the exit status; empty when it was killed, because
+            it was late or out of memory.
+    """
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        super().__init__(how or "killed")
+
+
+class Child:
+    """
+    A process in a folder of its own that answers each message with one.
+
+    Args:
+        command: What to start.
+        timeout_s: How long one answer may take.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], *, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._folder = tempfile.TemporaryDirectory(prefix="tollgate-")
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=self._folder.name,
+                env={
+                    name: os.environ[name] for name in _PASSED_ON if name in os.environ
+                }
+                | {"HOME": self._folder.name, "OMP_NUM_THREADS": "1"},
+            )
+        except OSError:
+            self._folder.cleanup()
+            raise
+
+    def ask(self, body: bytes) -> bytes:
+        """
+        Send a message and return the answer.
+
+        Raises:
+            ChildLost: There is none.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        late = threading.Timer(self.timeout_s, self._process.kill)
+        late.start()
+        try:
+            send(self._process.stdin, body)
+            answer = receive(self._process.stdout)
+        except BrokenPipeError:
+            answer = b""
+        finally:
+            late.cancel()
+        if not answer:
+            raise ChildLost(self._end())
+        return answer
+
+    def close(self) -> None:
+        """End the child and remove its folder."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):  # what it did not read
+                    stream.close()
+        self._folder.cleanup()
+
+    def _end(self) -> str:
+        # It has closed its pipe: it is ending, unless that was all it did.
+        try:
+            status = self._process.wait(self.timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        if status == -signal.SIGKILL:
+            return ""
+        return signal.Signals(-status).name if status < 0 else f"status {status}"

@@ -1,0 +1,182 @@
+"""
+Make the Python environment with the onnxruntime of another release, once.
+
+It stands in the user's cache. It is built aside and renamed when it runs, so that
+one that exists is whole, whoever was killed while building.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tollgate.errors import SetupError
+from tollgate.repository.targets import Target
+
+# The newest that has wheels for Python 3.10, 3.11 and 3.12.
+NUMPY = "numpy==2.2.6"
+STEP_TIMEOUT_S = 900.0
+_PYTHON = Path("bin", "python")
+# Would send the packages elsewhere, or ask for others.
+_NOT_FOR_PIP = ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_CONSTRAINT")
+
+
+def environment(target: Target) -> Path:
+    """
+    Return the Python that has a release's onnxruntime; the first time, make it.
+
+    It is of our own Python's version: onnxruntime brings its kernels along, they are
+    the same for each.
+
+    Raises:
+        SetupError: It cannot be made here, and what would help.
+    """
+    folder = environment_folder(target)
+    python = folder / _PYTHON
+    if python.exists():
+        return python
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(folder.parent / f".{folder.name}.lock"):
+            if not python.exists():
+                _build(target, folder)
+    except OSError as error:
+        raise SetupError(
+            f"{folder} cannot be made: {error.strerror or error}",
+            remedy="free some 200 MB there, or set XDG_CACHE_HOME to another folder",
+        ) from error
+    return python
+
+
+def cache_folder() -> Path:
+    """Name the folder of all environments; it need not exist."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    root = named if named.is_absolute() else Path.home() / ".cache"
+    return root / "tollgate" / "targets"
+
+
+def environment_folder(target: Target) -> Path:
+    """Name the folder of a release's environment; it need not exist."""
+    version = "{}.{}".format(*sys.version_info)
+    parts = (*requirements(target), version, sys.base_prefix, platform.machine())
+    mark = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+    return cache_folder() / f"{target.release}-{mark}"
+
+
+def requirements(target: Target) -> tuple[str, str]:
+    """Name all packages of an environment; onnxruntime needs no others to run."""
+    return (f"onnxruntime=={target.onnxruntime}", NUMPY)
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Wait until nobody else builds this environment; the kernel frees a dead one's."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _build(target: Target, folder: Path) -> None:
+    """Build an environment aside, try it, and rename it into place."""
+    prefix = f".{folder.name}.new-"
+    for left in folder.parent.glob(f"{prefix}*"):  # by builders that were killed
+        shutil.rmtree(left, ignore_errors=True)
+    if folder.exists():  # its Python is gone
+        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(
+        prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True
+    ) as aside:
+        staged = Path(aside, "environment")
+        python = staged / _PYTHON
+        made = _run([sys.executable, "-I", "-m", "venv", str(staged)])
+        if made.returncode:
+            raise SetupError(
+                f"{sys.executable} -m venv failed: {_last_line(made)}",
+                remedy="install Python's venv module (Debian, Ubuntu: python3-venv)",
+            )
+        options = ("--quiet", "--no-deps", "--no-input", "--disable-pip-version-check")
+        wanted = requirements(target)
+        install = [
+            str(python),
+            "-I",
+            "-m",
+            "pip",
+            "install",
+            *options,
+            "--retries",
+            "2",
+        ]
+        done = _run([*install, "--only-binary", ":all:", *wanted])
+        if done.returncode:
+            raise _not_installed(target, done)
+        tried = _run([str(python), "-I", "-c", "import numpy, onnxruntime"])
+        if tried.returncode:
+            raise SetupError(
+                f"{wanted[0]} does not run here: {_last_line(tried)}",
+                remedy="prove the model on a machine where it does",
+            )
+        os.rename(staged, folder)
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    env = {name: os.environ[name] for name in os.environ if name not in _NOT_FOR_PIP}
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=env,
+            timeout=STEP_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SetupError(
+            f"{Path(command[0]).name} {' '.join(command[2:5])} took more than "
+            f"{STEP_TIMEOUT_S:g} s",
+            remedy="try again with a faster network",
+        ) from error
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return lines[-1].strip() if lines else f"status {done.returncode}"
+
+
+def _not_installed(
+    target: Target, done: subprocess.CompletedProcess[str]
+) -> SetupError:
+    """Say why pip failed: no index, no wheel for this Python, or its own words."""
+    what = f"the environment of Triton {target.release}"
+    missed = re.search(r"requirement (\S+) \(from versions: ([^)]*)\)", done.stderr)
+    if missed is None:
+        return SetupError(
+            f"{what} cannot be made: pip says {_last_line(done)!r}",
+            remedy="mend that and try again",
+        )
+    package, versions = missed.groups()
+    if versions == "none":
+        return SetupError(
+            f"{what} cannot be made: pip finds no package index that has {package}",
+            remedy="check the network, or tell pip of an index or a folder of wheels "
+            "(PIP_INDEX_URL, PIP_FIND_LINKS)",
+        )
+    return SetupError(
+        f"{what} cannot be made: there is no {package} for Python "
+        f"{sys.version_info[0]}.{sys.version_info[1]} on {platform.machine()}",
+        remedy=f"run tollgate with another Python; the release has {target.python}",
+    )

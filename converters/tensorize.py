@@ -1,0 +1,248 @@
+"""
+Write tree ensembles as plain ONNX operators, for runtimes that know no trees.
+
+Two ways to do it: matrix products, whose work doubles twice with every level, for
+shallow trees; and walking down level by level for deeper ones. Neither rounds a
+test: a row goes where the tree operator sends it, NaN and infinities included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from converters.onnx_from_sklearn import prune
+from converters.tensorize_forest import (
+    OPERATORS,
+    Forest,
+    class_labels,
+    read_forest,
+)
+from converters.tensorize_gemm import gemm_bytes, gemm_nodes
+from converters.tensorize_nodes import Nodes
+from converters.tensorize_traversal import (
+    traversal_bytes,
+    traversal_nodes,
+    traversal_nodes_count,
+)
+from tollgate.errors import ConversionError
+from tollgate.repository.targets import ML_DOMAIN
+
+AUTO, GEMM, TRAVERSAL = "auto", "gemm", "traversal"
+STRATEGIES = (AUTO, GEMM, TRAVERSAL)
+GEMM_DEPTH = 5  # auto: products up to here; docs/conversion.md has the figures
+LARGEST_BYTES = 256 << 20  # of the constants; a protobuf ends at 2 GiB
+LARGEST_NODES = 2_000  # of the graph; a step of a walk is about 7
+_OLDEST_OPSET = 13  # ReduceSum with its axes as an input
+
+
+class Tensorized(msgspec.Struct, frozen=True):
+    """
+    A graph without tree operators.
+
+    Attributes:
+        model: The serialized graph.
+        strategies: How each tree operator was written, in the graph's order.
+        depths: The depth of each one's deepest tree.
+    """
+
+    model: bytes
+    strategies: tuple[str, ...]
+    depths: tuple[int, ...]
+
+
+def tensorize(model: bytes, *, strategy: str = AUTO) -> Tensorized:
+    """
+    Replace the tree ensembles of a converted graph by plain ONNX operators.
+
+    The result has the same inputs and outputs and no operator of `ai.onnx.ml`. Prove
+    it against the source as any other converted model.
+
+    Args:
+        model: A serialized graph.
+        strategy: "gemm", "traversal", or "auto": "gemm" up to a depth of GEMM_DEPTH.
+
+    Raises:
+        ConversionError: There is no tree in it, something is not handled, or the
+            result would be too large; says how large.
+    """
+    if strategy not in STRATEGIES:
+        raise ConversionError(
+            f"strategy is {strategy!r}; there are {', '.join(STRATEGIES)}"
+        )
+    found = onnx.load_from_string(model)
+    graph = found.graph
+    _require_opset(found)
+    kinds = _tensor_kinds(found)
+    written = []
+    for number, node in enumerate(_tree_operators(graph)):
+        given, dtype = _features(graph, node.input[0], kinds=kinds)
+        forest = read_forest(node, dtype=dtype)
+        chosen = strategy
+        if strategy == AUTO:
+            chosen = GEMM if forest.depth <= GEMM_DEPTH else TRAVERSAL
+        _require_size(forest, strategy=chosen)
+        nodes = Nodes(f"trees{number}_")
+        write = gemm_nodes if chosen == GEMM else traversal_nodes
+        columns = _columns(found, given, least=int(forest.feature.max()) + 1)
+        sums = write(nodes, given, forest=forest, columns=columns, dtype=dtype)
+        _write_scores(nodes, node, sums, graph=graph)
+        _replace(graph, node, nodes)
+        written.append((chosen, forest.depth))
+    _require_plain(found)
+    prune(graph)
+    strategies, depths = zip(*written, strict=True)
+    return Tensorized(model=_finished(found), strategies=strategies, depths=depths)
+
+
+def _tree_operators(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    found = [one for one in graph.node if one.op_type in OPERATORS]
+    if not found:
+        raise ConversionError(
+            "the graph has no tree ensemble; --tensorize is for trees, and this "
+            "model is plain operators already or needs another way"
+        )
+    return found
+
+
+def _require_opset(model: onnx.ModelProto) -> None:
+    newest = max(
+        (one.version for one in model.opset_import if not one.domain), default=1
+    )
+    if newest < _OLDEST_OPSET:
+        raise ConversionError(
+            f"the graph has opset {newest}; trees are tensorised for opset "
+            f"{_OLDEST_OPSET} or later: export it again for that"
+        )
+
+
+def _require_size(forest: Forest, *, strategy: str) -> None:
+    """Refuse trees whose tensors would be too large, with the size."""
+    if strategy == GEMM:
+        size, count = gemm_bytes(forest), 0
+    else:
+        size, count = traversal_bytes(forest), traversal_nodes_count(forest)
+    if size > LARGEST_BYTES or count > LARGEST_NODES:
+        other = ", or the other strategy" if strategy == GEMM else ""
+        raise ConversionError(
+            f"{len(forest.roots)} trees of depth {forest.depth} would take "
+            f"{size:,} bytes and {count:,} nodes as {strategy}, at most are "
+            f"{LARGEST_BYTES:,} and {LARGEST_NODES:,}: prune them{other}"
+        )
+
+
+def _tensor_kinds(model: onnx.ModelProto) -> dict[str, int]:
+    """Infer the element type of every tensor."""
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    values = (*inferred.input, *inferred.value_info, *inferred.output)
+    return {one.name: one.type.tensor_type.elem_type for one in values}
+
+
+def _features(
+    graph: onnx.GraphProto, name: str, *, kinds: dict[str, int]
+) -> tuple[str, type]:
+    """
+    Name what the trees read, and its type.
+
+    A forest reads float64 that were float32 a node before: those are read instead.
+    """
+    producer = next((one for one in graph.node if name in one.output), None)
+    wide = kinds.get(name) == TensorProto.DOUBLE
+    before = producer.input[0] if producer and producer.op_type == "Cast" else ""
+    if wide and kinds.get(before) == TensorProto.FLOAT:
+        return before, np.float32
+    kind = kinds.get(name)
+    if kind not in (TensorProto.FLOAT, TensorProto.DOUBLE):
+        raise ConversionError(
+            f"trees read {name!r} of type {TensorProto.DataType.Name(kind or 0)}; "
+            "tensorised are those that read FLOAT or DOUBLE"
+        )
+    return name, np.float64 if wide else np.float32
+
+
+def _columns(model: onnx.ModelProto, name: str, *, least: int) -> int:
+    """Count the features that trees read, at least as many as they use."""
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    for one in (*inferred.input, *inferred.value_info):
+        dims = one.type.tensor_type.shape.dim
+        if one.name == name and len(dims) == 2 and dims[1].dim_value:
+            return int(dims[1].dim_value)
+    raise ConversionError(
+        f"the graph does not say how many columns {name!r} has (at least {least})"
+    )
+
+
+def _write_scores(
+    nodes: Nodes, node: onnx.NodeProto, sums: str, *, graph: onnx.GraphProto
+) -> None:
+    """Turn the sums into what the operator's output holds, under its name."""
+    found = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    how = found.get("post_transform", b"NONE").decode()
+    classifier = node.op_type == OPERATORS[0]
+    answer = node.output[1] if classifier else node.output[0]
+    if classifier and _is_read(graph, node.output[0]):
+        raise ConversionError(
+            "the graph uses the label of a tree classifier; tensorised are "
+            "probabilities, the decision is the policy's"
+        )
+    second = len(class_labels(found)) == 2 and len(set(found["class_ids"])) == 1
+    if how == "SOFTMAX" and not second:
+        nodes.add("Softmax", [sums], axis=1, output=answer)
+    elif how in ("NONE", "LOGISTIC"):
+        one = nodes.constant("one", np.float32(1))
+        last = _logistic(nodes, sums, one=one) if how == "LOGISTIC" else sums
+        if second:
+            first = nodes.add("Sub", [one, last])
+            nodes.add("Concat", [first, last], axis=1, output=answer)
+        else:
+            nodes.add("Identity", [last], output=answer)
+    else:
+        raise ConversionError(f"post_transform {how} of trees is not tensorised")
+
+
+def _logistic(nodes: Nodes, margin: str, *, one: str) -> str:
+    """Write 1 / (1 + exp(-margin)); Sigmoid loses small probabilities."""
+    odds = nodes.add("Exp", [nodes.add("Neg", [margin])])
+    return nodes.add("Div", [one, nodes.add("Add", [odds, one])])
+
+
+def _is_read(graph: onnx.GraphProto, name: str) -> bool:
+    outputs: Sequence[str] = [one.name for one in graph.output]
+    return name in outputs or any(name in node.input for node in graph.node)
+
+
+def _replace(graph: onnx.GraphProto, node: onnx.NodeProto, nodes: Nodes) -> None:
+    at = list(graph.node).index(node)
+    kept = list(graph.node)
+    kept[at : at + 1] = nodes.made
+    del graph.node[:]
+    graph.node.extend(kept)
+    graph.initializer.extend(nodes.constants)
+
+
+def _require_plain(model: onnx.ModelProto) -> None:
+    """Refuse what would still need ai.onnx.ml."""
+    left = sorted({one.op_type for one in model.graph.node if one.domain == ML_DOMAIN})
+    if left:
+        raise ConversionError(
+            f"beside its trees the graph has {', '.join(left)} of {ML_DOMAIN}, which "
+            "are not tensorised"
+        )
+
+
+def _finished(model: onnx.ModelProto) -> bytes:
+    """Drop opsets that nothing uses, check the graph, serialize it."""
+    newest = max(one.version for one in model.opset_import if not one.domain)
+    del model.opset_import[:]
+    model.opset_import.append(helper.make_opsetid("", newest))
+    del model.graph.value_info[:]
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        said = str(error).splitlines()[0]
+        raise ConversionError(f"the tensorised graph is not valid: {said}") from error
+    return bytes(model.SerializeToString(deterministic=True))

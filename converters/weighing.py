@@ -1,0 +1,160 @@
+"""
+Measure a model before and after it was made smaller, on the same rows.
+
+Both are timed in turns within one run, so that what else the machine does falls on
+both; the figures are to be read as ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from converters.model import F64
+from converters.runner import onnx_runner
+from converters.trade import Figures, Judge, Trade
+from tollgate.errors import InputError, TradeError
+from tollgate.evaluation import average_precision, roc_auc
+from tollgate.repository.speed import us_per_row
+from tollgate.schema import MAX_BATCH_ROWS
+
+ALONE_ROWS = 2048  # asked one by one too, evenly spaced
+TURNS = 3
+TURN_S = 0.15
+
+
+def weigh(
+    before: bytes, after: bytes, *, kind: str, detail: str, judge: Judge
+) -> Trade:
+    """
+    Measure one model before and after.
+
+    Args:
+        before: A converted model.
+        after: The smaller one.
+        kind: `prune`, `quantize` or `distill`.
+        detail: What was done.
+        judge: Rows that both answer.
+
+    Raises:
+        InputError: There are no rows, or labels of one class only.
+        ConversionError: onnxruntime cannot load one of them.
+        TradeError: The model before answers a row with NaN.
+    """
+    first, second = answers(before, judge), answers(after, judge)
+    times = timed([before, after])
+    return compared(
+        (first, figures(before, first, us=times[0], judge=judge)),
+        (second, figures(after, second, us=times[1], judge=judge)),
+        kind=kind,
+        detail=detail,
+        judge=judge,
+    )
+
+
+class Answers(msgspec.Struct, frozen=True, eq=False):
+    """
+    What a model answers to the judge's rows; float64 [N, K] each.
+
+    Attributes:
+        batched: 32 rows a run.
+        alone: Row by row, of ALONE_ROWS of them.
+    """
+
+    batched: F64
+    alone: F64
+
+
+def answers(model: bytes, judge: Judge) -> Answers:
+    """Ask a model for the judge's rows, alone and in batches."""
+    if not len(judge.rows):
+        raise InputError("--sample", "holds no rows to judge a smaller model on")
+    runner = onnx_runner(model)
+    return Answers(
+        batched=runner.batched(judge.rows, size=MAX_BATCH_ROWS).astype(np.float64),
+        alone=runner.batched(judge.rows[_alone(judge)], size=1).astype(np.float64),
+    )
+
+
+def figures(
+    model: bytes, found: Answers, *, us: dict[int, float], judge: Judge
+) -> Figures:
+    """Collect what is measured of one model."""
+    auc = precision = None
+    if judge.label is not None and found.batched.shape[1] == 2:
+        score = found.batched[:, 1]
+        if not np.isfinite(score).all():
+            raise TradeError(f"{(~np.isfinite(score)).sum()} rows get no probability")
+        auc = roc_auc(judge.label, score)
+        precision = average_precision(judge.label, score)
+    return Figures(
+        auc=auc, average_precision=precision, us_per_row=us, size_bytes=len(model)
+    )
+
+
+def compared(
+    before: tuple[Answers, Figures],
+    after: tuple[Answers, Figures],
+    *,
+    kind: str,
+    detail: str,
+    judge: Judge,
+) -> Trade:
+    """Put two models' answers and figures side by side."""
+    first, second = before[0].batched, after[0].batched
+    alone, at = after[0].alone, _alone(judge)
+    wanted = _decided(first, judge)
+    flipped = (wanted != _decided(second, judge)).any(axis=(0, 2))
+    flipped[at] |= (wanted[:, at] != _decided(alone, judge)).any(axis=(0, 2))
+    return Trade(
+        kind=kind,
+        detail=detail,
+        rows=len(judge.rows),
+        flips=int(flipped.sum()),
+        max_delta=_farthest(second, first),
+        before=before[1],
+        after=after[1],
+        flagged=int(wanted.any(axis=(0, 2)).sum()),
+        batch_delta=_farthest(second[at], alone),
+    )
+
+
+def timed(models: Sequence[bytes], *, turn_s: float = TURN_S) -> list[dict[int, float]]:
+    """
+    Time models in turns.
+
+    Args:
+        models: Converted models.
+        turn_s: How long each is timed in each of three turns.
+
+    Returns:
+        For each, rows of a batch -> the fastest µs per row.
+    """
+    fastest: list[dict[int, float]] = [{} for _ in models]
+    for _ in range(TURNS):
+        for found, model in zip(fastest, models, strict=True):
+            for rows, us in us_per_row(model, measure_s=turn_s).items():
+                found[rows] = min(us, found.get(rows, us))
+    return fastest
+
+
+def _decided(probabilities: F64, judge: Judge) -> npt.NDArray[np.bool_]:
+    """Tell which side of each threshold scores are on; bool [T, N, 1 or K]."""
+    cut = np.asarray(judge.thresholds, dtype=np.float64)[:, None, None]
+    first = 1 if probabilities.shape[1] == 2 else 0
+    found: npt.NDArray[np.bool_] = probabilities[None, :, first:] >= cut
+    return found
+
+
+def _alone(judge: Judge) -> npt.NDArray[np.int64]:
+    count = min(len(judge.rows), ALONE_ROWS)
+    return np.linspace(0, len(judge.rows) - 1, count).astype(np.int64)
+
+
+def _farthest(found: F64, other: F64) -> float:
+    delta = np.abs(found - other)
+    delta[~((found >= 0) & (found <= 1))] = np.inf
+    return float(delta.max())

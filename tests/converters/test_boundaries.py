@@ -1,0 +1,22 @@
+"""Rows that are made where nobody hands in a sample."""
+
+import numpy as np
+
+from converters.boundaries import MADE_ROWS, made_rows
+from converters.probes import Tree
+
+
+def test_a_split_at_infinity_makes_no_missing_values():
+    """It sends all but missing values left; rows lie around the other threshold."""
+    tree = Tree(
+        left=[1, 3, -1, -1, -1],
+        right=[2, 4, -1, -1, -1],
+        feature=[0, 0, 0, 0, 0],
+        threshold=np.array([np.inf, 5, 0, 0, 0], dtype=np.float32),
+        inclusive=True,
+    )
+    rows = made_rows([tree], columns=2)
+    assert rows.shape == (MADE_ROWS, 2)
+    assert np.isfinite(rows).all()
+    assert (rows[:, 0] < 5).any()
+    assert (rows[:, 0] > 5).any()

@@ -1,0 +1,56 @@
+"""A foreign graph that is newer than our server is made to fit, or refused in words."""
+
+import numpy as np
+import onnx
+import pytest
+from skl2onnx import to_onnx
+from sklearn.linear_model import LogisticRegression
+
+from converters.proof import prove
+from converters.sources.opening import open_source
+from tollgate.errors import TollgateError
+from tollgate.repository.targets import ML_DOMAIN, OURS, TARGETS
+
+
+def exported(rows, path, *, ir=8, domain="", version=15):
+    """Write a classifier as an exporter would, with these versions stamped on it."""
+    model = to_onnx(LogisticRegression().fit(*rows), rows[0][:1], target_opset=15)
+    model.ir_version = ir
+    opsets = {one.domain: one.version for one in model.opset_import}
+    opsets[domain] = version
+    del model.opset_import[:]
+    for name, number in opsets.items():
+        model.opset_import.append(onnx.helper.make_opsetid(name, number))
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_newer_file_format_is_written_as_one_that_is_read(rows, tmp_path):
+    """The newest exporters stamp a format that our onnxruntime refuses unread."""
+    newest = max(one.ir for one in TARGETS.values())
+    assert newest > OURS.ir
+    path = exported(rows, tmp_path / "model.onnx", ir=newest)
+    with open_source(path) as source:
+        proven = prove(source, samples=rows[0][:50], thresholds=(0.5,))
+    proven.report.check()
+    assert onnx.load_from_string(proven.model).ir_version == OURS.ir
+
+
+@pytest.mark.parametrize(
+    ("domain", "name", "newest"),
+    [("", "ai.onnx", OURS.opset), (ML_DOMAIN, ML_DOMAIN, OURS.ml_opset)],
+)
+def test_newer_operators_are_refused_with_what_is_read(
+    rows, tmp_path, domain, name, newest
+):
+    """The newest of the table passes, the next one is named."""
+    path = exported(rows, tmp_path / "model.onnx", domain=domain, version=newest)
+    with open_source(path) as source:
+        assert source.predict(np.zeros((1, 15), np.float32)).shape == (1, 2)
+    exported(rows, path, domain=domain, version=newest + 1)
+    with pytest.raises(TollgateError) as caught, open_source(path):
+        pass
+    assert str(caught.value).endswith(
+        f"has opset {newest + 1} of {name}; onnxruntime {OURS.onnxruntime} reads "
+        f"{newest}: export it again for that"
+    )

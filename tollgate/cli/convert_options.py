@@ -1,0 +1,128 @@
+"""The options of `convert` and `adopt`, and what their help says."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_PROOF = "What it is proven on"
+_RECORD = "What is recorded with it"
+_SMALLER = "Smaller and faster, judged on the sample"
+
+
+class Quantization(str, Enum):
+    """When the scale of a layer's input is computed."""
+
+    dynamic = "dynamic"
+    static = "static"
+
+
+class Strategy(str, Enum):
+    """How trees are written as plain operators."""
+
+    auto = "auto"
+    gemm = "gemm"
+    traversal = "traversal"
+
+
+Product = Annotated[
+    str | None,
+    typer.Option(help="Prove it for this product's policy, features and model step."),
+]
+Sample = Annotated[
+    Path | None,
+    typer.Option(
+        help="Rows of features: Parquet, CSV or JSON lines.", rich_help_panel=_PROOF
+    ),
+]
+Target = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Prove it in the onnxruntime of this Triton release too, such as 26.07; "
+        "may be repeated.",
+        metavar="RELEASE",
+        rich_help_panel=_PROOF,
+    ),
+]
+Label = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the sample with what each row really was.",
+        metavar="COLUMN",
+        rich_help_panel=_RECORD,
+    ),
+]
+Segment = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column of the sample to judge the model by value of; may be repeated.",
+        metavar="COLUMN",
+        rich_help_panel=_RECORD,
+    ),
+]
+Prune = Annotated[
+    str | None,
+    typer.Option(
+        help="Keep so many trees (50), trees of so many splits (x4), both (50x4), or "
+        "auto: the fastest that loses no more than it may.",
+        metavar="TREES",
+        rich_help_panel=_SMALLER,
+    ),
+]
+Distill = Annotated[
+    bool,
+    typer.Option(
+        help="Teach a small network to answer as the model does, and convert that.",
+        rich_help_panel=_SMALLER,
+    ),
+]
+Quantize = Annotated[
+    Quantization | None,
+    typer.Option(
+        help="Write weights as int8: linear models and networks; trees are pruned.",
+        rich_help_panel=_SMALLER,
+    ),
+]
+Tensorize = Annotated[
+    Strategy | None,
+    typer.Option(
+        help="Write trees as plain operators, for runtimes that know no trees.",
+        rich_help_panel=_SMALLER,
+    ),
+]
+MaxFlips = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of decisions that may change by it.",
+        show_default="0.001",
+        min=0,
+        max=1,
+        rich_help_panel=_SMALLER,
+    ),
+]
+MaxAucLoss = Annotated[
+    float | None,
+    typer.Option(
+        help="By how much the AUC may fall.",
+        show_default="0.001",
+        min=0,
+        rich_help_panel=_SMALLER,
+    ),
+]
+MaxApLoss = Annotated[
+    float | None,
+    typer.Option(
+        help="By how much the average precision may fall.",
+        show_default="0.005",
+        min=0,
+        rich_help_panel=_SMALLER,
+    ),
+]
+Out = Annotated[Path, typer.Option(help="Folder to write; new or empty.")]
+Repository = Annotated[
+    str | None,
+    typer.Option(help="Model repository.", show_default="model_repository"),
+]

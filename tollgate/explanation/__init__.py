@@ -1,0 +1,28 @@
+"""
+How much each feature moved a model's answer: explain.npz and what is computed from it.
+
+    explanation = read_explanation(version / EXPLAIN_FILE)
+    moved = Explainer(explanation).of_class(rows, 1)    # float64 [N, F]
+"""
+
+from tollgate.explanation.document import Explanation, Linear, Link, Trees
+from tollgate.explanation.explainer import Explainer, encoded
+from tollgate.explanation.file import (
+    EXPLAIN_FILE,
+    decode_explanation,
+    encode_explanation,
+    read_explanation,
+)
+
+__all__ = [
+    "EXPLAIN_FILE",
+    "Explainer",
+    "Explanation",
+    "Linear",
+    "Link",
+    "Trees",
+    "decode_explanation",
+    "encode_explanation",
+    "encoded",
+    "read_explanation",
+]

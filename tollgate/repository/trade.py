@@ -1,0 +1,96 @@
+"""What was lost and won when a model was made smaller, and how much might be lost."""
+
+from __future__ import annotations
+
+import msgspec
+
+ALLOWED_FLIPS = 0.001  # of the rows
+ALLOWED_AUC_LOSS = 0.001
+ALLOWED_AP_LOSS = 0.005  # the rarer the frauds, the more it says than the AUC
+
+
+class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    What is measured of one model.
+
+    Attributes:
+        auc: Area under the ROC curve; None without labels or with more classes than 2.
+        average_precision: As `auc`.
+        us_per_row: Rows of a batch -> fastest time per row, µs, on one thread.
+        size_bytes: Of the graph.
+    """
+
+    auc: float | None
+    average_precision: float | None
+    us_per_row: dict[int, float]
+    size_bytes: int
+
+
+class Trade(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    One model before and after it was made smaller.
+
+    Attributes:
+        kind: `prune`, `quantize` or `distill`.
+        detail: What was done.
+        rows: How many both were judged on.
+        flips: Rows with another decision, be they asked alone or in batches of 32.
+        max_delta: Largest |Δp| of a row in batches of 32; infinite for no probability.
+        before: Figures of the first.
+        after: Figures of the second.
+        flagged: Rows at or above the lowest threshold by the first: what there is to
+            flip is mostly here, however many rows there are.
+        batch_delta: Largest |Δp| of a row of the second alone and in a batch; where it
+            is not 0, a score depends on its neighbours and cannot be replayed alone.
+    """
+
+    kind: str
+    detail: str
+    rows: int
+    flips: int
+    max_delta: float
+    before: Figures
+    after: Figures
+    flagged: int = 0
+    batch_delta: float = 0.0
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """
+    What a smaller model may lose.
+
+    Attributes:
+        flips: Share of the rows that may get another decision.
+        auc_loss: By how much the AUC may fall.
+        ap_loss: By how much the average precision may fall.
+    """
+
+    flips: float = ALLOWED_FLIPS
+    auc_loss: float = ALLOWED_AUC_LOSS
+    ap_loss: float = ALLOWED_AP_LOSS
+
+    def problems(self, trade: Trade) -> list[str]:
+        """Say what of a trade is not allowed; empty when it is fine."""
+        found = []
+        if trade.flips > self.flips * trade.rows:
+            found.append(
+                f"{trade.flips:,} of {trade.rows:,} decisions change, "
+                f"{trade.flips / trade.rows:.2%} where {self.flips:.2%} may"
+            )
+        before, after = trade.before, trade.after
+        for name, first, second, allowed in (
+            ("AUC", before.auc, after.auc, self.auc_loss),
+            (
+                "average precision",
+                before.average_precision,
+                after.average_precision,
+                self.ap_loss,
+            ),
+        ):
+            if first is None or second is None or first - second <= allowed:
+                continue
+            found.append(
+                f"the {name} falls from {first:.4f} to {second:.4f}, by "
+                f"{first - second:.4f} where {allowed:g} may be lost"
+            )
+        return found
