@@ -13,7 +13,7 @@ EXTRAS := server,convert,client,load,stream,dev
 PYTHON ?=
 PYTHONS := python3.12 python3.11 python3.10 python3
 
-.PHONY: help setup demo up test test-quick check bench lock clean
+.PHONY: help setup demo up test test-quick test-system check bench lock clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -28,10 +28,13 @@ up: $(READY) ## Serve model_repository on 127.0.0.1:8001 until Ctrl-C
 	@$(BIN)/tollgate up
 
 test: check ## Run the checks and every test; minutes
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -m "not system"
 
-test-quick: $(READY) ## Run the tests that need no server; under a minute
-	@$(BIN)/python -m pytest -q -m "not slow"
+test-quick: $(READY) ## Run the tests that need no server; minutes
+	@$(BIN)/python -m pytest -q -m "not slow and not system"
+
+test-system: $(READY) ## Run the tests of TLS and ACL (Debian: redis-server)
+	@$(BIN)/python -m pytest -q -m system
 
 check: $(READY) ## Check style, format, types and who imports whom
 	@$(BIN)/ruff check --quiet .

@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clients.channel import CHANNEL_OPTIONS
 from clients.codec import decisions_of, requests_of
-from clients.columns import FRAUD_INPUTS, Column, Rows, check_columns
+from clients.columns import FRAUD_INPUTS, NO_FIELDS, Column, Rows, check_columns
 from clients.decisions import Decisions
 from clients.errors import client_error
 from clients.pipeline import answers
@@ -29,6 +29,7 @@ class Client:
         url: host:port of the server's gRPC.
         product: Name of the ensemble.
         inputs: The product's inputs: name -> BYTES, FP64 or INT64.
+        fields: Its optional ones, which its features.yaml declares: BYTES or FP64.
         timeout_s: Deadline of a request that brings none of its own.
     """
 
@@ -38,11 +39,13 @@ class Client:
         *,
         product: str = "fraud",
         inputs: Mapping[str, str] = FRAUD_INPUTS,
+        fields: Mapping[str, str] = NO_FIELDS,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._where = f"{product} at {url}"
         self._product = product
         self._inputs = inputs
+        self._fields = fields
         self._timeout_s = timeout_s
         self._channel = grpc.insecure_channel(url, options=CHANNEL_OPTIONS)
         stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
@@ -70,7 +73,7 @@ class Client:
             Unavailable: No server, or it refused to work.
         """
         left_s = self._left_s(deadline_s)
-        rows = check_columns(columns, inputs=self._inputs)
+        rows = check_columns(columns, inputs=self._inputs, fields=self._fields)
         if rows.count > MAX_BATCH_ROWS:
             limit = f"a request holds 1 to {MAX_BATCH_ROWS}, decide_many any number"
             raise InvalidRequest(f"{rows.count} rows; {limit}")
@@ -113,7 +116,7 @@ class Client:
                 f"in_flight {in_flight} at least 1"
             )
         left_s = self._left_s(deadline_s)
-        rows = check_columns(columns, inputs=self._inputs)
+        rows = check_columns(columns, inputs=self._inputs, fields=self._fields)
         return answers(
             self._cut(rows, batch_rows, dry_run=dry_run, left_s=left_s),
             infer=self._infer,

@@ -27,6 +27,9 @@ FRAUD_INPUTS = MappingProxyType(
     }
 )
 
+NO_FIELDS: Mapping[str, str] = MappingProxyType({})
+
+_NOTHING: Mapping[str, object] = {"BYTES": b"", "FP64": float("nan")}
 _SHOWN = 40  # characters of a bad value in a message
 
 
@@ -45,7 +48,12 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     values: dict[str, Values]
 
 
-def check_columns(columns: Mapping[str, Column], *, inputs: Mapping[str, str]) -> Rows:
+def check_columns(
+    columns: Mapping[str, Column],
+    *,
+    inputs: Mapping[str, str],
+    fields: Mapping[str, str] = NO_FIELDS,
+) -> Rows:
     """
     Check names, types and lengths of columns.
 
@@ -53,6 +61,10 @@ def check_columns(columns: Mapping[str, Column], *, inputs: Mapping[str, str]) -
         columns: Per input one column of N values. BYTES: str, or bytes as they
             are; FP64: numbers; INT64: integers, or datetime64 in UTC.
         inputs: Name -> type on the wire.
+        fields: Optional inputs, which features.yaml declares: None stands for a row
+            without a value, a column that is left out for none in any row. All are
+            sent in any case: Triton makes no batch of requests of which some have
+            an optional input and some have not.
 
     Raises:
         InvalidRequest: A column is missing, unknown, of another length or holds
@@ -61,14 +73,18 @@ def check_columns(columns: Mapping[str, Column], *, inputs: Mapping[str, str]) -
     for name in inputs:
         if name not in columns:
             raise InvalidRequest(f"{name}: missing; needed are {', '.join(inputs)}")
+    known = {**inputs, **fields}
     for name in columns:
-        if name not in inputs:
-            raise InvalidRequest(f"{name}: unknown; known are {', '.join(inputs)}")
+        if name not in known:
+            raise InvalidRequest(f"{name}: unknown; known are {', '.join(known)}")
     values: dict[str, Values] = {}
     for name, kind in inputs.items():
         values[name] = _ENCODERS[kind](name, columns[name])
     first = next(iter(inputs))
     count = len(values[first])
+    for name, kind in fields.items():
+        column = _filled(columns.get(name, [None] * count), _NOTHING[kind])
+        values[name] = _ENCODERS[kind](name, column) if count else []
     for name, checked in values.items():
         if len(checked) != count:
             raise InvalidRequest(
@@ -76,7 +92,16 @@ def check_columns(columns: Mapping[str, Column], *, inputs: Mapping[str, str]) -
             )
     if count == 0:
         raise InvalidRequest(f"{first}: no rows")
-    return Rows(count=count, inputs=inputs, values=values)
+    return Rows(count=count, inputs=known, values=values)
+
+
+def _filled(column: Column, nothing: object) -> Column:
+    """Put what says "not there" on the wire in the place of None."""
+    if isinstance(column, (str, bytes)) or not hasattr(column, "__len__"):
+        return column
+    if isinstance(column, np.ndarray) and column.dtype.kind != "O":
+        return column
+    return [nothing if value is None else value for value in column]
 
 
 def _texts(name: str, column: Column) -> list[bytes]:

@@ -12,7 +12,8 @@ Every error Tollgate raises on purpose.
     ├── StoreError                    the online store did not answer
     │   ├── OutcomeUnknown            ... and the events are applied, or not
     │   │   ├── StoreTimeout          it missed its deadline
-    │   │   └── StoreLost             the connection broke before the answer came
+    │   │   ├── StoreLost             the connection broke before the answer came
+    │   │   └── StorePartial          a part of a cluster answered, another did not
     │   └── StoreCorrupt              an entity value does not match its checksum
     ├── ConversionError               a model cannot be converted, and why
     │   ├── ParityError               converted, it does not answer as its source
@@ -139,6 +140,33 @@ class StoreLost(OutcomeUnknown):
     def __init__(self, problem: str) -> None:
         self.problem = problem
         super().__init__(f"the store was lost before it answered: {problem}")
+
+
+class StorePartial(OutcomeUnknown):
+    """
+    Some nodes of a cluster answered and others did not.
+
+    Args:
+        answers: What came; for a lost key an empty value and status bytes 0.
+        replies: Of the commands beside; an exception for each that is lost.
+        lost: Per call, which of its keys have no answer.
+        problem: What happened to the first of them.
+    """
+
+    def __init__(
+        self,
+        answers: list[tuple[list[bytes], bytes]],
+        replies: list[object],
+        *,
+        lost: list[list[bool]],
+        problem: str,
+    ) -> None:
+        self.answers = answers
+        self.replies = replies
+        self.lost = lost
+        self.problem = problem
+        keys = sum(map(len, lost))
+        super().__init__(f"{sum(map(sum, lost))} of {keys} keys: {problem}")
 
 
 class StoreCorrupt(StoreError):

@@ -65,6 +65,7 @@ def purchases_of(spec: FeatureSpec, history: History, rows: I64) -> Purchases:
         ],
         event_time_us=history.event_time_us[rows],
         cents=history.cents[rows],
+        fields={name: column[rows] for name, column in history.fields.items()},
     )
 
 

@@ -20,7 +20,7 @@ MIN_EVENT_TIME_US = 946_684_800_000_000  # 2000-01-01T00:00:00Z
 CENTS_TOLERANCE = 1e-6  # relative: what a decimal amount loses as a double
 ERROR_BYTES = 192  # an error text in the context; "field: value: rule", cut if longer
 
-CONTEXT_VERSION = 1
+CONTEXT_VERSION = 2
 
 TRANSACTION_ID = "transaction_id"
 AMOUNT = "amount"
@@ -44,7 +44,13 @@ REASON_SEPARATOR = "|"
 DRY_RUN = "dry_run"  # request parameters
 DEADLINE_US = "deadline_us"
 
-STORE_DEADLINE_PARAMETER = "store_deadline_ms"  # of the feature step's configuration
+# Parameters of the feature step's configuration, by whoever operates it.
+STORE_DEADLINE_PARAMETER = "store_deadline_ms"
+STORE_PROBE_PARAMETER = "store_probe_interval_ms"
+LAST_KNOWN_SIZE_PARAMETER = "last_known_mb"
+LAST_KNOWN_AGE_PARAMETER = "last_known_max_age_s"
+UPDATES_PARAMETER = "updates"  # who writes what is scored: one of UPDATES
+UPDATES = ("scoring", "stream", "both")
 
 # Parameters that the release adds to the decision step's configuration at load.
 RELEASE_PARAMETER = "release"
@@ -68,13 +74,16 @@ class Degraded(enum.IntFlag):
     The bits of one row are OR-ed into the `degraded` output.
     """
 
-    STORE_UNAVAILABLE = 1 << 0  # features are the declared defaults
-    LAST_KNOWN_VECTOR = 1 << 1  # features come from the local cache
+    STORE_UNAVAILABLE = 1 << 0  # some features are the declared defaults
+    LAST_KNOWN_VECTOR = 1 << 1  # some features come from the local cache
     COLD_START = 1 << 2  # an entity was never seen before this event
     EVENT_TOO_LATE = 1 << 3  # older than the trim horizon: scored, not applied
     WINDOW_OVERFLOW = 1 << 4  # an entity's value hit its cap: windows are too small
     STATE_CORRUPT = 1 << 5  # an entity value failed its checksum: defaults
     MODEL_OUTPUT = 1 << 6  # NaN, outside [0, 1] or of the wrong shape: fallback
+    ESSENTIAL_MISSING = 1 << 7  # an essential feature is a default, or too old
+    FEED_STALE = 1 << 8  # a feed's watermark is older than declared
+    FIELD_MISSING = 1 << 9  # a declared field was left out or unseen: its default
 
 
 def context_dtype(entities: tuple[str, ...]) -> np.dtype[np.void]:
@@ -98,6 +107,7 @@ def context_dtype(entities: tuple[str, ...]) -> np.dtype[np.void]:
         ("arrival_us", "<i8"),  # CLOCK_MONOTONIC at the start of the feature step
         ("event_time_us", "<i8"),
         ("cents", "<i8"),
+        ("age_ms", "<u4"),  # of the oldest last known value used; 0 from the store
         ("transaction_id_length", "<u2"),
         ("transaction_id", f"V{MAX_ID_BYTES}"),
     ]

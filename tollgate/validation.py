@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.features.definition import Field
+from tollgate.features.fields import field_rule, hash_words, scaled
 from tollgate.schema import (
     AMOUNT,
     CENTS_TOLERANCE,
@@ -108,6 +111,42 @@ def _shown(value: bytes) -> str:
     head = value[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
     shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in head)
     return f'"{shown}…"' if len(value) > _SHOWN_BYTES else f'"{shown}"'
+
+
+def check_fields(
+    fields: Sequence[Field], sent: Mapping[str, npt.NDArray[Any]]
+) -> tuple[dict[str, I64], dict[int, str]]:
+    """
+    Check the declared fields of N rows, and turn them into whole numbers.
+
+    Args:
+        fields: What is declared.
+        sent: What was sent, by name: float64 [N], NaN where a row has none; or texts
+            as bytes [N], empty where a row has none.
+
+    Returns:
+        int64 [N] per field that was sent; and what is wrong with the rows that are.
+    """
+    columns: dict[str, I64] = {}
+    errors: dict[int, str] = {}
+    for field in fields:
+        values = sent.get(field.name)
+        if values is None:
+            continue
+        if field.type == "number":
+            columns[field.name], wrong = scaled(values, field)
+            for row in np.flatnonzero(wrong).tolist():
+                shown = repr(float(values[row]))
+                errors.setdefault(row, _text(field.name, shown, field_rule(field)))
+            continue
+        words = values.tolist()
+        for row in _wrong_ids(words):
+            if words[row]:
+                shown, rule = _shown(words[row]), _id_rule(words[row])
+                errors.setdefault(row, _text(field.name, shown, rule))
+                words[row] = b""
+        columns[field.name] = hash_words(words)
+    return columns, errors
 
 
 def _amounts(amount: F64) -> tuple[I64, dict[int, str]]:

@@ -102,3 +102,32 @@ def test_whole_numbers_are_amounts_too():
     """Amounts may come as integers of any width."""
     rows = check_columns(columns(amount=np.array([3, 4], "i2")), inputs=FRAUD_INPUTS)
     assert rows.values["amount"].tolist() == [3.0, 4.0]
+
+
+def test_declared_fields_are_sent_whether_they_are_there_or_not():
+    """None becomes NaN or an empty text; so does a column that is left out."""
+    fields = {"channel": "BYTES", "items": "FP64"}
+    rows = check_columns(columns(items=[3, None]), inputs=FRAUD_INPUTS, fields=fields)
+    assert rows.inputs == {**FRAUD_INPUTS, **fields}
+    assert rows.values["channel"] == [b"", b""]
+    assert rows.values["items"].tolist()[0] == 3.0
+    assert np.isnan(rows.values["items"][1])
+    texts = check_columns(
+        columns(channel=np.array(["web", None])), inputs=FRAUD_INPUTS, fields=fields
+    )
+    assert texts.values["channel"] == [b"web", b""]
+
+
+def test_a_wrong_field_is_refused_like_any_column():
+    """By its type and length; None is for declared fields alone."""
+    fields = {"items": "FP64"}
+    for values, words in (
+        (["3", 4], "items: row 0: '3' is not a number"),
+        ([1, 2, 3], "items: 3 rows, but transaction_id has 2"),
+        (5.0, "items: must be one value per row"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            check_columns(columns(items=values), inputs=FRAUD_INPUTS, fields=fields)
+        assert words in str(caught.value)
+    assert "amount: row 1: None" in refusal(amount=[1.0, None])
+    assert "items: unknown" in refusal(items=[1.0, 2.0])

@@ -11,7 +11,9 @@ import polars as pl
 import pytest
 
 from tollgate.errors import InputError
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.entries import MISSING
+from tollgate.features.fields import hash_words
+from tollgate.features.spec import FeatureSpec, load_spec
 from tollgate.history import History, history_of, read_history, read_table
 
 UTC_US = 1_522_540_800_000_000  # 2018-04-01T00:00:00Z
@@ -371,3 +373,59 @@ def test_take_picks_whole_rows(spec: FeatureSpec) -> None:
     picked = history_of(frame[[2, 0]], spec=spec, source="")
     assert same(history.take(np.array([2, 0])), picked)
     assert same(history.take(slice(1)), history_of(frame.head(1), spec=spec, source=""))
+
+
+WITH_FIELDS = """\
+version: 1
+product: shop
+entities: {customer: {key: customer_id}, terminal: {key: terminal_id}}
+aliases: {items: [ITEMS]}
+fields:
+  - {name: items, type: number, decimals: 1, range: [0, 9]}
+  - {name: channel, type: category}
+features:
+  - {name: a, entity: customer, aggregate: sum, of: items, window: 1d}
+  - {name: b, entity: terminal, aggregate: distinct, of: channel, window: 1d}
+"""
+
+
+@pytest.fixture
+def with_fields(tmp_path: Path) -> FeatureSpec:
+    """A product with a number and a category."""
+    path = tmp_path / "features.yaml"
+    path.write_text(WITH_FIELDS)
+    return load_spec(path)
+
+
+def test_declared_fields_are_read_and_may_be_null(with_fields: FeatureSpec) -> None:
+    """Nulls, NaN and empty texts are missing; texts of a CSV are numbers too."""
+    for items in ([1.25, None, float("nan")], ["1.25", None, "nan"]):
+        frame = table(ITEMS=items, channel=["web", None, ""])
+        history = history_of(frame, spec=with_fields, source="x")
+        assert history.fields["items"].tolist() == [12, MISSING, MISSING]
+        channels = hash_words([b"web", b"", b""]).tolist()
+        assert history.fields["channel"].tolist() == channels
+    picked = history.take(np.array([1, 0]))
+    assert picked.fields["items"].tolist() == [MISSING, 12]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"items": [1.0, 2.0, 9.1]}, "items: row 2: 9.1 is not within 0 … 9"),
+        ({"items": ["1", "x", "2"]}, "items: row 1: 'x' is not a number"),
+        ({"channel": ["a", "b", "c" * 129]}, "is over 128 bytes long"),
+    ],
+)
+def test_wrong_fields_are_refused(
+    with_fields: FeatureSpec, changes: dict[str, list[Any]], words: str
+) -> None:
+    """By column, row and value."""
+    columns = {"items": [1.0, 2.0, 3.0], "channel": ["a", "b", "c"]} | changes
+    assert words in str(refusal(with_fields, **columns))
+
+
+def test_declared_field_must_be_a_column(with_fields: FeatureSpec) -> None:
+    """A request may leave it out; a file that lacks it is the wrong file."""
+    error = refusal(with_fields, items=[1.0, 2.0, 3.0])
+    assert "channel: column missing" in str(error)

@@ -7,8 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from tollgate.features.definition import Field
+from tollgate.features.entries import MISSING
+from tollgate.features.fields import hash_words
 from tollgate.schema import ERROR_BYTES
-from tollgate.validation import Checked, check_rows
+from tollgate.validation import Checked, check_fields, check_rows
 
 NOW_US = 1_800_000_000_000_000
 GOOD = {"transaction_id": b"t1", "customer_id": b"c1", "amount": 12.34, "time": NOW_US}
@@ -96,3 +99,31 @@ def test_an_error_fits_its_slot_and_one_line() -> None:
     text = checked.errors[0]
     assert len(text.encode()) <= ERROR_BYTES
     assert text.isprintable()
+
+
+FIELDS = (
+    Field(name="items", type="number", decimals=1, low=0, high=100, vocabulary=()),
+    Field(name="channel", type="category", decimals=0, low=0, high=0, vocabulary=()),
+)
+
+
+def test_declared_fields_are_checked_and_scaled() -> None:
+    """Missing values are no error; wrong ones are named, and stand as something."""
+    words = [b"web", b"", b"\xff", b"x" * 129]
+    columns, errors = check_fields(
+        FIELDS,
+        {
+            "items": np.array([1.25, math.nan, 10.1, 10.0]),
+            "channel": np.array(words, np.object_),
+        },
+    )
+    assert columns["items"].tolist() == [12, MISSING, 0, 100]
+    assert columns["channel"].tolist() == hash_words([b"web", b"", b"", b""]).tolist()
+    assert errors[2] == "items: 10.1: is not within 0 … 10"
+    assert errors[3].endswith("has 129 bytes, 128 are allowed")
+    assert list(errors) == [2, 3]
+
+
+def test_field_that_was_not_sent_has_no_column() -> None:
+    """It is missing for every row, which costs nothing."""
+    assert check_fields(FIELDS, {}) == ({}, {})

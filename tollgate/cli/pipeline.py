@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.cli.replaying import LOAD_DEADLINE_S
-from tollgate.errors import RepositoryError
+from tollgate.errors import InputError, RepositoryError
 from tollgate.features.offline import build
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.history import History
@@ -158,6 +158,10 @@ def decide_history(
     """
     from clients.client import Client
 
+    if spec.fields:
+        # A history keeps categories as hashes, which no request can carry.
+        problem = "a product with declared fields cannot be sent from a history yet"
+        raise InputError(history.source, problem, where=spec.fields[0].name)
     online = OnlineFeatures(spec, RedisStore(store_url, deadline_s=LOAD_DEADLINE_S))
     done = 0
     with Client(grpc_url, product=spec.product, timeout_s=_ANSWER_TIMEOUT_S) as client:

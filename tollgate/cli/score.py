@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from tollgate.cli import console
+from tollgate.cli.wire import field_columns, wire_fields, wire_inputs
 from tollgate.errors import InputError
 from tollgate.schema import AMOUNT, EVENT_TIME, REASON_SEPARATOR
 
@@ -63,6 +64,8 @@ def score(
             found = ", ".join(frame.columns)
             raise InputError(file, f"column missing; the file has {found}", where=name)
     columns, errors = _columns(frame, spec.columns, source=file)
+    fields = wire_fields(spec, frame)
+    columns |= field_columns(frame, fields, errors=errors)
     good = np.flatnonzero([error == "" for error in errors])
     answers = {name: _blank(name, errors) for name in _ANSWER}
     address = url or f"127.0.0.1:{chosen.grpc_port}"
@@ -71,7 +74,13 @@ def score(
             name: [column[row] for row in good] for name, column in columns.items()
         }
         with (
-            Client(address, product=chosen.product, timeout_s=_TIMEOUT_S) as client,
+            Client(
+                address,
+                product=chosen.product,
+                inputs=wire_inputs(spec),
+                fields=fields,
+                timeout_s=_TIMEOUT_S,
+            ) as client,
             console.progress("deciding") as advance,
         ):
             done = 0

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.spec import Aggregate, FeatureSpec
+from tollgate.features.definition import Feature, FeatureSpec, Window
+from tollgate.features.demands import demands_of
+from tollgate.features.derived import derive
+from tollgate.features.entries import MISSING
+from tollgate.features.fields import Fields, codes, field_values
 from tollgate.features.windows import Sums
+from tollgate.schema import AMOUNT
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+NO_FIELDS: Fields = MappingProxyType({})
 
 _DAY_US = 86_400_000_000
 _NIGHT_END_US = 7 * 3_600_000_000  # hours 0 … 6 are night
+_CENTS = 2  # decimals
+_MICROSECONDS = 6
 
 
 def assemble(
-    spec: FeatureSpec, *, cents: I64, time_us: I64, sums: Sequence[Sums]
+    spec: FeatureSpec,
+    *,
+    cents: I64,
+    time_us: I64,
+    sums: Sequence[Sums],
+    fields: Fields = NO_FIELDS,
 ) -> F64:
     """
     Compute the feature vectors of N purchases.
@@ -27,45 +43,130 @@ def assemble(
         spec: Which features, in which order.
         cents: Amounts; int64 [N].
         time_us: Event times, µs since the epoch, UTC; int64 [N].
-        sums: Window sums per entity of the spec.
+        sums: Window sums per entity of the spec; none when the store has no answer.
+        fields: Declared fields that were sent; int64 [N] each.
 
     Returns:
         float64 [N, F]; the served vector is its one cast to float32.
     """
-    features = np.empty((len(cents), len(spec.features)), np.float64)
-    aggregates: dict[tuple[int, str], F64 | I64] = {}
-    for column, feature in enumerate(spec.features):
-        if feature.aggregate is not None:
-            key = (feature.entity, feature.aggregate)
-            if key not in aggregates:
-                aggregates[key] = _aggregate(feature.aggregate, sums[feature.entity])
-            features[:, column] = aggregates[key][:, feature.window]
-        elif feature.calendar is not None:
-            features[:, column] = _calendar(feature.calendar, time_us)
-        else:
-            features[:, column] = cents / 100.0
-    return features
+    batch = _Batch(spec, cents=cents, time_us=time_us, sums=sums, fields=fields)
+    return batch.fill()
 
 
-def defaults(spec: FeatureSpec, *, cents: I64, time_us: I64) -> F64:
+def defaults(
+    spec: FeatureSpec, *, cents: I64, time_us: I64, fields: Fields = NO_FIELDS
+) -> F64:
     """
     Compute the vectors to use when the store has no answer.
 
     Returns:
         float64 [N, F]: what the request itself tells, and the declared defaults.
     """
-    features = np.empty((len(cents), len(spec.features)), np.float64)
-    for column, feature in enumerate(spec.features):
+    return assemble(spec, cents=cents, time_us=time_us, sums=(), fields=fields)
+
+
+class _Batch:
+    """The vectors of one batch, while they are filled column by column."""
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        *,
+        cents: I64,
+        time_us: I64,
+        sums: Sequence[Sums],
+        fields: Fields,
+    ) -> None:
+        self.features = np.empty((len(cents), len(spec.features)), np.float64)
+        self._spec = spec
+        self._cents = cents
+        self._time_us = time_us
+        self._sums = sums
+        self._fields = fields
+        # By entity, aggregate and what of: all windows; [N, W].
+        self._made: dict[tuple[int, Window | None, str | None], F64 | I64] = {}
+        self._unknown: dict[int, Bool] = {}  # column -> rows with its default
+
+    def fill(self) -> F64:
+        """Compute all columns, in their order; [N, F]."""
+        features = self.features
+        for column, feature in enumerate(self._spec.features):
+            # Most columns are windows of what an earlier one computed for all.
+            made = self._made.get((feature.entity, feature.aggregate, feature.of))
+            if made is not None:
+                features[:, column] = made[:, feature.window]
+            else:
+                unknown = self._fill(column, feature)
+                if unknown is not None and unknown.any():
+                    features[unknown, column] = feature.default
+                    self._unknown[column] = unknown
+            if feature.range is not None:
+                np.clip(features[:, column], *feature.range, features[:, column])
+        return features
+
+    def _fill(self, column: int, feature: Feature) -> Bool | None:
+        """Compute one column; tell in which rows there is nothing to make it of."""
         if feature.aggregate is not None:
-            features[:, column] = feature.default
-        elif feature.calendar is not None:
-            features[:, column] = _calendar(feature.calendar, time_us)
-        else:
-            features[:, column] = cents / 100.0
-    return features
+            return self._aggregate(column, feature, feature.aggregate)
+        if feature.calendar is not None:
+            self.features[:, column] = _calendar(feature.calendar, self._time_us)
+            return None
+        if feature.field == AMOUNT:
+            self.features[:, column] = self._cents / 100.0
+            return None
+        if feature.field is not None:
+            values = field_values(self._fields, feature.field, len(self._cents))
+            decimals = self._spec.field(feature.field).decimals
+            return self._number(column, values, decimals=decimals)
+        if feature.category is not None:
+            values = field_values(self._fields, feature.category, len(self._cents))
+            vocabulary = self._spec.field(feature.category).vocabulary
+            self.features[:, column] = codes(values, vocabulary)
+            return None
+        return derive(feature, column, self.features, unknown=self._unknown)
+
+    def _aggregate(
+        self, column: int, feature: Feature, aggregate: Window
+    ) -> Bool | None:
+        """Fill a column from windows; tell where they hold nothing to fill it with."""
+        if not self._sums:
+            return np.ones(len(self._cents), np.bool_)
+        sums = self._sums[feature.entity]
+        demands = demands_of(feature)
+        if demands:
+            answers = [sums.others[demand] for demand in demands]
+            return self._other(column, feature, answers)
+        made = _shared(aggregate, sums)
+        self._made[feature.entity, aggregate, feature.of] = made
+        self.features[:, column] = made[:, feature.window]
+        return None
+
+    def _other(
+        self, column: int, feature: Feature, answers: Sequence[I64]
+    ) -> Bool | None:
+        """Fill a column from what its feature demanded; tell where that is nothing."""
+        first, *rest = answers
+        if feature.aggregate == "distinct":
+            self.features[:, column] = first
+            return None
+        decimals = _CENTS
+        if feature.aggregate == "time_since_last":
+            decimals = _MICROSECONDS
+        elif feature.of is not None:
+            decimals = self._spec.field(feature.of).decimals
+        if rest:
+            # A mean: one division, of whole numbers, so that it is rounded once.
+            self.features[:, column] = first / (np.maximum(rest[0], 1) * 10**decimals)
+            return None
+        return self._number(column, first, decimals=decimals)
+
+    def _number(self, column: int, values: I64, *, decimals: int) -> Bool:
+        self.features[:, column] = values / 10.0**decimals
+        unknown: Bool = values == MISSING
+        return unknown
 
 
-def _aggregate(aggregate: Aggregate, sums: Sums) -> F64 | I64:
+def _shared(aggregate: Window, sums: Sums) -> F64 | I64:
     """Compute one aggregate over all windows of an entity; [N, W]."""
     if aggregate == "count":
         return sums.count

@@ -1,12 +1,14 @@
 """
 An entity's value: a header and its events, ordered by (time, id).
 
-Rules: docs/contract.md. The one writer of the layout is tollgate/store/apply.lua;
-here it is checked and read.
+An entry may be followed by columns: int64 each, what the features of its entity are
+made of beyond the amount. Rules: docs/contract.md. The one writer of the layout is
+tollgate/store/apply.lua; here it is checked and read.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +40,7 @@ ENTRY = np.dtype(
         ("label_time_us", "<i8"),
     ]
 )
+MISSING = np.iinfo(np.int64).min  # in the place of a number that was not sent
 PURCHASE, LABELLED, FRAUD = 1, 2, 4
 REVISION_SHIFT = 8
 
@@ -46,12 +49,12 @@ REVISION_SHIFT = 8
 _ORDER = np.dtype(
     {"names": ["order"], "formats": ["S24"], "offsets": [8], "itemsize": 48}
 )
-_FORMAT = VALUE_VERSION | ENTRY.itemsize << 8  # a header's first 32-bit word
-# What stands in for a value that is not there: no entries, checksum included.
-_EMPTY = b"".join(word.to_bytes(4, "little") for word in (_FORMAT, _FORMAT)) + bytes(24)
+COLUMN_BYTES = 8
 
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+
+_NO_COLUMNS = np.empty((0, 0), np.int64)
 
 
 class Entries(msgspec.Struct, frozen=True):
@@ -69,6 +72,8 @@ class Entries(msgspec.Struct, frozen=True):
         cents: Integers [E].
         fraud: Is it one, once its label is known? bool [E].
         label_time_us: When that is; int64 [E].
+        columns: What follows an entry, column by column, in the order of its
+            entity's; MISSING where an entity has fewer; int64 [K, E].
     """
 
     starts: I64
@@ -78,6 +83,22 @@ class Entries(msgspec.Struct, frozen=True):
     cents: npt.NDArray[Any]
     fraud: Bool
     label_time_us: I64
+    columns: I64 = _NO_COLUMNS
+
+    def part(self, first: int, last: int) -> Entries:
+        """Take the entities [first, last)."""
+        starts = self.starts[first : last + 1]
+        chosen = slice(int(starts[0]), int(starts[-1]))
+        return Entries(
+            starts=starts - starts[0],
+            time_us=self.time_us[chosen],
+            order=self.order[chosen],
+            purchase=self.purchase[chosen],
+            cents=self.cents[chosen],
+            fraud=self.fraud[chosen],
+            label_time_us=self.label_time_us[chosen],
+            columns=self.columns[:, chosen],
+        )
 
 
 class Values(msgspec.Struct, frozen=True):
@@ -90,34 +111,47 @@ class Values(msgspec.Struct, frozen=True):
     corrupt: Bool
 
 
-def unpack_values(values: Sequence[bytes]) -> Values:
+def unpack_values(
+    values: Sequence[bytes], *, columns: Sequence[int] | I64 | None = None
+) -> Values:
     """
     Unpack entity values as the store returned them.
 
     Args:
         values: S packed values; empty bytes for an entity never seen. One that is
             damaged (version, length, count or checksum) is marked and left empty.
+        columns: How many follow each entry of a value; int64 [S]. None: no value
+            has any.
 
     Returns:
         Entries, watermarks (µs), overflows, newest dropped (µs) and damage marks.
     """
+    entry_bytes: int | I64 = ENTRY.itemsize
+    if columns is not None:
+        entry_bytes = ENTRY.itemsize + COLUMN_BYTES * np.asarray(columns, np.int64)
     size = np.fromiter(map(len, values), np.int64, len(values))
-    framed = size % ENTRY.itemsize == HEADER.itemsize
+    # A header is shorter than an entry, so nothing shorter than a header passes.
+    framed = size % entry_bytes == HEADER.itemsize % entry_bytes
     if not framed.all():
-        return _unpack_others(values, framed, corrupt=~framed & (size > 0))
+        corrupt = ~framed & (size > 0)
+        return _unpack_others(values, framed, corrupt=corrupt, columns=columns)
     head = b"".join([value[: HEADER.itemsize] for value in values])
     headers = np.frombuffer(head, HEADER)
-    count = size // ENTRY.itemsize
-    sound = np.frombuffer(head, "<u4")[:: HEADER.itemsize // 4] == _FORMAT
+    count = (size - HEADER.itemsize) // entry_bytes
+    sound = np.frombuffer(head, "<u4")[:: HEADER.itemsize // 4] == _format(entry_bytes)
     sound &= headers["count"] == count
     sound &= headers["checksum"] == _checksums(values, size) - headers["checksum"]
     if not sound.all():
-        return _unpack_others(values, sound, corrupt=~sound)
+        return _unpack_others(values, sound, corrupt=~sound, columns=columns)
     starts = np.zeros(len(values) + 1, np.int64)
     count.cumsum(out=starts[1:])
     body = b"".join([value[HEADER.itemsize :] for value in values])
+    if isinstance(entry_bytes, int):
+        entries = _columns(starts, np.frombuffer(body, ENTRY))
+    else:
+        entries = _wide_columns(starts, np.frombuffer(body, "<i8"), entry_bytes)
     return Values(
-        entries=_columns(starts, np.frombuffer(body, ENTRY)),
+        entries=entries,
         watermark_us=headers["watermark_us"],
         overflow=headers["overflow"],
         dropped_us=headers["dropped_us"],
@@ -125,11 +159,30 @@ def unpack_values(values: Sequence[bytes]) -> Values:
     )
 
 
-def _unpack_others(values: Sequence[bytes], kept: Bool, *, corrupt: Bool) -> Values:
+def _format(entry_bytes: int | I64) -> int | I64:
+    """Compute a header's first 32-bit word."""
+    return entry_bytes << 8 | VALUE_VERSION
+
+
+def _empty(columns: int) -> bytes:
+    """Pack what stands in for a value that is not there: no entries."""
+    word = _format(ENTRY.itemsize + COLUMN_BYTES * columns)
+    # No other word is set, so the checksum is the first one.
+    return int(word).to_bytes(4, "little") * 2 + bytes(HEADER.itemsize - 8)
+
+
+def _unpack_others(
+    values: Sequence[bytes],
+    kept: Bool,
+    *,
+    corrupt: Bool,
+    columns: Sequence[int] | I64 | None,
+) -> Values:
     """Unpack the values to keep, with nothing in the place of the others."""
-    rest = unpack_values(
-        [value if keep else _EMPTY for value, keep in zip(values, kept, strict=True)]
-    )
+    whole = list(values)
+    for at in np.flatnonzero(~kept).tolist():
+        whole[at] = _empty(0 if columns is None else int(columns[at]))
+    rest = unpack_values(whole, columns=columns)
     return msgspec.structs.replace(rest, corrupt=corrupt | rest.corrupt)
 
 
@@ -155,6 +208,29 @@ def _columns(starts: I64, body: npt.NDArray[np.void]) -> Entries:
         fraud=(flags & known_fraud) == known_fraud,
         label_time_us=body["label_time_us"],
     )
+
+
+def _wide_columns(starts: I64, words: I64, entry_bytes: I64) -> Entries:
+    """Part entries from the columns that follow them; runs of values agree in both."""
+    counts = starts[1:] - starts[:-1]
+    ends = np.flatnonzero(np.diff(entry_bytes)) + 1
+    edges = [0, *ends.tolist(), len(entry_bytes)]
+    base = np.empty((starts[-1], ENTRY.itemsize // COLUMN_BYTES), np.int64)
+    most = (int(entry_bytes.max(initial=0)) - ENTRY.itemsize) // COLUMN_BYTES
+    columns = np.full((max(most, 0), starts[-1]), MISSING)
+    at = 0
+    for first, last in itertools.pairwise(edges):
+        if first == last:
+            continue
+        width = int(entry_bytes[first]) // COLUMN_BYTES
+        entries = slice(int(starts[first]), int(starts[last]))
+        stop = at + int(counts[first:last].sum()) * width
+        run = words[at:stop].reshape(-1, width)
+        base[entries] = run[:, : base.shape[1]]
+        columns[: width - base.shape[1], entries] = run[:, base.shape[1] :].T
+        at = stop
+    narrow = _columns(starts, base.reshape(-1).view(ENTRY))
+    return msgspec.structs.replace(narrow, columns=columns)
 
 
 def order_of(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bytes_]:

@@ -9,9 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features import assemble, ids
+from tollgate.features.demands import Demand, entity_demands
 from tollgate.features.entries import Entries
+from tollgate.features.others import answer_demands
+from tollgate.features.places import Rows, find_places
 from tollgate.features.spec import Entity, FeatureSpec
-from tollgate.features.windows import Rows, Sums, window_sums
+from tollgate.features.windows import Sums, window_sums
 
 if TYPE_CHECKING:
     from tollgate.history import History
@@ -53,9 +56,24 @@ def build(
         if progress:
             progress(done, total)
 
+    # Ids of other entities are told apart by their number, online by their hash.
+    columns = dict(history.fields)
+    for entity, code in zip(spec.entities, codes, strict=True):
+        columns[entity.key] = code
     sums = [
-        _entity_sums(entity, code, history, order=order, ties=ties, advance=advance)
-        for entity, code in zip(spec.entities, codes, strict=True)
+        _entity_sums(
+            entity,
+            code,
+            history,
+            order=order,
+            ties=ties,
+            columns=[columns[name] for name in entity.columns],
+            demands=demands,
+            advance=advance,
+        )
+        for entity, code, demands in zip(
+            spec.entities, codes, entity_demands(spec), strict=True
+        )
     ]
     features = np.empty((len(history), len(spec.features)), np.float64)
     for first in range(0, len(history), _ROWS_AT_ONCE):
@@ -65,6 +83,7 @@ def build(
             cents=history.cents[part],
             time_us=history.event_time_us[part],
             sums=[one.part(part) for one in sums],
+            fields={name: one[part] for name, one in history.fields.items()},
         )
     return features
 
@@ -76,6 +95,8 @@ def _entity_sums(
     *,
     order: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]],
     ties: npt.NDArray[np.uint64],
+    columns: Sequence[I64],
+    demands: Sequence[Demand],
     advance: Callable[[int], None],
 ) -> Sums:
     """Sum one entity's windows for all rows, a group of entities at a time."""
@@ -87,10 +108,13 @@ def _entity_sums(
         cents=np.zeros(shape, np.int64),
         fraud=np.zeros(shape, np.int64),
         upto=np.zeros(len(code), np.int64),
+        others={demand: np.zeros(len(code), np.int64) for demand in demands},
     )
     for first, last in _groups(starts):
         chosen = sorted_rows[starts[first] : starts[last]]
-        entries = _entries(history, chosen, starts=starts[first : last + 1])
+        entries = _entries(
+            history, chosen, starts=starts[first : last + 1], columns=columns
+        )
         rows = Rows(
             entity=code[chosen] - first,
             time_us=entries.time_us,
@@ -98,11 +122,17 @@ def _entity_sums(
             delay_us=np.array([entity.delay_us]),
             windows_us=np.array(entity.windows_us)[:, None],
         )
-        part = window_sums(entries, rows)
+        places = find_places(entries, rows)
+        part = window_sums(entries, rows, places=places)
         sums.count[chosen] = part.count
         sums.cents[chosen] = part.cents
         sums.fraud[chosen] = part.fraud
         sums.upto[chosen] = part.upto
+        answers = answer_demands(
+            entries, rows, places, columns=entity.columns, demands=demands
+        )
+        for demand, answer in answers.items():
+            sums.others[demand][chosen] = answer
         advance(last - first)
     return sums
 
@@ -117,7 +147,9 @@ def _groups(starts: I64) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _entries(history: History, chosen: I64, *, starts: I64) -> Entries:
+def _entries(
+    history: History, chosen: I64, *, starts: I64, columns: Sequence[I64]
+) -> Entries:
     """Lay out purchases, sorted by entity, time and id, as entries."""
     return Entries(
         starts=starts - starts[0],
@@ -127,6 +159,7 @@ def _entries(history: History, chosen: I64, *, starts: I64) -> Entries:
         cents=history.cents[chosen],
         fraud=history.label[chosen] == 1,
         label_time_us=history.label_time_us[chosen],
+        columns=np.array([column[chosen] for column in columns], np.int64),
     )
 
 

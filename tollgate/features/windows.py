@@ -7,39 +7,23 @@ their order does not matter and online equals offline to the last bit.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.features.demands import Demand
 from tollgate.features.entries import Entries
+from tollgate.features.places import Places, Rows, find_places
 
 I64 = npt.NDArray[np.int64]
 
 _NEVER_US = np.iinfo(np.int64).max
 
 
-class Rows(msgspec.Struct, frozen=True):
-    """
-    Where R rows read, and how far back they look.
-
-    Rows of one entity look equally far; delay and widths are given once for every
-    row, or once for all.
-
-    Attributes:
-        entity: Index into the entries' `starts`; int64 [R].
-        time_us: int64 [R].
-        order: The row's own place in its instant, like the entries' `order`; [R].
-        delay_us: How long before `time_us` the windows end; int64 [R] or [1].
-        windows_us: Their widths; int64 [W, R] or [W, 1].
-    """
-
-    entity: I64
-    time_us: I64
-    order: npt.NDArray[Any]
-    delay_us: I64
-    windows_us: I64
+NO_ANSWERS: Mapping[Demand, I64] = MappingProxyType({})
 
 
 class Sums(msgspec.Struct, frozen=True):
@@ -51,12 +35,14 @@ class Sums(msgspec.Struct, frozen=True):
         cents: Their amounts; int64 [R, W].
         fraud: Those known as fraud at the row's time; int64 [R, W].
         upto: Purchases of any age up to the row's own, it included; int64 [R].
+        others: What else features demand of the windows; int64 [R] each.
     """
 
     count: I64
     cents: I64
     fraud: I64
     upto: I64
+    others: Mapping[Demand, I64] = NO_ANSWERS
 
     def part(self, rows: slice) -> Sums:
         """Take some of the rows."""
@@ -65,29 +51,13 @@ class Sums(msgspec.Struct, frozen=True):
             cents=self.cents[rows],
             fraud=self.fraud[rows],
             upto=self.upto[rows],
+            others={demand: one[rows] for demand, one in self.others.items()}
+            if self.others
+            else NO_ANSWERS,
         )
 
 
-class _Places(msgspec.Struct, frozen=True):
-    """
-    Where rows and their windows lie among the entries.
-
-    Attributes:
-        entry_key: Entity and time of each entry in one integer, ascending; [E].
-        row_key: The same of each row; [R].
-        own: One past the last entry up to the row's own (time, id); [R].
-        end: One past the windows' last entry; [R].
-        begin: Their first; [W, R].
-    """
-
-    entry_key: I64
-    row_key: I64
-    own: I64
-    end: I64
-    begin: I64
-
-
-def window_sums(entries: Entries, rows: Rows) -> Sums:
+def window_sums(entries: Entries, rows: Rows, *, places: Places | None = None) -> Sums:
     """
     Sum each row's windows, as of the row's time and id.
 
@@ -98,11 +68,12 @@ def window_sums(entries: Entries, rows: Rows) -> Sums:
     Args:
         entries: Events of the entities the rows name.
         rows: Where to read, and which windows.
+        places: Where these lie, if that was found already.
 
     Returns:
         Sums over the rows' windows.
     """
-    places = _find(entries, rows)
+    places = places or find_places(entries, rows)
     # Running sums: a window's is the difference between its ends.
     running = np.zeros((3, len(entries.time_us) + 1), np.int64)
     running[0, 1:] = entries.purchase
@@ -120,55 +91,7 @@ def window_sums(entries: Entries, rows: Rows) -> Sums:
     )
 
 
-def _find(entries: Entries, rows: Rows) -> _Places:
-    """Find all places with one binary search over (entity, time)."""
-    back_us = np.zeros((3 + len(rows.windows_us), rows.windows_us.shape[1]), np.int64)
-    back_us[1] = 1
-    back_us[2:] = rows.delay_us
-    back_us[3:] += rows.windows_us
-    times = [time for time in (entries.time_us, rows.time_us) if len(time)]
-    low = min((int(time.min()) for time in times), default=0)
-    low -= int(back_us.max(initial=0))
-    span = max((int(time.max()) for time in times), default=0) - low + 2
-    if span * len(entries.starts) >= 2**63:
-        raise OverflowError("too many entities over too long a time for one call")
-    counts = entries.starts[1:] - entries.starts[:-1]
-    origin = np.arange(len(counts)) * span - low
-    entry_key = origin.repeat(counts) + entries.time_us
-    row_key = origin[rows.entity] + rows.time_us
-    found = entry_key.searchsorted(row_key - back_us, "right")
-    own = _own_ends(entries, rows, low=found[1], high=found[0])
-    end = np.where(rows.delay_us == 0, own, found[2])
-    return _Places(
-        entry_key=entry_key,
-        row_key=row_key,
-        own=own,
-        end=end,
-        begin=np.minimum(found[3:], end),
-    )
-
-
-def _own_ends(entries: Entries, rows: Rows, *, low: I64, high: I64) -> I64:
-    """
-    Find, per row, where the events up to its own (time, id) end.
-
-    Args:
-        entries: All events.
-        rows: All rows.
-        low: The first event of each row's instant; overwritten.
-        high: One past the last; overwritten.
-    """
-    (open_,) = (low < high).nonzero()
-    while len(open_):
-        middle = (low[open_] + high[open_]) // 2
-        upto = entries.order[middle] <= rows.order[open_]
-        low[open_[upto]] = middle[upto] + 1
-        high[open_[~upto]] = middle[~upto]
-        open_ = open_[low[open_] < high[open_]]
-    return low
-
-
-def _not_yet_known(entries: Entries, rows: Rows, places: _Places) -> I64:
+def _not_yet_known(entries: Entries, rows: Rows, places: Places) -> I64:
     """
     Count the frauds of each window whose label came after the row's time; [W, R].
 

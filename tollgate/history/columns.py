@@ -8,7 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import InputError
+from tollgate.features.definition import Field
 from tollgate.features.document import LABEL, LABEL_TIME
+from tollgate.features.fields import field_rule, hash_words, scaled
+from tollgate.features.wellformed import MAX_TEXT_BYTES
 from tollgate.schema import (
     CENTS_TOLERANCE,
     MAX_CENTS,
@@ -128,6 +131,30 @@ def label_times_us(
     missing = column.is_null() & pl.Series(known)
     refuse(missing, column, "is null, but the row has a label", source)
     return np.where(known, times_us(column, source=source), event_time_us)
+
+
+def field(column: pl.Series, declared: Field, *, source: str) -> I64:
+    """
+    Turn a declared field into whole numbers; a null or a NaN was not sent.
+
+    Raises:
+        InputError: A value is no number or out of its range, or a text too long.
+    """
+    import polars as pl
+
+    if declared.type == "category":
+        text = _cast(column, pl.String(), source=source).fill_null("")
+        long = text.str.len_bytes() > MAX_TEXT_BYTES
+        refuse(long, text, f"is over {MAX_TEXT_BYTES} bytes long", source)
+        words = text.unique()
+        hashes = hash_words([word.encode() for word in words.to_list()])
+        replaced = text.replace_strict(words, pl.Series(hashes), return_dtype=pl.Int64)
+        return np.asarray(replaced.to_numpy(), np.int64)
+    number = _cast(column, pl.Float64(), source=source)
+    refuse(number.is_null() & column.is_not_null(), column, "is not a number", source)
+    whole, wrong = scaled(number.fill_null(np.nan).to_numpy(), declared)
+    refuse(pl.Series(wrong), column, field_rule(declared), source)
+    return whole
 
 
 def _cast(column: pl.Series, dtype: pl.DataType, *, source: str) -> pl.Series:

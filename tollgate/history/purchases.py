@@ -34,6 +34,8 @@ class History(msgspec.Struct, frozen=True):
         label: 1 fraud, 0 legitimate, -1 not known; int8 [N].
         label_time_us: When the label became known; the purchase's own time where
             the file has no such column, or the label is not known; int64 [N].
+        fields: Declared fields by name, as tollgate/features/fields.py has them;
+            int64 [N] each.
     """
 
     source: str
@@ -43,6 +45,7 @@ class History(msgspec.Struct, frozen=True):
     cents: I64
     label: npt.NDArray[np.int8]
     label_time_us: I64
+    fields: dict[str, I64] = {}
 
     def __len__(self) -> int:
         return len(self.transaction_id)
@@ -67,6 +70,7 @@ class History(msgspec.Struct, frozen=True):
             cents=self.cents[index],
             label=self.label[index],
             label_time_us=self.label_time_us[index],
+            fields={name: column[index] for name, column in self.fields.items()},
         )
 
 
@@ -75,8 +79,9 @@ def read_history(path: Path, *, spec: FeatureSpec) -> History:
     Read a history and check every value.
 
     Raises:
-        InputError: A column is missing, a value is null or out of range, an id
-            appears twice; the message names file, column, row and value.
+        InputError: A column is missing, a value is null (other than of a declared
+            field) or out of range, an id appears twice; the message names file,
+            column, row and value.
     """
     return history_of(read_table(path), spec=spec, source=str(path))
 
@@ -84,13 +89,14 @@ def read_history(path: Path, *, spec: FeatureSpec) -> History:
 def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> History:
     """Turn a table into a history; like `read_history`."""
     frame = rename_aliases(frame, spec)
-    for name in spec.columns:
+    for name in (*spec.columns, *(field.name for field in spec.fields)):
         if name not in frame.columns:
             raise InputError(
                 source,
                 f"column missing; the file has {', '.join(frame.columns)}",
                 where=name,
             )
+    for name in spec.columns:
         columns.refuse(frame[name].is_null(), frame[name], "is null", source)
     ids = {
         name: columns.ids(frame[name], source=source)
@@ -113,6 +119,10 @@ def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> Histor
         label_time_us=columns.label_times_us(
             frame, label=label, event_time_us=time_us, source=source
         ),
+        fields={
+            field.name: columns.field(frame[field.name], field, source=source)
+            for field in spec.fields
+        },
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.policy.document import SCORE, Policy, Rule
+from tollgate.policy.document import ESSENTIAL_MISSING, SCORE, Policy, Rule
 from tollgate.schema import AMOUNT, REASON_SEPARATOR, Decision, Degraded
 
 F32 = npt.NDArray[np.float32]
@@ -52,7 +52,8 @@ def decide(
 
     Returns:
         Decisions with scores, codes and bits. A probability that is none (NaN,
-        outside of [0, 1]) gives the policy's fallback, never a decision.
+        outside of [0, 1]) gives the policy's fallback, never a decision. A row that
+        lacks an essential feature is at least reviewed, whatever the rules say.
     """
     usable = ((probabilities >= 0) & (probabilities <= 1)).all(axis=1)
     score = probabilities[:, policy.score_column].copy()
@@ -73,6 +74,9 @@ def decide(
         told = met & ((moved != decision) | (rule.at_least > Decision.APPROVE))
         decision = np.where(met, moved, decision)
         hits |= told.astype(np.int64) << rule.code
+    lacking = (degraded & Degraded.ESSENTIAL_MISSING) != 0
+    decision = np.where(lacking, np.maximum(decision, Decision.REVIEW), decision)
+    hits |= lacking.astype(np.int64) << policy.codes.index(ESSENTIAL_MISSING)
     return Decided(
         decision=decision.astype(np.uint8),
         score=score,

@@ -17,6 +17,10 @@ POLICY_FILE = "policy.yaml"
 SCORE = "score"
 SCORE_REVIEW, SCORE_DECLINE = "SCORE_REVIEW", "SCORE_DECLINE"
 MODEL_UNAVAILABLE = "MODEL_UNAVAILABLE"
+ESSENTIAL_MISSING = "ESSENTIAL_MISSING"
+# Given whatever the policy says, so a policy need not know of it: features.yaml
+# declares what is essential, and an older policy stays valid when it does.
+_BUILT_IN = {ESSENTIAL_MISSING: "Data this decision needs is missing or too old."}
 
 Level = Literal["approve", "review", "decline"]
 Operator = Literal["ge", "gt", "le", "lt", "eq", "ne"]
@@ -96,7 +100,8 @@ class Policy(msgspec.Struct, frozen=True):
         fallback: Decision without a usable score.
         rules: In the order in which they are applied.
         codes: Reason codes, in the order in which they appear in an answer.
-        reasons: Text per code.
+        reasons: Text per code; a built-in one where the file has none for a code
+            that it need not know.
     """
 
     labels: tuple[str, ...]
@@ -160,16 +165,16 @@ class _Compiler:
             fallback=_LEVELS[raw.fallback.model_output],
             rules=tuple(self._rule(rule, codes) for rule in raw.rules),
             codes=tuple(codes),
-            reasons=raw.reasons,
+            reasons=_BUILT_IN | raw.reasons,
         )
 
     def _codes(self) -> list[str]:
-        codes = [MODEL_UNAVAILABLE, SCORE_DECLINE, SCORE_REVIEW]
-        codes += dict.fromkeys(rule.code for rule in self._raw.rules)
+        own = [MODEL_UNAVAILABLE, SCORE_DECLINE, SCORE_REVIEW, ESSENTIAL_MISSING]
+        codes = list(dict.fromkeys([*own, *(rule.code for rule in self._raw.rules)]))
         if len(codes) > _MAX_CODES:
             self._refuse("rules", f"{len(codes)} codes, {_MAX_CODES} are allowed")
         for code in codes:
-            if code not in self._raw.reasons:
+            if code not in self._raw.reasons | _BUILT_IN:
                 self._refuse("reasons", f"no text for {code}")
             if REASON_SEPARATOR in code:
                 self._refuse("reasons", f"{code} holds a {REASON_SEPARATOR}")

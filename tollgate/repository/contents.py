@@ -16,7 +16,7 @@ from tollgate.repository.plan import plan_findings
 from tollgate.repository.product import Product
 from tollgate.repository.release import Release, release_path, spec_hash_text
 from tollgate.repository.rules import PYTHON_BACKEND
-from tollgate.repository.wiring import Tensor, tensors_of
+from tollgate.repository.wiring import Tensor, field_findings, tensors_of
 
 STEP_FILE = "model.py"
 _INPUT_KINDS = {schema.AMOUNT: "TYPE_FP64", schema.EVENT_TIME: "TYPE_INT64"}
@@ -50,6 +50,7 @@ def content_findings(
     step = product.features_step
     spec = load_spec(directories[step] / SPEC_FILE)
     findings += _spec_findings(product, spec=spec)
+    findings += field_findings(product, step=step, fields=spec.fields)
     model = directories[product.model_step]
     findings += _model_findings(model, product, spec=spec)
     policy = directories[product.decision_step] / POLICY_FILE

@@ -13,8 +13,12 @@ import msgspec
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from tollgate import schema
+from tollgate.features.definition import Field
 from tollgate.repository.findings import Finding
 from tollgate.repository.product import Product
+
+# How a declared field travels; NaN and an empty text say that a row has none.
+FIELD_KINDS = {"number": "TYPE_FP64", "category": "TYPE_STRING"}
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -137,6 +141,55 @@ def _output_breaks(
             yield f"{where} {name}", problem
         else:
             available[target] = declared[name]
+
+
+def field_findings(
+    product: Product, *, step: str, fields: Sequence[Field]
+) -> list[Finding]:
+    """
+    Demand an optional input for every declared field, of the step and the ensemble.
+
+    Args:
+        product: The configurations.
+        step: The one that reads features.yaml.
+        fields: What features.yaml declares.
+    """
+    ensemble, config = product.ensemble, product.steps[step]
+    sources = next(
+        dict(one.input_map)
+        for one in ensemble.ensemble_scheduling.step
+        if one.model_name == step
+    )
+    inputs = {
+        product.name: tensors_of(ensemble.input, origin="config.pbtxt"),
+        step: tensors_of(config.input, origin="config.pbtxt"),
+    }
+    findings = []
+    for field in fields:
+        names = {step: field.name, product.name: sources.get(field.name, field.name)}
+        for model, name in names.items():
+            if problem := _field_problem(
+                inputs[model].get(name), FIELD_KINDS[field.type]
+            ):
+                file = str(product.config_path(model))
+                where = f"input {name}"
+                findings.append(Finding(file=file, where=where, problem=problem))
+        if field.name not in sources:
+            file = str(product.config_path(product.name))
+            problem = f"input {field.name}, which features.yaml declares, is not mapped"
+            where = f"{step}: input_map"
+            findings.append(Finding(file=file, where=where, problem=problem))
+    return findings
+
+
+def _field_problem(tensor: Tensor | None, kind: str) -> str:
+    """Compare an input with what a declared field needs; empty when they agree."""
+    wanted = f"features.yaml declares it: {kind} [1], optional"
+    if tensor is None:
+        return f"is missing: {wanted}"
+    if (tensor.kind, tensor.dims) != (kind, (1,)):
+        return f"{tensor} must be {kind} [1] by features.yaml"
+    return "" if tensor.optional else f"must be optional: {wanted}"
 
 
 def _answer_breaks(

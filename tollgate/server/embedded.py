@@ -11,10 +11,11 @@ import msgspec
 
 from tollgate import schema
 from tollgate.errors import ServerError
+from tollgate.repair.background import drained
 from tollgate.repository.release import PlannedLoad, plan_load
 from tollgate.server import control, placement
 from tollgate.server.address import announced
-from tollgate.server.launcher import TritonServer
+from tollgate.server.launcher import SPOOL_FOLDER, TritonServer
 from tollgate.server.probe import probe
 from tollgate.server.redis import EmbeddedRedis
 
@@ -77,6 +78,7 @@ def serve(
         if store_url is None:
             redis = stack.enter_context(EmbeddedRedis(state))
             store_url = redis.url
+        stack.enter_context(drained(state / SPOOL_FOLDER, store_url))
         triton = stack.enter_context(
             TritonServer(
                 repository,

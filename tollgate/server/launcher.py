@@ -33,6 +33,7 @@ ADMIN_HEADER = "triton-grpc-protocol-admin"
 # published holes in this release; the others write files. Open stay health,
 # metadata, inference and statistics.
 RESTRICTED = "model-repository,model-config,shared-memory,trace,logging"
+SPOOL_FOLDER = "spool"  # in the state folder: purchases that the store missed
 DRAIN_S = 10  # requests in flight end long before: the SLA is 50 ms
 _START_S = 60.0
 _PORT_TRIES = 3  # a port found free can be taken before Triton listens on it
@@ -148,7 +149,8 @@ class TritonServer:
         self._child = Child(
             [str(wheel.tritonserver), *self._options(backends)],
             name="tritonserver",
-            env=server_environment(store_url=self._store_url),
+            env=server_environment(store_url=self._store_url)
+            | {"TOLLGATE_SPOOL": str(self._state / SPOOL_FOLDER)},
             log=self.log,
             keep_fds=(lock.fd,),
         )

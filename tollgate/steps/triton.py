@@ -45,6 +45,35 @@ def gather(pb: Any, requests: Sequence[Any], name: str) -> Array:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
+def gather_optional(
+    pb: Any, requests: Sequence[Any], name: str, *, bounds: Sequence[int], absent: Any
+) -> Array | None:
+    """
+    Take one optional input of all requests as one array of N values.
+
+    Args:
+        pb: Triton's `triton_python_backend_utils`.
+        requests: A dynamic batch; some may have the input and some not.
+        name: Of the input.
+        bounds: Where each request's rows begin, and where the last one's end.
+        absent: The value that stands in each row of a request without it.
+
+    Returns:
+        [N]; None if no request has it.
+    """
+    tensors = [pb.get_input_tensor_by_name(one, name) for one in requests]
+    if all(tensor is None for tensor in tensors):
+        return None
+    arrays = [
+        np.full(stop - start, absent) if tensor is None else tensor.as_numpy()[:, 0]
+        for tensor, (start, stop) in zip(
+            tensors, itertools.pairwise(bounds), strict=True
+        )
+    ]
+    whole: Array = np.concatenate(arrays)
+    return whole
+
+
 def row_bounds(pb: Any, requests: Sequence[Any], name: str) -> list[int]:
     """Find where each request's rows begin, and where the last one's end."""
     bounds = [0]

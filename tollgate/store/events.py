@@ -10,13 +10,16 @@ import numpy.typing as npt
 
 from tollgate.features import ids
 from tollgate.features.entries import (
+    COLUMN_BYTES,
     ENTRY,
     FRAUD,
     LABELLED,
     PURCHASE,
     REVISION_SHIFT,
 )
+from tollgate.features.fields import Fields
 from tollgate.features.spec import FeatureSpec
+from tollgate.store.columns import entity_columns, widened
 
 I64 = npt.NDArray[np.int64]
 
@@ -24,24 +27,30 @@ I64 = npt.NDArray[np.int64]
 # server's clock: a quiet customer's windows are empty by then.
 _TTL_MARGIN_S = 86_400
 MAX_REVISION = 2 ** (32 - REVISION_SHIFT) - 1  # what the flags have room for
-_ARGUMENTS = np.dtype(
+ARGUMENTS = np.dtype(
     [
         ("horizon_us", "<i8"),
         ("cap", "<u4"),
         ("ttl_s", "<u4"),
         ("events", "<u4"),
-        ("pad", "<u4"),
+        ("entry_bytes", "<u4"),
     ]
 )
 
 
 class Purchases(msgspec.Struct, frozen=True):
-    """N purchases: ids, per entity of the spec its ids, times (µs) and cents."""
+    """
+    N purchases: ids, per entity of the spec its ids, times (µs) and cents.
+
+    `fields` holds declared fields as tollgate/features/fields.py has them, int64 [N]
+    each; one that is left out was sent by none.
+    """
 
     transaction_id: Sequence[bytes]
     entity_id: Sequence[Sequence[bytes]]
     event_time_us: I64
     cents: I64
+    fields: Fields = {}
 
     def __len__(self) -> int:
         return len(self.transaction_id)
@@ -140,17 +149,30 @@ class Packer:
                 one.cap,
                 one.horizon_us // 10**6 + _TTL_MARGIN_S,
                 0,
-                0,
+                ENTRY.itemsize + COLUMN_BYTES * len(one.columns),
             )
             for one in spec.entities
         ]
+        self._width = [len(one.columns) for one in spec.entities]
+        self._wide = any(self._width)
+        self._spec = spec
 
     def key(self, entity: int, entity_id: bytes) -> bytes:
         """Name the store key of one entity."""
         return self._prefix[entity] + entity_id
 
+    def columns(self, purchases: Purchases) -> list[I64] | None:
+        """Lay out what entries hold beyond the amount; [N, K] per entity."""
+        if not self._wide:
+            return None
+        return entity_columns(self._spec, purchases.entity_id, fields=purchases.fields)
+
     def pack(
-        self, entries: npt.NDArray[np.void], entity_id: Sequence[Sequence[bytes]]
+        self,
+        entries: npt.NDArray[np.void],
+        entity_id: Sequence[Sequence[bytes]],
+        *,
+        columns: Sequence[I64] | None = None,
     ) -> Call:
         """
         Pack one call.
@@ -158,6 +180,8 @@ class Packer:
         Args:
             entries: The events; ENTRY [N].
             entity_id: Per entity, the id each event belongs to; N each.
+            columns: What `columns` made of purchases; None for labels, which wait
+                for their purchase to bring it.
 
         Raises:
             ValueError: The entries have another layout, or native byte order: what
@@ -169,8 +193,8 @@ class Packer:
         first_key = [0]
         arguments, events = [], []
         codes, orders = [], []
-        for prefix, settings, column in zip(
-            self._prefix, self._settings, entity_id, strict=True
+        for at, (prefix, settings, column) in enumerate(
+            zip(self._prefix, self._settings, entity_id, strict=True)
         ):
             number: dict[bytes, int] = {}
             code = np.fromiter(
@@ -179,10 +203,12 @@ class Packer:
                 len(column),
             )
             order = np.argsort(code, kind="stable")
-            per_key = np.full(len(number), np.array(settings, _ARGUMENTS))
+            per_key = np.full(len(number), np.array(settings, ARGUMENTS))
             per_key["events"] = np.bincount(code, minlength=len(number))
             arguments.append(per_key.tobytes())
-            events.append(entries[order].tobytes())
+            extra = columns[at] if columns is not None else None
+            whole = widened(entries, extra, width=self._width[at])
+            events.append(whole[order].tobytes())
             keys += [prefix + one for one in number]
             first_key.append(len(keys))
             codes.append(code)
@@ -194,4 +220,26 @@ class Packer:
             first_key=first_key,
             code=codes,
             order=orders,
+        )
+
+    def pack_kept(
+        self, entity: int, events: Sequence[tuple[bytes, Sequence[bytes]]]
+    ) -> Call:
+        """
+        Pack events of one entity that are laid out as its values keep them.
+
+        Args:
+            entity: Its place in the spec.
+            events: Ids, and the entries of each with their columns, K in all.
+        """
+        counts = [len(own) for _, own in events]
+        per_key = np.full(len(events), np.array(self._settings[entity], ARGUMENTS))
+        per_key["events"] = counts
+        return Call(
+            keys=[self._prefix[entity] + one for one, _ in events],
+            arguments=per_key.tobytes(),
+            events=b"".join(entry for _, own in events for entry in own),
+            first_key=[0, len(events)],
+            code=[np.arange(len(events)).repeat(counts)],
+            order=[np.arange(sum(counts))],
         )

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tollgate.features.entries import Entries
-from tollgate.features.windows import Rows, window_sums
+from tollgate.features.places import Rows
+from tollgate.features.windows import window_sums
 
 WINDOWS_US = (10, 30)
 

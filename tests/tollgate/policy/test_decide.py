@@ -68,6 +68,10 @@ def ask(
         ({"score": 0.1, "bits": int(Degraded.STORE_UNAVAILABLE)},
          Decision.REVIEW, "BLIND"),
         ({"score": 0.1, "bits": int(Degraded.COLD_START)}, Decision.APPROVE, ""),
+        ({"score": 0.1, "bits": int(Degraded.ESSENTIAL_MISSING)},
+         Decision.REVIEW, "ESSENTIAL_MISSING"),
+        ({"score": 0.9, "bits": int(Degraded.ESSENTIAL_MISSING)},
+         Decision.DECLINE, "SCORE_DECLINE|ESSENTIAL_MISSING"),
     ],
 )  # fmt: skip
 def test_thresholds_and_rules(
@@ -75,6 +79,29 @@ def test_thresholds_and_rules(
 ) -> None:
     """By hand: thresholds first, then the rules in their order."""
     assert ask(policy, **row)[:2] == (decision, codes)  # type: ignore[arg-type]
+
+
+def test_no_rule_lets_a_row_pass_that_lacks_an_essential_feature(
+    tmp_path: Path,
+) -> None:
+    """A rule that lowers to approve is undone; its own text may be given."""
+    path = tmp_path / "policy.yaml"
+    lenient = POLICY.replace("at_most: review", "at_most: approve")
+    path.write_text(lenient.replace("SMALL: s", "SMALL: s, ESSENTIAL_MISSING: e"))
+    policy = load_policy(path, feature_names=NAMES)
+    bits = int(Degraded.ESSENTIAL_MISSING)
+    assert ask(policy, 0.9, cents=999)[0] is Decision.APPROVE
+    assert ask(policy, 0.9, cents=999, bits=bits)[:2] == (
+        Decision.REVIEW,
+        "SCORE_DECLINE|ESSENTIAL_MISSING|SMALL",
+    )
+    assert policy.reasons["ESSENTIAL_MISSING"] == "e"
+
+
+def test_a_policy_need_not_know_of_essential_features(policy: Policy) -> None:
+    """Its text is built in: an older file stays valid and gives the code."""
+    assert "ESSENTIAL_MISSING" not in POLICY
+    assert policy.reasons["ESSENTIAL_MISSING"]
 
 
 def test_a_score_on_a_threshold_is_over_it(policy: Policy) -> None:
@@ -112,7 +139,7 @@ def test_a_batch_equals_its_rows_in_any_order(policy: Policy) -> None:
         "probabilities": np.stack([1 - score, score], axis=1),
         "features": rng.random((200, 2)).astype(np.float32),
         "cents": rng.integers(0, 20_000, 200),
-        "degraded": rng.integers(0, 64, 200).astype(np.uint32),
+        "degraded": rng.integers(0, 1024, 200).astype(np.uint32),
     }
 
     def run(rows: np.ndarray) -> Decided:

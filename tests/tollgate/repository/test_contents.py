@@ -25,11 +25,11 @@ def test_context_of_another_size_is_found(
     repository: Path, lines: Lines, edit: Edit
 ) -> None:
     """The context must have the size of the record that the steps share."""
-    edit(FEATURES, "[ 624 ]", "[ 500 ]")
-    edit(DECISION, "[ 624 ]", "[ 500 ]")
+    edit(FEATURES, "[ 628 ]", "[ 500 ]")
+    edit(DECISION, "[ 628 ]", "[ 500 ]")
     assert lines() == [
         f"{repository / FEATURES}: output context: TYPE_UINT8 [500] (config.pbtxt) "
-        "must be TYPE_UINT8 [624] by features.yaml"
+        "must be TYPE_UINT8 [628] by features.yaml"
     ]
 
 

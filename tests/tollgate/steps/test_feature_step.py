@@ -8,15 +8,60 @@ import signal
 import sys
 import types
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from tollgate.schema import STORE_DEADLINE_PARAMETER, Applied, Degraded
 from tollgate.server.redis import EmbeddedRedis
-from tollgate.steps.feature import STORE_URL_VARIABLE, Batch, FeatureStep
+from tollgate.steps.batch import Batch
+from tollgate.steps.feature import STORE_URL_VARIABLE, FeatureStep
 
 NOW_US = 1_600_000_000_000_000
+
+
+class Family:
+    """A metric family that remembers, in the place of Triton's."""
+
+    COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+    told: ClassVar[dict[str, float]] = {}
+
+    def __init__(self, *, name: str, description: str, kind: str) -> None:
+        self.name = name
+
+    def Metric(
+        self, *, labels: dict[str, str], buckets: list[float] | None = None
+    ) -> Told:
+        """Make one metric."""
+        rest = {key: value for key, value in labels.items() if key not in OF_ALL}
+        return Told(" ".join([self.name, *rest.values()]), self.told)
+
+
+OF_ALL = ("model", "version")
+
+
+class Told:
+    """One metric: the sum of what it was told, or the last value."""
+
+    def __init__(self, name: str, told: dict[str, float]) -> None:
+        self.name = name
+        self.told = told
+        told[name] = 0
+
+    def increment(self, by: float) -> None:
+        """Raise a counter."""
+        assert by >= 0
+        self.told[self.name] += by
+
+    def set(self, value: float) -> None:
+        """Set a gauge."""
+        self.told[self.name] = value
+
+    def observe(self, value: float) -> None:
+        """Count what a histogram sees."""
+        assert value >= 0
+        self.told[self.name] += 1
 
 
 @pytest.fixture
@@ -29,17 +74,16 @@ def step_over(
     url: str, *, spec_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> FeatureStep:
     """Initialize the step over a store, as Triton would."""
-    monkeypatch.setitem(
-        sys.modules,
-        "triton_python_backend_utils",
-        types.ModuleType("triton_python_backend_utils"),
-    )
+    triton = types.ModuleType("triton_python_backend_utils")
+    monkeypatch.setattr(triton, "MetricFamily", Family, raising=False)
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", triton)
     monkeypatch.setenv(STORE_URL_VARIABLE, url)
     parameters = {STORE_DEADLINE_PARAMETER: {"string_value": "500"}}
     step = FeatureStep()
     step.initialize(
         {
             "model_config": json.dumps({"parameters": parameters}),
+            "model_name": "fraud_features",
             "model_repository": str(spec_path.parent.parent),
             "model_version": spec_path.parent.name,
         }
@@ -70,7 +114,11 @@ def applied(step: FeatureStep, transaction_id: bytes) -> tuple[int, int]:
 def test_applied_tells_what_is_known_of_the_store(
     server: EmbeddedRedis, spec_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Yes and duplicate; unknown when it is silent; no when it is not there."""
+    """
+    Yes and duplicate; unknown when it is silent; no when it is not there.
+
+    The customer and the terminal are known by then, so their last known values serve.
+    """
     with server:
         step = step_over(server.url, spec_path=spec_path, monkeypatch=monkeypatch)
         assert applied(step, b"1") == (Applied.YES, Degraded.COLD_START)
@@ -78,5 +126,35 @@ def test_applied_tells_what_is_known_of_the_store(
         os.kill(server.pid, signal.SIGSTOP)
         silent = applied(step, b"2")
         os.kill(server.pid, signal.SIGCONT)
-        assert silent == (Applied.UNKNOWN, Degraded.STORE_UNAVAILABLE)
-    assert applied(step, b"3") == (Applied.NO, Degraded.STORE_UNAVAILABLE)
+        assert silent == (Applied.UNKNOWN, Degraded.LAST_KNOWN_VECTOR)
+    assert applied(step, b"3") == (Applied.NO, Degraded.LAST_KNOWN_VECTOR)
+    step.finalize()
+
+
+def test_metrics_say_what_happened(
+    server: EmbeddedRedis, spec_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls by outcome, rows by bit, look-ups by found, by hand."""
+    told = Family.told
+    told.clear()
+    with server:
+        step = step_over(server.url, spec_path=spec_path, monkeypatch=monkeypatch)
+        step._metrics._due_s = 0.0
+        bits = applied(step, b"1")[1]
+        step._metrics.batch(np.array([bits, 0], np.uint32))
+    assert told["tollgate_store_calls_total answered"] == 1
+    assert told["tollgate_store_call_seconds"] == 1
+    assert told["tollgate_degraded_rows_total COLD_START"] == 1
+    assert told["tollgate_store_breaker_state"] == 0
+    assert told["tollgate_feed_watermark_seconds purchases"] == NOW_US / 1e6
+    assert told["tollgate_last_known_bytes"] > 0
+    for number in range(5):  # as many failures as open the breaker
+        bits = applied(step, b"%d" % (2 + number))[1]
+        step._metrics.batch(np.array([bits], np.uint32))
+    assert told["tollgate_store_breaker_state"] == 2
+    assert told["tollgate_store_breaker_opened_total"] == 1
+    assert told["tollgate_store_calls_total failed"] == 5
+    assert told["tollgate_degraded_rows_total LAST_KNOWN_VECTOR"] == 5
+    assert told["tollgate_last_known_values_total yes"] == 10
+    assert told["tollgate_spool_rows_total no"] == 5
+    step.finalize()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,7 +152,8 @@ def test_a_dry_run_keeps_nothing_and_answers_as_if(
     wet = client.decide(rows(7))
     assert same(dry, wet)
     with redis.Redis.from_url(served.store_url) as store:
-        assert store.dbsize() == 3 + 5
+        assert store.dbsize() <= 3 + 5 + 1  # the purchases' watermark, once a second
+        assert len(store.keys("*:customer:*") + store.keys("*:terminal:*")) == 3 + 5
     assert same(wet, client.decide(rows(7)))
     assert same(wet, client.decide(rows(7), dry_run=True))
 
@@ -257,18 +260,69 @@ def test_a_wrong_parameter_costs_its_own_request_only(
 def test_a_dead_store_costs_quality_and_no_answer(
     repository: Path, tmp_path: Path
 ) -> None:
-    """Redis is killed: every row is answered, says so, and follows the policy."""
+    """
+    Redis is killed: every row is answered, says so, and follows the policy.
+
+    Entities that were seen before give their last known values, others defaults; and
+    the server's own metrics tell the same.
+    """
+    amounts = {"amount": [20.0, 250.0, 9.0]}
+    new = {"customer_id": ["n1", "n2", "n3"], "terminal_id": ["n4", "n5", "n6"]}
     with serve(repository, state=tmp_path) as server:
         assert server.redis is not None
         with Client(server.grpc_url, timeout_s=20) as client:
             assert client.decide(rows(3)).error.tolist() == [""] * 3
             os.kill(server.redis.pid, signal.SIGKILL)
-            answer = client.decide(rows(3, amount=[20.0, 250.0, 9.0]))
-    assert answer.error.tolist() == [""] * 3
+            known = client.decide(rows(3, **amounts))
+            answer = client.decide(rows(3, **amounts, **new))
+            for _ in range(4):  # until the breaker opens, which is told at once
+                client.decide(rows(3))
+            text = metrics_of(server)
+    assert known.error.tolist() + answer.error.tolist() == [""] * 6
+    assert [bit & Degraded.LAST_KNOWN_VECTOR for bit in known.degraded] == [2] * 3
+    assert not (known.degraded & Degraded.STORE_UNAVAILABLE).any()
     assert answer.degraded.tolist() == [int(Degraded.STORE_UNAVAILABLE)] * 3
     assert not np.isnan(answer.score).any()
     assert answer.decision[1] != "approve"
     assert "FEATURES_UNAVAILABLE" in answer.reason_codes[1]
+    assert value_of(text, "tollgate_store_breaker_state") == 2
+    assert value_of(text, "tollgate_store_breaker_opened_total") == 1
+    assert value_of(text, "tollgate_degraded_rows_total", "STORE_UNAVAILABLE") == 3
+    assert value_of(text, "tollgate_last_known_values_total", 'found="no"') == 6
+
+
+def metrics_of(server: Embedded) -> str:
+    """Read what Prometheus would."""
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def value_of(text: str, family: str, label: str = "") -> float:
+    """Read one metric of the metrics page."""
+    (line,) = [
+        line
+        for line in text.splitlines()
+        if line.startswith(f"{family}{{") and label in line
+    ]
+    return float(line.rpartition(" ")[2])
+
+
+def test_the_metrics_of_the_papers_are_on_the_page(
+    served: Embedded, client: Client
+) -> None:
+    """Each family of docs/reliability.md exists on a live server, and no other."""
+    client.decide(rows(3))
+    time.sleep(1.1)  # most of them are told once a second, with the next batch
+    client.decide(rows(3))
+    text = metrics_of(served)
+    told = set(re.findall(r"^# HELP (tollgate_\w+) ", text, re.MULTILINE))
+    paper = (REPOSITORY.parent / "docs/reliability.md").read_text()
+    assert told == set(re.findall(r"^\| `(tollgate_\w+)` \|", paper, re.MULTILINE))
+    for name in ("calls_total", "call_seconds_count", "breaker_state"):
+        assert f"tollgate_store_{name}{{" in text
+    assert value_of(text, "tollgate_feed_watermark_seconds", "purchases") == (
+        pytest.approx(NOW_US / 1e6, abs=1)
+    )
 
 
 def test_a_foreign_feature_spec_never_meets_the_model(

@@ -1,0 +1,89 @@
+"""What goes wrong with a store, and how it is made to."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import msgspec
+
+from loadtests.fault_table import Fault
+from loadtests.proxy import Proxy
+from loadtests.traffic import Traffic
+from tollgate.server.embedded import Embedded
+from tollgate.server.redis import EmbeddedRedis
+
+
+class Bench(msgspec.Struct, frozen=True):
+    """What the faults happen to."""
+
+    server: Embedded
+    redis: EmbeddedRedis
+    proxy: Proxy | None
+    traffic: Traffic
+    fault_s: float
+
+
+def _nothing(bench: Bench) -> None:
+    """Do nothing."""
+
+
+def _kill(bench: Bench) -> None:
+    os.kill(bench.redis.pid, signal.SIGKILL)
+
+
+def _shut_down(bench: Bench) -> None:
+    bench.redis.stop()
+
+
+def _start_again(bench: Bench) -> None:
+    bench.redis.stop()
+    bench.redis.__enter__()
+
+
+def _stop_process(bench: Bench) -> None:
+    os.kill(bench.redis.pid, signal.SIGSTOP)
+
+
+def _continue_process(bench: Bench) -> None:
+    os.kill(bench.redis.pid, signal.SIGCONT)
+
+
+def _pause(bench: Bench) -> None:
+    import redis
+
+    with redis.Redis.from_url(bench.redis.url) as client:
+        # It ends by itself: a paused Redis takes no CLIENT UNPAUSE either.
+        client.execute_command("CLIENT", "PAUSE", round(bench.fault_s * 1e3), "ALL")
+
+
+def _order(text: str) -> Callable[[Bench], None]:
+    def give(bench: Bench) -> None:
+        assert bench.proxy is not None
+        bench.proxy.order(text)
+
+    return give
+
+
+FAULTS = (
+    Fault("none", "no fault", behind_proxy=False),
+    Fault("stopped", "Redis is shut down, and started again", behind_proxy=False),
+    Fault("killed", "Redis is killed (SIGKILL), and started again", behind_proxy=False),
+    Fault("hung", "Redis hangs (SIGSTOP)", behind_proxy=False),
+    Fault("paused", "Redis takes no commands (`CLIENT PAUSE`)", behind_proxy=False),
+    Fault("proxied", "no fault, behind the proxy", behind_proxy=True),
+    Fault("slow", "every answer takes 50 ms more", behind_proxy=True),
+    Fault("cut", "every answer is cut off half-way", behind_proxy=True),
+)
+# Fault -> how it begins, and how it ends.
+ORDERS: dict[str, tuple[Callable[[Bench], None], Callable[[Bench], None]]] = {
+    "none": (_nothing, _nothing),
+    "stopped": (_shut_down, _start_again),
+    "killed": (_kill, _start_again),
+    "hung": (_stop_process, _continue_process),
+    "paused": (_pause, _nothing),
+    "proxied": (_nothing, _nothing),
+    "slow": (_order("slow 0.05"), _order("pass")),
+    "cut": (_order("cut"), _order("pass")),
+}

@@ -1,0 +1,196 @@
+"""
+What callers see while the store fails: `python -m loadtests.faults`.
+
+For each fault: the product under a steady load of single rows, the fault for some
+seconds, then its end. Prints the table of docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+
+from clients.codec import requests_of
+from clients.columns import FRAUD_INPUTS, check_columns
+from loadtests.fault_kinds import FAULTS, ORDERS, Bench
+from loadtests.fault_table import Fault, Outcome, outcome_of, to_markdown
+from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
+from loadtests.open_loop import Sent, send
+from loadtests.proxy import Proxy
+from loadtests.surroundings import CHECKOUT, look_around
+from loadtests.traffic import traffic_of
+from tollgate.errors import TollgateError
+from tollgate.features.spec import load_spec
+from tollgate.repository.release import read_release
+from tollgate.server.embedded import serve
+from tollgate.server.redis import EmbeddedRedis
+
+_TIMEOUT_S = 1.0
+_MOST_REPAIR_S = 20.0  # that starting Redis again may take; it reads its file
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What the command line says."""
+
+    rate_per_s: float
+    before_s: float
+    fault_s: float
+    after_s: float
+    only: str | None
+    out: Path | None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure every fault, and print or write the table; a known error is one line."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.faults")
+    parser.add_argument("--rate", type=float, default=300.0, help="requests per second")
+    parser.add_argument("--before", type=float, default=3.0, metavar="SECONDS")
+    parser.add_argument("--fault", type=float, default=5.0, metavar="SECONDS")
+    parser.add_argument("--after", type=float, default=3.0, metavar="SECONDS")
+    names = [fault.name for fault in FAULTS]
+    parser.add_argument("--only", choices=names, help="one fault")
+    parser.add_argument("--out", type=Path, help="Markdown here")
+    given = parser.parse_args(arguments)
+    options = Options(
+        rate_per_s=given.rate,
+        before_s=given.before,
+        fault_s=given.fault,
+        after_s=given.after,
+        only=given.only,
+        out=given.out,
+    )
+    command = " ".join(["python -m loadtests.faults", *arguments])
+    try:
+        text = to_markdown(*run_all(options, command=command))
+    except TollgateError as error:
+        print(f"loadtests.faults: {error}", file=sys.stderr)
+        return error.exit_status
+    if options.out is None:
+        print(text, end="")
+    else:
+        options.out.write_text(text)
+    return 0
+
+
+def run_all(options: Options, *, command: str) -> tuple[list[Outcome], str]:
+    """
+    Serve the product twice, straight and behind the proxy, and measure.
+
+    Returns:
+        What each fault did, and where and how that was measured.
+    """
+    outcomes: list[Outcome] = []
+    told = ""
+    for behind in (False, True):
+        faults = [
+            fault
+            for fault in FAULTS
+            if fault.behind_proxy is behind and options.only in (None, fault.name)
+        ]
+        if not faults:
+            continue
+        with _bench(options, behind_proxy=behind) as bench:
+            told = told or _told(bench, options, command=command)
+            first = 0
+            for fault in faults:
+                sent, edges = asyncio.run(_measure(bench, fault, options, first=first))
+                first += len(sent.due_s)
+                outcomes.append(outcome_of(fault, sent, edges=edges))
+                print(f"{fault.name}: done", file=sys.stderr, flush=True)
+    return outcomes, told
+
+
+@contextlib.contextmanager
+def _bench(options: Options, *, behind_proxy: bool) -> Iterator[Bench]:
+    repository = CHECKOUT / "model_repository"
+    versions = read_release(repository, product="fraud").versions
+    step = repository / "fraud_features"
+    spec = load_spec(step / str(versions[step.name]) / "features.yaml")
+    history = simulated_history(spec, customers=300, terminals=600, days=HISTORY_DAYS)
+    with contextlib.ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="tollgate-fault-"))
+        )
+        redis = stack.enter_context(EmbeddedRedis(folder / "store"))
+        fill_store(spec, history, store_url=redis.url)
+        proxy, url = None, redis.url
+        if behind_proxy:
+            proxy = stack.enter_context(
+                Proxy(redis.socket_path, listen=folder / "proxy.sock")
+            )
+            url = proxy.url
+        server = stack.enter_context(
+            serve(repository, state=folder / "state", store_url=url)
+        )
+        traffic = traffic_of(history, days=HISTORY_DAYS)
+        yield Bench(
+            server=server,
+            redis=redis,
+            proxy=proxy,
+            traffic=traffic,
+            fault_s=options.fault_s,
+        )
+
+
+async def _measure(
+    bench: Bench, fault: Fault, options: Options, *, first: int
+) -> tuple[Sent, tuple[float, float]]:
+    """Load the product; begin and end the fault meanwhile."""
+    seconds = options.before_s + options.fault_s + options.after_s + _MOST_REPAIR_S
+    columns = bench.traffic.columns(first, round(seconds * options.rate_per_s))
+    requests = list(
+        requests_of(
+            check_columns(columns, inputs=FRAUD_INPUTS),
+            product="fraud",
+            size=1,
+            dry_run=False,
+            deadline_s=_TIMEOUT_S,
+        )
+    )
+    loading = asyncio.ensure_future(
+        send(
+            requests,
+            grpc_url=bench.server.grpc_url,
+            rate_per_s=options.rate_per_s,
+            timeout_s=_TIMEOUT_S,
+            enough=(enough := asyncio.Event()),
+        )
+    )
+    begin, end = ORDERS[fault.name]
+    await asyncio.sleep(options.before_s)
+    # In threads: the load must not wait for a Redis that starts.
+    begun_s = perf_counter()
+    await asyncio.to_thread(begin, bench)
+    await asyncio.sleep(max(0.0, begun_s + options.fault_s - perf_counter()))
+    await asyncio.to_thread(end, bench)
+    ended_s = perf_counter()
+    await asyncio.sleep(options.after_s)
+    enough.set()
+    return await loading, (begun_s, ended_s)
+
+
+def _told(bench: Bench, options: Options, *, command: str) -> str:
+    around = look_around(bench.server, h2load="not used")
+    versions = ", ".join(
+        f"{name} {value}"
+        for name, value in around.versions.items()
+        if value != "not used"
+    )
+    return (
+        f"{around.date}, commit {around.commit}, {around.hardware}; {versions}. "
+        f"`{command}`: {options.rate_per_s:g} requests of one row a second, open loop, "
+        f"{options.before_s:g} s before, {options.fault_s:g} s of the fault, "
+        f"{options.after_s:g} s after; one run each."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,183 @@
+"""
+How long the feature step takes for a batch: `python -m loadtests.feature_step`.
+
+The step runs in this process, over a real Redis that knows a history; Triton's
+messages around it are not in these figures (`python -m loadtests.h2load` has them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
+from loadtests.latency import latency_of
+from loadtests.surroundings import CHECKOUT
+from loadtests.traffic import Traffic, traffic_of
+from tollgate.errors import TollgateError
+from tollgate.features.spec import load_spec
+from tollgate.server.redis import EmbeddedRedis
+from tollgate.steps.feature import STORE_URL_VARIABLE, FeatureStep
+
+_STEP = CHECKOUT / "model_repository" / "fraud_features"
+_WARM_UP = 100
+_SIZES = (1, 8, 32)
+_TEXTS = ("transaction_id", "customer_id", "terminal_id")
+
+
+class Tensor(msgspec.Struct, frozen=True, eq=False):
+    """A tensor, in the place of Triton's."""
+
+    name: str
+    array: Any
+
+    def as_numpy(self) -> Any:
+        """Give the array."""
+        return self.array
+
+    def shape(self) -> tuple[int, ...]:
+        """Give its shape."""
+        return tuple(self.array.shape)
+
+
+class Response(msgspec.Struct, frozen=True, eq=False):
+    """An answer, in the place of Triton's."""
+
+    tensors: list[Tensor]
+
+
+class Request(msgspec.Struct, frozen=True, eq=False):
+    """A request, in the place of Triton's."""
+
+    tensors: dict[str, Tensor]
+
+    def parameters(self) -> str:
+        """Give none."""
+        return "{}"
+
+
+class Metric:
+    """A metric that costs nothing: Triton's cost is measured elsewhere."""
+
+    COUNTER = GAUGE = HISTOGRAM = 0
+    _kept: ClassVar[float] = 0.0
+
+    def __init__(self, *, name: str, description: str, kind: int) -> None:
+        """Take what Triton's takes."""
+
+    def Metric(self, *, labels: object, buckets: object = None) -> Metric:
+        """Make one."""
+        return self
+
+    def increment(self, by: float) -> None:
+        """Do nothing."""
+
+    observe = set = increment
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, and print a table; a known error is one line."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.feature_step")
+    parser.add_argument("--batches", type=int, default=2_000, help="of each size")
+    parser.add_argument("--runs", type=int, default=3)
+    given = parser.parse_args(arguments)
+    try:
+        lines = measure(batches=given.batches, runs=given.runs)
+    except TollgateError as error:
+        print(f"loadtests.feature_step: {error}", file=sys.stderr)
+        return error.exit_status
+    print("\n".join(lines))
+    return 0
+
+
+def measure(*, batches: int, runs: int) -> list[str]:
+    """Run the step over batches of each size, in turns; a table of every run."""
+    spec = load_spec(_STEP / "1" / "features.yaml")
+    history = simulated_history(spec, customers=500, terminals=1_000, days=HISTORY_DAYS)
+    traffic = traffic_of(history, days=HISTORY_DAYS)
+    head = "| rows | run | p50 ms | p90 ms | p99 ms | of it in the store, p50 | p99 |"
+    lines = [head, "|---:" * 7 + "|"]
+    with (
+        tempfile.TemporaryDirectory(prefix="tollgate-step-") as folder,
+        EmbeddedRedis(Path(folder)) as redis,
+    ):
+        fill_store(spec, history, store_url=redis.url)
+        step = _open_step(redis.url)
+        first = 0
+        for run in range(1, runs + 1):
+            for rows in _SIZES:
+                count = batches + _WARM_UP
+                total, store = _time(
+                    step, traffic, first=first, rows=rows, batches=count
+                )
+                first += rows * count
+                whole, part = latency_of(total), latency_of(store)
+                figures = (whole.p50_ms, whole.p90_ms, whole.p99_ms)
+                cells = [*figures, part.p50_ms, part.p99_ms]
+                text = " | ".join(f"{cell:.2f}" for cell in cells)
+                lines.append(f"| {rows} | {run} | {text} |")
+        outcomes = ", ".join(
+            f"{count} {name}" for name, count in step._ladder.counts.calls.items()
+        )
+        step.finalize()
+    return [*lines, "", f"Calls of the store: {outcomes}."]
+
+
+def _open_step(store_url: str) -> FeatureStep:
+    triton: Any = types.ModuleType("triton_python_backend_utils")
+    triton.MetricFamily = Metric
+    triton.Tensor = Tensor
+    triton.InferenceResponse = Response
+    triton.get_input_tensor_by_name = lambda request, name: request.tensors.get(name)
+    sys.modules["triton_python_backend_utils"] = triton
+    os.environ[STORE_URL_VARIABLE] = store_url
+    step = FeatureStep()
+    step.initialize(
+        {
+            "model_config": json.dumps({"parameters": {}}),
+            "model_name": _STEP.name,
+            "model_repository": str(_STEP),
+            "model_version": "1",
+        }
+    )
+    return step
+
+
+def _time(
+    step: FeatureStep, traffic: Traffic, *, first: int, rows: int, batches: int
+) -> tuple[Any, Any]:
+    """Time batches of one-row requests; µs in all, and waiting for the store."""
+    columns = traffic.columns(first, rows * batches)
+    total = np.zeros(batches, np.int64)
+    store = np.zeros(batches, np.int64)
+    for number in range(batches):
+        start = number * rows
+        requests = [_request(columns, row) for row in range(start, start + rows)]
+        begun = perf_counter()
+        step.execute(requests)
+        total[number] = round((perf_counter() - begun) * 1e6)
+        store[number] = round((step._ladder.counts.call_s or 0.0) * 1e6)
+    return total[_WARM_UP:], store[_WARM_UP:]
+
+
+def _request(columns: dict[str, Any], row: int) -> Request:
+    tensors = {}
+    for name, column in columns.items():
+        kind = np.object_ if name in _TEXTS else column.dtype
+        tensors[name] = Tensor(name, column[row : row + 1].astype(kind)[:, None])
+    return Request(tensors)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

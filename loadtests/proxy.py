@@ -1,0 +1,161 @@
+"""
+A proxy in front of a store that makes its network worse on demand.
+
+    python -m loadtests.proxy LISTEN_SOCKET STORE_SOCKET
+
+It runs as a process of its own, so that it shares no interpreter with the load, and
+takes one order per line on its standard input, each answered with `ok`:
+
+    pass        hand everything on at once
+    slow 0.05   hold every piece of an answer back for so many seconds
+    cut         hand on half of the next answer, then break the connection; likewise
+                with every connection after it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+_CHUNK_BYTES = 1 << 16
+
+
+class Proxy:
+    """
+    The proxy, as a child process.
+
+    Args:
+        store: The store's unix socket.
+        listen: The proxy's own, which must not exist.
+
+    Attributes:
+        url: "unix://…", for the caller of the store.
+    """
+
+    def __init__(self, store: Path, *, listen: Path) -> None:
+        self.url = f"unix://{listen}"
+        self._command = [sys.executable, "-m", "loadtests.proxy", listen, store]
+        self._child: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Proxy:
+        self._child = subprocess.Popen(
+            list(map(str, self._command)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).resolve().parent.parent,
+        )
+        self.order("pass")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._child is not None
+        self._child.kill()
+        self._child.communicate()
+
+    def order(self, text: str) -> None:
+        """Change what it does from now on; returns when it does."""
+        assert self._child is not None
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(f"{text}\n")
+        self._child.stdin.flush()
+        answer = self._child.stdout.readline().strip()
+        if answer != "ok":
+            raise RuntimeError(f"the proxy answered {answer!r} to {text!r}")
+
+
+class _Line:
+    """What is done to answers at the moment."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+        self.cut = False
+
+    def take(self, order: str) -> None:
+        """Follow an order."""
+        word, _, value = order.partition(" ")
+        if word not in ("pass", "slow", "cut"):
+            raise ValueError(f"{order!r} is none of pass, slow SECONDS, cut")
+        self.delay_s = float(value) if word == "slow" else 0.0
+        self.cut = word == "cut"
+
+
+async def _serve(listen: str, store: str) -> None:
+    line = _Line()
+
+    async def connected(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_unix_connection(store)
+        except OSError:
+            writer.close()
+            return
+        with _closing(writer), _closing(far_writer):
+            ways = (
+                asyncio.ensure_future(_hand_on(reader, far_writer)),
+                asyncio.ensure_future(_answer(far_reader, writer, line)),
+            )
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    server = await asyncio.start_unix_server(connected, listen)
+    async with server:
+        await _obey(line)
+
+
+async def _obey(line: _Line) -> None:
+    """Take orders until standard input ends."""
+    orders = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(orders), sys.stdin
+    )
+    while text := (await orders.readline()).decode():
+        line.take(text.strip())
+        print("ok", flush=True)
+
+
+async def _hand_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(_CHUNK_BYTES):
+        writer.write(piece)
+        await writer.drain()
+
+
+async def _answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: _Line
+) -> None:
+    while piece := await reader.read(_CHUNK_BYTES):
+        if line.cut:
+            writer.write(piece[: len(piece) // 2])
+            await writer.drain()
+            return
+        if line.delay_s:
+            await asyncio.sleep(line.delay_s)
+        writer.write(piece)
+        await writer.drain()
+
+
+@contextlib.contextmanager
+def _closing(writer: asyncio.StreamWriter) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        writer.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(*sys.argv[1:]))

@@ -1,0 +1,203 @@
+"""Values of one state become another's, while the first one serves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import redis
+
+from tollgate.backfill.copying import Copied, copy_state
+from tollgate.backfill.materialize import materialize
+from tollgate.errors import InputError
+from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.history import History, history_of
+from tollgate.replay import labels_of, purchases_of
+from tollgate.simulate import simulate
+from tollgate.store.redis import RedisStore
+from tollgate.store.writer import EventWriter
+
+OpenStore = Callable[..., RedisStore]
+
+
+@pytest.fixture(scope="module")
+def history(spec: FeatureSpec) -> History:
+    """Purchases of three weeks, in the order of time."""
+    frame = simulate(customers=60, terminals=80, days=21, radius=30.0, seed=6)
+    found = history_of(frame, spec=spec, source="simulated")
+    return found.take(np.argsort(found.event_time_us, kind="stable"))
+
+
+@pytest.fixture
+def next_spec(spec_path: Path, tmp_path: Path) -> FeatureSpec:
+    """The same features in a new generation of values."""
+    return rewritten(spec_path, tmp_path, "lateness: 1d", "lateness: 1d\ngeneration: 1")
+
+
+def rewritten(spec_path: Path, folder: Path, old: str, new: str) -> FeatureSpec:
+    """Change a features.yaml and read it."""
+    text = spec_path.read_text()
+    assert old in text
+    path = folder / "features.yaml"
+    path.write_text(text.replace(old, new))
+    return load_spec(path)
+
+
+def values(client: redis.Redis, spec: FeatureSpec) -> dict[bytes, bytes]:
+    """Read every entity's value of one state, without the state in its name."""
+    prefix = f"tollgate:fraud:{spec.state_hash:016x}:".encode()
+    keys = sorted(client.keys(prefix + b"*"))
+    found = client.mget(keys) if keys else []
+    return {key[len(prefix) :]: one for key, one in zip(keys, found, strict=True)}
+
+
+def parts(history: History, size: int) -> Iterator[np.ndarray]:
+    """Cut a history into runs."""
+    for start in range(0, len(history), size):
+        yield np.arange(start, min(start + size, len(history)))
+
+
+def test_a_generation_is_other_values_of_the_same_vector(
+    spec: FeatureSpec, next_spec: FeatureSpec
+) -> None:
+    """The model fits on; the keys are others; the first generation is none."""
+    assert next_spec.state_hash != spec.state_hash
+    assert next_spec.spec_hash == spec.spec_hash
+    assert next_spec.entities == spec.entities
+
+
+def test_copied_values_are_bit_identical(
+    spec: FeatureSpec,
+    next_spec: FeatureSpec,
+    history: History,
+    redis_client: redis.Redis,
+    store_url: str,
+    open_store: OpenStore,
+) -> None:
+    """Purchases, joined labels and labels that wait: all as they were."""
+    store = open_store(store_url)
+    writer = EventWriter(spec, store)
+    writer.purchases(purchases_of(spec, history, np.arange(len(history) - 50)))
+    writer.labels(labels_of(spec, history, np.arange(0, len(history), 3)))
+    wanted = values(redis_client, spec)
+    done = copy_state(spec, next_spec, store)
+    assert values(redis_client, next_spec) == wanted
+    assert (done.values, done.damaged, done.full) == (len(wanted), 0, 0)
+    assert done.applied == done.events > 2 * len(history)
+    again = copy_state(spec, next_spec, store)
+    assert (again.applied, again.events) == (0, done.events)
+    assert values(redis_client, spec) == wanted
+
+
+def test_nothing_is_lost_while_a_history_goes_into_new_values(
+    spec: FeatureSpec,
+    next_spec: FeatureSpec,
+    history: History,
+    redis_client: redis.Redis,
+    store_url: str,
+    open_store: OpenStore,
+) -> None:
+    """History, copy, switch, copy: as if the new values had been there all along."""
+    known = len(history) // 2
+    first = EventWriter(next_spec, open_store(store_url))
+    first.purchases(purchases_of(spec, history, np.arange(len(history))))
+    frauds = np.flatnonzero(history.label[:known] == 1)  # what comes later has none
+    first.labels(labels_of(spec, history, frauds))
+    wanted = values(redis_client, next_spec)
+    redis_client.flushall()
+    switched, enough = threading.Event(), threading.Event()
+    applied = {"old": 0, "new": 0}
+
+    def serve() -> None:
+        old = EventWriter(spec, open_store(store_url))
+        new = EventWriter(next_spec, open_store(store_url))
+        later = history.take(slice(known, None))
+        for rows in parts(later, 4):
+            name = "new" if switched.is_set() else "old"
+            batch = purchases_of(spec, later, rows)
+            (new if name == "new" else old).purchases(batch)
+            applied[name] += len(rows)
+            enough.wait(0.004)
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    store = open_store(store_url)
+    materialize(next_spec, history.take(slice(0, known)), store)
+    since_us = int(history.event_time_us[known - 1]) - spec.lateness_us
+    copy_state(spec, next_spec, store, since_us=since_us)
+    switched.set()
+    copy_state(spec, next_spec, store, since_us=since_us)
+    enough.set()
+    serving.join()
+    copy_state(spec, next_spec, store, since_us=since_us)  # a batch was under way
+    assert min(applied.values()) > 0
+    assert values(redis_client, next_spec) == wanted
+
+
+def test_a_damaged_value_is_left_out(
+    spec: FeatureSpec,
+    next_spec: FeatureSpec,
+    history: History,
+    redis_client: redis.Redis,
+    store_url: str,
+    open_store: OpenStore,
+) -> None:
+    """It is counted and copied nowhere; the others are."""
+    store = open_store(store_url)
+    EventWriter(spec, store).purchases(purchases_of(spec, history, np.arange(500)))
+    key = sorted(redis_client.keys(b"*:customer:*"))[0]
+    redis_client.setrange(key, 40, b"\x01")
+    wanted = values(redis_client, spec)
+    done = copy_state(spec, next_spec, store)
+    assert done.damaged == 1
+    found = values(redis_client, next_spec)
+    assert len(found) == len(wanted) - 1
+    assert found.items() <= wanted.items()
+
+
+def test_old_events_can_be_left_behind(
+    spec: FeatureSpec,
+    next_spec: FeatureSpec,
+    history: History,
+    redis_client: redis.Redis,
+    store_url: str,
+    open_store: OpenStore,
+) -> None:
+    """What was wrong before a moment is not copied: only what came after it."""
+    store = open_store(store_url)
+    EventWriter(spec, store).purchases(purchases_of(spec, history, np.arange(500)))
+    since_us = int(history.event_time_us[400])
+    copy_state(spec, next_spec, store, since_us=since_us)
+    found = values(redis_client, next_spec)
+    redis_client.flushall()
+    late = np.flatnonzero(history.event_time_us[:500] >= since_us)
+    EventWriter(next_spec, store).purchases(purchases_of(spec, history, late))
+    assert found == values(redis_client, next_spec)
+
+
+def test_values_that_lack_something_are_refused(
+    spec: FeatureSpec,
+    spec_path: Path,
+    tmp_path: Path,
+    store_url: str,
+    open_store: OpenStore,
+) -> None:
+    """Another key, a column that was not kept, the same state: said, not guessed."""
+    store = open_store(store_url)
+    other = rewritten(spec_path, tmp_path, "terminal_id", "device_id")
+    with pytest.raises(InputError, match="no old entity has the key 'device_id'"):
+        copy_state(spec, other, store)
+    wide = rewritten(
+        spec_path,
+        tmp_path,
+        "aggregate: count, window: 30d, default: 60",
+        "aggregate: distinct, of: terminal_id, window: 30d, default: 60",
+    )
+    with pytest.raises(InputError, match="customer needs terminal_id"):
+        copy_state(spec, wide, store)
+    with pytest.raises(InputError, match="the same state"):
+        copy_state(spec, spec, store)
+    assert copy_state(wide, spec, store) == Copied()

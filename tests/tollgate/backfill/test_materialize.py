@@ -1,0 +1,206 @@
+"""A history in the store is what a feed would have left there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import redis
+
+from tollgate.backfill.materialize import Materialized, materialize, within_reach
+from tollgate.features.spec import FeatureSpec
+from tollgate.history import History, history_of
+from tollgate.replay import labels_of, purchases_of, spans
+from tollgate.server.redis import EmbeddedRedis
+from tollgate.simulate import simulate
+from tollgate.store.redis import RedisStore
+from tollgate.store.writer import EventWriter
+
+OpenStore = Callable[..., RedisStore]
+
+
+@pytest.fixture(scope="module")
+def history(spec: FeatureSpec) -> History:
+    """Half a year of a few customers: most of it is out of every window's reach."""
+    frame = simulate(customers=40, terminals=60, days=150, radius=30.0, seed=4)
+    return history_of(frame, spec=spec, source="simulated")
+
+
+def values(url: str) -> dict[bytes, bytes]:
+    """Read every entity's value."""
+    with redis.Redis.from_url(url) as client:
+        keys = sorted(
+            key for key in client.keys(b"tollgate:*") if b".history:" not in key
+        )
+        return dict(zip(keys, client.mget(keys), strict=True)) if keys else {}
+
+
+def feed_all(spec: FeatureSpec, history: History, store: RedisStore) -> None:
+    """Apply every event in the order in which it became known."""
+    writer = EventWriter(spec, store)
+    for span in spans(spec, history, batch_rows=100):
+        writer.labels(labels_of(spec, history, span.labels))
+        writer.purchases(purchases_of(spec, history, span.purchases))
+    writer.labels(labels_of(spec, history, frauds(history)))  # the last ones, too
+
+
+def frauds(history: History) -> np.ndarray:
+    """Name the purchases that are labelled as fraud."""
+    return np.flatnonzero(history.label == 1)
+
+
+def test_it_leaves_what_a_feed_would_have_left(
+    spec: FeatureSpec,
+    history: History,
+    store_url: str,
+    redis_client: redis.Redis,
+    open_store: OpenStore,
+) -> None:
+    """Bit-identical values, although most of the history is never sent."""
+    store = open_store(store_url)
+    feed_all(spec, history, store)
+    wanted = values(store_url)
+    redis_client.flushall()
+    seen: list[tuple[int, int]] = []
+    done = materialize(spec, history, store, progress=lambda *step: seen.append(step))
+    assert values(store_url) == wanted
+    assert done.history == len(history) == done.out_of_reach + done.sent
+    assert done.out_of_reach > done.sent > 0
+    assert done.applied + done.too_late == done.sent
+    assert done.labels > 0
+    assert seen[-1] == (done.sent, done.sent)
+
+
+def test_a_second_run_has_nothing_to_do(
+    spec: FeatureSpec,
+    history: History,
+    store_url: str,
+    redis_client: redis.Redis,
+    open_store: OpenStore,
+) -> None:
+    """The place is kept beside the values; without it all are duplicates."""
+    store = open_store(store_url)
+    first = materialize(spec, history, store)
+    wanted = values(store_url)
+    again = materialize(spec, history, store)
+    assert (again.done_before, again.sent) == (first.sent, 0)
+    (place,) = redis_client.keys(b"tollgate:*.history:*")
+    assert 0 < redis_client.ttl(place) <= 7 * 86_400
+    redis_client.delete(place)
+    third = materialize(spec, history, store)
+    assert third.duplicates + third.too_late == first.sent > third.too_late
+    assert third.applied == 0
+    assert values(store_url) == wanted
+
+
+def test_another_history_begins_at_its_own_beginning(
+    spec: FeatureSpec,
+    history: History,
+    store_url: str,
+    redis_client: redis.Redis,
+    open_store: OpenStore,
+) -> None:
+    """Halves of a history, each with a place of its own, end as the whole."""
+    store = open_store(store_url)
+    materialize(spec, history, store)
+    wanted = values(store_url)
+    redis_client.flushall()
+    order = np.argsort(history.event_time_us, kind="stable")
+    half = len(order) // 2
+    for rows in (order[:half], order[half:]):
+        done = materialize(spec, history.take(rows), store)
+        assert done.done_before == 0
+    assert values(store_url) == wanted
+
+
+def test_what_arrives_meanwhile_is_not_lost(
+    spec: FeatureSpec,
+    history: History,
+    store_url: str,
+    redis_client: redis.Redis,
+    open_store: OpenStore,
+) -> None:
+    """Newer purchases that are applied between its parts end where they belong."""
+    order = np.argsort(history.event_time_us, kind="stable")
+    old, new = history.take(order[:-600]), history.take(order[-600:])
+    store, live = open_store(store_url), open_store(store_url)
+    feed_all(spec, history, store)
+    wanted = values(store_url)
+    redis_client.flushall()
+    writer = EventWriter(spec, live)
+    writer.purchases(purchases_of(spec, new, np.arange(200)))
+
+    def meanwhile(done: int, total: int) -> None:
+        assert done == total  # one part: the rest comes after it
+        writer.purchases(purchases_of(spec, new, np.arange(200, 600)))
+
+    materialize(spec, old, store, progress=meanwhile)
+    writer.labels(labels_of(spec, new, frauds(new)))
+    assert values(store_url) == wanted
+
+
+def test_a_rate_is_kept(
+    spec: FeatureSpec, history: History, store_url: str, open_store: OpenStore
+) -> None:
+    """With 2,000 a second, 1,000 purchases take half a second at least."""
+    last = np.argsort(history.event_time_us)[-1_000:]
+    begun_s = time.monotonic()
+    done = materialize(
+        spec, history.take(last), open_store(store_url), rate_per_s=2_000
+    )
+    assert time.monotonic() - begun_s >= 0.98 * done.sent / 2_000
+
+
+def test_an_empty_history_is_no_error(
+    spec: FeatureSpec, history: History, store_url: str, open_store: OpenStore
+) -> None:
+    """Nothing in, nothing out."""
+    none = history.take(np.empty(0, np.int64))
+    assert len(within_reach(spec, none)) == 0
+    assert materialize(spec, none, open_store(store_url)) == Materialized()
+
+
+RUN = """
+import sys
+from pathlib import Path
+from tollgate.backfill.materialize import materialize
+from tollgate.features.spec import load_spec
+from tollgate.history import read_history
+from tollgate.store.redis import RedisStore
+spec = load_spec(Path(sys.argv[1]))
+history = read_history(Path(sys.argv[2]), spec=spec)
+store = RedisStore(sys.argv[3], deadline_s=10)
+tell = lambda done, total: print(done, flush=True)
+print(materialize(spec, history, store, progress=tell).done_before)
+"""
+
+
+def test_a_killed_run_goes_on_where_it_was(
+    tmp_path: Path, spec: FeatureSpec, spec_path: Path, open_store: OpenStore
+) -> None:
+    """SIGKILL after its second part: the next begins there, to the same values."""
+    frame = simulate(customers=400, terminals=600, days=40, radius=30.0, seed=5)
+    file = tmp_path / "history.parquet"
+    frame.with_columns(pl.col("transaction_id")).write_parquet(file)
+    whole = history_of(frame, spec=spec, source="simulated")
+    with (
+        EmbeddedRedis(tmp_path / "killed") as killed,
+        EmbeddedRedis(tmp_path / "kept") as kept,
+    ):
+        command = [sys.executable, "-c", RUN, str(spec_path), str(file), killed.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            second = int(child.stdout.readline())
+            child.kill()
+        again = subprocess.run(command, capture_output=True, text=True, check=True)
+        began = int(again.stdout.splitlines()[-1])
+        assert second <= began < len(whole)
+        materialize(spec, whole, open_store(kept.url))
+        assert values(killed.url) == values(kept.url) != {}

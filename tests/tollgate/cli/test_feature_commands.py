@@ -1,0 +1,160 @@
+"""`features show` and `features diff` as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[3]
+REPOSITORY = CHECKOUT / "model_repository"
+SPEC = "model_repository/fraud_features/1/features.yaml"
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run `tollgate features` in a folder that has a copy of the repository."""
+    shutil.copytree(REPOSITORY, tmp_path / "model_repository")
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TOLLGATE_")
+    }
+
+    def run_(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "from tollgate.cli import main; main()",
+                "features",
+                *words,
+            ],
+            cwd=tmp_path,
+            env=environment | {"COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run_
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Callable[[str, str], str]:
+    """Write the committed spec with a text replaced."""
+
+    def new_(old: str, text: str) -> str:
+        source = (CHECKOUT / SPEC).read_text()
+        assert old in source
+        (tmp_path / "new.yaml").write_text(source.replace(old, text, 1))
+        return "new.yaml"
+
+    return new_
+
+
+def test_show_is_a_table_of_what_each_feature_is(run: Run) -> None:
+    """Definition, window, default, state, and the release that uses it."""
+    shown = run("show").stdout
+    (line,) = [one for one in shown.splitlines() if one.startswith("terminal_risk_7d")]
+    for words in (
+        "purchases known as fraud / purchases, of the terminal",
+        "7d, until 7d before",
+        "terminal",
+        "fraud-1 (active)",
+    ):
+        assert words in line
+    assert "state of customer: 48 bytes a purchase, for 31d" in shown
+
+
+def test_show_of_one_feature_as_json(run: Run) -> None:
+    """Every part under its name."""
+    (row,) = json.loads(run("show", "customer_avg_amount_7d", "--json").stdout)
+    assert row == {
+        "feature": "customer_avg_amount_7d",
+        "definition": "mean of amount, of the customer",
+        "window": "7d",
+        "default": 50.0,
+        "essential": False,
+        "state": ["customer: 48 bytes a purchase, for 31d"],
+        "releases": ["fraud-1 (active)"],
+    }
+
+
+def test_a_feature_no_release_has_is_used_by_none(
+    run: Run, new: Callable[[str, str], str]
+) -> None:
+    """The same name with another window is another feature."""
+    file = new("window: 7d,  default: 14", "window: 8d,  default: 14")
+    (row,) = json.loads(
+        run("show", "customer_nb_tx_7d", "--spec", file, "--json").stdout
+    )
+    assert row["releases"] == []
+    done = run("show", "nope")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nope: no such feature; there are amount" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "text", "status", "words"),
+    [
+        ("version: 1", "version: 1 #", 0, "the same vector from the same state"),
+        ("window: 7d,  default: 14", "window: 8d,  default: 14", 0, "compatible: the"),
+        ("window: 30d, default: 60", "window: 60d, default: 60", 1, "another state: "),
+    ],
+)
+def test_diff_says_what_a_change_asks_for(
+    run: Run,
+    new: Callable[[str, str], str],
+    old: str,
+    text: str,
+    status: int,
+    words: str,
+) -> None:
+    """0 when one read of the store serves both, 1 when it cannot."""
+    done = run("diff", SPEC, new(old, text))
+    assert done.returncode == status
+    assert done.stdout.splitlines()[-1].startswith(words)
+    assert done.stderr == ""
+
+
+def test_diff_names_features_and_states(
+    run: Run, new: Callable[[str, str], str]
+) -> None:
+    """As a table, and as JSON."""
+    file = new("window: 30d, default: 60", "window: 60d, default: 60")
+    shown = run("diff", SPEC, file).stdout
+    assert "window: 30d → 60d" in shown
+    assert "state of customer: kept for: 31d → 61d" in shown
+    found = json.loads(run("diff", SPEC, file, "--json").stdout)
+    assert found == {
+        "changes": [
+            {
+                "feature": "customer_nb_tx_30d",
+                "what": "changed",
+                "kind": "state",
+                "details": ["window: 30d → 60d"],
+            }
+        ],
+        "state": ["customer: kept for: 31d → 61d"],
+        "same_state": False,
+        "same_vector": False,
+    }
+
+
+def test_diff_of_a_file_that_is_none_is_status_2(run: Run) -> None:
+    """One line that names it."""
+    done = run("diff", SPEC, "nowhere.yaml")
+    assert done.returncode == 2
+    assert done.stderr.strip() == (
+        "tollgate: nowhere.yaml: cannot be read: No such file or directory"
+    )

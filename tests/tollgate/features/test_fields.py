@@ -1,0 +1,65 @@
+"""Declared fields as whole numbers: scaling, hashes, codes, what is missing."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from tollgate.features.definition import Field
+from tollgate.features.entries import MISSING
+from tollgate.features.fields import codes, hash_words, left_out, scaled
+from tollgate.features.spec import load_spec
+
+WEIGHT = Field(
+    name="weight", type="number", decimals=2, low=-100, high=5000, vocabulary=()
+)
+SPEC = """\
+version: 1
+product: shop
+entities: {customer: {key: customer_id}}
+fields:
+  - {name: items, type: number}
+  - {name: channel, type: category, vocabulary: [web, app]}
+features:
+  - {name: n, entity: customer, aggregate: sum, of: items, window: 1d}
+  - {name: channel, category: channel}
+"""
+
+
+def test_numbers_are_rounded_to_their_last_decimal() -> None:
+    """Halves to even, as a double has them; NaN is missing, not out of range."""
+    values = np.array([1.004, 0.125, 0.375, -1.0, 50.0, math.nan, 50.01, math.inf])
+    whole, wrong = scaled(values, WEIGHT)
+    assert whole.tolist() == [100, 12, 38, -100, 5000, MISSING, 0, 0]
+    assert wrong.tolist() == [False] * 6 + [True] * 2
+
+
+def test_words_are_hashed_and_looked_up() -> None:
+    """Places from 0; -1 without a word, -2 for one the vocabulary has not."""
+    words = ["web", "é", "app"]
+    hashes = hash_words(["é".encode(), b"", b"web", b"fax", b"app", b"web"])
+    assert hashes[1] == MISSING
+    assert hashes[2] == hashes[5] != hashes[0]
+    assert codes(hashes, tuple(words)).tolist() == [1, -1, 0, -2, 2, 0]
+
+
+def test_longer_vocabulary_keeps_the_codes_it_had() -> None:
+    """Words added at the end change no code of the others."""
+    hashes = hash_words([b"a", b"b", b"c"])
+    assert codes(hashes, ("b", "a")).tolist() == [1, 0, -2]
+    assert codes(hashes, ("b", "a", "c")).tolist() == [1, 0, 2]
+
+
+def test_rows_without_a_field_are_told(tmp_path: Path) -> None:
+    """Left out by the row, by all rows, or not in the vocabulary."""
+    path = tmp_path / "features.yaml"
+    path.write_text(SPEC)
+    spec = load_spec(path)
+    fields = {
+        "items": np.array([1, MISSING, 2, 0]),
+        "channel": hash_words([b"web", b"web", b"fax", b"app"]),
+    }
+    assert left_out(spec, fields, 4).tolist() == [False, True, True, False]
+    assert left_out(spec, {"items": fields["items"]}, 4).all()

@@ -1,0 +1,171 @@
+"""Request tensors as one batch: optional inputs, dry runs, parameters."""
+
+from __future__ import annotations
+
+import json
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tollgate.features.entries import MISSING
+from tollgate.features.fields import hash_words
+from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.schema import Degraded
+from tollgate.steps.batch import Batch, dry_spans, gather, groups, hopeless
+
+NOW_US = 1_700_000_000_000_000
+SPEC = """\
+version: 1
+product: shop
+entities: {customer: {key: customer_id}}
+fields:
+  - {name: items, type: number, range: [0, 10]}
+  - {name: channel, type: category, vocabulary: [web]}
+features:
+  - {name: items_1d, entity: customer, aggregate: sum, of: items, window: 1d}
+  - {name: channel, category: channel}
+"""
+# What Triton gives a step, with as much of it as a step asks for; its own module
+# exists inside a server only.
+PB = types.SimpleNamespace(
+    get_input_tensor_by_name=lambda request, name: request.tensors.get(name)
+)
+
+
+class Tensor:
+    """An input of a request."""
+
+    def __init__(self, values: list[Any], dtype: Any) -> None:
+        self._array = np.array(values, dtype)[:, None]
+
+    def as_numpy(self) -> np.ndarray:
+        """Its values; [N, 1]."""
+        return self._array
+
+    def shape(self) -> tuple[int, ...]:
+        """Their shape."""
+        return self._array.shape
+
+
+class Request:
+    """A request of purchases with the ids given, and declared fields."""
+
+    def __init__(
+        self, *ids: bytes, parameters: Any = None, **fields: list[Any]
+    ) -> None:
+        count = len(ids)
+        self.tensors = {
+            "transaction_id": Tensor(list(ids), np.object_),
+            "customer_id": Tensor([b"c"] * count, np.object_),
+            "amount": Tensor([1.0] * count, np.float64),
+            "event_time": Tensor([NOW_US] * count, np.int64),
+        }
+        kinds = {"items": np.float64, "channel": np.object_}
+        for name, values in fields.items():
+            self.tensors[name] = Tensor(values, kinds[name])
+        self._parameters = json.dumps(parameters or {})
+
+    def parameters(self) -> str:
+        """Its parameters, as Triton writes them."""
+        return self._parameters
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> FeatureSpec:
+    """A product with two declared fields."""
+    path = tmp_path / "features.yaml"
+    path.write_text(SPEC)
+    return load_spec(path)
+
+
+def gathered(spec: FeatureSpec, *requests: Request) -> Batch:
+    """Gather a dynamic batch."""
+    return gather(PB, requests, spec=spec, now_us=NOW_US)
+
+
+def test_requests_with_and_without_fields_are_one_batch(spec: FeatureSpec) -> None:
+    """What a request or a row lacks is missing, and has its bit."""
+    batch = gathered(
+        spec,
+        Request(b"1", b"2", items=[3.0, np.nan], channel=[b"web", b"web"]),
+        Request(b"3"),
+        Request(b"4", b"5", channel=[b"", b"fax"], items=[0.0, 10.0]),
+    )
+    web, fax = hash_words([b"web", b"fax"]).tolist()
+    assert batch.fields["items"].tolist() == [3, MISSING, MISSING, 0, 10]
+    assert batch.fields["channel"].tolist() == [web, web, MISSING, MISSING, fax]
+    bit = Degraded.FIELD_MISSING
+    assert np.asarray(batch.degraded).tolist() == [0, bit, bit, bit, bit]
+    assert not batch.errors
+
+
+def test_field_no_request_has_is_no_column(spec: FeatureSpec) -> None:
+    """Nothing is made up for it before the store needs it."""
+    batch = gathered(spec, Request(b"1"), Request(b"2"))
+    assert batch.fields == {}
+    assert (np.asarray(batch.degraded) == Degraded.FIELD_MISSING).all()
+
+
+def test_product_without_fields_has_no_bits(tmp_path: Path, spec: FeatureSpec) -> None:
+    """Not an array per batch either."""
+    path = tmp_path / "features.yaml"
+    path.write_text(
+        "version: 1\nproduct: shop\nentities: {customer: {key: customer_id}}\n"
+        "features: [{name: n, entity: customer, aggregate: count, window: 1d}]\n"
+    )
+    batch = gathered(load_spec(path), Request(b"1", items=[3.0]))
+    assert (batch.fields, batch.degraded) == ({}, 0)
+
+
+def test_bad_field_is_its_own_rows_error(spec: FeatureSpec) -> None:
+    """Named like any other; a request of bad rows only is hopeless."""
+    batch = gathered(
+        spec,
+        Request(b"1", b"2", items=[11.0, 1.0], channel=[b"web", b"\xff"]),
+        Request(b"3", items=[-1.0]),
+    )
+    assert batch.errors == {
+        0: "items: 11.0: is not within 0 … 10",
+        1: 'channel: "\\xff": is not UTF-8',
+        2: "items: -1.0: is not within 0 … 10",
+    }
+    assert [at for at, _ in hopeless(batch)] == [0, 1]
+
+
+def test_each_dry_request_is_a_group_with_its_fields(spec: FeatureSpec) -> None:
+    """Those that write go together; bad rows go nowhere."""
+    batch = gathered(
+        spec,
+        Request(b"1", b"", items=[1.0, 2.0]),
+        Request(b"2", b"3", items=[3.0, 4.0], parameters={"dry_run": True}),
+        Request(b"4"),
+        Request(b"5", items=[6.0], parameters={"dry_run": True}),
+    )
+    assert dry_spans(batch) == [slice(2, 4), slice(5, 6)]
+    found = groups(batch)
+    assert [(one.rows.tolist(), one.dry) for one in found] == [
+        ([0, 4], False),
+        ([2, 3], True),
+        ([5], True),
+    ]
+    items = [one.purchases.fields["items"].tolist() for one in found]
+    assert items == [[1, MISSING], [3, 4], [6]]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"dry_run": "yes"}, "dry_run: 'yes': is neither true nor false"),
+        ({"deadline_us": "soon"}, "deadline_us: 'soon': is not whole microseconds"),
+        ({"deadline_us": 0}, "deadline_us: no time left"),
+    ],
+)
+def test_malformed_parameters_cost_their_own_request_only(
+    spec: FeatureSpec, parameters: dict[str, Any], words: str
+) -> None:
+    """The rows of the other are good."""
+    batch = gathered(spec, Request(b"1", b"2", parameters=parameters), Request(b"3"))
+    assert batch.errors == {0: words, 1: words}

@@ -1,0 +1,254 @@
+"""The lines of docs/store.md give each user what it needs, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import redis
+from redis_processes import free_ports, running, system_redis
+
+from tollgate.errors import StoreError
+from tollgate.features.spec import FeatureSpec
+from tollgate.schema import Applied, Degraded
+from tollgate.server.environment import find_redis_server
+from tollgate.store.address import open_client
+from tollgate.store.events import Labels, Purchases
+from tollgate.store.online import OnlineFeatures
+from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.redis import RedisStore
+from tollgate.store.writer import EventWriter
+from tollgate.stream.consumer import StreamConsumer
+from tollgate.stream.events import EventCodec
+from tollgate.stream.feed import RedisFeed
+from tollgate.stream.metrics import StreamMetrics
+from tollgate.stream.redis_streams import RedisSource
+
+PAPER = Path(__file__).parents[3] / "docs" / "store.md"
+FEED = "tollgate.fraud.events"
+NOW_US = 1_600_000_000_000_000
+LEASE_S = 0.4
+UrlOf = Callable[[str], str]
+
+ASKS_FOR_TOO_MUCH: list[tuple[str | bytes, ...]] = [
+    ("FLUSHALL",),
+    ("FLUSHDB",),
+    ("KEYS", "*"),
+    ("SCAN", "0"),
+    ("CONFIG", "GET", "*"),
+    ("CONFIG", "SET", "maxmemory", "1"),
+    ("ACL", "LIST"),
+    ("SCRIPT", "FLUSH"),
+    ("SHUTDOWN", "NOSAVE"),
+    ("SUBSCRIBE", "anything"),
+    ("EVAL", "return 1", "0"),
+    ("CLIENT", "LIST"),
+    ("DUMP", "tollgate:fraud:x"),
+    ("GET", "tollgate:other-product:x"),
+    ("SET", "tollgate:other-product:x", "1"),
+    ("GET", "session:1"),
+    ("XADD", "another-feed:0", "*", "event", "{}"),
+]
+
+
+def lines() -> list[str]:
+    """Take the ACL lines out of the paper."""
+    return re.findall(r"^user .*$", PAPER.read_text(), re.MULTILINE)
+
+
+def users() -> dict[str, str]:
+    """Name the paper's users, with their passwords."""
+    found = [re.match(r"user (\S+) on >(\S+) ", line) for line in lines()]
+    return {one[1]: one[2] for one in found if one}
+
+
+@pytest.fixture(
+    scope="module",
+    params=["embedded", pytest.param("system", marks=pytest.mark.system)],
+)
+def port(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
+    """A Redis that knows the paper's users, and one who may do all."""
+    old = request.param == "embedded"
+    binary = find_redis_server() if old else system_redis()
+    folder = tmp_path_factory.mktemp(f"acl-{request.param}")
+    acl = folder / "users.acl"
+    everything = "user root on >root ~* &* +@all"
+    acl.write_text("\n".join([*lines(), everything]) + "\n")
+    (number,) = free_ports(1)
+    options = {"port": str(number), "aclfile": str(acl)}
+    with running(binary, folder, port=number, options=options):
+        yield number
+
+
+@pytest.fixture
+def root(port: int) -> Iterator[redis.Redis]:
+    """Whoever may do all; the store is empty, and nothing was refused yet."""
+    client = redis.Redis(port=port, username="root", password="root")
+    client.flushall()
+    client.script_flush()
+    client.acl_log_reset()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def url_of(port: int) -> UrlOf:
+    """Address the store as one of the paper's users."""
+    return lambda user: f"redis://{user}:{users()[user]}@127.0.0.1:{port}"
+
+
+class AtFirstTrouble(threading.Event):
+    """Stops a consumer where it would wait to try again."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Do not."""
+        self.set()
+        return True
+
+
+def purchases(first: int = 0) -> Purchases:
+    """Three purchases of two customers."""
+    return Purchases(
+        transaction_id=[b"t%d" % (first + row) for row in range(3)],
+        entity_id=[[b"c1", b"c2", b"c1"], [b"m1", b"m1", b"m2"]],
+        event_time_us=NOW_US + first + np.arange(3),
+        cents=np.array([100, 200, 300]),
+    )
+
+
+def labels() -> Labels:
+    """The label of the first of them."""
+    return Labels(
+        transaction_id=[b"t0"],
+        entity_id=[[b"c1"], [b"m1"]],
+        event_time_us=np.array([NOW_US]),
+        label=np.array([1], np.int8),
+        label_time_us=np.array([NOW_US + 10]),
+        revision=np.array([0]),
+    )
+
+
+def refused(root: redis.Redis) -> list[str]:
+    """Tell what the store refused, and to whom; as it logged it."""
+    return [f"{one['username']}: {one['object']}" for one in root.acl_log()]
+
+
+def test_paper_has_a_line_for_each_user() -> None:
+    """Each is on, with a password of its own; the default user is off."""
+    assert lines()[0] == "user default off"
+    assert len(users()) == len(lines()) - 1 == len(set(users().values()))
+
+
+def test_step_needs_no_more_than_its_line(
+    url_of: UrlOf, root: redis.Redis, spec: FeatureSpec
+) -> None:
+    """Warm-up, decisions wet and dry, watermarks, and a probe: nothing is refused."""
+    settings = StoreSettings(deadline_s=5.0)
+    ladder = open_ladder(spec, url_of("tollgate-step"), settings=settings)
+    (scored,) = ladder.score([purchases()], write=[True])
+    assert scored.applied.tolist() == [Applied.YES] * 3
+    root.script_flush()
+    (again,) = ladder.score([purchases(3)], write=[False])
+    assert not np.any(again.degraded & ~np.uint32(Degraded.COLD_START))
+    assert "purchases" in ladder.feeds.watermark_us
+    ladder.close()
+    store = RedisStore(url_of("tollgate-step"), deadline_s=5.0)
+    assert store.probe()
+    store.close()
+    assert refused(root) == []
+
+
+def test_loading_history_needs_no_more_than_its_line(
+    url_of: UrlOf, root: redis.Redis, spec: FeatureSpec
+) -> None:
+    """Purchases, labels and reading: nothing is refused."""
+    store = RedisStore(url_of("tollgate-load"), deadline_s=5.0)
+    online = OnlineFeatures(spec, store)
+    assert online.load(purchases()).tolist() == [Applied.YES] * 3
+    assert online.label(labels()).tolist() == [Applied.YES]
+    online.score([purchases(3)], write=[True])
+    store.close()
+    assert refused(root) == []
+
+
+def test_feed_and_stream_need_no_more_than_their_lines(
+    url_of: UrlOf, root: redis.Redis, spec: FeatureSpec
+) -> None:
+    """Events of both kinds and poison, leases, dead letters, tidying, backlog."""
+    codec = EventCodec(spec)
+    feed = RedisFeed(url_of("tollgate-feeder"), feed=FEED)
+    sent = [*codec.encode_purchases(purchases()), *codec.encode_labels(labels())]
+    feed.send([b"c1"] * 5, [*sent, b"poison"])
+    feed.close()
+    source = RedisSource(
+        url_of("tollgate-stream"), feed=FEED, group="tollgate", lease_s=LEASE_S
+    )
+    source._tidy_at_s = 0.0  # due at once
+    store = RedisStore(url_of("tollgate-stream"), deadline_s=5.0)
+    consumer = StreamConsumer(
+        source, EventWriter(spec, store), metrics=StreamMetrics("fraud")
+    )
+    stopped = AtFirstTrouble()
+    until_s = time.monotonic() + LEASE_S / 2  # leases are renewed meanwhile
+    while consumer.step(stopped, wait_s=0.01) or time.monotonic() < until_s:
+        if stopped.is_set():
+            break
+    source.close()
+    store.close()
+    assert (consumer.tally.applied, consumer.tally.buried) == (4, 1)
+    assert consumer.tally.retries == 0
+    assert refused(root) == []
+
+
+@pytest.mark.parametrize("user", sorted(users()))
+@pytest.mark.parametrize("command", ASKS_FOR_TOO_MUCH, ids=lambda one: " ".join(one))
+def test_what_no_line_gives_is_refused(
+    url_of: UrlOf, root: redis.Redis, user: str, command: tuple[str, ...]
+) -> None:
+    """Emptying, listing, settings, other products' keys: for none of the users."""
+    client = open_client(url_of(user), timeout_s=5.0)
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*command)
+    client.close()
+    assert refused(root) != []
+
+
+def granted() -> list[tuple[str, str]]:
+    """Name each right with the user whose line gives it."""
+    return [
+        (re.match(r"user (\S+)", line)[1], right)
+        for line in lines()
+        for right in re.findall(r" \+(\S+)", line)
+    ]
+
+
+@pytest.mark.parametrize(("user", "right"), granted())
+def test_no_right_in_a_line_is_to_spare(
+    url_of: UrlOf, root: redis.Redis, spec: FeatureSpec, user: str, right: str
+) -> None:
+    """Without any one of them, something the user does is refused."""
+    old = root.info()["redis_version"] < "7"  # it cannot take a subcommand away
+    if right == "xrange" and not old:
+        return  # Redis 7 counts what waits by itself; 6.2 must be asked to
+    taken = right.partition("|")[0] if old else right
+    root.execute_command("ACL", "SETUSER", user, f"-{taken}")
+    try:
+        with pytest.raises((StoreError, AssertionError)):
+            DOES[user](url_of, root, spec)
+    finally:
+        root.execute_command("ACL", "SETUSER", user, f"+{right}")
+
+
+DOES: dict[str, Callable[[UrlOf, redis.Redis, FeatureSpec], None]] = {
+    "tollgate-step": test_step_needs_no_more_than_its_line,
+    "tollgate-load": test_loading_history_needs_no_more_than_its_line,
+    "tollgate-stream": test_feed_and_stream_need_no_more_than_their_lines,
+    "tollgate-feeder": test_feed_and_stream_need_no_more_than_their_lines,
+}

@@ -1,0 +1,74 @@
+"""What rides along with a call, and the probe of a store that was away."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import redis
+
+from tollgate.features.spec import FeatureSpec
+from tollgate.server.redis import EmbeddedRedis
+from tollgate.store.events import Call, Packer, Purchases, purchase_entries
+from tollgate.store.redis import Mode, NoStore, RedisStore
+
+
+def call_of(spec: FeatureSpec) -> Call:
+    """One purchase, packed."""
+    batch = Purchases(
+        transaction_id=[b"t"],
+        entity_id=[[b"c"], [b"m"]],
+        event_time_us=np.array([1_600_000_000_000_000]),
+        cents=np.array([100]),
+    )
+    return Packer(spec).pack(purchase_entries(batch), batch.entity_id)
+
+
+def test_a_refused_command_beside_a_call_costs_the_call_nothing(
+    spec: FeatureSpec,
+    store_url: str,
+    redis_client: redis.Redis,
+    open_store: Callable[..., RedisStore],
+) -> None:
+    """Its error is handed back; also behind a script that had to be loaded."""
+    redis_client.set("text", "x")
+    store = open_store(store_url)
+    beside = [(b"SET", b"mark", b"1"), (b"INCR", b"text"), (b"MGET", b"mark", b"none")]
+    for _ in range(2):
+        answers, replies = store.flush([(call_of(spec), Mode.WRITE)], beside=beside)
+        assert len(answers) == 1
+        assert replies[0] == b"OK"
+        assert isinstance(replies[1], redis.ResponseError)
+        assert replies[2] == [b"1", None]
+        redis_client.script_flush()
+
+
+def test_a_probe_opens_the_connection_and_brings_the_script(
+    spec: FeatureSpec, tmp_path: Path
+) -> None:
+    """False while Redis is stopped or not there; then the next call is one read."""
+    server = EmbeddedRedis(tmp_path)
+    with server:
+        store = RedisStore(server.url, deadline_s=0.5)
+        os.kill(server.pid, signal.SIGSTOP)
+        silent = store.probe()
+        os.kill(server.pid, signal.SIGCONT)
+        assert silent is False
+        assert store.probe() is True
+        with redis.Redis.from_url(server.url) as client:
+            before = client.info("stats")["total_reads_processed"]
+            store.flush([(call_of(spec), Mode.WRITE)], beside=())
+            after = client.info("stats")["total_reads_processed"]
+        assert after - before == 1 + 1
+    assert store.probe() is False
+    store.close()
+
+
+def test_no_store_is_always_away() -> None:
+    """It never answers a probe."""
+    store = NoStore()
+    assert store.probe() is False
+    store.close()

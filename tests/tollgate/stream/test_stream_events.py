@@ -1,0 +1,130 @@
+"""Events as messages: what is read, and what is refused with which reason."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tollgate.features.spec import FeatureSpec
+from tollgate.schema import MAX_AHEAD_US
+from tollgate.store.events import Labels, Purchases
+from tollgate.stream.events import EventCodec
+
+NOW_US = 1_700_000_000_000_000
+PURCHASE: dict[str, Any] = {
+    "event": "purchase",
+    "transaction_id": "t1",
+    "customer_id": "c1",
+    "terminal_id": "m1",
+    "event_time": NOW_US,
+    "cents": 1234,
+}
+LABEL: dict[str, Any] = {
+    **{name: PURCHASE[name] for name in list(PURCHASE)[1:5]},
+    "event": "label",
+    "label": 1,
+    "label_time": NOW_US,
+}
+
+
+def message(base: dict[str, Any], **changed: Any) -> bytes:
+    """Write an event with some of its fields changed; None leaves one out."""
+    event = {**base, **changed}
+    return json.dumps({k: v for k, v in event.items() if v is not None}).encode()
+
+
+def test_events_come_back_as_they_were_sent(spec: FeatureSpec) -> None:
+    """Encoding and decoding keep every field of purchases and labels."""
+    codec = EventCodec(spec)
+    purchases = Purchases(
+        transaction_id=[b"1", "ü".encode()],
+        entity_id=[[b"c", b"c"], [b"m", b"n"]],
+        event_time_us=np.array([NOW_US, NOW_US + 1]),
+        cents=np.array([0, 10**9]),
+    )
+    labels = Labels(
+        transaction_id=[b"1"],
+        entity_id=[[b"c"], [b"m"]],
+        event_time_us=np.array([NOW_US]),
+        label=np.array([1], np.int8),
+        label_time_us=np.array([NOW_US + 5]),
+        revision=np.array([3]),
+    )
+    sent = codec.encode_labels(labels) + codec.encode_purchases(purchases)
+    found = codec.decode(sent, now_us=NOW_US)
+    assert not found.poison
+    assert (found.label_at, found.purchase_at) == ([0], [1, 2])
+    for one, other in ((found.purchases, purchases), (found.labels, labels)):
+        for name in one.__struct_fields__:
+            left, right = getattr(one, name), getattr(other, name)
+            assert [*left] == [*right], name
+
+
+def test_a_label_without_a_revision_is_the_first(spec: FeatureSpec) -> None:
+    """`revision` is 0 unless it is said, and unknown keys are left alone."""
+    found = EventCodec(spec).decode([message(LABEL, note="x")], now_us=NOW_US)
+    assert found.labels.revision.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("poison", "named"),
+    [
+        (b"", "truncated"),
+        (b"{", "truncated"),
+        (b"\xff", "JSON"),
+        (b"[" * 100_000, "Expected `object`"),
+        (b'{"x":' * 100_000, "nested"),
+        (b"null", "Expected `object`"),
+        (message(PURCHASE, event="refund"), "event: is neither purchase nor label"),
+        (message(PURCHASE, event=None), "event"),
+        (message(PURCHASE, transaction_id=""), "$.transaction_id"),
+        (message(PURCHASE, customer_id=None), "customer_id"),
+        (message(PURCHASE, customer_id=7), "$.customer_id"),
+        (message(PURCHASE, terminal_id="é" * 65), "terminal_id: is longer than 128"),
+        (message(PURCHASE, terminal_id="\ud800"), "surrogate"),
+        (message(PURCHASE, cents=-1), "$.cents"),
+        (message(PURCHASE, cents=10**9 + 1), "$.cents"),
+        (message(PURCHASE, cents=12.5), "$.cents"),
+        (message(PURCHASE, event_time=1), "$.event_time"),
+        (message(PURCHASE, event_time=10**30), "event_time: is over a day ahead"),
+        (
+            message(PURCHASE, event_time=NOW_US + MAX_AHEAD_US + 1),
+            "event_time: is over a day ahead",
+        ),
+        (message(LABEL, label=2), "$.label"),
+        (message(LABEL, revision=2**24), "$.revision"),
+        (
+            message(LABEL, label_time=NOW_US + MAX_AHEAD_US + 1),
+            "label_time: is over a day ahead",
+        ),
+    ],
+)
+def test_poison_is_named_and_spoils_no_other(
+    spec: FeatureSpec, poison: bytes, named: str
+) -> None:
+    """A bad message gets a reason that names the field; its neighbours are read."""
+    found = EventCodec(spec).decode(
+        [message(PURCHASE), poison, message(LABEL)], now_us=NOW_US
+    )
+    assert list(found.poison) == [1]
+    assert named in found.poison[1]
+    assert (found.purchase_at, found.label_at) == ([0], [2])
+
+
+def test_reasons_hold_no_value_of_the_event(spec: FeatureSpec) -> None:
+    """A reason may be logged: no id and no amount is in it."""
+    secret = "4929-1234-5678-9012"
+    events = [
+        message(PURCHASE, customer_id=secret, cents=-777_777),
+        message(PURCHASE, customer_id=secret * 20),
+        message(PURCHASE, event=secret),
+        message(PURCHASE, event_time=secret),
+    ]
+    found = EventCodec(spec).decode(events, now_us=NOW_US)
+    assert len(found.poison) == len(events)
+    for reason in found.poison.values():
+        assert "4929" not in reason
+        assert "777" not in reason

@@ -1,0 +1,83 @@
+"""The example of docs/features.md: its file loads, and its numbers are computed."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tollgate.features.describe import in_words
+from tollgate.features.document import (
+    Aggregate,
+    RawEntity,
+    RawFeature,
+    RawFeed,
+    RawField,
+    RawSpec,
+)
+from tollgate.features.offline import build
+from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.history import history_of
+
+PAGE = (Path(__file__).parents[2] / "docs" / "features.md").read_text()
+
+
+def block(kind: str) -> str:
+    """Take the page's one block of a kind."""
+    (text,) = re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
+    return text
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> FeatureSpec:
+    """The features.yaml of the page."""
+    path = tmp_path / "features.yaml"
+    path.write_text(block("yaml"))
+    return load_spec(path)
+
+
+def test_the_numbers_are_those_of_the_page(example: FeatureSpec) -> None:
+    """All features of all purchases, to the digits that are printed."""
+    frame = pl.read_csv(io.StringIO(block("csv")), infer_schema=False)
+    vectors = build(example, history_of(frame, spec=example, source="features.md"))
+    head, *lines = block("results").splitlines()
+    assert head.split() == frame["transaction_id"].to_list()
+    assert [line.split()[0] for line in lines] == list(example.feature_names)
+    printed = np.array([line.split()[1:] for line in lines], np.float64).T
+    np.testing.assert_allclose(vectors, printed, rtol=1e-5)
+
+
+def test_purchase_four_is_what_the_page_derives_by_hand(example: FeatureSpec) -> None:
+    """The sentence below the table, as arithmetic."""
+    frame = pl.read_csv(io.StringIO(block("csv")), infer_schema=False)
+    vectors = build(example, history_of(frame, spec=example, source="features.md"))
+    got = dict(zip(example.feature_names, vectors[3].tolist(), strict=True))
+    wanted = {
+        "n_1d": 3,
+        "n_1h": 2,
+        "mean": (500 + 8000 + 1000) / 300,
+        "basket": (4 + 0) / 2,
+        "most": 50,
+        "before": 80,
+        "gap": 1800,
+        "channel": -2,
+        "risk": 1,
+        "per_item": -1,
+        "rush": 2 / 3 * 24,
+    }
+    assert {name: got[name] for name in wanted} == wanted
+
+
+def test_every_key_and_aggregate_is_on_the_page(example: FeatureSpec) -> None:
+    """A key that the code reads and the page does not name would be a secret."""
+    structs = (RawSpec, RawEntity, RawField, RawFeature, RawFeed)
+    names = {name for struct in structs for name in struct.__struct_fields__}
+    names |= set(Aggregate.__args__)
+    for name in names - {"name"}:
+        assert re.search(rf"`{name}\b|^  ?-? ?.*\b{name}:", PAGE, re.MULTILINE), name
+    for feature in example.features:
+        assert in_words(feature, example)

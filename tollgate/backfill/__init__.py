@@ -1,0 +1,1 @@
+"""Bring a history into the store, also into one that serves."""

@@ -1,0 +1,212 @@
+"""
+Copy events from one state's values to another's: what a history does not have yet.
+
+An entity's value holds its events one by one, so the values that serve are a history
+of their own, up to this moment. They are applied to the other state's keys by the
+store's own function: what is there stays, what is missing joins it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.backfill.pace import Pace
+from tollgate.errors import InputError, StoreError
+from tollgate.features.entries import (
+    COLUMN_BYTES,
+    ENTRY,
+    HEADER,
+    LABELLED,
+    PURCHASE,
+    unpack_values,
+)
+from tollgate.features.spec import Entity, FeatureSpec
+from tollgate.store.columns import widened
+from tollgate.store.connection import Command
+from tollgate.store.events import Call, Packer
+from tollgate.store.redis import Mode, RedisStore
+from tollgate.store.writer import EVENTS_PER_CALL
+
+I64 = npt.NDArray[np.int64]
+
+_SCAN_KEYS = b"128"
+_ENTRY_WORDS = ENTRY.itemsize // COLUMN_BYTES
+_APPLIED, _TOO_LATE = b"\1", b"\3"  # status bytes of apply.lua
+
+
+class Copied(msgspec.Struct):
+    """
+    What a copy did.
+
+    Attributes:
+        values: Values that were read.
+        events: Events sent; an event counts once per entity, and once for its label.
+        applied: Those that changed a value.
+        too_late: Those that something newer had left behind.
+        damaged: Values that could not be read, and were left out.
+        full: Values that had dropped their oldest events, which no copy brings back.
+    """
+
+    values: int = 0
+    events: int = 0
+    applied: int = 0
+    too_late: int = 0
+    damaged: int = 0
+    full: int = 0
+
+
+def copy_state(
+    old: FeatureSpec,
+    new: FeatureSpec,
+    store: RedisStore,
+    *,
+    since_us: int = 0,
+    rate_per_s: float = 0.0,
+) -> Copied:
+    """
+    Apply the events that one state's values hold to another's.
+
+    Args:
+        old: The state that has them.
+        new: The state that gets them.
+        store: Where both are.
+        since_us: Events before this time are left out; µs.
+        rate_per_s: Most events a second; 0 takes what Redis gives.
+
+    Raises:
+        InputError: The old values lack what the new ones are made of.
+        StoreError: The store has no answer; doing it again is right.
+    """
+    pairs = [(_source(old, entity), entity) for entity in new.entities]
+    if (old.product, old.state_hash) == (new.product, new.state_hash):
+        raise InputError("copy", "both are the same state; there is nothing to copy")
+    done = Copied()
+    pace = Pace(rate_per_s)
+    packer = Packer(new)
+    for place, (source, entity) in enumerate(pairs):
+        prefix = Packer(old).key(old.entities.index(source), b"")
+        picks = np.array([source.columns.index(one) for one in entity.columns], "i8")
+        for keys in _scanned(store, prefix):
+            ids = [key[len(prefix) :] for key in keys]
+            bodies = _bodies(store, keys, source, done)
+            events = [_events(one, picks, since_us=since_us) for one in bodies]
+            _send(store, _calls(packer, place, ids, events), done, pace)
+    return done
+
+
+def _source(old: FeatureSpec, entity: Entity) -> Entity:
+    """
+    Find the entity that a new one's events come from.
+
+    Raises:
+        InputError: There is none, or it keeps less.
+    """
+    for one in old.entities:
+        if one.key == entity.key:
+            lacking = sorted(set(entity.columns) - set(one.columns))
+            if lacking:
+                problem = f"{entity.name} needs {', '.join(lacking)}; the old values "
+                raise InputError("copy", problem + "do not have it: use a feed")
+            return one
+    problem = f"no old entity has the key {entity.key!r}: use a feed"
+    raise InputError("copy", problem)
+
+
+def _scanned(store: RedisStore, prefix: bytes) -> Iterator[list[bytes]]:
+    """Go through the keys of a prefix; one that is there all the time is given."""
+    cursor = b"0"
+    while True:
+        command = (b"SCAN", cursor, b"MATCH", prefix + b"*", b"COUNT", _SCAN_KEYS)
+        cursor, keys = _asked(store, command)
+        if keys:
+            yield keys
+        if cursor == b"0":
+            return
+
+
+def _bodies(
+    store: RedisStore, keys: Sequence[bytes], source: Entity, done: Copied
+) -> list[I64]:
+    """Read the entries of values, as words [E, W]; none of one that is damaged."""
+    values = [value or b"" for value in _asked(store, (b"MGET", *keys))]
+    read = unpack_values(values, columns=np.full(len(keys), len(source.columns)))
+    done.values += sum(map(bool, values))
+    done.damaged += int(read.corrupt.sum())
+    done.full += int((read.overflow > 0).sum())
+    whole = [
+        b"" if damaged else value[HEADER.itemsize :]
+        for value, damaged in zip(values, read.corrupt.tolist(), strict=True)
+    ]
+    width = _ENTRY_WORDS + len(source.columns)
+    return [np.frombuffer(one, "<i8").reshape(-1, width) for one in whole]
+
+
+def _events(words: I64, picks: I64, *, since_us: int) -> list[bytes]:
+    """
+    Take entries apart into the events that made them: purchases, then their labels.
+
+    A label only joins a purchase that is there already when it comes by itself.
+    """
+    words = words[words[:, 0] >= since_us]
+    base = words[:, :_ENTRY_WORDS].copy().view(ENTRY)[:, 0]
+    extra = words[:, _ENTRY_WORDS + picks]
+    bought = (base["flags"] & PURCHASE) != 0
+    labelled = (base["flags"] & LABELLED) != 0
+    purchases, labels = base[bought], base[labelled]
+    purchases["flags"], purchases["label_time_us"] = PURCHASE, 0
+    labels["flags"] &= ~np.uint32(PURCHASE)
+    labels["cents"] = 0
+    width = len(picks)
+    events = [
+        *widened(purchases, extra[bought], width=width),
+        *widened(labels, None, width=width),
+    ]
+    return [event.tobytes() for event in events]
+
+
+def _send(
+    store: RedisStore, calls: Iterator[tuple[Call, int]], done: Copied, pace: Pace
+) -> None:
+    for call, events in calls:
+        begun_s = pace.begin()
+        ((_, status),) = store.apply([(call, Mode.WRITE_ONLY)])
+        done.events += events
+        done.applied += status.count(_APPLIED)
+        done.too_late += status.count(_TOO_LATE)
+        pace.end(begun_s, events)
+
+
+def _calls(
+    packer: Packer, place: int, ids: Sequence[bytes], events: Sequence[list[bytes]]
+) -> Iterator[tuple[Call, int]]:
+    """Cut the events of some values into calls that Redis has done in a moment."""
+    waiting: list[tuple[bytes, list[bytes]]] = []
+    count = 0
+    for one, own in zip(ids, events, strict=True):
+        for start in range(0, len(own), EVENTS_PER_CALL):
+            run = own[start : start + EVENTS_PER_CALL]
+            if count + len(run) > EVENTS_PER_CALL:
+                yield packer.pack_kept(place, waiting), count
+                waiting, count = [], 0
+            waiting.append((one, run))
+            count += len(run)
+    if waiting:
+        yield packer.pack_kept(place, waiting), count
+
+
+def _asked(store: RedisStore, command: Command) -> Any:
+    """
+    Ask Redis one thing.
+
+    Raises:
+        StoreError: It has no answer, or refused.
+    """
+    _, (reply,) = store.flush([], beside=[command])
+    if isinstance(reply, Exception):
+        raise StoreError(f"the store refused: {reply}") from reply
+    return reply

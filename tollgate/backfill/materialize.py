@@ -1,0 +1,157 @@
+"""
+Bring a history into the store: through the store's own function, part by part.
+
+Applying an event again changes nothing, so a history may be brought into a store that
+serves: what arrives meanwhile and what the history holds end in the same values. How
+far it has come stands in the store beside the values, so that a run which was killed
+goes on, and one into a store that was lost begins anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.backfill.checkpoint import Checkpoint
+from tollgate.backfill.pace import Pace
+from tollgate.features.spec import FeatureSpec
+from tollgate.history import History
+from tollgate.replay import FRAUD_LABEL, labels_of, purchases_of
+from tollgate.store.events import Purchases
+from tollgate.store.redis import RedisStore
+from tollgate.store.writer import EVENTS_PER_CALL, EventWriter, Landed
+
+I64 = npt.NDArray[np.int64]
+Progress = Callable[[int, int], None]
+
+STORE_DEADLINE_S = 30.0
+_PART_ROWS = 64 * EVENTS_PER_CALL
+
+
+class Materialized(msgspec.Struct):
+    """
+    What a run did; purchases, except for `labels`.
+
+    Attributes:
+        history: Those of the history.
+        out_of_reach: Those older than what is kept of each of their entities.
+        done_before: Those that an earlier run had brought in.
+        sent: Those that this run sent.
+        labels: Labels that this run sent.
+        applied: Purchases that changed a value.
+        duplicates: Those that the store had already.
+        too_late: Those that something newer in the store had left behind.
+        foreign: Those of an entity whose value is damaged.
+    """
+
+    history: int = 0
+    out_of_reach: int = 0
+    done_before: int = 0
+    sent: int = 0
+    labels: int = 0
+    applied: int = 0
+    duplicates: int = 0
+    too_late: int = 0
+    foreign: int = 0
+
+
+def within_reach(spec: FeatureSpec, history: History) -> I64:
+    """
+    Name the purchases that some entity still keeps, oldest first.
+
+    What is older than an entity's newest purchase by more than its longest window,
+    delay and lateness would be dropped again by the purchases after it.
+
+    Returns:
+        Positions in the history, in the order of time; int64 [M].
+    """
+    kept = np.zeros(len(history), np.bool_)
+    for entity in spec.entities:
+        code = history.entity_codes(entity.key)
+        newest_us = np.zeros(code.max(initial=-1) + 1, np.int64)
+        np.maximum.at(newest_us, code, history.event_time_us)
+        kept |= history.event_time_us >= newest_us[code] - entity.horizon_us
+    rows = np.flatnonzero(kept)
+    return rows[np.argsort(history.event_time_us[rows], kind="stable")]
+
+
+def materialize(
+    spec: FeatureSpec,
+    history: History,
+    store: RedisStore,
+    *,
+    rate_per_s: float = 0.0,
+    progress: Progress | None = None,
+) -> Materialized:
+    """
+    Bring a history into the store, from where an earlier run left off.
+
+    Args:
+        spec: The features to keep entities for.
+        history: Purchases, and labels of fraud with the time they became known.
+        store: Where to.
+        rate_per_s: Most purchases a second; 0 takes what Redis gives.
+        progress: Called with (purchases done, purchases in all).
+
+    Raises:
+        StoreError: The store has no answer; another run goes on from there.
+    """
+    rows = within_reach(spec, history)
+    checkpoint = Checkpoint(spec, _fingerprint(history), store)
+    done = Materialized(history=len(history), out_of_reach=len(history) - len(rows))
+    done.done_before = min(checkpoint.read(), len(rows))
+    writer, pace = EventWriter(spec, store), Pace(rate_per_s)
+    for start in range(done.done_before, len(rows), _PART_ROWS):
+        part = rows[start : start + _PART_ROWS]
+        _count(done, _purchases(writer, purchases_of(spec, history, part), pace))
+        frauds = part[history.label[part] == FRAUD_LABEL]
+        writer.labels(labels_of(spec, history, frauds))
+        done.sent += len(part)
+        done.labels += len(frauds)
+        checkpoint.write(start + len(part))
+        if progress:
+            progress(start + len(part), len(rows))
+    return done
+
+
+def _count(done: Materialized, landed: list[Landed]) -> None:
+    for one in landed:
+        done.applied += int(one.applied.sum())
+        done.duplicates += int(one.duplicate.sum())
+        done.too_late += int(one.too_late.sum())
+        done.foreign += int(one.foreign.sum())
+
+
+def _fingerprint(history: History) -> str:
+    """Tell one history from another, wherever its file lies; 16 hexadecimal digits."""
+    digest = hashlib.blake2b(digest_size=8)
+    for column in (history.event_time_us, history.cents, history.label):
+        digest.update(column.tobytes())
+    digest.update(b"\0".join(history.transaction_id))
+    return digest.hexdigest()
+
+
+def _purchases(writer: EventWriter, purchases: Purchases, pace: Pace) -> list[Landed]:
+    """Apply purchases, call by call."""
+    landed = []
+    for start in range(0, len(purchases), EVENTS_PER_CALL):
+        begun_s = pace.begin()
+        part = _cut(purchases, slice(start, start + EVENTS_PER_CALL))
+        landed.append(writer.purchases(part))
+        pace.end(begun_s, len(part))
+    return landed
+
+
+def _cut(purchases: Purchases, part: slice) -> Purchases:
+    """Take a run of purchases."""
+    return Purchases(
+        transaction_id=purchases.transaction_id[part],
+        entity_id=[column[part] for column in purchases.entity_id],
+        event_time_us=purchases.event_time_us[part],
+        cents=purchases.cents[part],
+        fields={name: column[part] for name, column in purchases.fields.items()},
+    )

@@ -1,0 +1,141 @@
+"""`materialize` and `rebuild`: histories into the store."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tollgate.cli import console, pipeline, repair, running
+from tollgate.cli.stream import Product, Repository, State, StoreUrl
+
+if TYPE_CHECKING:
+    from tollgate.backfill.copying import Copied
+    from tollgate.backfill.materialize import Materialized
+    from tollgate.features.spec import FeatureSpec
+    from tollgate.store.redis import RedisStore
+
+Histories = Annotated[
+    list[Path], typer.Argument(help="Parquet, CSV or JSON lines; the oldest first.")
+]
+Rate = Annotated[
+    float, typer.Option(help="Most events a second; 0 takes what Redis gives.")
+]
+
+
+def materialize(
+    history: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Parquet, CSV or JSON lines; the oldest first."),
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option(help="features.yaml to fill.", show_default="the released one"),
+    ] = None,
+    copy_from: Annotated[
+        Path | None,
+        typer.Option(help="features.yaml that serves: copy its newer events, too."),
+    ] = None,
+    product: Product = None,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+    rate: Rate = 0,
+) -> None:
+    """Bring histories into the store, also while it serves; a killed run goes on."""
+    from tollgate.backfill.copying import copy_state
+    from tollgate.features.spec import load_spec
+    from tollgate.store.redis import RedisStore
+
+    chosen = console.settings(
+        product=product, repository=repository, state=state, store_url=store_url
+    )
+    filled = (
+        load_spec(spec)
+        if spec
+        else pipeline.served_spec(chosen.repository_path, product=chosen.product)
+    )
+    source = load_spec(copy_from) if copy_from else None
+    store = RedisStore(running.store_url(chosen), deadline_s=_deadline_s())
+    newest_us = _histories(history or [], filled, store, rate=rate)
+    if source is not None:
+        since_us = newest_us - filled.lateness_us if history else 0
+        copied = copy_state(source, filled, store, since_us=since_us, rate_per_s=rate)
+        console.out.print(_told_copy(copied), highlight=False)
+
+
+def rebuild(
+    history: Histories,
+    product: Product = None,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+    spool: repair.Spool = None,
+    rate: Rate = 0,
+) -> None:
+    """Fill a store that was lost: histories, then what the spool holds."""
+    from tollgate.store.redis import RedisStore
+
+    chosen = console.settings(
+        product=product, repository=repository, state=state, store_url=store_url
+    )
+    filled = pipeline.served_spec(chosen.repository_path, product=chosen.product)
+    store = RedisStore(running.store_url(chosen), deadline_s=_deadline_s())
+    begun_s = time.monotonic()
+    _histories(history, filled, store, rate=rate)
+    repair.drain(state=state, store_url=store_url, spool=spool, rate=rate)
+    console.say(f"rebuilt in {time.monotonic() - begun_s:.1f} s")
+
+
+def _histories(
+    files: list[Path], spec: FeatureSpec, store: RedisStore, *, rate: float
+) -> int:
+    """Bring in file after file; the time of their newest purchase, µs."""
+    from tollgate.backfill.materialize import materialize as run
+    from tollgate.history import read_history
+
+    newest_us = 0
+    for file in files:
+        rows = read_history(file, spec=spec)
+        begun_s = time.monotonic()
+        with console.progress("materializing") as advance:
+            done = run(spec, rows, store, rate_per_s=rate, progress=advance)
+        taken_s = time.monotonic() - begun_s
+        text = f"{file}: {_told(done)}, in {taken_s:.1f} s"
+        console.out.print(text, highlight=False, soft_wrap=True)
+        newest_us = max(newest_us, int(rows.event_time_us.max(initial=0)))
+    return newest_us
+
+
+def _told(done: Materialized) -> str:
+    parts = [
+        f"{done.history:,} purchases, {done.out_of_reach:,} out of reach of any window",
+        f"{done.done_before:,} done before",
+        f"{done.sent:,} sent with {done.labels:,} labels",
+        f"{done.applied:,} applied",
+        f"{done.duplicates:,} there already",
+    ]
+    for number, text in (
+        (done.too_late, "behind something newer"),
+        (done.foreign, "of damaged values"),
+    ):
+        if number:
+            parts.append(f"{number:,} {text}")
+    return ", ".join(parts)
+
+
+def _told_copy(done: Copied) -> str:
+    text = f"copied {done.values:,} values: {done.events:,} events, "
+    text += f"{done.applied:,} of them new"
+    for number, what in ((done.damaged, "damaged"), (done.full, "full")):
+        if number:
+            text += f"; {number:,} values are {what}"
+    return text
+
+
+def _deadline_s() -> float:
+    from tollgate.backfill.materialize import STORE_DEADLINE_S
+
+    return STORE_DEADLINE_S

@@ -1,0 +1,111 @@
+"""The catalogue of a product's features: definition, state, releases that use each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from tollgate.errors import InputError, TollgateError
+from tollgate.features.definition import FeatureSpec
+from tollgate.features.describe import (
+    always_there,
+    in_words,
+    needed_entities,
+    state_text,
+    vector_parts,
+    window_text,
+)
+from tollgate.features.spec import SPEC_FILE, load_spec
+from tollgate.repository.product import read_product
+from tollgate.repository.release import read_release
+
+
+def catalogue(
+    spec: FeatureSpec, repository: Path, *, name: str | None, source: Path
+) -> list[dict[str, Any]]:
+    """
+    Describe the features of a spec.
+
+    Args:
+        spec: The features.
+        repository: Whose releases of the product to look into.
+        name: One feature; all if None.
+        source: File of the spec, for messages.
+
+    Returns:
+        A row per feature: feature, definition, window, default, essential, state (of
+        each entity it needs) and releases, which use it with this very definition.
+
+    Raises:
+        InputError: No feature has that name.
+    """
+    if name is not None and name not in spec.feature_names:
+        known = ", ".join(spec.feature_names)
+        raise InputError(source, f"no such feature; there are {known}", where=name)
+    releases = _released_parts(spec.product, repository)
+    return [
+        {
+            "feature": one.name,
+            "definition": in_words(one, spec),
+            "window": window_text(one, spec),
+            "default": None if always_there(one) else one.default,
+            "essential": one.essential,
+            "state": [
+                state_text(spec.entities[at]) for at in needed_entities(one, spec)
+            ],
+            "releases": [
+                release
+                for release, parts in releases.items()
+                if parts.get(one.name) == vector_parts(one, spec)
+            ],
+        }
+        for one in spec.features
+        if name in (None, one.name)
+    ]
+
+
+def _released_parts(
+    product: str, repository: Path
+) -> dict[str, dict[str, dict[str, str]]]:
+    """Take apart the features of every release there is; none if there is none."""
+    try:
+        release = read_release(repository, product=product)
+        step = read_product(repository, product).features_step
+    except TollgateError:
+        return {}
+    versions = {
+        f"{release.name} (active)": release.versions,
+        "previous": release.previous or {},
+        "challenger": release.challenger or {},
+    }
+    found = {}
+    for label, pinned in versions.items():
+        if step in pinned:
+            used = load_spec(repository / step / str(pinned[step]) / SPEC_FILE)
+            found[label] = {one.name: vector_parts(one, used) for one in used.features}
+    return found
+
+
+def catalogue_table(rows: list[dict[str, Any]]) -> Table:
+    """Print the catalogue as a table; the state of each entity below it, once."""
+    states = dict.fromkeys(text for row in rows for text in row["state"])
+    caption = "\n".join(f"state of {text}" for text in states) or None
+    table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
+    for title in ("feature", "definition", "window", "default", "state", "used by"):
+        table.add_column(title, overflow="fold", no_wrap=title == "feature")
+    for row in rows:
+        default = "" if row["default"] is None else f"{row['default']:g}"
+        if row["essential"]:
+            default = f"{default} (essential)"
+        entities = ", ".join(text.partition(":")[0] for text in row["state"])
+        table.add_row(
+            row["feature"],
+            row["definition"],
+            row["window"],
+            default,
+            entities,
+            ", ".join(row["releases"]),
+        )
+    return table

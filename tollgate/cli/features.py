@@ -1,0 +1,173 @@
+"""Commands for features: `features build`, `replay`, `show`, `diff`."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+import typer
+
+from tollgate.cli import console
+
+if TYPE_CHECKING:
+    from tollgate.features.compare import Comparison
+
+Spec = Annotated[
+    Path,
+    typer.Option(help="The features.yaml to follow."),
+]
+SPEC = Path("model_repository/fraud_features/1/features.yaml")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
+
+_OTHER_STATE = 1  # exit status of a comparison: materialize first
+
+
+def show(
+    name: Annotated[
+        str | None, typer.Argument(help="One feature; all if none.")
+    ] = None,
+    spec: Spec = SPEC,
+    repository: Annotated[
+        str | None,
+        typer.Option(help="Whose releases to name.", show_default="model_repository"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what each feature is, what it needs, and which releases use it."""
+    from tollgate.cli.catalogue import catalogue, catalogue_table
+    from tollgate.features.spec import load_spec
+
+    folder = console.settings(repository=repository).repository_path
+    rows = catalogue(load_spec(spec), folder, name=name, source=spec)
+    if as_json:
+        console.out.print_json(data=rows)
+    else:
+        console.out.print(catalogue_table(rows))
+
+
+def diff(
+    old: Annotated[Path, typer.Argument(help="A features.yaml.")],
+    new: Annotated[Path, typer.Argument(help="Another of the same product.")],
+    as_json: Json = False,
+) -> None:
+    """
+    Compare two features.yaml: which features differ, and what that asks for.
+
+    Exit status 0: one read of the store serves both; 1: another state must be
+    materialized first; 2: a file cannot be used.
+    """
+    import msgspec
+
+    from tollgate.features.compare import compare
+    from tollgate.features.spec import load_spec
+
+    found = compare(load_spec(old), load_spec(new))
+    if as_json:
+        console.out.print_json(data=msgspec.to_builtins(found))
+    else:
+        _print_comparison(found)
+    if not found.same_state:
+        raise typer.Exit(_OTHER_STATE)
+
+
+def _print_comparison(found: Comparison) -> None:
+    from rich.table import Table
+
+    if found.changes:
+        table = Table("feature", "", "changes", "how", box=None, pad_edge=False)
+        for one in found.changes:
+            table.add_row(one.feature, one.what, one.kind, "; ".join(one.details))
+        console.out.print(table)
+    for text in found.state:
+        console.out.print(f"state of {text}", highlight=False)
+    if not found.same_state:
+        verdict = "another state: materialize it under its own keys first"
+    elif found.same_vector:
+        verdict = "the same vector from the same state: models fit both"
+    else:
+        verdict = "compatible: the same state, so one read of the store serves both"
+    console.out.print(verdict, highlight=False)
+
+
+def build(
+    history: Annotated[Path, typer.Argument(help="Parquet, CSV or JSON lines.")],
+    out: Annotated[Path, typer.Argument(help="Parquet file to write.")],
+    spec: Spec = SPEC,
+    dtype: Annotated[
+        Literal["float64", "float32"],
+        typer.Option(help="float32 writes the vector as it is served."),
+    ] = "float64",
+) -> None:
+    """Compute the features of a whole history: what training sees."""
+    import polars as pl
+
+    from tollgate.features.offline import build as compute
+    from tollgate.features.offline import feature_columns
+    from tollgate.features.spec import load_spec
+    from tollgate.history import read_history
+    from tollgate.simulate import write
+
+    loaded = load_spec(spec)
+    purchases = read_history(history, spec=loaded)
+    with console.progress("computing features") as advance:
+        features = compute(loaded, purchases, progress=advance)
+    columns: dict[str, object] = {
+        "transaction_id": [one.decode() for one in purchases.transaction_id],
+        **{
+            key: [one.decode() for one in ids]
+            for key, ids in purchases.entity_id.items()
+        },
+        "event_time": purchases.event_time_us.view("datetime64[us]"),
+        "label": purchases.label,
+    }
+    columns |= feature_columns(loaded.feature_names, features.astype(dtype))
+    write(pl.DataFrame(columns), out)
+    console.say(f"{len(purchases):,} rows of {features.shape[1]} features → {out}")
+
+
+def replay(
+    history: Annotated[Path, typer.Argument(help="Parquet, CSV or JSON lines.")],
+    since: Annotated[
+        datetime,
+        typer.Option("--from", formats=["%Y-%m-%d"], help="First day to read."),
+    ],
+    until: Annotated[
+        datetime, typer.Option(formats=["%Y-%m-%d"], help="Day after the last.")
+    ],
+    spec: Spec = SPEC,
+    store_url: Annotated[
+        str | None, typer.Option(help="Feed this Redis, not one thrown away.")
+    ] = None,
+    batch_rows: Annotated[int, typer.Option(help="Purchases per store call.")] = 1_000,
+) -> None:
+    """Drive a history through the online path; compare its bits with offline."""
+    from tollgate.cli.replaying import compare_with_offline, cut
+    from tollgate.features.spec import load_spec
+    from tollgate.history import read_history
+
+    loaded = load_spec(spec)
+    purchases = cut(
+        read_history(history, spec=loaded),
+        spec=loaded,
+        from_us=_us(since.date()),
+        until_us=_us(until.date()),
+    )
+    rows, differing = compare_with_offline(
+        loaded,
+        purchases,
+        read_from_us=_us(since.date()),
+        store_url=store_url,
+        batch_rows=batch_rows,
+    )
+    console.out.print(
+        f"{rows:,} vectors read online, {differing:,} differ from offline",
+        highlight=False,
+    )
+    if differing or not rows:
+        raise typer.Exit(1)
+
+
+def _us(day: date) -> int:
+    return int(np.datetime64(day, "us").astype(np.int64))

@@ -1,0 +1,53 @@
+"""`repair drain`: apply what the store missed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tollgate.cli import console, running
+from tollgate.errors import SetupError
+
+State = Annotated[
+    str | None,
+    typer.Option(help="State folder of `tollgate up`.", show_default=".tollgate"),
+]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(help="Online store.", show_default="that of the server in --state"),
+]
+Spool = Annotated[
+    Path | None, typer.Option(help="Folder to drain.", show_default="STATE/spool")
+]
+Rate = Annotated[
+    float, typer.Option(help="Most events a second, so that decisions do not wait.")
+]
+
+
+def drain(
+    state: State = None,
+    store_url: StoreUrl = None,
+    spool: Spool = None,
+    rate: Rate = 4_000,
+) -> None:
+    """Apply the purchases that the store missed; `tollgate up` does so by itself."""
+    from tollgate.repair.background import told
+    from tollgate.repair.drain import STORE_DEADLINE_S, SpoolDrain
+    from tollgate.repair.segments import segments
+    from tollgate.server.launcher import SPOOL_FOLDER
+    from tollgate.store.redis import RedisStore
+
+    chosen = console.settings(
+        state=state, store_url=store_url, spool=str(spool) if spool else None
+    )
+    folder = Path(chosen.spool or chosen.state_path / SPOOL_FOLDER)
+    store = RedisStore(running.store_url(chosen), deadline_s=STORE_DEADLINE_S)
+    done = SpoolDrain(folder, store, rate_per_s=rate).run()
+    if done is None:
+        raise SetupError(f"{folder} is being drained", remedy="wait for it to end")
+    console.out.print(told(done), highlight=False)
+    left = len(segments(folder)) if folder.is_dir() else 0
+    if left:
+        console.say(f"{left} segments left: still being written, or unreadable here")

@@ -1,0 +1,224 @@
+"""`stream` and `feed`: events into the store, by way of Redis Streams or Kafka."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tollgate.cli import console, running
+from tollgate.errors import InputError
+
+if TYPE_CHECKING:
+    from tollgate.features.spec import FeatureSpec
+    from tollgate.settings import Settings
+    from tollgate.stream.consumer import StreamConsumer, Tally
+    from tollgate.stream.feed import Feed
+    from tollgate.stream.source import Source
+
+STORE_DEADLINE_S = 5.0  # no one waits for a stream's call
+_SEND_ROWS = 1_000
+
+Product = Annotated[
+    str | None, typer.Option(help="Ensemble it is for.", show_default="fraud")
+]
+Repository = Annotated[
+    str | None, typer.Option(help="Model repository.", show_default="model_repository")
+]
+State = Annotated[
+    str | None,
+    typer.Option(help="State folder of `tollgate up`.", show_default=".tollgate"),
+]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(help="Online store.", show_default="that of the server in --state"),
+]
+FeedUrl = Annotated[
+    str | None,
+    typer.Option(help="Redis that carries the events.", show_default="the store"),
+]
+Partitions = Annotated[int, typer.Option(help="Streams that make up a Redis feed.")]
+Kafka = Annotated[
+    str | None, typer.Option(help="Brokers, host:port joined by commas; then no Redis.")
+]
+KafkaSettings = Annotated[
+    Path | None, typer.Option(help="YAML file of librdkafka settings: TLS, SASL, …")
+]
+Topic = Annotated[
+    str | None,
+    typer.Option(help="Name of the feed.", show_default="tollgate.PRODUCT.events"),
+]
+
+
+def stream(
+    product: Product = None,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+    feed_url: FeedUrl = None,
+    partitions: Partitions = 1,
+    kafka: Kafka = None,
+    kafka_settings: KafkaSettings = None,
+    topic: Topic = None,
+    group: Annotated[str, typer.Option(help="Consumers that share the feed.")] = (
+        "tollgate"
+    ),
+    metrics_port: Annotated[
+        int, typer.Option(help="Prometheus scrapes here, on loopback; 0: nowhere.")
+    ] = 0,
+    until_idle: Annotated[
+        bool, typer.Option(help="End when nothing has come for a second.")
+    ] = False,
+) -> None:
+    """Apply purchase and label events to the store, until Ctrl-C or SIGTERM."""
+    from tollgate.store.redis import RedisStore
+    from tollgate.store.writer import EventWriter
+    from tollgate.stream.consumer import StreamConsumer
+    from tollgate.stream.metrics import StreamMetrics
+
+    chosen = console.settings(
+        product=product, repository=repository, state=state, store_url=store_url
+    )
+    spec = _spec(chosen)
+    store = running.store_url(chosen)
+    source: Source
+    if kafka is not None:
+        from tollgate.stream.kafka import KafkaSource
+
+        source = KafkaSource(
+            kafka,
+            topic=topic or _topic(chosen),
+            group=group,
+            settings=_kafka_settings(kafka_settings),
+        )
+    else:
+        from tollgate.stream.redis_streams import RedisSource
+
+        source = RedisSource(
+            feed_url or store,
+            feed=topic or _topic(chosen),
+            group=group,
+            partitions=partitions,
+        )
+    metrics = StreamMetrics(chosen.product)
+    if metrics_port:
+        from prometheus_client import start_http_server
+
+        start_http_server(metrics_port, addr="127.0.0.1", registry=metrics.registry)
+    consumer = StreamConsumer(
+        source,
+        EventWriter(spec, RedisStore(store, deadline_s=STORE_DEADLINE_S)),
+        metrics=metrics,
+    )
+    _run(consumer, source, until_idle=until_idle)
+
+
+def feed(
+    history: Annotated[Path, typer.Argument(help="Parquet, CSV or JSON lines.")],
+    product: Product = None,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+    feed_url: FeedUrl = None,
+    partitions: Partitions = 1,
+    kafka: Kafka = None,
+    kafka_settings: KafkaSettings = None,
+    topic: Topic = None,
+) -> None:
+    """Put a history's purchases and labels on a feed, as a payment system would."""
+    chosen = console.settings(
+        product=product, repository=repository, state=state, store_url=store_url
+    )
+    name = topic or _topic(chosen)
+    target: Feed
+    if kafka is not None:
+        from tollgate.stream.feed import KafkaFeed
+
+        settings = _kafka_settings(kafka_settings)
+        target = KafkaFeed(kafka, topic=name, settings=settings)
+    else:
+        from tollgate.stream.feed import RedisFeed
+
+        target = RedisFeed(
+            feed_url or running.store_url(chosen), feed=name, partitions=partitions
+        )
+    sent, taken_s = _send(history, _spec(chosen), target)
+    console.say(f"{sent:,} events in {taken_s:.1f} s → {name}")
+
+
+def _send(history: Path, spec: FeatureSpec, target: Feed) -> tuple[int, float]:
+    """Send labels and purchases in the order in which they become known."""
+    from tollgate.history import read_history
+    from tollgate.replay import labels_of, purchases_of, spans
+    from tollgate.stream.events import EventCodec
+
+    rows = read_history(history, spec=spec)
+    codec = EventCodec(spec)
+    started_s, sent = time.monotonic(), 0
+    with console.progress("sending") as advance:
+        done = 0
+        for span in spans(spec, rows, batch_rows=_SEND_ROWS):
+            labels = labels_of(spec, rows, span.labels)
+            purchases = purchases_of(spec, rows, span.purchases)
+            if len(labels):
+                target.send(labels.entity_id[0], codec.encode_labels(labels))
+            target.send(purchases.entity_id[0], codec.encode_purchases(purchases))
+            sent += len(labels) + len(purchases)
+            done += len(purchases)
+            advance(done, len(rows))
+    target.close()
+    return sent, time.monotonic() - started_s
+
+
+def _run(consumer: StreamConsumer, source: Source, *, until_idle: bool) -> None:
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    console.say("applying events; Ctrl-C ends")
+    quiet_since_s = time.monotonic()
+    while not stopped.is_set():
+        if consumer.step(stopped):
+            quiet_since_s = time.monotonic()
+        elif until_idle and time.monotonic() - quiet_since_s > 1:
+            break
+    source.close()
+    console.out.print(_told(consumer.tally), highlight=False)
+
+
+def _told(tally: Tally) -> str:
+    return (
+        f"applied {tally.applied:,}, had already {tally.duplicates:,}, "
+        f"dead letters {tally.buried:,}, retries {tally.retries:,}"
+    )
+
+
+def _spec(chosen: Settings) -> FeatureSpec:
+    """Read the features that the product is released with."""
+    from converters.served import read_served
+    from tollgate.features.spec import SPEC_FILE, load_spec
+
+    served = read_served(chosen.repository_path, chosen.product)
+    return load_spec(served.file(served.product.features_step, name=SPEC_FILE))
+
+
+def _topic(chosen: Settings) -> str:
+    return f"tollgate.{chosen.product}.events"
+
+
+def _kafka_settings(path: Path | None) -> dict[str, Any]:
+    import msgspec
+
+    if path is None:
+        return {}
+    try:
+        return msgspec.yaml.decode(
+            path.read_bytes(), type=dict[str, str | int | float | bool]
+        )
+    except OSError as exc:
+        raise InputError(path, f"cannot be read: {exc.strerror}") from exc
+    except (msgspec.MsgspecError, ValueError) as exc:
+        raise InputError(path, " ".join(str(exc).split())) from exc

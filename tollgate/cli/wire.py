@@ -1,0 +1,58 @@
+"""What a product's features.yaml says of its requests: inputs and their types."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tollgate.features.spec import FeatureSpec
+from tollgate.schema import AMOUNT, EVENT_TIME
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_KINDS = {AMOUNT: "FP64", EVENT_TIME: "INT64"}
+_FIELD_KINDS = {"number": "FP64", "category": "BYTES"}
+
+
+def wire_inputs(spec: FeatureSpec) -> dict[str, str]:
+    """Name the inputs every request has, with their types."""
+    return {name: _KINDS.get(name, "BYTES") for name in spec.columns}
+
+
+def wire_fields(spec: FeatureSpec, frame: pl.DataFrame) -> dict[str, str]:
+    """Name the declared fields that a table has, with their types."""
+    return {
+        field.name: _FIELD_KINDS[field.type]
+        for field in spec.fields
+        if field.name in frame.columns
+    }
+
+
+def field_columns(
+    frame: pl.DataFrame, fields: dict[str, str], *, errors: list[str]
+) -> dict[str, list[Any]]:
+    """
+    Turn declared fields of a table into columns of a request.
+
+    Args:
+        frame: N rows.
+        fields: Name -> type on the wire.
+        errors: What is wrong with each row; a cell that is no number adds to it.
+
+    Returns:
+        N values each; None where a row has none.
+    """
+    import polars as pl
+
+    columns = {}
+    for name, kind in fields.items():
+        column = frame[name]
+        typed = column.cast(pl.String if kind == "BYTES" else pl.Float64, strict=False)
+        lost = typed.is_null() & column.is_not_null()
+        for row in np.flatnonzero(lost.to_numpy()).tolist():
+            problem = f"{name}: {column[row]!r:.60}: is not a number"
+            errors[row] = errors[row] or problem
+        columns[name] = typed.to_list()
+    return columns

@@ -1,0 +1,139 @@
+"""Compare two specs of a product: what changes, and what that asks for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tollgate.features.definition import Feature, FeatureSpec
+from tollgate.features.describe import (
+    bit_parts,
+    duration_text,
+    needed_entities,
+    vector_parts,
+)
+
+What = Literal["added", "removed", "changed", "moved"]
+# state: other things must be kept. vector: other numbers are made of what is kept.
+# bits: the numbers stay, and only what the answer says of them changes.
+Kind = Literal["state", "vector", "bits"]
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One feature that differs; `details` name parts as `old → new`."""
+
+    feature: str
+    what: What
+    kind: Kind
+    details: tuple[str, ...]
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """
+    How two specs differ.
+
+    Attributes:
+        changes: Features, in the order of the new file, removed ones last.
+        state: What is kept differently, per entity.
+        same_state: Whether one read of the store serves both vectors.
+        same_vector: Whether both make the same vector: a model of one fits the other.
+    """
+
+    changes: tuple[Change, ...]
+    state: tuple[str, ...]
+    same_state: bool
+    same_vector: bool
+
+
+def compare(old: FeatureSpec, new: FeatureSpec) -> Comparison:
+    """Compare two specs, feature by feature."""
+    state = _state_changes(old, new)
+    before = {one.name: one for one in old.features}
+    after = {one.name: one for one in new.features}
+    moved = _moved(
+        [name for name in before if name in after],
+        [name for name in after if name in before],
+    )
+    changes = []
+    for name, feature in after.items():
+        kind = _kind(feature, new, state)
+        if name not in before:
+            changes.append(Change(name, "added", kind, ()))
+            continue
+        details = _details(vector_parts(before[name], old), vector_parts(feature, new))
+        if details:
+            changes.append(Change(name, "changed", kind, details))
+        elif bits := _details(bit_parts(before[name]), bit_parts(feature)):
+            changes.append(Change(name, "changed", "bits", bits))
+        if name in moved:
+            changes.append(Change(name, "moved", "vector", (moved[name],)))
+    for name, feature in before.items():
+        if name not in after:
+            kind = _kind(feature, old, state)
+            changes.append(Change(name, "removed", kind, ()))
+    return Comparison(
+        changes=tuple(changes),
+        state=tuple(text for texts in state.values() for text in texts),
+        same_state=old.state_hash == new.state_hash,
+        same_vector=old.spec_hash == new.spec_hash,
+    )
+
+
+def _kind(feature: Feature, spec: FeatureSpec, state: dict[str, list[str]]) -> Kind:
+    """Tell whether a feature that differs needs an entity that is kept otherwise."""
+    names = {spec.entities[at].name for at in needed_entities(feature, spec)}
+    return "state" if names & state.keys() else "vector"
+
+
+def _details(old: dict[str, str], new: dict[str, str]) -> tuple[str, ...]:
+    names = [*old, *(name for name in new if name not in old)]
+    return tuple(
+        f"{name}: {old.get(name, 'none')} → {new.get(name, 'none')}"
+        for name in names
+        if old.get(name) != new.get(name)
+    )
+
+
+def _moved(old: list[str], new: list[str]) -> dict[str, str]:
+    """Name the features that stand elsewhere among those that both specs have."""
+    place = {name: at for at, name in enumerate(old)}
+    return {
+        name: f"{place[name] + 1} → {at + 1} of {len(new)} common ones"
+        for at, name in enumerate(new)
+        if place[name] != at
+    }
+
+
+def _state_changes(old: FeatureSpec, new: FeatureSpec) -> dict[str, list[str]]:
+    """Say, per entity, what is kept of it differently."""
+    kept_old, kept_new = _kept(old), _kept(new)
+    found: dict[str, list[str]] = {}
+    for name in [*kept_old, *(name for name in kept_new if name not in kept_old)]:
+        if name not in kept_new or name not in kept_old:
+            gone = "no longer kept" if name in kept_old else "newly kept"
+            found[name] = [f"{name}: {gone}"]
+            continue
+        details = _details(kept_old[name], kept_new[name])
+        if details:
+            found[name] = [f"{name}: {detail}" for detail in details]
+    if not found and old.state_hash != new.state_hash:
+        # The product's name, a generation, or the order of the entities.
+        for name in kept_new:
+            found[name] = [f"{name}: under another key"]
+    return found
+
+
+def _kept(spec: FeatureSpec) -> dict[str, dict[str, str]]:
+    forms = {one.name: f"{one.name}:{one.type}:{one.decimals}" for one in spec.fields}
+    return {
+        one.name: {
+            "key": one.key,
+            "delay": duration_text(one.delay_us),
+            "kept for": duration_text(one.horizon_us),
+            "cap": str(one.cap),
+            "columns": ", ".join(forms.get(name, name) for name in one.columns)
+            or "none",
+        }
+        for one in spec.entities
+    }

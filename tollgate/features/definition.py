@@ -1,0 +1,129 @@
+"""The features of a product as values: entities, fields, features, their hashes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tollgate.features.document import Aggregate, Calendar, FieldType
+from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
+
+# What a feature reads in a window; the last is written `time_since_last: ENTITY`.
+Window = Aggregate | Literal["time_since_last"]
+Derived = Literal["ratio", "difference", "rate_of_change"]
+
+
+class Entity(msgspec.Struct, frozen=True):
+    """
+    A thing that windows are kept for, such as a customer.
+
+    `windows_us` holds the distinct windows its features use, ascending. An event
+    older than the newest by more than `horizon_us` has left every window. `columns`
+    names what an entry keeps beyond time, id, cents and label: fields, and keys of
+    other entities; ascending.
+    """
+
+    name: str
+    key: str
+    delay_us: int
+    windows_us: tuple[int, ...]
+    horizon_us: int
+    cap: int
+    columns: tuple[str, ...] = ()
+
+
+class Field(msgspec.Struct, frozen=True):
+    """
+    A declared field of the request; a caller may leave it out.
+
+    A number is kept as a whole number of 10^-decimals, and lies within `low` and
+    `high` of them. A category without a vocabulary can only be counted (`distinct`).
+    """
+
+    name: str
+    type: FieldType
+    decimals: int
+    low: int
+    high: int
+    vocabulary: tuple[str, ...]
+
+
+class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
+    """
+    One number the model sees.
+
+    Exactly one of `field`, `category`, `calendar`, `aggregate` and `derived` is set.
+    With `aggregate`, `entity` and `window` index the spec's entities and that
+    entity's windows, and `of` names what it is made of where that is not the amount.
+    With `derived`, `inputs` index two earlier features, and `scale` is what a rate
+    of change is multiplied by.
+
+    New attributes go to the end and have defaults: what is left at its default is no
+    part of the hash, so the hashes of older files stay. (A default must be None, a
+    bool or a small int: msgspec leaves out what *is* the default, not its equals.)
+    """
+
+    name: str
+    field: str | None
+    calendar: Calendar | None
+    aggregate: Window | None
+    entity: int
+    window: int
+    default: float
+    category: str | None = None
+    of: str | None = None
+    derived: Derived | None = None
+    inputs: tuple[int, int] | None = None
+    scale: float | None = None
+    range: tuple[float, float] | None = None
+    essential: bool = False
+    max_age_us: int = 0
+
+
+class FeatureSpec(msgspec.Struct, frozen=True):
+    """
+    A product's features, checked.
+
+    `state_hash` names what is kept per entity (it is part of every store key);
+    `spec_hash` names that and the vector made from it. `feeds` says how old the
+    newest event of a feed may be, in µs.
+    """
+
+    product: str
+    entities: tuple[Entity, ...]
+    features: tuple[Feature, ...]
+    aliases: dict[str, tuple[str, ...]]
+    lateness_us: int
+    spec_hash: int
+    state_hash: int
+    fields: tuple[Field, ...] = ()
+    feeds: dict[str, int] = {}
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Name the columns of `features` [N, F], in order."""
+        return tuple(feature.name for feature in self.features)
+
+    @property
+    def entity_names(self) -> tuple[str, ...]:
+        """Name the entities, in the order of the file."""
+        return tuple(entity.name for entity in self.entities)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Name the columns every purchase must have."""
+        keys = tuple(entity.key for entity in self.entities)
+        return (TRANSACTION_ID, *keys, AMOUNT, EVENT_TIME)
+
+    def field(self, name: str) -> Field:
+        """Find a declared field by its name."""
+        return next(one for one in self.fields if one.name == name)
+
+    def stateful(self) -> tuple[bool, ...]:
+        """Tell which features need the store, by themselves or by their inputs."""
+        found: list[bool] = []
+        for one in self.features:
+            inputs = one.inputs or ()
+            found.append(one.aggregate is not None or any(found[at] for at in inputs))
+        return tuple(found)

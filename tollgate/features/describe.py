@@ -1,0 +1,132 @@
+"""Say what a feature is: in words for people, in parts for comparing."""
+
+from __future__ import annotations
+
+from tollgate.features.definition import Entity, Feature, FeatureSpec
+from tollgate.features.entries import COLUMN_BYTES, ENTRY
+from tollgate.features.fields import MISSING_CODE, UNSEEN_CODE
+from tollgate.schema import AMOUNT
+
+_UNITS_US = (("d", 86_400 * 10**6), ("h", 3_600 * 10**6), ("m", 60 * 10**6))
+_CALENDAR = {
+    "weekend": "1 on Saturday and Sunday, else 0; UTC",
+    "night": "1 from 0:00 to 6:59, else 0; UTC",
+}
+_WORDS = {
+    "count": "number of purchases",
+    "flagged": "number of purchases known as fraud",
+    "share": "purchases known as fraud / purchases",
+    "sum": "sum of {of}",
+    "mean": "mean of {of}",
+    "min": "smallest {of}",
+    "max": "largest {of}",
+    "last": "{of} of the newest purchase before this one",
+    "distinct": "number of different values of {of}",
+    "time_since_last": "seconds since the newest purchase before this one",
+}
+
+
+def duration_text(duration_us: int) -> str:
+    """Write microseconds as the file would: 7d, 90m, 30s."""
+    for unit, size_us in _UNITS_US:
+        if duration_us and duration_us % size_us == 0:
+            return f"{duration_us // size_us}{unit}"
+    return f"{duration_us / 1e6:g}s"
+
+
+def in_words(feature: Feature, spec: FeatureSpec) -> str:
+    """Define a feature in one line."""
+    if feature.aggregate is not None:
+        entity = spec.entities[feature.entity]
+        what = _WORDS[feature.aggregate].format(of=feature.of or AMOUNT)
+        text = f"{what}, of the {entity.name}"
+    elif feature.calendar is not None:
+        text = _CALENDAR[feature.calendar]
+    elif feature.category is not None:
+        words = ", ".join(spec.field(feature.category).vocabulary)
+        text = (
+            f"place of {feature.category} among {words}, from 0; "
+            f"{MISSING_CODE} without, {UNSEEN_CODE} if none of these"
+        )
+    elif feature.inputs is not None:
+        first, second = (spec.features[at].name for at in feature.inputs)
+        sign = "-" if feature.derived == "difference" else "/"
+        text = f"{first} {sign} {second}"
+        if feature.derived == "rate_of_change":
+            text += f", each for an equal time (· {feature.scale:g})"
+    else:
+        text = f"{feature.field} of the request"
+    if feature.range is not None:
+        text += "; within {:g} … {:g}".format(*feature.range)
+    return text
+
+
+def always_there(feature: Feature) -> bool:
+    """Tell whether a feature never needs its default."""
+    fixed = feature.calendar is not None or feature.category is not None
+    return fixed or feature.field == AMOUNT
+
+
+def window_text(feature: Feature, spec: FeatureSpec) -> str:
+    """Say which time a feature looks at; empty if it looks at the request alone."""
+    if feature.aggregate is None:
+        return ""
+    entity = spec.entities[feature.entity]
+    text = duration_text(entity.windows_us[feature.window])
+    if entity.delay_us:
+        text += f", until {duration_text(entity.delay_us)} before"
+    return text
+
+
+def state_text(entity: Entity) -> str:
+    """Say what is kept of an entity for each purchase, and for how long."""
+    size = ENTRY.itemsize + COLUMN_BYTES * len(entity.columns)
+    extra = f" ({', '.join(entity.columns)})" if entity.columns else ""
+    kept = duration_text(entity.horizon_us)
+    return f"{entity.name}: {size} bytes a purchase{extra}, for {kept}"
+
+
+def needed_entities(feature: Feature, spec: FeatureSpec) -> tuple[int, ...]:
+    """Name the entities whose state a feature needs, by itself or by its inputs."""
+    if feature.aggregate is not None:
+        return (feature.entity,)
+    found = set()
+    for at in feature.inputs or ():
+        found |= set(needed_entities(spec.features[at], spec))
+    return tuple(sorted(found))
+
+
+def vector_parts(feature: Feature, spec: FeatureSpec) -> dict[str, str]:
+    """Take a feature apart into all that its number depends on, by name."""
+    parts: dict[str, str | None] = {
+        "field": feature.field,
+        "category": feature.category,
+        "calendar": feature.calendar,
+        "aggregate": feature.aggregate,
+        "of": feature.of,
+        "derived": feature.derived,
+        "default": f"{feature.default:g}",
+    }
+    if feature.aggregate is not None:
+        entity = spec.entities[feature.entity]
+        parts["entity"] = entity.name
+        parts["window"] = duration_text(entity.windows_us[feature.window])
+        parts |= {"key": entity.key, "delay": duration_text(entity.delay_us)}
+    if feature.inputs is not None:
+        parts["inputs"] = ", ".join(spec.features[at].name for at in feature.inputs)
+    if feature.range is not None:
+        parts["range"] = "{:g} … {:g}".format(*feature.range)
+    for field in spec.fields:
+        if field.name in (feature.field, feature.category, feature.of):
+            parts["decimals"] = str(field.decimals)
+            parts["vocabulary"] = ", ".join(field.vocabulary)
+    return {name: part for name, part in parts.items() if part}
+
+
+def bit_parts(feature: Feature) -> dict[str, str]:
+    """Take apart what only sets bits of the answer."""
+    parts = {
+        "essential": "yes" if feature.essential else "",
+        "max_age": duration_text(feature.max_age_us) if feature.max_age_us else "",
+    }
+    return {name: part for name, part in parts.items() if part}

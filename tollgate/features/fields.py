@@ -1,0 +1,107 @@
+"""
+The declared fields of a request as whole numbers.
+
+A number is kept in its last decimal, as money is in cents. A category is kept as a
+64-bit hash, which is all that counting its values needs; its code is the place in
+the vocabulary of the word with that hash.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features.definition import FeatureSpec, Field
+from tollgate.features.entries import MISSING
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+Fields = Mapping[str, I64]
+
+MISSING_CODE, UNSEEN_CODE = -1, -2  # of a category
+
+
+def scaled(values: F64, field: Field) -> tuple[I64, Bool]:
+    """
+    Round numbers to a field's decimals.
+
+    Args:
+        values: As sent; NaN for one that was not; float64 [N].
+        field: A number.
+
+    Returns:
+        Whole numbers of 10^-decimals, MISSING where nothing was sent, 0 where the
+        number is out of range; int64 [N]; and where that is; bool [N].
+    """
+    exact = np.rint(values * 10.0**field.decimals)
+    missing = np.isnan(exact)
+    wrong = ~missing & ~((exact >= field.low) & (exact <= field.high))
+    whole = np.where(missing | wrong, 0.0, exact).astype(np.int64)
+    whole[missing] = MISSING
+    return whole, wrong
+
+
+def field_rule(field: Field) -> str:
+    """Say what a number of a field must be, for the one that is not."""
+    unit = 10**field.decimals
+    return f"is not within {field.low / unit:g} … {field.high / unit:g}"
+
+
+def hash_words(words: Sequence[bytes]) -> I64:
+    """
+    Hash the texts of a category (BLAKE2b, 64 bits).
+
+    Returns:
+        int64 [N]; MISSING for an empty one, which says that there is none.
+    """
+    known: dict[bytes, int] = {b"": MISSING}
+    for word in words:
+        if word not in known:
+            digest = hashlib.blake2b(word, digest_size=8).digest()
+            # The one hash that says "missing" gives way.
+            known[word] = max(int.from_bytes(digest, "big", signed=True), MISSING + 1)
+    return np.fromiter((known[word] for word in words), np.int64, len(words))
+
+
+def codes(hashes: I64, vocabulary: tuple[str, ...]) -> I64:
+    """
+    Look words up in a frozen vocabulary.
+
+    Returns:
+        Places in the vocabulary, from 0; MISSING_CODE without a word, UNSEEN_CODE for
+        one that is not in it; int64 [N].
+    """
+    ascending, place = _table(vocabulary)
+    at = np.minimum(ascending.searchsorted(hashes), len(ascending) - 1)
+    found = np.where(ascending[at] == hashes, place[at], UNSEEN_CODE)
+    found[hashes == MISSING] = MISSING_CODE
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _table(vocabulary: tuple[str, ...]) -> tuple[I64, I64]:
+    hashes = hash_words([word.encode() for word in vocabulary])
+    place = np.argsort(hashes)
+    return hashes[place], place
+
+
+def field_values(fields: Fields, name: str, rows: int) -> I64:
+    """Take one field's column; MISSING for every row if no request had it; [N]."""
+    column = fields.get(name)
+    return np.full(rows, MISSING) if column is None else column
+
+
+def left_out(spec: FeatureSpec, fields: Fields, rows: int) -> Bool:
+    """Tell which rows lack a declared field, or have a word no vocabulary knows."""
+    found = np.zeros(rows, np.bool_)
+    for field in spec.fields:
+        values = field_values(fields, field.name, rows)
+        found |= values == MISSING
+        if field.vocabulary:
+            found |= codes(values, field.vocabulary) < 0
+    return found

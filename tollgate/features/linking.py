@@ -1,0 +1,185 @@
+"""Resolve the names in a features.yaml: entities, windows, fields, other features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tollgate.errors import SpecError
+from tollgate.features.definition import Derived, Entity, Feature, Field
+from tollgate.features.document import RawFeature, RawSpec, duration_us
+from tollgate.features.wellformed import MAX_SCALED
+from tollgate.schema import AMOUNT
+
+_RATES = ("count", "sum", "flagged")
+
+
+def link_fields(raw: RawSpec, path: Path) -> tuple[Field, ...]:
+    """
+    Take the declared fields, each of which some feature must use.
+
+    Raises:
+        SpecError: A feature names a field, an entity or a key that is not there, or
+            of another type; or no feature uses a field.
+    """
+    links = _Links(raw, path)
+    used = {name for feature in raw.features for name in links.check(feature)}
+    fields = []
+    for one in raw.fields:
+        if one.name not in used:
+            raise SpecError(path, "no feature uses it", where=f"fields.{one.name}")
+        scale = 10**one.decimals
+        most = MAX_SCALED / scale
+        low, high = one.range or (-most, most)
+        fields.append(
+            Field(
+                name=one.name,
+                type=one.type,
+                decimals=one.decimals,
+                low=round(low * scale),
+                high=round(high * scale),
+                vocabulary=tuple(one.vocabulary),
+            )
+        )
+    return tuple(fields)
+
+
+def link_features(
+    raw: RawSpec, entities: Sequence[Entity], *, path: Path
+) -> tuple[Feature, ...]:
+    """
+    Turn names into places: of an entity, its window, a feature's inputs.
+
+    Raises:
+        SpecError: A derived feature names one that does not stand before it, or a
+            rate of change names two that do not compare.
+    """
+    features: list[Feature] = []
+    for one in raw.features:
+        entity = window = -1
+        name = one.entity or one.time_since_last
+        if name is not None and one.window is not None:
+            entity = [known.name for known in entities].index(name)
+            window = entities[entity].windows_us.index(duration_us(one.window))
+        derived, inputs = _derived(one, features, path=path)
+        scale = None
+        if derived == "rate_of_change" and inputs is not None:
+            scale = _rate_scale(one, features, inputs, entities=entities, path=path)
+        features.append(
+            Feature(
+                name=one.name,
+                field=one.field,
+                calendar=one.calendar,
+                aggregate="time_since_last" if one.time_since_last else one.aggregate,
+                entity=entity,
+                window=window,
+                default=one.default,
+                category=one.category,
+                of=None if one.of == AMOUNT and one.aggregate != "distinct" else one.of,
+                derived=derived,
+                inputs=inputs,
+                scale=scale,
+                range=one.range,
+                essential=one.essential,
+                max_age_us=duration_us(one.max_age),
+            )
+        )
+    return tuple(features)
+
+
+class _Links:
+    """Checks that what the features of a file name is there, and of the right type."""
+
+    def __init__(self, raw: RawSpec, path: Path) -> None:
+        self._entities = raw.entities
+        self._fields = {one.name: one for one in raw.fields}
+        self._keys = {one.key: name for name, one in raw.entities.items()}
+        self._path = path
+
+    def check(self, one: RawFeature) -> set[str]:
+        """Check one feature; name the fields it uses."""
+        where = f"features.{one.name}"
+        for key in ("entity", "time_since_last"):
+            name = getattr(one, key)
+            if name is not None and name not in self._entities:
+                known = ", ".join(self._entities)
+                self._refuse(f"{where}.{key}", f"{name!r} is none of {known}")
+        if one.field is not None:
+            self._number(f"{where}.field", one.field)
+        if one.category is not None:
+            self._category(f"{where}.category", one.category)
+        if one.of is not None and one.aggregate != "distinct":
+            self._number(f"{where}.of", one.of)
+        elif one.of is not None:
+            self._countable(f"{where}.of", one)
+        return {name for name in (one.field, one.category, one.of) if name}
+
+    def _number(self, where: str, name: str) -> None:
+        field = self._fields.get(name)
+        if name != AMOUNT and (field is None or field.type != "number"):
+            self._refuse(where, f"{name!r} is not a number of the request")
+
+    def _category(self, where: str, name: str) -> None:
+        field = self._fields.get(name)
+        if field is None or field.type != "category":
+            self._refuse(where, f"{name!r} is not a category of the request")
+        elif not field.vocabulary:
+            self._refuse(where, f"{name!r} has no vocabulary to take its codes from")
+
+    def _countable(self, where: str, one: RawFeature) -> None:
+        if one.of == self._entities[str(one.entity)].key:
+            self._refuse(where, f"{one.of!r} is the entity's own key: always one")
+        if one.of not in (AMOUNT, *self._fields, *self._keys):
+            problem = f"{one.of!r} is neither a field nor the key of an entity"
+            self._refuse(where, problem)
+
+    def _refuse(self, where: str, problem: str) -> None:
+        raise SpecError(self._path, problem, where=where)
+
+
+def _derived(
+    one: RawFeature, before: Sequence[Feature], *, path: Path
+) -> tuple[Derived | None, tuple[int, int] | None]:
+    """Find what a derived feature is made of, among those that stand before it."""
+    if one.inputs is None:
+        return None, None
+    kind: Derived = "rate_of_change"
+    if one.ratio or one.difference:
+        kind = "ratio" if one.ratio else "difference"
+    names = [feature.name for feature in before]
+    for name in one.inputs:
+        where = f"features.{one.name}.{kind}"
+        if name not in names:
+            problem = f"{name!r} is not a feature that stands before it"
+            raise SpecError(path, problem, where=where)
+        if before[names.index(name)].category is not None:
+            raise SpecError(path, f"{name!r} is a code, not a number", where=where)
+    first, second = one.inputs
+    return kind, (names.index(first), names.index(second))
+
+
+def _rate_scale(
+    one: RawFeature,
+    before: Sequence[Feature],
+    inputs: tuple[int, int],
+    *,
+    entities: Sequence[Entity],
+    path: Path,
+) -> float:
+    """Divide the long window by the short one, of two features that compare."""
+    where = f"features.{one.name}.rate_of_change"
+    short, long = (before[at] for at in inputs)
+    if short.aggregate not in _RATES:
+        raise SpecError(path, f"has no {', '.join(_RATES)} first", where=where)
+    if (short.aggregate, short.entity, short.of) != (
+        long.aggregate,
+        long.entity,
+        long.of,
+    ):
+        problem = f"{short.name} and {long.name} are not the same aggregate"
+        raise SpecError(path, problem, where=where)
+    if short.window >= long.window:
+        problem = f"{short.name}'s window is not shorter than {long.name}'s"
+        raise SpecError(path, problem, where=where)
+    windows_us = entities[short.entity].windows_us
+    return windows_us[long.window] / windows_us[short.window]

@@ -1,0 +1,70 @@
+"""Drain a spool by itself, for as long as a product is served."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tollgate.errors import StoreError
+from tollgate.repair.drain import STORE_DEADLINE_S, Drained, SpoolDrain
+from tollgate.store.redis import RedisStore
+
+log = logging.getLogger(__name__)
+
+# A second of Redis does some 20,000 events; decisions keep the most of it.
+RATE_PER_S = 4_000.0
+EVERY_S = 1.0
+
+
+@contextmanager
+def drained(folder: Path, store_url: str) -> Iterator[None]:
+    """
+    Drain a folder in the background, whenever there is something, until the end.
+
+    Args:
+        folder: The spool's.
+        store_url: redis://, rediss:// or unix:// address.
+    """
+    stopped = threading.Event()
+    store = RedisStore(store_url, deadline_s=STORE_DEADLINE_S)
+    drain = SpoolDrain(folder, store, rate_per_s=RATE_PER_S, stopped=stopped.is_set)
+    thread = threading.Thread(
+        target=_go_on, args=(drain, stopped), name="spool-drain", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+        store.close()
+
+
+def _go_on(drain: SpoolDrain, stopped: threading.Event) -> None:
+    while not stopped.wait(EVERY_S):
+        if not drain.waiting():
+            continue
+        try:
+            done = drain.run()
+        except (StoreError, OSError) as error:
+            log.debug("the spool waits: %s", error)
+            continue
+        if done is not None and done.segments:
+            log.warning("%s", told(done))
+
+
+def told(done: Drained) -> str:
+    """Say what a drain did, in one line."""
+    parts = [f"applied {done.applied:,}", f"had already {done.duplicates:,}"]
+    for number, text in (
+        (done.dead, "dead letters"),
+        (done.missing, "lost before they were written"),
+        (done.unreadable, "segments of another version left"),
+        (done.torn_bytes, "bytes torn off by a kill"),
+    ):
+        if number:
+            parts.append(f"{text} {number:,}")
+    return "spool: " + ", ".join(parts)

@@ -1,0 +1,214 @@
+"""
+Apply what a spool holds, now that the store is back.
+
+Events are applied by the store's one function, which knows those it has. So a segment
+is taken away when all of it has landed, and a drain that dies before then is made good
+by the next one: nothing is lost, and nothing counted twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tollgate.errors import InputError, SpecError
+from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.repair.segments import (
+    NEW_SUFFIX,
+    SUFFIX,
+    Segment,
+    SegmentHeader,
+    locked,
+    read_segment,
+    segments,
+    sync_folder,
+)
+from tollgate.store.redis import RedisStore
+from tollgate.store.writer import EVENTS_PER_CALL, EventWriter
+from tollgate.stream.events import EventCodec
+
+log = logging.getLogger(__name__)
+
+DEAD_LETTERS = "dead-letters.jsonl"
+LOCK = "drain.lock"
+STORE_DEADLINE_S = 5.0
+
+
+class Drained(msgspec.Struct):
+    """
+    What a drain did; events, except for `segments`, `unreadable` and `torn_bytes`.
+
+    Attributes:
+        segments: Those that are gone.
+        applied: Events that changed a value.
+        duplicates: Events that the store had already.
+        dead: Events that cannot be applied; in the dead letters, with the reason.
+        missing: Events that their writer took and could not keep.
+        unreadable: Segments that are left, for this version cannot read them.
+        torn_bytes: Half-written ends of killed writers, left out.
+    """
+
+    segments: int = 0
+    applied: int = 0
+    duplicates: int = 0
+    dead: int = 0
+    missing: int = 0
+    unreadable: int = 0
+    torn_bytes: int = 0
+
+
+class SpoolDrain:
+    """
+    Drains a folder into a store.
+
+    Args:
+        folder: The spool's.
+        store: Where to.
+        rate_per_s: Most events a second, so that decisions do not wait; 0: all.
+        stopped: Asked before each call of the store; True ends the drain early.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: RedisStore,
+        *,
+        rate_per_s: float = 0.0,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._folder = folder
+        self._store = store
+        self._rate_per_s = rate_per_s
+        self._stopped = stopped
+        self._specs: dict[tuple[str, str], FeatureSpec] = {}
+
+    def waiting(self) -> bool:
+        """Tell whether there is a segment, of a living writer's too."""
+        return bool(segments(self._folder))
+
+    def run(self) -> Drained | None:
+        """
+        Take away every segment that nobody writes any more.
+
+        Returns:
+            What was done; None when another drain is at work.
+
+        Raises:
+            StoreError: The store has no answer; the rest is left for next time.
+        """
+        if not self._folder.is_dir():
+            return Drained()
+        with locked(self._folder / LOCK, flags=os.O_RDWR | os.O_CREAT) as lock:
+            if lock is None:
+                return None
+            done = Drained()
+            self._clear_heads()
+            for path in segments(self._folder):
+                if self._stopped():
+                    break
+                with locked(path) as fd:
+                    if fd is not None:
+                        self._take(path, fd, done)
+            return done
+
+    def _clear_heads(self) -> None:
+        """Remove what a writer left that was killed before its segment had a name."""
+        for path in self._folder.glob(f".*{SUFFIX}{NEW_SUFFIX}"):
+            with locked(path) as fd:
+                if fd is not None:
+                    path.unlink(missing_ok=True)
+
+    def _take(self, path: Path, fd: int, done: Drained) -> None:
+        """Apply one segment, then remove it."""
+        with os.fdopen(os.dup(fd), "rb") as file:
+            content = file.read()
+        try:
+            segment = read_segment(path, content)
+            spec = self._spec(segment.header)
+        except InputError as error:
+            done.unreadable += 1
+            log.error("a segment of the spool is left: %s", error)
+            return
+        if not self._apply(segment, spec, done):
+            return
+        done.missing += segment.missing
+        done.torn_bytes += segment.torn_bytes
+        path.unlink()
+        done.segments += 1
+
+    def _apply(self, segment: Segment, spec: FeatureSpec, done: Drained) -> bool:
+        """Apply a segment's events; False when told to stop before its end."""
+        codec, writer = EventCodec(spec), EventWriter(spec, self._store)
+        refused: dict[int, str] = {}
+        for start in range(0, len(segment.events), EVENTS_PER_CALL):
+            if self._stopped():
+                return False
+            begun_s = time.monotonic()
+            part = segment.events[start : start + EVENTS_PER_CALL]
+            decoded = codec.decode(part, now_us=time.time_ns() // 1000)
+            found = dict(decoded.poison)
+            for at, landed in (
+                (decoded.purchase_at, writer.purchases(decoded.purchases)),
+                (decoded.label_at, writer.labels(decoded.labels)),
+            ):
+                done.applied += int(landed.applied.sum())
+                done.duplicates += int(landed.duplicate.sum())
+                found |= {at[row]: reason for row, reason in landed.refused()}
+            refused |= {start + place: reason for place, reason in found.items()}
+            self._pace(begun_s, len(part))
+        self._bury(segment, refused)
+        done.dead += len(refused)
+        return True
+
+    def _bury(self, segment: Segment, refused: dict[int, str]) -> None:
+        """Keep what cannot be applied, beside the segments."""
+        if not refused:
+            return
+        lines = [
+            msgspec.json.encode(
+                {
+                    "reason": reason,
+                    "state": segment.header.state,
+                    "event": segment.events[at].decode("utf-8", "backslashreplace"),
+                }
+            )
+            for at, reason in sorted(refused.items())
+        ]
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(self._folder / DEAD_LETTERS, flags, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(b"".join(line + b"\n" for line in lines))
+            file.flush()
+            os.fsync(fd)
+        sync_folder(self._folder)
+        log.warning("%d purchases of the spool are dead letters", len(refused))
+
+    def _pace(self, begun_s: float, events: int) -> None:
+        if self._rate_per_s:
+            left_s = begun_s + events / self._rate_per_s - time.monotonic()
+            time.sleep(max(0.0, left_s))
+
+    def _spec(self, header: SegmentHeader) -> FeatureSpec:
+        """
+        Read the features that a segment's events were scored with.
+
+        Raises:
+            SpecError: This version reads them otherwise, or not at all.
+        """
+        key = (header.state, header.spec)
+        if key not in self._specs:
+            with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
+                path = Path(folder) / SPEC_FILE
+                path.write_text(header.spec)
+                spec = load_spec(path)
+            if f"{spec.state_hash:016x}" != header.state:
+                problem = f"has state {spec.state_hash:016x} here, not {header.state}"
+                raise SpecError(SPEC_FILE, problem)
+            self._specs[key] = spec
+        return self._specs[key]

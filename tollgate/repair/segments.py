@@ -1,0 +1,206 @@
+"""
+Segments of the spool: files of framed events, each sealed by its checksum.
+
+A frame is length u4, CRC-32 u4 and sequence number u8, then that many bytes; the CRC
+is of sequence number and bytes. The first frame of a file is its header. A file is
+locked (flock) by the process that writes it, for as long as that lives: who gets the
+lock knows that nobody will add to it. What a killed writer left half-written at the
+end fits no checksum and is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tollgate.errors import InputError
+
+SUFFIX = ".spool"
+NEW_SUFFIX = ".new"
+MAGIC = b"TGSPOOL1"
+
+_FRAME = struct.Struct("<IIQ")
+_SEQUENCE = struct.Struct("<Q")
+_MOST_FRAME_BYTES = 1 << 20
+
+
+class SegmentHeader(msgspec.Struct, frozen=True):
+    """
+    What a segment says of its events.
+
+    Attributes:
+        product: Whose they are.
+        state: State hash of the features that scored them, 16 hexadecimal digits.
+        spec: That features.yaml, so that they can be applied after a release.
+        first: Sequence number of the first event, as its writer counts.
+    """
+
+    product: str
+    state: str
+    spec: str
+    first: int
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """
+    A segment that was read.
+
+    Attributes:
+        header: What it says of its events.
+        events: The events, as tollgate/stream/events.py writes them.
+        missing: Events that its writer took and could not keep, by their numbers.
+        torn_bytes: Bytes at the end that make no whole frame.
+    """
+
+    header: SegmentHeader
+    events: list[bytes]
+    missing: int
+    torn_bytes: int
+
+
+def frame(sequence: int, payload: bytes) -> bytes:
+    """Frame one event."""
+    crc = zlib.crc32(payload, zlib.crc32(_SEQUENCE.pack(sequence)))
+    return _FRAME.pack(len(payload), crc, sequence) + payload
+
+
+def head(header: SegmentHeader) -> bytes:
+    """Make the beginning of a segment."""
+    return MAGIC + frame(header.first, msgspec.json.encode(header))
+
+
+def segments(folder: Path) -> list[Path]:
+    """List a folder's segments, oldest first."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def read_segment(path: Path, content: bytes) -> Segment:
+    """
+    Take a segment apart; what follows the first damage is left out.
+
+    Raises:
+        InputError: It is no segment, or its header is damaged.
+    """
+    frames = list(_frames(content)) if content[: len(MAGIC)] == MAGIC else []
+    if not frames:
+        raise InputError(path, "is no segment of a spool, or its head is damaged")
+    try:
+        header = msgspec.json.decode(frames[0][1], type=SegmentHeader)
+    except msgspec.MsgspecError as exc:
+        raise InputError(path, f"its head cannot be read: {exc}") from exc
+    events = frames[1:]
+    whole = frames[-1][2]
+    taken = events[-1][0] + 1 - header.first if events else 0
+    return Segment(
+        header=header,
+        events=[payload for _, payload, _ in events],
+        missing=taken - len(events),
+        torn_bytes=len(content) - whole,
+    )
+
+
+def _frames(content: bytes) -> Iterator[tuple[int, bytes, int]]:
+    """Give sequence number, bytes and end of each sound frame."""
+    at = len(MAGIC)
+    while at + _FRAME.size <= len(content):
+        length, crc, sequence = _FRAME.unpack_from(content, at)
+        begin, end = at + _FRAME.size, at + _FRAME.size + length
+        if length > _MOST_FRAME_BYTES or end > len(content):
+            return
+        payload = content[begin:end]
+        if zlib.crc32(payload, zlib.crc32(_SEQUENCE.pack(sequence))) != crc:
+            return
+        yield sequence, payload, end
+        at = end
+
+
+class SegmentFile:
+    """
+    A segment that is being written, locked until it is closed.
+
+    It appears under its name when its head is on disk; nobody sees half a head.
+
+    Args:
+        path: Its name.
+        header: What it says.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, path: Path, header: SegmentHeader) -> None:
+        new = path.with_name(f".{path.name}{NEW_SUFFIX}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd = os.open(new, flags, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self.bytes = 0
+            self._put(head(header))
+            new.rename(path)
+            sync_folder(path.parent)
+        except OSError:
+            os.close(self._fd)
+            new.unlink(missing_ok=True)
+            raise
+
+    def write(self, frames: Sequence[bytes]) -> None:
+        """
+        Append frames and wait until the disk has them.
+
+        Raises:
+            OSError: It has not; what was written of them is taken back.
+        """
+        self._put(b"".join(frames))
+
+    def _put(self, content: bytes) -> None:
+        left = memoryview(content)
+        try:
+            while left:
+                left = left[os.write(self._fd, left) :]
+            os.fsync(self._fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self.bytes)
+                os.lseek(self._fd, self.bytes, os.SEEK_SET)
+            raise
+        self.bytes += len(content)
+
+    def close(self) -> None:
+        """Let it go; from now on a drain may take it."""
+        os.close(self._fd)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the names of a folder's files."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, flags: int = os.O_RDWR) -> Iterator[int | None]:
+    """Hold a file's lock; None when somebody else does, or the file is gone."""
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        yield None
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)

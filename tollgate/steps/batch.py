@@ -1,0 +1,208 @@
+"""Take the rows of a dynamic batch out of Triton's requests, and sort them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tollgate.features.fields import left_out
+from tollgate.features.spec import FeatureSpec
+from tollgate.schema import (
+    AMOUNT,
+    DEADLINE_US,
+    DRY_RUN,
+    EVENT_TIME,
+    TRANSACTION_ID,
+    Degraded,
+)
+from tollgate.steps import triton
+from tollgate.store.events import Purchases
+from tollgate.validation import check_fields, check_rows
+
+_FIELD_MISSING = np.uint32(Degraded.FIELD_MISSING)
+_NO_TIME_LEFT = f"{DEADLINE_US}: no time left"
+
+Array = triton.Array
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """
+    The rows of all requests taken together.
+
+    Attributes:
+        ids: Id columns by field.
+        cents: int64 [N]; zero for a bad row.
+        time_us: int64 [N].
+        errors: Row -> what is wrong with it.
+        bounds: Where each request's rows begin.
+        dry: Whether each request is a dry run.
+        degraded: Degraded bits that the request itself gives; uint32 [N], or one
+            number for every row.
+        fields: Declared fields that some request had; int64 [N] each.
+    """
+
+    ids: Mapping[str, list[bytes]]
+    cents: Array
+    time_us: Array
+    errors: dict[int, str]
+    bounds: list[int]
+    dry: list[bool]
+    degraded: Array | int = 0
+    fields: Mapping[str, Array] = {}
+
+
+class Group(msgspec.Struct, frozen=True):
+    """
+    Good rows of a batch that go to the store together.
+
+    Attributes:
+        rows: Their places in the batch; int64 [M].
+        purchases: What they hold.
+        dry: Whether nothing of them may be kept.
+    """
+
+    rows: Array
+    purchases: Purchases
+    dry: bool
+
+
+def gather(
+    pb: Any, requests: Sequence[Any], *, spec: FeatureSpec, now_us: int
+) -> Batch:
+    """
+    Take the tensors of all requests as columns, and check every row.
+
+    Args:
+        pb: Triton's `triton_python_backend_utils`.
+        requests: A dynamic batch of them.
+        spec: Which ids a row has.
+        now_us: The server's clock, for "over a day ahead".
+    """
+    names = [TRANSACTION_ID, *(entity.key for entity in spec.entities)]
+    ids = {name: triton.gather(pb, requests, name)[:, 0].tolist() for name in names}
+    amount = triton.gather(pb, requests, AMOUNT)[:, 0]
+    time_us = triton.gather(pb, requests, EVENT_TIME)[:, 0]
+    bounds = triton.row_bounds(pb, requests, AMOUNT)
+    checked = check_rows(ids, amount=amount, time_us=time_us, now_us=now_us)
+    fields, degraded = _fields(pb, requests, spec, bounds, errors=checked.errors)
+    dry = []
+    for position, request in enumerate(requests):
+        parameters = triton.request_parameters(request)
+        dry.append(parameters.get(DRY_RUN, False) is True)
+        if problem := _refused(parameters):
+            for row in range(bounds[position], bounds[position + 1]):
+                checked.errors.setdefault(row, problem)
+    return Batch(
+        ids=ids,
+        cents=checked.cents,
+        time_us=time_us,
+        errors=checked.errors,
+        bounds=bounds,
+        dry=dry,
+        degraded=degraded,
+        fields=fields,
+    )
+
+
+def _fields(
+    pb: Any,
+    requests: Sequence[Any],
+    spec: FeatureSpec,
+    bounds: list[int],
+    *,
+    errors: dict[int, str],
+) -> tuple[Mapping[str, Array], Array | int]:
+    """Take the declared fields, and mark the rows that lack one; adds to `errors`."""
+    if not spec.fields:
+        return {}, 0
+    sent = {}
+    for field in spec.fields:
+        absent = np.nan if field.type == "number" else b""
+        column = triton.gather_optional(
+            pb, requests, field.name, bounds=bounds, absent=absent
+        )
+        if column is not None:
+            sent[field.name] = column
+    fields, wrong = check_fields(spec.fields, sent)
+    for row, text in wrong.items():
+        errors.setdefault(row, text)
+    missing = left_out(spec, fields, bounds[-1])
+    return fields, missing * _FIELD_MISSING
+
+
+def dry_spans(batch: Batch) -> list[slice]:
+    """Name the rows of each dry request, bad ones too."""
+    return [
+        slice(batch.bounds[position], batch.bounds[position + 1])
+        for position, dry in enumerate(batch.dry)
+        if dry
+    ]
+
+
+def groups(batch: Batch) -> list[Group]:
+    """
+    Split the good rows into those that write, and each dry request by itself.
+
+    What a dry run applies must be seen by no other request.
+    """
+    good = np.ones(len(batch.cents), np.bool_)
+    good[list(batch.errors)] = False
+    wet, dry = good, []
+    spans = dry_spans(batch)
+    if spans:
+        wet = good.copy()
+    for span in spans:
+        wet[span] = False
+        dry.append(span.start + np.flatnonzero(good[span]))
+    found = [(np.flatnonzero(wet), False), *((rows, True) for rows in dry)]
+    return [
+        Group(rows=rows, purchases=_pick(batch, rows), dry=is_dry)
+        for rows, is_dry in found
+        if len(rows)
+    ]
+
+
+def hopeless(batch: Batch) -> list[tuple[int, str]]:
+    """Name the requests of which every row is bad, with the words for them."""
+    found = []
+    for position, start in enumerate(batch.bounds[:-1]):
+        rows = range(start, batch.bounds[position + 1])
+        if all(row in batch.errors for row in rows):
+            words = [f"row {row - start}: {batch.errors[row]}" for row in rows]
+            found.append((position, "\n".join(words)))
+    return found
+
+
+def _pick(batch: Batch, rows: Array) -> Purchases:
+    if len(rows) == len(batch.cents):
+        transaction, *entities = batch.ids.values()
+    else:
+        index = rows.tolist()
+        transaction, *entities = (
+            [column[row] for row in index] for column in batch.ids.values()
+        )
+    return Purchases(
+        transaction_id=transaction,
+        entity_id=entities,
+        event_time_us=batch.time_us[rows],
+        cents=batch.cents[rows],
+        fields={name: column[rows] for name, column in batch.fields.items()},
+    )
+
+
+def _refused(parameters: Mapping[str, Any]) -> str:
+    """
+    Say what is wrong with a request's parameters; empty when nothing is.
+
+    A malformed one is its own request's fault: it must not raise, for the batch holds
+    the requests of other callers too.
+    """
+    dry, left_us = parameters.get(DRY_RUN, False), parameters.get(DEADLINE_US, 1)
+    if not isinstance(dry, bool):
+        return f"{DRY_RUN}: {dry!r:.40}: is neither true nor false"
+    if isinstance(left_us, bool) or not isinstance(left_us, int):
+        return f"{DEADLINE_US}: {left_us!r:.40}: is not whole microseconds"
+    return _NO_TIME_LEFT if left_us <= 0 else ""

@@ -1,0 +1,213 @@
+"""One connection to one Redis: commands out, replies in, by a point in time."""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tollgate.errors import InputError, StoreError, StoreLost
+from tollgate.store.address import Address, connection_arguments, connection_maker
+
+log = logging.getLogger(__name__)
+
+Command = tuple[Any, ...]
+
+MAX_OWED = 16  # late replies waited for; a store behind by more gets a new connection
+# What a TLS handshake may take where no request waits for it.
+HANDSHAKE_S = 0.25
+
+
+class Connection:
+    """
+    One connection to Redis, opened on first use and again after a failure.
+
+    Every method that takes `until_s` (of time.monotonic) raises redis-py's
+    TimeoutError when that has passed. Each wait for the socket gets what is left of
+    it; redis-py's handshake and a reply that comes in pieces are several waits.
+
+    Args:
+        address: A single Redis.
+        max_owed: Most late replies to wait for; a connection that owes more is dropped.
+
+    Raises:
+        InputError: A file of TLS cannot be used.
+    """
+
+    def __init__(self, address: Address, *, max_owed: int = MAX_OWED) -> None:
+        import redis
+
+        self.errors = redis.exceptions
+        self.secure = address.tls is not None
+        self._address = address
+        self._max_owed = max_owed
+        self.is_open = False
+        self._owed = 0  # replies still to come, of calls that were given up too
+        self.renew()
+
+    def renew(self) -> None:
+        """Drop the connection, and read the files of TLS anew for the next one."""
+        if self.is_open:
+            self.close()
+        make = connection_maker(self._address)
+        self._connection: Any = make(**connection_arguments(self._address))
+
+    def exchange(self, commands: Sequence[Command], until_s: float) -> list[Any]:
+        """Send commands and read their replies; errors that Redis answered with too."""
+        self.send(commands, until_s)
+        return self.receive(len(commands), until_s)
+
+    def send(self, commands: Sequence[Command], until_s: float) -> None:
+        """
+        Send commands; `receive` must follow.
+
+        A connection that broke since its last use is replaced, once: events are
+        idempotent, so what the broken one may have carried does no harm.
+
+        Raises:
+            StoreLost: A new connection broke while sending.
+            RedisError, OSError: There is none, and nothing was sent.
+        """
+        try:
+            self._send(self._connection.pack_commands(commands), until_s)
+        except self.errors.TimeoutError:
+            self._give_up()
+            raise
+        except BaseException:
+            self.close()
+            raise
+        self._owed += len(commands)
+
+    def receive(self, count: int, until_s: float) -> list[Any]:
+        """
+        Read the replies to the last commands sent.
+
+        Returns:
+            Them, in order; an error that Redis answered with is one.
+
+        Raises:
+            StoreLost: The connection broke before they came.
+        """
+        try:
+            while self._owed > count:
+                self._reply(until_s)  # the late answer to a call that was given up
+            return [self._reply(until_s) for _ in range(count)]
+        except self.errors.TimeoutError:
+            self._give_up()
+            raise
+        except BaseException:
+            # What is still under way must never be read as another call's answer.
+            self.close()
+            raise
+
+    def open(self, until_s: float) -> None:
+        """Connect; a connection there is stays."""
+        if self.is_open:
+            return
+        left_s = self._left_s(until_s)
+        self._connection.socket_connect_timeout = left_s
+        self._connection.socket_timeout = left_s
+        try:
+            self._connection.connect()
+        except BaseException:
+            self.close()
+            raise
+        self.is_open = True
+
+    def probe(self, deadline_s: float, *commands: Command) -> bool:
+        """
+        Ask for a sign of life over a new connection, which stays open.
+
+        Args:
+            deadline_s: How long connecting and asking may take, each; TLS, which no
+                one waits for here, gets more to connect.
+            commands: What to send behind the PING.
+        """
+        extra_s = HANDSHAKE_S if self.secure else 0.0
+        try:
+            self.renew()
+            self.open(time.monotonic() + deadline_s + extra_s)
+            asked = [(b"PING",), *commands]
+            alive = self.exchange(asked, time.monotonic() + deadline_s)[0]
+        except (self.errors.RedisError, InputError, StoreError, OSError):
+            self.close()
+            return False
+        return not isinstance(alive, Exception)
+
+    def fileno(self) -> int:
+        """Name the socket, for poll; there must be one."""
+        number: int = self._connection._sock.fileno()
+        return number
+
+    def close(self) -> None:
+        """Drop the connection; the next call opens a new one."""
+        self.is_open = False
+        self._owed = 0
+        self._connection.disconnect()
+
+    def _give_up(self) -> None:
+        # Replies come in order, so late ones can be told from the next call's; a
+        # busy store would be late with a new connection all the more.
+        if not 0 < self._owed <= self._max_owed:
+            self.close()
+
+    def _send(self, packed: list[bytes], until_s: float) -> None:
+        if self.is_open:
+            try:
+                if not self._ended():
+                    self._send_whole(packed, until_s)
+                    return
+            except self.errors.ConnectionError as exc:
+                log.debug("the store's connection is replaced: %s", exc)
+            self.close()
+        self.open(until_s)
+        try:
+            self._send_whole(packed, until_s)
+        except self.errors.ConnectionError as exc:
+            raise StoreLost(str(exc)) from exc
+
+    def _ended(self) -> bool:
+        """Tell whether the other side hung up while nothing was asked."""
+        # Without replies to come, what can be read is the connection's end.
+        if self._owed:
+            return False
+        poll = select.poll()
+        poll.register(self, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _send_whole(self, packed: list[bytes], until_s: float) -> None:
+        self._wait(until_s)
+        try:
+            self._connection.send_packed_command(packed, check_health=False)
+        except self.errors.TimeoutError:
+            self.close()  # a command that was cut cannot be finished
+            raise
+
+    def _reply(self, until_s: float) -> Any:
+        """Read one reply; an error that Redis answered with is returned."""
+        errors = self.errors
+        self._wait(until_s)
+        try:
+            reply = self._connection.read_response(disconnect_on_error=False)
+        except errors.ResponseError as exc:
+            reply = exc
+        except (errors.BusyLoadingError, errors.AuthenticationError):
+            raise  # Redis answered, too, and applied nothing
+        except errors.TimeoutError:
+            raise
+        except (errors.RedisError, OSError) as exc:
+            raise StoreLost(str(exc)) from exc
+        self._owed -= 1
+        return reply
+
+    def _wait(self, until_s: float) -> None:
+        """Let the socket's next operation take no longer than what is left."""
+        self._connection._sock.settimeout(self._left_s(until_s))
+
+    def _left_s(self, until_s: float) -> float:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise self.errors.TimeoutError("no time left")
+        return left_s

@@ -1,0 +1,124 @@
+"""Which rows lack a feature that may not be missing, or not be old."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features.entries import MISSING
+from tollgate.features.fields import Fields, field_values
+from tollgate.features.spec import FeatureSpec
+from tollgate.schema import AMOUNT, Degraded
+from tollgate.store.feeds import LABELS, PURCHASES
+
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+U32 = npt.NDArray[np.uint32]
+
+_BIT = np.uint32(Degraded.ESSENTIAL_MISSING)
+_NO_LIMIT_US = np.iinfo(np.int64).max
+_OF_LABELS = ("flagged", "share")
+
+
+class Essentials:
+    """
+    What is essential in a spec, entity by entity.
+
+    Attributes:
+        needs: Does feature f need entity e, by itself or by its inputs? int64
+            [entities, F], 0 or 1.
+    """
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        self.needs = _needs(spec)
+        essential = np.array([one.essential for one in spec.features])
+        max_age_us = np.array([one.max_age_us for one in spec.features], np.int64)
+        needed = (self.needs * essential).astype(np.bool_)
+        self._any: Bool = needed.any(axis=1)
+        limit_us = np.where(needed & (max_age_us > 0), max_age_us, _NO_LIMIT_US)
+        self._most_us = limit_us.min(axis=1)
+        chosen = essential.nonzero()[0].tolist()
+        self._feeds = {feed for at in chosen for feed in _feeds_of(spec, at)}
+        self._fields = sorted(
+            {name for at in chosen for name in _fields_of(spec, at)} - {AMOUNT}
+        )
+
+    def left_out(self, fields: Fields, count: int) -> U32:
+        """
+        Tell which rows were sent without a field that is essential.
+
+        Args:
+            fields: What was sent.
+            count: How many rows.
+
+        Returns:
+            Degraded bits; uint32 [N].
+        """
+        lacking = np.zeros(count, np.bool_)
+        for name in self._fields:
+            lacking |= field_values(fields, name, count) == MISSING
+        bits: U32 = lacking * _BIT
+        return bits
+
+    def missing(self, missing: Bool) -> U32:
+        """
+        Tell which rows lack one, by the entities that nothing is known of.
+
+        Args:
+            missing: bool [entities, N].
+
+        Returns:
+            Degraded bits; uint32 [N].
+        """
+        lacking: U32 = (missing & self._any[:, None]).any(axis=0) * _BIT
+        return lacking
+
+    def aged(self, age_us: I64) -> U32:
+        """
+        Tell which rows have one that is too old, by the age of their last known values.
+
+        Args:
+            age_us: int64 [entities, N].
+
+        Returns:
+            Degraded bits; uint32 [N].
+        """
+        old: U32 = (age_us > self._most_us[:, None]).any(axis=0) * _BIT
+        return old
+
+    def behind(self, stale: Set[str]) -> np.uint32:
+        """
+        Tell whether a feed is behind that an essential feature hangs on.
+
+        Args:
+            stale: Feeds that are older than the spec declares.
+
+        Returns:
+            A degraded bit, or 0: it holds for every row.
+        """
+        return _BIT if self._feeds & stale else np.uint32(0)
+
+
+def _needs(spec: FeatureSpec) -> I64:
+    needs = np.zeros((len(spec.entities), len(spec.features)), np.int64)
+    for column, one in enumerate(spec.features):
+        if one.aggregate is not None:
+            needs[one.entity, column] = 1
+        for at in one.inputs or ():  # earlier ones
+            needs[:, column] |= needs[:, at]
+    return needs
+
+
+def _feeds_of(spec: FeatureSpec, column: int) -> set[str]:
+    one = spec.features[column]
+    if one.aggregate is not None:
+        return {PURCHASES, LABELS} if one.aggregate in _OF_LABELS else {PURCHASES}
+    return {feed for at in one.inputs or () for feed in _feeds_of(spec, at)}
+
+
+def _fields_of(spec: FeatureSpec, column: int) -> set[str]:
+    one = spec.features[column]
+    own = {name for name in (one.field, one.category) if name is not None}
+    return own.union(*(_fields_of(spec, at) for at in one.inputs or ()))

@@ -1,0 +1,118 @@
+"""
+How far the feeds of a product have come: their watermarks, beside the values.
+
+A feed is what brings events: `purchases` (the scoring call itself, or a stream) and
+`labels`. Its watermark is the newest event time that whoever applies it has applied,
+so the age of the watermark is the age of what the windows may be missing. A feed that
+has caught up moves it on although nothing came.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+PURCHASES, LABELS = "purchases", "labels"
+FEEDS = (PURCHASES, LABELS)
+
+# Newest event time applied, and the clock of whoever wrote this at that moment; µs.
+_WATERMARK = struct.Struct("<qq")
+
+Command = tuple[Any, ...]
+
+
+def feed_key(product: str, feed: str) -> bytes:
+    """Name the store key of a feed's watermark."""
+    return f"tollgate:{product}:feed:{feed}".encode()
+
+
+def pack_watermark(event_time_us: int, *, now_us: int) -> bytes:
+    """Pack a watermark; one that is ahead of the clock is held back to it."""
+    return _WATERMARK.pack(min(event_time_us, now_us), now_us)
+
+
+def unpack_watermark(value: object) -> int | None:
+    """Read the event time of a watermark, µs; None when it is none."""
+    if not isinstance(value, bytes) or len(value) != _WATERMARK.size:
+        return None
+    return int(_WATERMARK.unpack(value)[0])
+
+
+class Feeds:
+    """
+    What one caller of the store knows of a product's feeds.
+
+    The watermarks ride along with a call once per interval, not with every one: they
+    are judged against minutes.
+
+    Args:
+        product: Whose feeds.
+        max_age_us: Feed -> how old its watermark may be; a feed that is not named is
+            read, and never too old.
+        interval_us: How often they are read and written.
+    """
+
+    def __init__(
+        self, product: str, max_age_us: Mapping[str, int], *, interval_us: int
+    ) -> None:
+        self._names = tuple(dict.fromkeys((*FEEDS, *max_age_us)))
+        self._keys = [feed_key(product, name) for name in self._names]
+        self._purchases_key = feed_key(product, PURCHASES)
+        self._max_age_us = dict(max_age_us)
+        self._interval_us = interval_us
+        self._read_due_us = 0
+        self._write_due_us = 0
+        self._applied_us = 0  # newest purchase this caller has written
+        self.watermark_us: dict[str, int] = {}
+
+    def commands(self, now_us: int, *, newest_us: int | None) -> list[Command]:
+        """
+        Say what to send beside the next call; mostly nothing.
+
+        Args:
+            now_us: The clock.
+            newest_us: Newest purchase that the call writes; None when it writes none.
+        """
+        if newest_us is not None and newest_us > self._applied_us:
+            self._applied_us = newest_us
+        commands: list[Command] = []
+        if newest_us is not None and now_us >= self._write_due_us:
+            self._write_due_us = now_us + self._interval_us
+            value = pack_watermark(self._applied_us, now_us=now_us)
+            commands.append((b"SET", self._purchases_key, value))
+        if commands or now_us >= self._read_due_us:
+            self._read_due_us = now_us + self._interval_us
+            commands.append((b"MGET", *self._keys))
+        return commands
+
+    def note(self, replies: list[Any]) -> None:
+        """Take what the store answered to these commands; an error changes nothing."""
+        if not replies or not isinstance(replies[-1], list):
+            return
+        for name, value in zip(self._names, replies[-1], strict=True):
+            watermark_us = unpack_watermark(value)
+            if watermark_us is not None:
+                self.watermark_us[name] = watermark_us
+
+    def retry(self) -> None:
+        """Let the next call carry the commands again; the last one got no answer."""
+        self._read_due_us = self._write_due_us = 0
+
+    def ages_us(self, now_us: int) -> dict[str, int]:
+        """Tell how old each watermark is that was ever read."""
+        return {
+            name: max(0, now_us - mark_us)
+            for name, mark_us in self.watermark_us.items()
+        }
+
+    def stale(self, now_us: int) -> frozenset[str]:
+        """Name the feeds that are older than they may be, or have no watermark."""
+        if not self._max_age_us:
+            return frozenset()
+        ages_us = self.ages_us(now_us)
+        return frozenset(
+            name
+            for name, most_us in self._max_age_us.items()
+            if ages_us.get(name, most_us + 1) > most_us
+        )

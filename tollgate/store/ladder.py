@@ -1,0 +1,247 @@
+"""
+The features of a batch, from the highest rung there is.
+
+    the store's answer, within its deadline
+    the last known values of the row's entities, moved on to the row's own moment
+    the declared defaults of the features of an entity that nothing is known of
+
+Each rung below the first is named in the row's degraded bits. Nothing here raises for
+trouble of the store's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import OutcomeUnknown, StoreError
+from tollgate.features import assemble
+from tollgate.features.spec import FeatureSpec
+from tollgate.schema import Applied, Degraded
+from tollgate.store.breaker import Breaker, State
+from tollgate.store.essential import Essentials
+from tollgate.store.events import Purchases
+from tollgate.store.feeds import Feeds
+from tollgate.store.last_known import LastKnown
+from tollgate.store.local import apply_purchases
+from tollgate.store.online import OnlineFeatures, Packed, Vectors
+from tollgate.store.prober import Prober
+from tollgate.store.redis import Answer, Mode, RedisStore
+from tollgate.store.scored import Counts, Scored, Spool, outcome_of
+
+log = logging.getLogger(__name__)
+
+I64 = npt.NDArray[np.int64]
+
+_COLD_START = np.uint32(Degraded.COLD_START)
+_FEED_STALE = np.uint32(Degraded.FEED_STALE)
+_LAST_KNOWN = np.uint32(Degraded.LAST_KNOWN_VECTOR)
+_STATE_CORRUPT = np.uint32(Degraded.STATE_CORRUPT)
+_UNAVAILABLE = np.uint32(Degraded.STORE_UNAVAILABLE)
+
+
+class Ladder:
+    """
+    Scores batches for one product, whatever its store does.
+
+    Args:
+        spec: The product's features.
+        store: Its store.
+        last_known: What is used when the store is away.
+        feeds: The product's watermarks.
+        breaker: When to leave the store alone.
+        spool: Where rows go that were not applied; None drops them, counted.
+        updates: Whether what is scored is written; False leaves that to a stream.
+        wall_us: The clock, µs since the epoch.
+    """
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        store: RedisStore,
+        *,
+        last_known: LastKnown,
+        feeds: Feeds,
+        breaker: Breaker,
+        spool: Spool | None = None,
+        updates: bool = True,
+        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self.counts = Counts()
+        self.breaker = breaker
+        self.feeds = feeds
+        self.last_known = last_known
+        self._spec = spec
+        self._store = store
+        self._spool = spool
+        self._updates = updates
+        self._wall_us = wall_us
+        self._essentials = Essentials(spec)
+        self._prober = Prober(breaker, store.probe)
+        self._online = OnlineFeatures(spec, store)
+
+    def score(
+        self, batches: Sequence[Purchases], *, write: Sequence[bool]
+    ) -> list[Scored]:
+        """
+        Apply batches of purchases and read their vectors, in one round trip at most.
+
+        Args:
+            batches: Each is applied whole, then read; see `OnlineFeatures.score`.
+            write: Per batch, False for a dry run.
+        """
+        now_us = self._wall_us()
+        packed = [self._online.pack(batch) for batch in batches]
+        answers, applied = self._ask(packed, write, now_us=now_us)
+        stale = self.feeds.stale(now_us)
+        late = self._essentials.behind(stale)
+        scored = []
+        for position, (one, writes) in enumerate(zip(packed, write, strict=True)):
+            if answers is not None:
+                result = self._fresh(one, answers[position], writes=writes)
+            else:
+                result = self._without_store(one, writes=writes, applied=applied)
+            if self._spec.fields:
+                result.degraded[:] |= self._essentials.left_out(
+                    one.purchases.fields, len(one.purchases)
+                )
+            if stale:
+                result.degraded[:] |= _FEED_STALE | late
+            scored.append(result)
+        return scored
+
+    def warm(self, purchases: Purchases) -> None:
+        """Go down every rung once, dry: what is done first is slow."""
+        self.score([purchases], write=[False])
+        packed = self._online.pack(purchases)
+        self._without_store(packed, writes=False, applied=Applied.NO)
+
+    def close(self) -> None:
+        """End the prober and the connection."""
+        self._prober.close()
+        self._store.close()
+
+    def _ask(
+        self, packed: Sequence[Packed], write: Sequence[bool], *, now_us: int
+    ) -> tuple[list[Answer] | None, Applied]:
+        """Call the store if the breaker lets us; without answers, what is known."""
+        counts = self.counts
+        counts.call_s = None
+        if not self.breaker.allows():
+            counts.calls["not_made"] += 1
+            return None, Applied.NO
+        write = [writes and self._updates for writes in write]
+        calls = [
+            (one.call, Mode.WRITE if writes else Mode.DRY)
+            for one, writes in zip(packed, write, strict=True)
+        ]
+        newest_us = max(
+            (
+                int(one.purchases.event_time_us.max())
+                for one, writes in zip(packed, write, strict=True)
+                if writes
+            ),
+            default=None,
+        )
+        beside = self.feeds.commands(now_us, newest_us=newest_us)
+        begun_s = time.perf_counter()
+        try:
+            answers, replies = self._store.flush(calls, beside=beside)
+        except StoreError as error:
+            counts.call_s = time.perf_counter() - begun_s
+            counts.calls[outcome_of(error)] += 1
+            self._failed(error)
+            unknown = isinstance(error, OutcomeUnknown)
+            return None, Applied.UNKNOWN if unknown else Applied.NO
+        counts.call_s = time.perf_counter() - begun_s
+        counts.calls["answered"] += 1
+        if self.breaker.state is not State.CLOSED:
+            log.warning("the store answers again")
+        self.breaker.succeeded()
+        if beside:
+            self.feeds.note(replies)
+        return answers, Applied.YES
+
+    def _failed(self, error: StoreError) -> None:
+        self.feeds.retry()
+        log.debug("%s", error)
+        before = self.breaker.state
+        if self.breaker.failed():
+            if before is State.CLOSED:
+                log.warning("the store is left alone until it answers: %s", error)
+            self._prober.wake()
+
+    def _fresh(self, one: Packed, answer: Answer, *, writes: bool) -> Scored:
+        """Read the store's answer, and keep its values for worse times."""
+        read = self._online.read(one, answer)
+        corrupt = (read.degraded & _STATE_CORRUPT) != 0
+        if corrupt.any():
+            read.degraded[:] |= self._essentials.missing(
+                np.broadcast_to(corrupt, (len(self._spec.entities), len(corrupt)))
+            )
+        elif writes:  # a dry run's values hold what never happened
+            self.last_known.put(one.call.keys, answer[0])
+        return Scored(
+            features=read.features,
+            degraded=read.degraded,
+            applied=read.applied,
+            age_us=np.zeros(len(read.applied), np.int64),
+        )
+
+    def _without_store(self, one: Packed, *, writes: bool, applied: Applied) -> Scored:
+        """Use the last known values, and defaults where there are none."""
+        call = one.call
+        found = self.last_known.find(call.keys)
+        self.counts.looked_up(found.known)
+        if writes and self._updates:
+            self._keep_for_later(one.purchases)
+        values, status = apply_purchases(found.values, call)
+        if writes:
+            self.last_known.amend(call.keys, values)
+        read = self._online.read(one, (values, status))
+        key = np.stack(
+            [
+                code + first
+                for code, first in zip(call.code, call.first_key[:-1], strict=True)
+            ]
+        )
+        missing, age_us = ~found.known[key], found.age_us[key]
+        degraded = self._essentials.missing(missing)
+        degraded |= self._essentials.aged(age_us)
+        degraded |= missing.any(axis=0) * _UNAVAILABLE
+        degraded |= (~missing).any(axis=0) * _LAST_KNOWN
+        # Of an entity that nothing is known of, it is not known whether it is new.
+        cold = ~missing.any(axis=0) * _COLD_START
+        degraded |= read.degraded & (~_COLD_START | cold)
+        return Scored(
+            features=self._defaulted(read, one.purchases, missing),
+            degraded=degraded,
+            applied=np.full(len(degraded), applied, np.uint8),
+            age_us=age_us.max(axis=0),
+        )
+
+    def _defaulted(
+        self, read: Vectors, purchases: Purchases, missing: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.float64]:
+        """Put the defaults in the place of what needs an entity that is missing."""
+        defaults = assemble.defaults(
+            self._spec,
+            cents=purchases.cents,
+            time_us=purchases.event_time_us,
+            fields=purchases.fields,
+        )
+        # [N, entities] @ [entities, F]: how many missing entities each number needs.
+        lacking = missing.T.astype(np.int64) @ self._essentials.needs
+        features: npt.NDArray[np.float64] = np.where(lacking, defaults, read.features)
+        return features
+
+    def _keep_for_later(self, purchases: Purchases) -> None:
+        """Hand rows whose purchase is not applied, or maybe not, to the spool."""
+        if self._spool is not None and self._spool.append(purchases):
+            self.counts.spooled += len(purchases)
+        else:
+            self.counts.spool_full += len(purchases)

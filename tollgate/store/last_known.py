@@ -1,0 +1,119 @@
+"""The last known values of entities, kept here for when the store is away."""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+_OVERHEAD_BYTES = 250  # what key, pair and place in the order cost besides the value
+_MAX_HASH = 2**32
+
+
+class Found(msgspec.Struct, frozen=True):
+    """
+    What is known of K keys.
+
+    Attributes:
+        values: Packed entity values; empty bytes for one that is not known.
+        known: bool [K].
+        age_us: Since the store gave it; int64 [K], 0 for one that is not known.
+    """
+
+    values: list[bytes]
+    known: npt.NDArray[np.bool_]
+    age_us: npt.NDArray[np.int64]
+
+
+class LastKnown:
+    """
+    Packed entity values by store key, as the store last gave them.
+
+    What was not seen for longest leaves first when it is full. A value is used up
+    to its age limit, less up to `spread` of it, by its key: values that were read
+    together do not all go at once.
+
+    Args:
+        max_bytes: Most to hold, keys and bookkeeping included.
+        max_age_s: How old a value may be.
+        clock: Monotonic, seconds.
+        spread: Part of the age limit by which keys differ.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int,
+        max_age_s: float,
+        *,
+        clock: Callable[[], float],
+        spread: float = 0.2,
+    ) -> None:
+        self.bytes_held = 0
+        self._max_bytes = max_bytes
+        self._max_age_s = max_age_s
+        self._clock = clock
+        self._spread = spread
+        self._kept: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def put(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Keep values that the store gave just now; nothing is copied."""
+        now_s = self._clock()
+        kept, take, held = self._kept, self._kept.pop, self.bytes_held
+        for key, value in zip(keys, values, strict=True):
+            old = take(key, None)
+            kept[key] = (value, now_s)
+            held += len(value)
+            held += len(key) + _OVERHEAD_BYTES if old is None else -len(old[0])
+        self.bytes_held = held
+        self._evict()
+
+    def find(self, keys: Sequence[bytes]) -> Found:
+        """Look keys up; a value past its age limit is forgotten."""
+        now_s = self._clock()
+        values = [b""] * len(keys)
+        known = np.zeros(len(keys), np.bool_)
+        age_us = np.zeros(len(keys), np.int64)
+        for place, key in enumerate(keys):
+            entry = self._kept.get(key)
+            if entry is None:
+                continue
+            age_s = now_s - entry[1]
+            if age_s > self._limit_s(key):
+                self._forget(key)
+                continue
+            values[place] = entry[0]
+            known[place] = True
+            age_us[place] = round(age_s * 1e6)
+        return Found(values=values, known=known, age_us=age_us)
+
+    def amend(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """
+        Replace values that are kept, by what this process has added to them since.
+
+        Their age stays that of the store's answer.
+        """
+        for key, value in zip(keys, values, strict=True):
+            entry = self._kept.get(key)
+            if entry is not None:
+                self._kept[key] = (value, entry[1])
+                self.bytes_held += len(value) - len(entry[0])
+        self._evict()
+
+    def _limit_s(self, key: bytes) -> float:
+        return self._max_age_s * (1 - self._spread * zlib.crc32(key) / _MAX_HASH)
+
+    def _forget(self, key: bytes) -> None:
+        value, _ = self._kept.pop(key)
+        self.bytes_held -= len(value) + len(key) + _OVERHEAD_BYTES
+
+    def _evict(self) -> None:
+        while self.bytes_held > self._max_bytes:
+            key, (value, _) = self._kept.popitem(last=False)
+            self.bytes_held -= len(value) + len(key) + _OVERHEAD_BYTES

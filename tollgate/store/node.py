@@ -1,0 +1,100 @@
+"""One node of a Redis Cluster, and whether it is left alone."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tollgate.errors import StoreError, StoreTimeout
+from tollgate.store.address import Address
+from tollgate.store.breaker import Breaker, Rules
+from tollgate.store.connection import Command, Connection
+from tollgate.store.prober import Prober
+
+_MAX_OWED = 1_024  # a node answers each key by itself
+
+
+class Node:
+    """
+    A connection, and the breaker that says when not to use it.
+
+    Args:
+        address: The node's.
+        rules: When it is left alone.
+        deadline_s: How long a probe may take.
+        needed: Tells whether it still has slots; a node without any is not probed.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        rules: Rules,
+        *,
+        deadline_s: float,
+        needed: Callable[[], bool],
+    ) -> None:
+        self._link = Connection(address, max_owed=_MAX_OWED)
+        self._deadline_s = deadline_s
+        self._needed = needed
+        self._breaker = Breaker(time.monotonic, random.random, rules=rules)
+        self._prober = Prober(self._breaker, self._probe)
+
+    @property
+    def allowed(self) -> bool:
+        """Tell whether it may be asked now."""
+        return self._breaker.allows()
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether nothing need be waited for before commands are sent."""
+        return self._link.is_open
+
+    def fileno(self) -> int:
+        """Name the socket, for poll."""
+        return self._link.fileno()
+
+    def send(self, commands: Sequence[Command], until_s: float) -> None:
+        """
+        Send commands; `receive` must follow.
+
+        Raises:
+            StoreError: They were not sent, or not all; the breaker knows.
+        """
+        self._guarded(lambda: self._link.send(commands, until_s))
+
+    def receive(self, count: int, until_s: float) -> list[Any]:
+        """
+        Read the replies; errors that the node answered with are among them.
+
+        Raises:
+            StoreError: They did not come in time, or the connection broke.
+        """
+        replies: list[Any] = self._guarded(lambda: self._link.receive(count, until_s))
+        self._breaker.succeeded()
+        return replies
+
+    def close(self) -> None:
+        """End the prober and the connection."""
+        self._prober.close()
+        self._link.close()
+
+    def _guarded(self, work: Callable[[], Any]) -> Any:
+        errors = self._link.errors
+        try:
+            return work()
+        except errors.TimeoutError as exc:
+            error: StoreError = StoreTimeout(self._deadline_s)
+            error.__cause__ = exc
+        except StoreError as exc:
+            error = exc
+        except (errors.RedisError, OSError) as exc:
+            error = StoreError(f"a node failed: {exc}")
+            error.__cause__ = exc
+        if self._breaker.failed():
+            self._prober.wake()
+        raise error
+
+    def _probe(self) -> bool:
+        return not self._needed() or self._link.probe(self._deadline_s)

@@ -1,0 +1,217 @@
+"""Read what the store answered to a batch: values to windows, windows to vectors."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features import assemble
+from tollgate.features.demands import entity_demands
+from tollgate.features.entries import Entries, Values, order_of, unpack_values
+from tollgate.features.others import answer_demands
+from tollgate.features.places import Places, Rows, find_places
+from tollgate.features.spec import FeatureSpec
+from tollgate.features.windows import Sums, window_sums
+from tollgate.schema import MAX_BATCH_ROWS, Applied, Degraded
+from tollgate.store.events import Call, Purchases
+from tollgate.store.redis import Answer
+
+I64 = npt.NDArray[np.int64]
+
+_TOO_LATE = 3
+# NumPy reads an enum member several times slower than a number of its own.
+_COLD_START = np.uint32(Degraded.COLD_START)
+_EVENT_TOO_LATE = np.uint32(Degraded.EVENT_TOO_LATE)
+_WINDOW_OVERFLOW = np.uint32(Degraded.WINDOW_OVERFLOW)
+_STATE_CORRUPT = np.uint32(Degraded.STATE_CORRUPT)
+# Status of the Lua function -> what is known of the event.
+_APPLIED = np.array(
+    [Applied.NO, Applied.YES, Applied.DUPLICATE, Applied.NO, Applied.NO], np.uint8
+)
+
+
+class Vectors(msgspec.Struct, frozen=True):
+    """
+    What a batch of purchases read.
+
+    Attributes:
+        features: float64 [N, F].
+        degraded: Degraded bits; uint32 [N].
+        applied: Applied; uint8 [N], the worst of the entities.
+    """
+
+    features: npt.NDArray[np.float64]
+    degraded: npt.NDArray[np.uint32]
+    applied: npt.NDArray[np.uint8]
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """A batch of purchases, its entries, and the call that applies them."""
+
+    purchases: Purchases
+    entries: npt.NDArray[np.void]
+    call: Call
+
+
+class Reader:
+    """Reads batches of one product."""
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        self._spec = spec
+        reach = _reach_of(spec)
+        # By rows of a batch: the same few sizes come again and again.
+        self._reach = [_repeated(reach, rows) for rows in range(MAX_BATCH_ROWS + 1)]
+        self._demands = entity_demands(spec)
+        width = [len(entity.columns) for entity in spec.entities]
+        self._width = np.array(width, np.int64) if any(width) else None
+
+    def read(self, packed: Packed, answer: Answer) -> Vectors:
+        """Read all entities' windows in one go: row n of entity e is e * N + n."""
+        entries, batch, call = packed.entries, packed.purchases, packed.call
+        columns = None
+        if self._width is not None:
+            columns = self._width.repeat(np.diff(call.first_key))
+        values = unpack_values(answer[0], columns=columns)
+        entities, count = len(call.code), len(batch)
+        known = count < len(self._reach)
+        reach = self._reach[count] if known else _repeated(self._reach[1], count)
+        rows = Rows(
+            entity=np.concatenate(
+                [
+                    code + first
+                    for code, first in zip(call.code, call.first_key[:-1], strict=True)
+                ]
+            ),
+            time_us=np.concatenate([batch.event_time_us] * entities),
+            order=np.concatenate([order_of(entries)] * entities),
+            delay_us=reach.delay_us,
+            windows_us=reach.windows_us,
+        )
+        places = find_places(values.entries, rows)
+        sums = window_sums(values.entries, rows, places=places)
+        status = statuses(call, answer)
+        bits = _degraded(values, rows, reach, upto=sums.upto).reshape(entities, count)
+        bits |= (status == _TOO_LATE) * _EVENT_TOO_LATE
+        degraded = np.bitwise_or.reduce(bits, axis=0)
+        features = assemble.assemble(
+            self._spec,
+            cents=batch.cents,
+            time_us=batch.event_time_us,
+            sums=[
+                self._sums(
+                    entity,
+                    values.entries,
+                    rows,
+                    places,
+                    keys=call.first_key[entity : entity + 2],
+                    sums=sums,
+                )
+                for entity in range(entities)
+            ],
+            fields=batch.fields,
+        )
+        if values.corrupt.any():
+            corrupt = (degraded & _STATE_CORRUPT) != 0
+            features[corrupt] = assemble.defaults(
+                self._spec,
+                cents=batch.cents[corrupt],
+                time_us=batch.event_time_us[corrupt],
+                fields={name: one[corrupt] for name, one in batch.fields.items()},
+            )
+        return Vectors(features=features, degraded=degraded, applied=worst(status))
+
+    def _sums(
+        self,
+        entity: int,
+        entries: Entries,
+        rows: Rows,
+        places: Places,
+        *,
+        keys: list[int],
+        sums: Sums,
+    ) -> Sums:
+        """Take one entity's rows, with what its features demand beyond the sums."""
+        count = len(rows.time_us) // len(self._demands)
+        part = slice(entity * count, (entity + 1) * count)
+        demands = self._demands[entity]
+        if not demands:
+            return sums.part(part)
+        first, last = keys
+        own = slice(int(entries.starts[first]), int(entries.starts[last]))
+        others = answer_demands(
+            entries.part(first, last),
+            rows.part(part, first=first),
+            places.part(part, own),
+            columns=self._spec.entities[entity].columns,
+            demands=demands,
+        )
+        return msgspec.structs.replace(sums.part(part), others=others)
+
+
+class _Reach(msgspec.Struct, frozen=True):
+    """How far back entities, or rows of them, look; int64 [R], widths [W, R]."""
+
+    delay_us: I64
+    windows_us: I64
+    longest_us: I64
+    horizon_us: I64
+
+
+def _reach_of(spec: FeatureSpec) -> _Reach:
+    """Gather it of a spec's entities; those with fewer windows get empty ones."""
+    entities = spec.entities
+    windows_us = np.zeros(
+        (max(len(one.windows_us) for one in entities), len(entities)), np.int64
+    )
+    for column, one in enumerate(entities):
+        windows_us[: len(one.windows_us), column] = one.windows_us
+    delay_us = np.array([one.delay_us for one in entities], np.int64)
+    return _Reach(
+        delay_us=delay_us,
+        windows_us=windows_us,
+        longest_us=delay_us + windows_us.max(axis=0),
+        horizon_us=np.array([one.horizon_us for one in entities], np.int64),
+    )
+
+
+def _repeated(reach: _Reach, count: int) -> _Reach:
+    return _Reach(
+        delay_us=reach.delay_us.repeat(count),
+        windows_us=reach.windows_us.repeat(count, axis=1),
+        longest_us=reach.longest_us.repeat(count),
+        horizon_us=reach.horizon_us.repeat(count),
+    )
+
+
+def _degraded(
+    values: Values, rows: Rows, reach: _Reach, *, upto: I64
+) -> npt.NDArray[np.uint32]:
+    """Tell, by Degraded bits, what is wrong with the windows of each row; [R]."""
+    begin_us = rows.time_us - reach.longest_us
+    truncated = begin_us < values.watermark_us[rows.entity] - reach.horizon_us
+    # A value that was full once is whole again when its windows end before then.
+    dropped = values.overflow[rows.entity] > 0
+    dropped &= begin_us < values.dropped_us[rows.entity]
+    bits: npt.NDArray[np.uint32] = (
+        (upto <= 1) * _COLD_START
+        | truncated * _EVENT_TOO_LATE
+        | dropped * _WINDOW_OVERFLOW
+        | values.corrupt[rows.entity] * _STATE_CORRUPT
+    )
+    return bits
+
+
+def worst(status: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Say what is known of events from their status per entity; Applied [N]."""
+    applied: npt.NDArray[np.uint8] = _APPLIED[status].min(axis=0)
+    return applied
+
+
+def statuses(call: Call, answer: Answer) -> npt.NDArray[np.uint8]:
+    """Put the status bytes back into the order of the batch; [entities, N]."""
+    grouped = np.frombuffer(answer[1], np.uint8).reshape(len(call.order), -1)
+    status = np.empty_like(grouped)
+    for position, order in enumerate(call.order):
+        status[position, order] = grouped[position]
+    return status

@@ -1,0 +1,61 @@
+"""Which node of a Redis Cluster has which keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SLOTS = 16_384
+
+Place = tuple[str, int]  # host, port
+
+
+class SlotMap:
+    """
+    Slot -> node, as the cluster last told.
+
+    Attributes:
+        places: All nodes that have slots.
+    """
+
+    def __init__(self) -> None:
+        self.places: frozenset[Place] = frozenset()
+        self._of: list[Place | None] = [None] * SLOTS
+
+    def place(self, slot: int) -> Place | None:
+        """Name the node that has a slot; None when none is known."""
+        return self._of[slot]
+
+    def move(self, slot: int, place: Place) -> None:
+        """Note that a slot is another node's now."""
+        self._of[slot] = place
+        self.places |= {place}
+
+    def learn(self, reply: Any, *, told_by: Place) -> bool:
+        """
+        Take a reply to CLUSTER SLOTS.
+
+        Args:
+            reply: Ranges of slots, each with its nodes, the master first.
+            told_by: Who answered: a node that does not know its own name leaves it
+                out.
+
+        Returns:
+            Whether it was one, with any slots.
+        """
+        found: list[Place | None] = [None] * SLOTS
+        try:
+            for first, last, master, *_ in reply:
+                place = (_host(master[0], told_by), int(master[1]))
+                found[first : last + 1] = [place] * (last + 1 - first)
+        except (TypeError, ValueError, IndexError):
+            return False
+        places = frozenset(place for place in found if place is not None)
+        if not places or len(found) != SLOTS:
+            return False
+        self._of, self.places = found, places
+        return True
+
+
+def _host(name: Any, told_by: Place) -> str:
+    text = name.decode() if isinstance(name, bytes) else ""
+    return text if text not in ("", "?") else told_by[0]

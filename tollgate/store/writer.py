@@ -1,0 +1,135 @@
+"""Apply events that no one waits to read: a feed's, a history's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features.spec import FeatureSpec
+from tollgate.store.events import (
+    Call,
+    Labels,
+    Packer,
+    Purchases,
+    label_entries,
+    purchase_entries,
+)
+from tollgate.store.redis import Mode, RedisStore
+
+# Redis runs one call at a time, and a decision may wait behind it: 64 events of two
+# entities are under a millisecond.
+EVENTS_PER_CALL = 64
+
+_APPLIED, _DUPLICATE, _TOO_LATE, _FOREIGN = 1, 2, 3, 4  # status bytes of apply.lua
+
+TOO_LATE = "is older than the longest window, the delay and the lateness together"
+FOREIGN = "the entity's value in the store is damaged or of another version"
+
+Bool = npt.NDArray[np.bool_]
+
+
+class Landed(msgspec.Struct, frozen=True):
+    """
+    What became of N events, over all of their entities; bool [N] each.
+
+    Attributes:
+        applied: It changed at least one entity, and no other refused it.
+        duplicate: Every entity had it already.
+        too_late: It is older than what some entity still keeps.
+        foreign: Some entity's value is damaged or of another version.
+    """
+
+    applied: Bool
+    duplicate: Bool
+    too_late: Bool
+    foreign: Bool
+
+    def refused(self) -> list[tuple[int, str]]:
+        """List the events that can never be applied, and why."""
+        return [
+            (row, reason)
+            for rows, reason in ((self.too_late, TOO_LATE), (self.foreign, FOREIGN))
+            for row in np.flatnonzero(rows).tolist()
+        ]
+
+
+class EventWriter:
+    """
+    Writes events of one product into one store.
+
+    Args:
+        spec: The product's features.
+        store: Where to.
+        events_per_call: Most events that one call of the store carries.
+    """
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        store: RedisStore,
+        *,
+        events_per_call: int = EVENTS_PER_CALL,
+    ) -> None:
+        self.spec = spec
+        self._store = store
+        self._packer = Packer(spec)
+        self._events_per_call = events_per_call
+
+    def purchases(self, purchases: Purchases) -> Landed:
+        """
+        Apply purchase events.
+
+        Raises:
+            StoreError: The store has no answer; some may be applied, and applying
+                all of them again is right.
+        """
+        columns = self._packer.columns(purchases)
+        return self._write(purchase_entries(purchases), purchases, columns=columns)
+
+    def labels(self, labels: Labels) -> Landed:
+        """
+        Apply label events.
+
+        Raises:
+            StoreError: As with purchases.
+        """
+        return self._write(label_entries(labels), labels, columns=None)
+
+    def _write(
+        self,
+        entries: npt.NDArray[np.void],
+        events: Purchases | Labels,
+        *,
+        columns: Sequence[npt.NDArray[np.int64]] | None,
+    ) -> Landed:
+        statuses = [np.empty((len(self.spec.entities), 0), np.uint8)]
+        for start in range(0, len(entries), self._events_per_call):
+            part = slice(start, start + self._events_per_call)
+            call = self._packer.pack(
+                entries[part],
+                [column[part] for column in events.entity_id],
+                columns=columns and [column[part] for column in columns],
+            )
+            ((_, answer),) = self._store.apply([(call, Mode.WRITE_ONLY)])
+            statuses.append(_in_order(call, answer))
+        status = np.concatenate(statuses, axis=1)
+        too_late = (status == _TOO_LATE).any(axis=0)
+        foreign = (status == _FOREIGN).any(axis=0)
+        return Landed(
+            applied=(status == _APPLIED).any(axis=0) & ~too_late & ~foreign,
+            duplicate=(status == _DUPLICATE).all(axis=0),
+            too_late=too_late,
+            foreign=foreign,
+        )
+
+
+def _in_order(call: Call, answer: bytes) -> npt.NDArray[np.uint8]:
+    """Put status bytes back into the order of the events; [entities, N]."""
+    grouped = np.frombuffer(answer, np.uint8).reshape(len(call.order), -1)
+    status = np.empty_like(grouped)
+    for position, order in enumerate(call.order):
+        status[position, order] = grouped[position]
+    return status

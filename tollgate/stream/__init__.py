@@ -1,0 +1,1 @@
+"""Apply events from Redis Streams or Kafka, once in effect."""

@@ -1,0 +1,171 @@
+"""
+Poll, apply, bury, commit: at least once delivered, exactly once in effect.
+
+Events are applied by the store's one function, which knows an event it has seen by
+its id. So a batch that is handed out again, because its consumer died between
+applying and committing, changes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import StoreError
+from tollgate.store.writer import EventWriter, Landed
+from tollgate.stream.events import LABEL, PURCHASE, EventCodec
+from tollgate.stream.metrics import StreamMetrics
+from tollgate.stream.source import Buried, Message, Source
+
+log = logging.getLogger(__name__)
+
+BATCH_EVENTS = 1_000
+WAIT_S = 0.25
+BACKLOG_EVERY_S = 1.0
+RETRY_S = (0.05, 0.1, 0.25, 0.5, 1.0)  # then at the last, for as long as it takes
+
+
+class Tally(msgspec.Struct):
+    """What a consumer did since it started; events, except for `batches`."""
+
+    batches: int = 0
+    applied: int = 0
+    duplicates: int = 0
+    buried: int = 0
+    retries: int = 0
+
+
+class StreamConsumer:
+    """
+    Applies the events of one source to one product's store.
+
+    Args:
+        source: Where events come from.
+        writer: Where they go.
+        metrics: What is told of it.
+        batch_events: Events polled at once.
+        now_us: The wall clock, µs since the epoch.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        writer: EventWriter,
+        *,
+        metrics: StreamMetrics,
+        batch_events: int = BATCH_EVENTS,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self._source = source
+        self._writer = writer
+        self._codec = EventCodec(writer.spec)
+        self._metrics = metrics
+        self._batch_events = batch_events
+        self._now_us = now_us
+        self._backlog_at_s = 0.0
+        self.tally = Tally()
+
+    def run(self, stopped: threading.Event) -> None:
+        """Go on until told to stop; what is under way is finished and committed."""
+        while not stopped.is_set():
+            self.step(stopped)
+
+    def step(self, stopped: threading.Event, *, wait_s: float = WAIT_S) -> int:
+        """
+        Take one batch through; the number of its messages.
+
+        A store or a feed that is away is tried again until it is back, or until
+        told to stop: then nothing of the batch is committed.
+        """
+        messages: list[Message] = []
+
+        def polled() -> None:
+            messages.extend(self._source.poll(most=self._batch_events, wait_s=wait_s))
+
+        if not self._until_done(polled, stopped):
+            return 0
+        if messages:
+            done = self._until_done(lambda: self._take(messages), stopped)
+            if done and self._until_done(self._source.commit, stopped):
+                self.tally.batches += 1
+        self._observe_backlog()
+        return len(messages)
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        """Apply one batch and bury what cannot be."""
+        decoded = self._codec.decode(
+            [message.value for message in messages], now_us=self._now_us()
+        )
+        started_s = time.monotonic()
+        refused = dict(decoded.poison)
+        for kind, at, landed in (
+            (PURCHASE, decoded.purchase_at, self._writer.purchases(decoded.purchases)),
+            (LABEL, decoded.label_at, self._writer.labels(decoded.labels)),
+        ):
+            self._count(kind, landed)
+            refused |= {at[row]: reason for row, reason in landed.refused()}
+        self._metrics.apply_s.observe(time.monotonic() - started_s)
+        self._bury(messages, refused)
+        self._metrics.count("unknown", "poison", len(decoded.poison))
+        self._observe_lag(decoded.purchases.event_time_us)
+
+    def _bury(self, messages: Sequence[Message], refused: dict[int, str]) -> None:
+        if not refused:
+            return
+        self._source.bury(
+            [Buried(messages[at], reason) for at, reason in sorted(refused.items())]
+        )
+        self.tally.buried += len(refused)
+        log.warning("%d of %d events are dead letters", len(refused), len(messages))
+
+    def _count(self, kind: str, landed: Landed) -> None:
+        applied, duplicate = int(landed.applied.sum()), int(landed.duplicate.sum())
+        self.tally.applied += applied
+        self.tally.duplicates += duplicate
+        self._metrics.count(kind, "applied", applied)
+        self._metrics.count(kind, "duplicate", duplicate)
+        self._metrics.count(kind, "too_late", int(landed.too_late.sum()))
+        self._metrics.count(kind, "foreign", int(landed.foreign.sum()))
+
+    def _observe_lag(self, event_time_us: npt.NDArray[np.int64]) -> None:
+        if len(event_time_us):
+            now_us = self._now_us()
+            oldest_us, newest_us = int(event_time_us.min()), int(event_time_us.max())
+            self._metrics.event_lag_s.observe(max(0, now_us - oldest_us) / 1e6)
+            self._metrics.lag_s.set(max(0, now_us - newest_us) / 1e6)
+
+    def _observe_backlog(self) -> None:
+        if time.monotonic() < self._backlog_at_s:
+            return
+        self._backlog_at_s = time.monotonic() + BACKLOG_EVERY_S
+        try:
+            waiting = self._source.backlog()
+        except StoreError as exc:
+            log.warning("%s", exc)
+            return
+        self._metrics.backlog.set(waiting)
+        self._metrics.partitions.set(self._source.partitions())
+        if not waiting:
+            self._metrics.lag_s.set(0)
+
+    def _until_done(self, work: Callable[[], None], stopped: threading.Event) -> bool:
+        """Try until it works; False when told to stop before."""
+        for pause_s in itertools.chain(RETRY_S, itertools.repeat(RETRY_S[-1])):
+            try:
+                work()
+            except StoreError as exc:
+                log.warning("%s", exc)
+                self.tally.retries += 1
+                self._metrics.retries.inc()
+                if stopped.wait(pause_s):
+                    break
+            else:
+                return True
+        return False

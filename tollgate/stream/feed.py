@@ -1,0 +1,110 @@
+"""Put events on a feed: to try it out, in tests, or a history once more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tollgate.errors import InputError, StoreError
+from tollgate.store.address import open_client
+from tollgate.stream.redis_streams import FIELD, partition_of, stream_name
+
+_TIMEOUT_S = 30.0
+
+
+class Feed(Protocol):
+    """Where events are put, each with the id of the entity that keeps them in order."""
+
+    def send(self, keys: Sequence[bytes], events: Sequence[bytes]) -> None:
+        """Put events on the feed; kept when it returns."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+class RedisFeed:
+    """
+    A feed of Redis Streams.
+
+    Args:
+        url: redis://, rediss:// or unix:// address.
+        feed: Name that the partitions' streams begin with.
+        partitions: How many streams there are; the same for all who use the feed.
+    """
+
+    def __init__(self, url: str, *, feed: str, partitions: int = 1) -> None:
+        import redis
+
+        self._errors = redis.exceptions
+        self._redis: Any = open_client(url, timeout_s=_TIMEOUT_S)
+        self._feed = feed
+        self._partitions = partitions
+
+    def send(self, keys: Sequence[bytes], events: Sequence[bytes]) -> None:
+        """Append events to their partitions."""
+        pipe = self._redis.pipeline(transaction=False)
+        for key, event in zip(keys, events, strict=True):
+            number = partition_of(key, partitions=self._partitions)
+            pipe.xadd(stream_name(self._feed, number), {FIELD: event})
+        try:
+            pipe.execute()
+        except (self._errors.RedisError, OSError) as exc:
+            raise StoreError(f"the feed cannot be written: {exc}") from exc
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._redis.close()
+
+
+class KafkaFeed:
+    """
+    A Kafka topic.
+
+    Args:
+        brokers: host:port, joined by commas.
+        topic: Where to; it must exist, or the cluster make it.
+        settings: librdkafka's own, such as TLS and SASL.
+    """
+
+    def __init__(
+        self, brokers: str, *, topic: str, settings: Mapping[str, Any]
+    ) -> None:
+        import confluent_kafka as kafka
+
+        self._topic = topic
+        self._failed: list[str] = []
+        try:
+            self._producer: Any = kafka.Producer(
+                {
+                    "bootstrap.servers": brokers,
+                    "linger.ms": 20,
+                    **settings,
+                    "enable.idempotence": True,
+                }
+            )
+        except (kafka.KafkaException, ValueError, TypeError) as exc:
+            raise InputError("kafka settings", str(exc)) from exc
+
+    def send(self, keys: Sequence[bytes], events: Sequence[bytes]) -> None:
+        """Produce events and wait for their acknowledgements."""
+        for key, event in zip(keys, events, strict=True):
+            while True:
+                try:
+                    self._producer.produce(
+                        self._topic, event, key=key, on_delivery=self._told
+                    )
+                except BufferError:  # its queue is full: let it work
+                    self._producer.poll(0.1)
+                else:
+                    break
+        left = self._producer.flush(_TIMEOUT_S)
+        if left or self._failed:
+            why = self._failed[0] if self._failed else "no acknowledgement in time"
+            raise StoreError(f"the feed cannot be written: {why}")
+
+    def close(self) -> None:
+        """Nothing waits: every send was flushed."""
+
+    def _told(self, error: Any, _message: Any) -> None:
+        if error is not None:
+            self._failed.append(error.str())

@@ -1,0 +1,219 @@
+"""
+Events from Redis Streams.
+
+A feed is one or more streams, its partitions, named `FEED:0`, `FEED:1`, …; a
+producer puts all events of one entity into one of them (`partition_of`). Within a
+consumer group a partition belongs to one consumer at a time, under one name, so
+what a dead one left unacknowledged is simply handed out again to the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from tollgate.errors import InputError, StoreError
+from tollgate.store.address import open_client
+from tollgate.stream.leases import LEASE_S, Leases
+from tollgate.stream.redis_group import StreamGroup
+from tollgate.stream.source import Buried, Message
+
+FIELD = b"event"  # of a stream entry: the event's JSON
+DEAD_LETTERS = "dead-letters"
+MAX_DEAD_LETTERS = 1_000_000  # the oldest go first
+RETAIN_S = 86_400.0  # applied events stay for other readers of the feed
+
+_TIDY_S = 60.0
+_ANSWER_S = 5.0
+_CONSUMER = "tollgate"
+_NEW, _OURS = b">", b"0"
+
+
+def partition_of(key: bytes, *, partitions: int) -> int:
+    """Choose the partition of an entity's events."""
+    return zlib.crc32(key) % partitions
+
+
+def stream_name(feed: str, partition: int) -> str:
+    """Name the stream of a partition."""
+    return f"{feed}:{partition}"
+
+
+class RedisSource:
+    """
+    A share of a feed, as one consumer of a group.
+
+    Args:
+        url: redis://, rediss:// or unix:// address.
+        feed: Name that the partitions' streams begin with.
+        group: Consumer group; made on first use, reading from the beginning.
+        partitions: How many streams there are; the same for all who use the feed.
+        retain_s: How long events stay in the stream after they were produced; what
+            is not applied yet stays in any case. None never removes any.
+        lease_s: How soon the partitions of a dead consumer are others'.
+
+    Raises:
+        InputError: The address is not one of Redis, or there are no partitions.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        feed: str,
+        group: str,
+        partitions: int = 1,
+        retain_s: float | None = RETAIN_S,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        import redis
+
+        if partitions < 1:
+            raise InputError("partitions", f"{partitions} is not 1 or more")
+        self._redis: Any = open_client(url, timeout_s=_ANSWER_S)
+        self._errors = redis.exceptions
+        self._feed = feed
+        self._group = group
+        self._members = StreamGroup(self._redis, group)
+        self._retain_s = retain_s
+        self._streams = [stream_name(feed, number) for number in range(partitions)]
+        self._dead = f"{feed}:{DEAD_LETTERS}"
+        self._leases = Leases(
+            self._redis, f"{feed}:{group}", partitions=partitions, lease_s=lease_s
+        )
+        self._recovering: dict[int, bytes] = {}  # partition -> entry read last
+        self._polled: dict[str, list[bytes]] = {}
+        self._tidy_at_s = time.monotonic() + _TIDY_S
+
+    def poll(self, *, most: int, wait_s: float) -> Sequence[Message]:
+        """
+        Return up to so many messages, what a dead consumer left first.
+
+        Raises:
+            StoreError: Redis did not answer.
+        """
+        try:
+            for number in self._leases.refresh(now_s=time.monotonic()):
+                self._members.make(self._streams[number])
+                self._recovering[number] = _OURS
+            self._recovering = {
+                number: at
+                for number, at in self._recovering.items()
+                if number in self._leases.held
+            }
+            found = self._left_over(most) or self._new(most, wait_s)
+        except (self._errors.RedisError, OSError) as exc:
+            raise StoreError(f"the feed cannot be read: {exc}") from exc
+        return found
+
+    def bury(self, buried: Sequence[Buried]) -> None:
+        """Append messages to the stream of dead letters."""
+        pipe = self._redis.pipeline(transaction=False)
+        for one in buried:
+            entry = {
+                FIELD: one.message.value,
+                b"reason": one.reason.encode(),
+                b"position": one.message.position.encode(),
+            }
+            pipe.xadd(self._dead, entry, maxlen=MAX_DEAD_LETTERS, approximate=True)
+        self._run(pipe)
+
+    def commit(self) -> None:
+        """Acknowledge what was polled."""
+        pipe = self._redis.pipeline(transaction=False)
+        for stream, ids in self._polled.items():
+            pipe.xack(stream, self._group, *ids)
+        self._run(pipe)
+        self._polled = {}
+        if time.monotonic() >= self._tidy_at_s:
+            self._tidy_at_s = time.monotonic() + _TIDY_S
+            self._tidy()
+
+    def backlog(self) -> int:
+        """Count what is not acknowledged in the partitions held."""
+        held = [self._streams[number] for number in self._leases.held]
+        try:
+            return sum(self._members.backlog(stream) for stream in held)
+        except (self._errors.RedisError, OSError) as exc:
+            raise StoreError(f"the feed cannot be read: {exc}") from exc
+
+    def partitions(self) -> int:
+        """Count the partitions held."""
+        return len(self._leases.held)
+
+    def close(self) -> None:
+        """Give the partitions back."""
+        # Leases that cannot be given back run out by themselves.
+        with contextlib.suppress(self._errors.RedisError, OSError):
+            self._leases.drop()
+        self._redis.close()
+
+    def _left_over(self, most: int) -> list[Message]:
+        """Read what was handed out before and never acknowledged."""
+        for number, after in list(self._recovering.items()):
+            found = self._read({self._streams[number]: after}, most=most, block_ms=None)
+            if found:
+                self._recovering[number] = self._polled[self._streams[number]][-1]
+                return found
+            del self._recovering[number]
+        return []
+
+    def _new(self, most: int, wait_s: float) -> list[Message]:
+        if not self._leases.held:
+            time.sleep(min(wait_s, 0.1))
+            return []
+        wanted = {self._streams[number]: _NEW for number in self._leases.held}
+        # Redis counts per stream, and what is read must fit one batch.
+        share = max(1, most // len(wanted))
+        return self._read(wanted, most=share, block_ms=max(1, int(wait_s * 1e3)))
+
+    def _read(
+        self, wanted: dict[str, bytes], *, most: int, block_ms: int | None
+    ) -> list[Message]:
+        reply = self._redis.xreadgroup(
+            self._group, _CONSUMER, wanted, count=most, block=block_ms
+        )
+        messages = []
+        for name, entries in _streams_of(reply):
+            if not entries:  # nothing was left over
+                continue
+            stream = name.decode()
+            self._polled.setdefault(stream, []).extend(at for at, _ in entries)
+            for at, fields in entries:
+                # An entry that was deleted while it waited has no fields.
+                value = (fields or {}).get(FIELD, b"")
+                messages.append(Message(value, f"{stream}/{at.decode()}"))
+        return messages
+
+    def _tidy(self) -> None:
+        """
+        Remove what is older than retained, but nothing that waits.
+
+        And look again for what was handed out and never acknowledged: a consumer
+        that lost its lease unnoticed may have died with it.
+        """
+        self._recovering = dict.fromkeys(self._leases.held, _OURS)
+        if self._retain_s is None:
+            return
+        before_ms = int((time.time() - self._retain_s) * 1e3)
+        try:
+            for number in self._leases.held:
+                self._members.trim(self._streams[number], before_ms=before_ms)
+        except (self._errors.RedisError, OSError) as exc:
+            raise StoreError(f"the feed cannot be trimmed: {exc}") from exc
+
+    def _run(self, pipe: Any) -> None:
+        try:
+            pipe.execute()
+        except (self._errors.RedisError, OSError) as exc:
+            raise StoreError(f"the feed cannot be written: {exc}") from exc
+
+
+def _streams_of(reply: Any) -> list[tuple[bytes, list[tuple[bytes, Any]]]]:
+    """Read a reply of XREADGROUP, which RESP 3 gives as a map."""
+    if isinstance(reply, dict):
+        return [(name, entries[0]) for name, entries in reply.items()]
+    return list(reply or [])
