@@ -47,7 +47,7 @@ def materialize(
     """Bring histories into the store, also while it serves; a killed run goes on."""
     from tollgate.backfill.copying import copy_state
     from tollgate.features.spec import load_spec
-    from tollgate.store.redis import RedisStore
+    from tollgate.store.cluster import open_store
 
     chosen = console.settings(
         product=product, repository=repository, state=state, store_url=store_url
@@ -58,7 +58,7 @@ def materialize(
         else pipeline.served_spec(chosen.repository_path, product=chosen.product)
     )
     source = load_spec(copy_from) if copy_from else None
-    store = RedisStore(running.store_url(chosen), deadline_s=_deadline_s())
+    store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
     newest_us = _histories(history or [], filled, store, rate=rate)
     if source is not None:
         since_us = newest_us - filled.lateness_us if history else 0
@@ -76,16 +76,21 @@ def rebuild(
     rate: Rate = 0,
 ) -> None:
     """Fill a store that was lost: histories, then what the spool holds."""
-    from tollgate.store.redis import RedisStore
+    from tollgate.store.cluster import open_store
 
     chosen = console.settings(
-        product=product, repository=repository, state=state, store_url=store_url
+        product=product,
+        repository=repository,
+        state=state,
+        store_url=store_url,
+        spool=str(spool) if spool else None,
     )
     filled = pipeline.served_spec(chosen.repository_path, product=chosen.product)
-    store = RedisStore(running.store_url(chosen), deadline_s=_deadline_s())
+    store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
     begun_s = time.monotonic()
     _histories(history, filled, store, rate=rate)
-    repair.drain(state=state, store_url=store_url, spool=spool, rate=rate)
+    if not repair.drain_once(chosen, rate=rate):
+        console.say("the server is draining the spool")
     console.say(f"rebuilt in {time.monotonic() - begun_s:.1f} s")
 
 

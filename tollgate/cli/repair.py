@@ -9,6 +9,7 @@ import typer
 
 from tollgate.cli import console, running
 from tollgate.errors import SetupError
+from tollgate.settings import Settings
 
 State = Annotated[
     str | None,
@@ -33,21 +34,28 @@ def drain(
     rate: Rate = 4_000,
 ) -> None:
     """Apply the purchases that the store missed; `tollgate up` does so by itself."""
+    chosen = console.settings(
+        state=state, store_url=store_url, spool=str(spool) if spool else None
+    )
+    if not drain_once(chosen, rate=rate):
+        raise SetupError("the spool is being drained", remedy="wait for it to end")
+
+
+def drain_once(chosen: Settings, *, rate: float) -> bool:
+    """Drain the spool and say what was done; False when another drain is at work."""
     from tollgate.repair.background import told
     from tollgate.repair.drain import STORE_DEADLINE_S, SpoolDrain
     from tollgate.repair.segments import segments
     from tollgate.server.launcher import SPOOL_FOLDER
-    from tollgate.store.redis import RedisStore
+    from tollgate.store.cluster import open_store
 
-    chosen = console.settings(
-        state=state, store_url=store_url, spool=str(spool) if spool else None
-    )
     folder = Path(chosen.spool or chosen.state_path / SPOOL_FOLDER)
-    store = RedisStore(running.store_url(chosen), deadline_s=STORE_DEADLINE_S)
+    store = open_store(running.store_url(chosen), deadline_s=STORE_DEADLINE_S)
     done = SpoolDrain(folder, store, rate_per_s=rate).run()
     if done is None:
-        raise SetupError(f"{folder} is being drained", remedy="wait for it to end")
+        return False
     console.out.print(told(done), highlight=False)
     left = len(segments(folder)) if folder.is_dir() else 0
     if left:
         console.say(f"{left} segments left: still being written, or unreadable here")
+    return True

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tollgate.errors import StoreError
 from tollgate.repair.drain import STORE_DEADLINE_S, Drained, SpoolDrain
-from tollgate.store.redis import RedisStore
+from tollgate.store.cluster import open_store
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def drained(folder: Path, store_url: str) -> Iterator[None]:
         store_url: redis://, rediss:// or unix:// address.
     """
     stopped = threading.Event()
-    store = RedisStore(store_url, deadline_s=STORE_DEADLINE_S)
+    store = open_store(store_url, deadline_s=STORE_DEADLINE_S)
     drain = SpoolDrain(folder, store, rate_per_s=RATE_PER_S, stopped=stopped.is_set)
     thread = threading.Thread(
         target=_go_on, args=(drain, stopped), name="spool-drain", daemon=True

@@ -19,6 +19,8 @@ from tollgate.steps.triton import Array
 from tollgate.store.breaker import State
 from tollgate.store.ladder import Ladder
 
+OUTCOMES = ("answered", "partial", "late", "unknown", "failed", "not_made")
+
 _INTERVAL_S = 1.0
 # Finest where a deadline of 5 ms is decided.
 _CALL_BUCKETS_S = (
@@ -102,7 +104,7 @@ class StepMetrics:
     def _tell(self) -> None:
         ladder = self._ladder
         counts = ladder.counts
-        for outcome in ("answered", "late", "unknown", "failed", "not_made"):
+        for outcome in OUTCOMES:
             self._raise("tollgate_store_calls_total", counts.calls[outcome], outcome)
         for found, number in (("yes", counts.known), ("no", counts.unknown)):
             self._raise("tollgate_last_known_values_total", number, found)

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.errors import OutcomeUnknown, StoreError
-from tollgate.features import assemble
+from tollgate.errors import OutcomeUnknown, StoreError, StorePartial
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Applied, Degraded
 from tollgate.store.breaker import Breaker, State
@@ -28,14 +27,22 @@ from tollgate.store.events import Purchases
 from tollgate.store.feeds import Feeds
 from tollgate.store.last_known import LastKnown
 from tollgate.store.local import apply_purchases
-from tollgate.store.online import OnlineFeatures, Packed, Vectors
+from tollgate.store.online import OnlineFeatures, Packed
+from tollgate.store.partial import (
+    defaults_of,
+    keys_of_rows,
+    nothing,
+    part_of,
+    rows_of,
+    spliced,
+)
 from tollgate.store.prober import Prober
 from tollgate.store.redis import Answer, Mode, RedisStore
 from tollgate.store.scored import Counts, Scored, Spool, outcome_of
 
 log = logging.getLogger(__name__)
 
-I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
 
 _COLD_START = np.uint32(Degraded.COLD_START)
 _FEED_STALE = np.uint32(Degraded.FEED_STALE)
@@ -96,15 +103,20 @@ class Ladder:
         """
         now_us = self._wall_us()
         packed = [self._online.pack(batch) for batch in batches]
-        answers, applied = self._ask(packed, write, now_us=now_us)
+        asked = self._ask(packed, write, now_us=now_us)
         stale = self.feeds.stale(now_us)
         late = self._essentials.behind(stale)
         scored = []
         for position, (one, writes) in enumerate(zip(packed, write, strict=True)):
-            if answers is not None:
-                result = self._fresh(one, answers[position], writes=writes)
+            answer, lost = part_of(asked, position, call=one.call)
+            if lost is None:
+                result = self._fresh(one, answer, writes=writes)
             else:
-                result = self._without_store(one, writes=writes, applied=applied)
+                unknown = isinstance(asked, OutcomeUnknown)
+                applied = Applied.UNKNOWN if unknown else Applied.NO
+                result = self._in_part(
+                    one, answer, lost=lost, writes=writes, applied=applied
+                )
             if self._spec.fields:
                 result.degraded[:] |= self._essentials.left_out(
                     one.purchases.fields, len(one.purchases)
@@ -118,7 +130,8 @@ class Ladder:
         """Go down every rung once, dry: what is done first is slow."""
         self.score([purchases], write=[False])
         packed = self._online.pack(purchases)
-        self._without_store(packed, writes=False, applied=Applied.NO)
+        answer, lost = nothing(packed.call)
+        self._in_part(packed, answer, lost=lost, writes=False, applied=Applied.NO)
 
     def close(self) -> None:
         """End the prober and the connection."""
@@ -127,13 +140,13 @@ class Ladder:
 
     def _ask(
         self, packed: Sequence[Packed], write: Sequence[bool], *, now_us: int
-    ) -> tuple[list[Answer] | None, Applied]:
-        """Call the store if the breaker lets us; without answers, what is known."""
+    ) -> list[Answer] | StoreError:
+        """Call the store if the breaker lets us; its answers, or why there are none."""
         counts = self.counts
         counts.call_s = None
         if not self.breaker.allows():
             counts.calls["not_made"] += 1
-            return None, Applied.NO
+            return StoreError("it is left alone")
         write = [writes and self._updates for writes in write]
         calls = [
             (one.call, Mode.WRITE if writes else Mode.DRY)
@@ -149,22 +162,25 @@ class Ladder:
         )
         beside = self.feeds.commands(now_us, newest_us=newest_us)
         begun_s = time.perf_counter()
+        asked: list[Answer] | StoreError
         try:
-            answers, replies = self._store.flush(calls, beside=beside)
+            asked, replies = self._store.flush(calls, beside=beside)
+            outcome = "answered"
+        except StorePartial as part:
+            asked, replies, outcome = part, part.replies, outcome_of(part)
         except StoreError as error:
             counts.call_s = time.perf_counter() - begun_s
             counts.calls[outcome_of(error)] += 1
             self._failed(error)
-            unknown = isinstance(error, OutcomeUnknown)
-            return None, Applied.UNKNOWN if unknown else Applied.NO
+            return error
         counts.call_s = time.perf_counter() - begun_s
-        counts.calls["answered"] += 1
+        counts.calls[outcome] += 1
         if self.breaker.state is not State.CLOSED:
             log.warning("the store answers again")
         self.breaker.succeeded()
         if beside:
             self.feeds.note(replies)
-        return answers, Applied.YES
+        return asked
 
     def _failed(self, error: StoreError) -> None:
         self.feeds.retry()
@@ -192,52 +208,58 @@ class Ladder:
             age_us=np.zeros(len(read.applied), np.int64),
         )
 
-    def _without_store(self, one: Packed, *, writes: bool, applied: Applied) -> Scored:
-        """Use the last known values, and defaults where there are none."""
+    def _in_part(
+        self,
+        one: Packed,
+        answer: Answer,
+        *,
+        lost: npt.NDArray[np.bool_],
+        writes: bool,
+        applied: Applied,
+    ) -> Scored:
+        """Use the store's answer, last known values where it is lost, or defaults."""
         call = one.call
         found = self.last_known.find(call.keys)
-        self.counts.looked_up(found.known)
-        if writes and self._updates:
-            self._keep_for_later(one.purchases)
-        values, status = apply_purchases(found.values, call)
+        self.counts.looked_up(found.known[lost])
+        own = apply_purchases(found.values, call)
+        answer = spliced(call, answer, own, lost=lost)
+        read = self._online.read(one, answer)
+        key = keys_of_rows(call)
+        gone = lost[key]
+        fell = gone.any(axis=0)
+        corrupt = (read.degraded & _STATE_CORRUPT) != 0
         if writes:
-            self.last_known.amend(call.keys, values)
-        read = self._online.read(one, (values, status))
-        key = np.stack(
-            [
-                code + first
-                for code, first in zip(call.code, call.first_key[:-1], strict=True)
-            ]
-        )
-        missing, age_us = ~found.known[key], found.age_us[key]
-        degraded = self._essentials.missing(missing)
+            if self._updates:
+                self._keep_for_later(rows_of(one.purchases, fell))
+            if not corrupt.any():
+                came = (~lost).nonzero()[0].tolist()
+                self.last_known.put(
+                    [call.keys[at] for at in came], [answer[0][at] for at in came]
+                )
+                self.last_known.amend(call.keys, answer[0])
+        missing = gone & ~found.known[key]
+        age_us = np.where(gone, found.age_us[key], 0)
+        degraded = self._essentials.missing(missing | corrupt)
         degraded |= self._essentials.aged(age_us)
         degraded |= missing.any(axis=0) * _UNAVAILABLE
-        degraded |= (~missing).any(axis=0) * _LAST_KNOWN
+        degraded |= (gone & ~missing).any(axis=0) * _LAST_KNOWN
         # Of an entity that nothing is known of, it is not known whether it is new.
         cold = ~missing.any(axis=0) * _COLD_START
         degraded |= read.degraded & (~_COLD_START | cold)
         return Scored(
-            features=self._defaulted(read, one.purchases, missing),
+            features=self._defaulted(read.features, one.purchases, missing=missing),
             degraded=degraded,
-            applied=np.full(len(degraded), applied, np.uint8),
+            applied=np.where(fell, np.uint8(applied), read.applied),
             age_us=age_us.max(axis=0),
         )
 
     def _defaulted(
-        self, read: Vectors, purchases: Purchases, missing: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.float64]:
+        self, features: F64, purchases: Purchases, *, missing: npt.NDArray[np.bool_]
+    ) -> F64:
         """Put the defaults in the place of what needs an entity that is missing."""
-        defaults = assemble.defaults(
-            self._spec,
-            cents=purchases.cents,
-            time_us=purchases.event_time_us,
-            fields=purchases.fields,
-        )
         # [N, entities] @ [entities, F]: how many missing entities each number needs.
         lacking = missing.T.astype(np.int64) @ self._essentials.needs
-        features: npt.NDArray[np.float64] = np.where(lacking, defaults, read.features)
-        return features
+        return np.where(lacking, defaults_of(self._spec, purchases), features)
 
     def _keep_for_later(self, purchases: Purchases) -> None:
         """Hand rows whose purchase is not applied, or maybe not, to the spool."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from tollgate.features.spec import FeatureSpec
 from tollgate.store.breaker import Breaker, Rules
+from tollgate.store.cluster import open_store
 from tollgate.store.events import Purchases
 from tollgate.store.feeds import Feeds
 from tollgate.store.ladder import Ladder
@@ -59,7 +60,14 @@ def open_ladder(
     Raises:
         InputError: The address is not one of Redis.
     """
-    store = RedisStore(url, deadline_s=settings.deadline_s) if url else NoStore()
+    store: RedisStore = NoStore()
+    if url:
+        store = open_store(
+            url,
+            deadline_s=settings.deadline_s,
+            probe_interval_s=settings.probe_interval_s,
+        )
+    store.probe()  # which may take longer to connect than a call
     ladder = Ladder(
         spec,
         store,

@@ -1,4 +1,4 @@
-"""Take calls and commands of many keys apart, one key each, and put answers together."""
+"""Take calls and commands of many keys apart, and put their answers together."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.errors import OutcomeUnknown, StoreError, StoreTimeout
+from tollgate.errors import OutcomeUnknown, StoreError, StorePartial, StoreTimeout
 from tollgate.store.events import Purchases
 
 
@@ -45,8 +45,8 @@ class Counts:
 
     Attributes:
         call_s: How long the batch's call of the store took; None without one.
-        calls: Calls by outcome: answered, late, unknown, failed; and not_made while
-            the breaker is open.
+        calls: Calls by outcome: answered, partial, late, unknown, failed; and not_made
+            while the breaker is open.
         known: Entity values found among the last known ones while the store was away.
         unknown: And those not found.
         spooled: Rows kept for later because the store did not apply them.
@@ -70,6 +70,8 @@ class Counts:
 
 def outcome_of(error: StoreError) -> str:
     """Name a failed call as the counts do."""
+    if isinstance(error, StorePartial):
+        return "partial"
     if isinstance(error, StoreTimeout):
         return "late"
     return "unknown" if isinstance(error, OutcomeUnknown) else "failed"

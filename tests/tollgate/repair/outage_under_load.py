@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
 from loadtests.open_loop import Sent, send
 from loadtests.traffic import traffic_of
 from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.history import History
 from tollgate.repair.segments import segments
 from tollgate.schema import EVENT_TIME, TRANSACTION_ID
 from tollgate.server.embedded import Embedded, serve
@@ -86,6 +88,7 @@ async def load(
     rate_per_s: float,
     around_s: float,
     outage_s: float,
+    bring_back: Callable[[EmbeddedRedis], None],
 ) -> tuple[Sent, float, int]:
     """Send; take the store away in between; and when it was back, and rows spooled."""
     requests = list(
@@ -110,12 +113,25 @@ async def load(
     await asyncio.sleep(around_s)
     os.kill(store.pid, signal.SIGKILL)
     await asyncio.sleep(outage_s)
-    await asyncio.to_thread(store.stop)
-    await asyncio.to_thread(store.__enter__)
+    await asyncio.to_thread(bring_back, store)
     back_s = time.perf_counter()
     await asyncio.sleep(around_s)
     enough.set()
     return await loading, back_s, await asyncio.to_thread(spooled_rows, server)
+
+
+def start_again(store: EmbeddedRedis) -> None:
+    """Bring it back with what its file holds."""
+    store.stop()
+    store.__enter__()
+
+
+def columns_of(history: History, rows: int, *, rate_per_s: float) -> Columns:
+    """Make purchases that come after a history, at the pace of the load."""
+    columns = traffic_of(history, days=HISTORY_DAYS).columns(0, rows)
+    step_us = round(1e6 / rate_per_s)
+    end_us = int(history.event_time_us.max()) + 3_600_000_000
+    return columns | {EVENT_TIME: end_us + step_us * np.arange(rows)}
 
 
 def run(*, outage_s: float, around_s: float, rate_per_s: float) -> dict[str, Any]:
@@ -123,9 +139,7 @@ def run(*, outage_s: float, around_s: float, rate_per_s: float) -> dict[str, Any
     spec = load_spec(REPOSITORY / "fraud_features" / "1" / "features.yaml")
     history = simulated_history(spec, customers=300, terminals=600, days=HISTORY_DAYS)
     seconds = outage_s + 2 * around_s + 30
-    columns = traffic_of(history, days=HISTORY_DAYS).columns(
-        0, round(seconds * rate_per_s)
-    )
+    columns = columns_of(history, round(seconds * rate_per_s), rate_per_s=rate_per_s)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         store = stack.enter_context(EmbeddedRedis(folder / "store"))
@@ -143,6 +157,7 @@ def run(*, outage_s: float, around_s: float, rate_per_s: float) -> dict[str, Any
                 rate_per_s=rate_per_s,
                 around_s=around_s,
                 outage_s=outage_s,
+                bring_back=start_again,
             )
         )
         spool = folder / "state" / "spool"

@@ -13,10 +13,22 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from tollgate.schema import STORE_DEADLINE_PARAMETER, Applied, Degraded
+from tollgate.errors import InputError
+from tollgate.repair.segments import read_segment, segments
+from tollgate.schema import (
+    STORE_DEADLINE_PARAMETER,
+    UPDATES_PARAMETER,
+    Applied,
+    Degraded,
+)
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.steps.batch import Batch
-from tollgate.steps.feature import STORE_URL_VARIABLE, FeatureStep
+from tollgate.steps.feature import (
+    SPOOL_VARIABLE,
+    STORE_URL_VARIABLE,
+    FeatureStep,
+    _store_settings,
+)
 
 NOW_US = 1_600_000_000_000_000
 
@@ -158,3 +170,32 @@ def test_metrics_say_what_happened(
     assert told["tollgate_last_known_values_total yes"] == 10
     assert told["tollgate_spool_rows_total no"] == 5
     step.finalize()
+
+
+def test_what_the_store_missed_goes_to_the_spool(
+    spec_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A folder in the environment is where; without a store's address there is none."""
+    spool = tmp_path / "spool"
+    monkeypatch.setenv(SPOOL_VARIABLE, str(spool))
+    nowhere = f"unix://{tmp_path}/nowhere.sock"
+    step = step_over(nowhere, spec_path=spec_path, monkeypatch=monkeypatch)
+    assert applied(step, b"7")[0] == Applied.NO
+    step.finalize()
+    (path,) = segments(spool)
+    (event,) = read_segment(path, path.read_bytes()).events
+    assert json.loads(event)["transaction_id"] == "7"
+    path.unlink()
+    step = step_over("", spec_path=spec_path, monkeypatch=monkeypatch)
+    assert applied(step, b"8")[0] == Applied.NO
+    step.finalize()
+    assert segments(spool) == []
+
+
+def test_who_updates_is_one_of_three() -> None:
+    """`stream` leaves writing to the stream; any other word is refused by name."""
+    assert _store_settings({}).updates
+    assert _store_settings({UPDATES_PARAMETER: "both"}).updates
+    assert not _store_settings({UPDATES_PARAMETER: "stream"}).updates
+    with pytest.raises(InputError, match="'nobody' is none of scoring, stream, both"):
+        _store_settings({UPDATES_PARAMETER: "nobody"})

@@ -286,3 +286,24 @@ def test_two_dry_requests_and_a_wet_one_keep_apart(
     batches = [rows("c1m1", first=at, at_us=NOW_US + at) for at in (1, 2, 3)]
     scored = ladder.score(batches, write=[False, True, False])
     assert [one.features[0, count] for one in scored] == [2, 2, 3]
+
+
+def test_where_a_stream_updates_nothing_is_written(
+    own_redis: EmbeddedRedis, spec: FeatureSpec, spool: Kept
+) -> None:
+    """Answers as if applied, last known values too; store, feed and spool get none."""
+    settings = msgspec.structs.replace(SETTINGS, updates=False)
+    ladder = open_ladder(spec, own_redis.url, settings=settings, spool=spool)
+    batch = rows("c1m1", "c1m2")
+    (first,) = ladder.score([batch], write=[True])
+    (again,) = ladder.score([batch], write=[True])
+    assert first.applied.tolist() == [Applied.YES] * 2
+    assert again.features.tobytes() == first.features.tobytes()
+    with redis.Redis.from_url(own_redis.url) as client:
+        assert client.keys(b"*") == []
+    own_redis.stop()
+    later = rows("c1m2", first=9, at_us=NOW_US + 9_000_000)
+    (known,) = ladder.score([later], write=[True])
+    assert known.degraded.tolist() == [KNOWN]
+    assert spool.purchases == []
+    ladder.close()

@@ -1,0 +1,21 @@
+"""A store that is lost with its file comes back from history, spool and feed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import lose_the_store
+
+
+@pytest.mark.slow
+def test_a_lost_store_is_rebuilt_under_load() -> None:
+    """All answered; what only a feed has is missing without it, and nothing with it."""
+    found = lose_the_store.run(customers=200, load_s=2, rate_per_s=150)
+    assert found["answered"] == found["sent"]
+    assert found["identical_with_feed"]
+    between = found["sent_between_history_and_loss"]
+    assert 0 < found["missing_without_feed"] <= 1.2 * between

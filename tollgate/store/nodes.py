@@ -1,0 +1,227 @@
+"""
+The nodes of a Redis Cluster: who has which key, and all of them asked at once.
+
+Commands go to all nodes, then replies are read as they come. A node that fails costs
+the keys that live there, and is left alone until a probe of its own is answered.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tollgate.errors import StoreError
+from tollgate.store.address import Address
+from tollgate.store.breaker import Rules
+from tollgate.store.connection import HANDSHAKE_S, Command, Connection
+from tollgate.store.node import Node
+from tollgate.store.redis import load_command
+from tollgate.store.slots import Place, SlotMap
+
+_ROUNDS = (
+    5  # as planned; moved; asked there; asked there with the script; and once more
+)
+_LEARN_S = 0.25  # between looks at the map while it is in doubt
+_LATE_S = 0.0005  # for an answer that lies there at the deadline, behind a slow one
+_SLOTS: Command = (b"CLUSTER", b"SLOTS")
+_ASKING: Command = (b"ASKING",)
+
+Plan = dict[Place, list[tuple[int, bool]]]  # commands by position; ASKING before it?
+Sent = list[tuple[int, Command]]  # with the position of its reply; -1: of none
+
+
+class Nodes:
+    """
+    The nodes of a cluster, each over one connection.
+
+    Args:
+        address: A cluster's, with some of its nodes.
+        deadline_s: How long one call may take, connecting included.
+        rules: When to leave a node alone.
+    """
+
+    def __init__(self, address: Address, *, deadline_s: float, rules: Rules) -> None:
+        Connection(address.at(address.places[0]))  # its files of TLS are there
+        self._address = address
+        self._deadline_s = deadline_s
+        self._rules = rules
+        self._map = SlotMap()
+        self._nodes: dict[Place, Node] = {}
+        self._learned_s = 0.0
+        self._in_doubt = False
+
+    def close(self) -> None:
+        """Drop all connections; the next call opens new ones."""
+        while self._nodes:
+            self._nodes.popitem()[1].close()
+
+    def _node(self, place: Place) -> Node:
+        if place not in self._nodes:
+            self._nodes[place] = Node(
+                self._address.at(place),
+                self._rules,
+                deadline_s=self._deadline_s,
+                needed=lambda: place in self._map.places,
+            )
+        return self._nodes[place]
+
+    def run(self, commands: Sequence[Command], until_s: float) -> list[Any]:
+        """
+        Run commands of one key each.
+
+        Returns:
+            Their replies, in order; an exception for each that is lost.
+        """
+        from redis.crc import key_slot
+
+        if not any(self._node(place).allowed for place in self._map.places):
+            self.learn(until_s)
+        replies: list[Any] = [StoreError("no node has its slot")] * len(commands)
+        plan: Plan = {}
+        for position, command in enumerate(commands):
+            place = self._map.place(key_slot(_key(command)))
+            if place is None:
+                self._in_doubt = True
+            else:
+                plan.setdefault(place, []).append((position, False))
+        scripts: set[Place] = set()
+        for _ in range(_ROUNDS):
+            self._exchange(plan, commands, replies, until_s=until_s, scripts=scripts)
+            plan, scripts = self._again(plan, replies)
+            if not plan:
+                break
+        return replies
+
+    def _exchange(
+        self,
+        plan: Plan,
+        commands: Sequence[Command],
+        replies: list[Any],
+        *,
+        until_s: float,
+        scripts: set[Place],
+    ) -> None:
+        """Send each node its commands, then read replies as they come."""
+        asked: dict[Place, Sent] = {}
+        learn = self._in_doubt and time.monotonic() >= self._learned_s + _LEARN_S
+        # Those that must be connected to first may take all the time there is.
+        for place in sorted(plan, key=lambda one: not self._node(one).connected):
+            sent = _sent(plan[place], commands, script=place in scripts)
+            node = self._node(place)
+            if learn and node.connected and node.allowed:
+                learn = False
+                sent.append((-1, _SLOTS))
+            try:
+                if not node.allowed:
+                    raise StoreError("a node is left alone until it answers")
+                node.send([command for _, command in sent], until_s)
+            except StoreError as error:
+                self._lose(sent, replies, error)
+            else:
+                asked[place] = sent
+        for place, late in self._as_they_come(asked, until_s):
+            sent = asked[place]
+            grace_s = until_s if late else max(until_s, time.monotonic() + _LATE_S)
+            try:
+                got = self._node(place).receive(len(sent), grace_s)
+            except StoreError as error:
+                self._lose(sent, replies, error)
+                continue
+            for (position, _), reply in zip(sent, got, strict=True):
+                if position >= 0:
+                    replies[position] = reply
+            if sent[-1][1] is _SLOTS:
+                self._take(got[-1], told_by=place)
+
+    def _as_they_come(
+        self, asked: dict[Place, Sent], until_s: float
+    ) -> Iterator[tuple[Place, bool]]:
+        """Name nodes as they begin to answer; with True those that do not in time."""
+        waiting = {self._node(place).fileno(): place for place in asked}
+        poll = select.poll()
+        for number in waiting:
+            poll.register(number, select.POLLIN)
+        while waiting:
+            ready = poll.poll(max(0.0, until_s - time.monotonic()) * 1e3)
+            if not ready:
+                break
+            for number, _ in ready:
+                poll.unregister(number)
+                yield waiting.pop(number), False
+        for place in waiting.values():
+            yield place, True
+
+    def _again(self, plan: Plan, replies: list[Any]) -> tuple[Plan, set[Place]]:
+        """Plan what nodes sent elsewhere, or refused for want of the script."""
+        from redis import exceptions
+
+        again: Plan = {}
+        scripts: set[Place] = set()
+        for place, items in plan.items():
+            for position, asking in items:
+                reply = replies[position]
+                if isinstance(reply, exceptions.NoScriptError):
+                    scripts.add(place)
+                    again.setdefault(place, []).append((position, asking))
+                elif isinstance(reply, exceptions.AskError):
+                    target = (reply.host or place[0], reply.port)
+                    moved = isinstance(reply, exceptions.MovedError)
+                    if moved:
+                        self._map.move(reply.slot_id, target)
+                        self._in_doubt = True
+                    again.setdefault(target, []).append((position, not moved))
+                elif isinstance(reply, exceptions.ClusterDownError):
+                    self._in_doubt = True
+        return again, scripts
+
+    def _lose(self, sent: Sent, replies: list[Any], error: StoreError) -> None:
+        self._in_doubt = True
+        for position, _ in sent:
+            if position >= 0:
+                replies[position] = error
+
+    def learn(self, until_s: float, *, patient: bool = False) -> bool:
+        """Ask one node after the other for the map, over a connection of its own."""
+        for place in dict.fromkeys((*self._map.places, *self._address.places)):
+            link = Connection(self._address.at(place))
+            extra_s = HANDSHAKE_S if patient and link.secure else 0.0
+            try:
+                link.open(until_s + extra_s)
+                (reply,) = link.exchange([_SLOTS], until_s + extra_s)
+            except (link.errors.RedisError, StoreError, OSError):
+                continue
+            finally:
+                link.close()
+            if self._take(reply, told_by=place):
+                return True
+        return False
+
+    def _take(self, reply: Any, *, told_by: Place) -> bool:
+        """Take a new map, and let go of nodes that are not in it."""
+        self._learned_s = time.monotonic()
+        if not self._map.learn(reply, told_by=told_by):
+            return False
+        self._in_doubt = False
+        for place in set(self._nodes) - self._map.places:
+            if self._nodes[place].allowed:
+                self._nodes.pop(place).close()
+        return True
+
+
+def _sent(
+    items: Sequence[tuple[int, bool]], commands: Sequence[Command], *, script: bool
+) -> Sent:
+    """List what to send to a node, its script first if it lacks it."""
+    sent: Sent = [(-1, load_command())] if script else []
+    for position, asking in items:
+        if asking:
+            sent.append((-1, _ASKING))
+        sent.append((position, commands[position]))
+    return sent
+
+
+def _key(command: Command) -> bytes:
+    key: bytes = command[3] if command[0] == b"EVALSHA" else command[1]
+    return key

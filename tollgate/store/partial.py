@@ -1,0 +1,100 @@
+"""A store that answered in part: its answer where it came, our own where it did not."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import StoreError, StorePartial
+from tollgate.features import assemble
+from tollgate.features.spec import FeatureSpec
+from tollgate.store.events import Call, Purchases
+from tollgate.store.redis import Answer
+
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+
+def nothing(call: Call) -> tuple[Answer, Bool]:
+    """Make the answer of a store that gave none, and mark all of its keys as lost."""
+    keys = len(call.keys)
+    events = sum(map(len, call.order))
+    return ([b""] * keys, bytes(events)), np.ones(keys, np.bool_)
+
+
+def part_of(
+    asked: list[Answer] | StoreError, position: int, *, call: Call
+) -> tuple[Answer, Bool | None]:
+    """
+    Take one call's answer out of what the store gave for several, or did not.
+
+    Returns:
+        It, and which keys it lacks, bool [K]; None when it is whole.
+    """
+    if isinstance(asked, StorePartial):
+        lost = np.array(asked.lost[position])
+        return asked.answers[position], lost if lost.any() else None
+    if isinstance(asked, StoreError):
+        return nothing(call)
+    return asked[position], None
+
+
+def defaults_of(spec: FeatureSpec, purchases: Purchases) -> npt.NDArray[np.float64]:
+    """Make the vectors of purchases of which nothing is known; float64 [N, F]."""
+    return assemble.defaults(
+        spec,
+        cents=purchases.cents,
+        time_us=purchases.event_time_us,
+        fields=purchases.fields,
+    )
+
+
+def keys_of_rows(call: Call) -> I64:
+    """Number, per entity and row of the batch, its key; int64 [entities, N]."""
+    return np.stack(
+        [
+            code + first
+            for code, first in zip(call.code, call.first_key[:-1], strict=True)
+        ]
+    )
+
+
+def spliced(call: Call, answer: Answer, own: Answer, *, lost: Bool) -> Answer:
+    """
+    Put our own answer in the place of what is lost.
+
+    Args:
+        call: What was asked.
+        answer: The store's.
+        own: Ours, to the same call.
+        lost: Which of its keys the store did not answer; bool [K].
+    """
+    values = [
+        mine if gone else theirs
+        for theirs, mine, gone in zip(answer[0], own[0], lost.tolist(), strict=True)
+    ]
+    # Status bytes stand entity by entity, by key.
+    key = np.concatenate(
+        [
+            code[order] + first
+            for code, order, first in zip(
+                call.code, call.order, call.first_key[:-1], strict=True
+            )
+        ]
+    )
+    theirs, mine = (np.frombuffer(one[1], np.uint8) for one in (answer, own))
+    return values, np.where(lost[key], mine, theirs).tobytes()
+
+
+def rows_of(purchases: Purchases, chosen: Bool) -> Purchases:
+    """Take some rows of a batch; bool [N]."""
+    places = np.flatnonzero(chosen).tolist()
+    if len(places) == len(purchases):
+        return purchases
+    return Purchases(
+        transaction_id=[purchases.transaction_id[at] for at in places],
+        entity_id=[[column[at] for at in places] for column in purchases.entity_id],
+        event_time_us=purchases.event_time_us[chosen],
+        cents=purchases.cents[chosen],
+        fields={name: column[chosen] for name, column in purchases.fields.items()},
+    )
