@@ -42,7 +42,7 @@ def materialize(
     repository: Repository = None,
     state: State = None,
     store_url: StoreUrl = None,
-    rate: Rate = 0,
+    rate: Rate = 5_000,
 ) -> None:
     """Bring histories into the store, also while it serves; a killed run goes on."""
     from tollgate.backfill.copying import copy_state

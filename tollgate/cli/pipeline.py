@@ -25,8 +25,8 @@ from tollgate.schema import (
     STORE_DEADLINE_PARAMETER,
     TRANSACTION_ID,
 )
+from tollgate.store.cluster import open_store
 from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
 
 if TYPE_CHECKING:
     from clients.decisions import Decisions
@@ -162,7 +162,7 @@ def decide_history(
         # A history keeps categories as hashes, which no request can carry.
         problem = "a product with declared fields cannot be sent from a history yet"
         raise InputError(history.source, problem, where=spec.fields[0].name)
-    online = OnlineFeatures(spec, RedisStore(store_url, deadline_s=LOAD_DEADLINE_S))
+    online = OnlineFeatures(spec, open_store(store_url, deadline_s=LOAD_DEADLINE_S))
     done = 0
     with Client(grpc_url, product=spec.product, timeout_s=_ANSWER_TIMEOUT_S) as client:
         for span in spans(spec, history):

@@ -13,8 +13,8 @@ from tollgate.features.offline import build
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import History
 from tollgate.replay import replay
+from tollgate.store.cluster import open_store
 from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
 
 LOAD_DEADLINE_S = 30.0  # no one waits for a batch of history
 
@@ -50,7 +50,7 @@ def compare_with_offline(
 
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             store_url = stack.enter_context(EmbeddedRedis(Path(folder))).url
-        online = OnlineFeatures(spec, RedisStore(store_url, deadline_s=LOAD_DEADLINE_S))
+        online = OnlineFeatures(spec, open_store(store_url, deadline_s=LOAD_DEADLINE_S))
         advance = stack.enter_context(console.progress("replaying"))
         for rows, vectors in replay(
             online,

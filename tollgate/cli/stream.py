@@ -75,7 +75,7 @@ def stream(
     ] = False,
 ) -> None:
     """Apply purchase and label events to the store, until Ctrl-C or SIGTERM."""
-    from tollgate.store.redis import RedisStore
+    from tollgate.store.cluster import open_store
     from tollgate.store.writer import EventWriter
     from tollgate.stream.consumer import StreamConsumer
     from tollgate.stream.metrics import StreamMetrics
@@ -111,7 +111,7 @@ def stream(
         start_http_server(metrics_port, addr="127.0.0.1", registry=metrics.registry)
     consumer = StreamConsumer(
         source,
-        EventWriter(spec, RedisStore(store, deadline_s=STORE_DEADLINE_S)),
+        EventWriter(spec, open_store(store, deadline_s=STORE_DEADLINE_S)),
         metrics=metrics,
     )
     _run(consumer, source, until_idle=until_idle)

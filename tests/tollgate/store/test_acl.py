@@ -8,15 +8,20 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import redis
 from redis_processes import free_ports, running, system_redis
 
+from tollgate.backfill.copying import copy_state
+from tollgate.backfill.materialize import materialize
 from tollgate.errors import StoreError
 from tollgate.features.spec import FeatureSpec
+from tollgate.history import history_of
 from tollgate.schema import Applied, Degraded
 from tollgate.server.environment import find_redis_server
+from tollgate.simulate import simulate
 from tollgate.store.address import open_client
 from tollgate.store.events import Labels, Purchases
 from tollgate.store.online import OnlineFeatures
@@ -165,6 +170,22 @@ def test_step_needs_no_more_than_its_line(
     assert refused(root) == []
 
 
+def test_copying_a_state_needs_no_more_than_its_line(
+    url_of: UrlOf, root: redis.Redis, spec: FeatureSpec
+) -> None:
+    """Another state of the same product is filled from this one."""
+    store = RedisStore(url_of("tollgate-load"), deadline_s=5.0)
+    OnlineFeatures(spec, store).load(purchases())
+    store.close()
+    other = msgspec.structs.replace(spec, state_hash=spec.state_hash + 1)
+    root.script_flush()
+    store = RedisStore(url_of("tollgate-copy"), deadline_s=5.0)
+    done = copy_state(spec, other, store)
+    store.close()
+    assert (done.values, done.applied) == (4, 6)
+    assert refused(root) == []
+
+
 def test_loading_history_needs_no_more_than_its_line(
     url_of: UrlOf, root: redis.Redis, spec: FeatureSpec
 ) -> None:
@@ -174,6 +195,9 @@ def test_loading_history_needs_no_more_than_its_line(
     assert online.load(purchases()).tolist() == [Applied.YES] * 3
     assert online.label(labels()).tolist() == [Applied.YES]
     online.score([purchases(3)], write=[True])
+    frame = simulate(customers=3, terminals=3, days=2, radius=80.0, seed=1)
+    done = materialize(spec, history_of(frame, spec=spec, source="simulated"), store)
+    assert done.sent == done.applied > 0
     store.close()
     assert refused(root) == []
 
@@ -213,6 +237,8 @@ def test_what_no_line_gives_is_refused(
     url_of: UrlOf, root: redis.Redis, user: str, command: tuple[str, ...]
 ) -> None:
     """Emptying, listing, settings, other products' keys: for none of the users."""
+    if (user, command[0]) == ("tollgate-copy", "SCAN"):
+        return  # which is what it is for
     client = open_client(url_of(user), timeout_s=5.0)
     with pytest.raises(redis.exceptions.NoPermissionError):
         client.execute_command(*command)
@@ -248,6 +274,7 @@ def test_no_right_in_a_line_is_to_spare(
 
 DOES: dict[str, Callable[[UrlOf, redis.Redis, FeatureSpec], None]] = {
     "tollgate-step": test_step_needs_no_more_than_its_line,
+    "tollgate-copy": test_copying_a_state_needs_no_more_than_its_line,
     "tollgate-load": test_loading_history_needs_no_more_than_its_line,
     "tollgate-stream": test_feed_and_stream_need_no_more_than_their_lines,
     "tollgate-feeder": test_feed_and_stream_need_no_more_than_their_lines,

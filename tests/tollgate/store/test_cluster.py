@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -546,6 +547,36 @@ def test_rows_fall_only_where_an_entity_lives_on_the_lost_node(
     assert mine.features.tobytes() == theirs.features.tobytes()
     assert not np.any(mine.degraded & int(away))
     ladder.close()
+
+
+def test_users_of_the_paper_need_two_rights_more_in_a_cluster(
+    own_cluster: Cluster, spec: FeatureSpec
+) -> None:
+    """With the rights named for a cluster, no step is refused while slots move."""
+    paper = (Path(__file__).parents[3] / "docs" / "store.md").read_text()
+    found = re.search(r"^user (tollgate-step) on >(\S+) (.*)$", paper, re.MULTILINE)
+    more = re.search(r"In a cluster each of them.* needs `(.*?)`", paper)
+    assert found is not None
+    assert more is not None
+    user, password, rights = found.groups()
+    for client in own_cluster.clients:
+        client.execute_command(
+            *("ACL", "SETUSER", user, "on", f">{password}"),
+            *rights.split(),
+            *more[1].split(),
+        )
+    url = own_cluster.url.replace("://", f"://{user}:{password}@")
+    store = open_store(url, deadline_s=DEADLINE_S)
+    assert store.probe()
+    online = OnlineFeatures(spec, store)
+    online.load(purchases(32))
+    for slot in {key_slot(key) for key in own_cluster.values()}:
+        source = slot * 3 // SLOTS
+        own_cluster.move(slot, source, (source + 1) % 3, keys=slot % 2 == 0)
+    online.score([purchases(32, first=40)], write=[True])
+    store.flush([], beside=[(b"MGET", b"tollgate:fraud:a", b"tollgate:fraud:b")])
+    store.close()
+    assert [client.acl_log() for client in own_cluster.clients] == [[], [], []]
 
 
 def test_store_is_chosen_by_its_address(store_url: str, cluster: Cluster) -> None:

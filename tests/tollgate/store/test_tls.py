@@ -21,6 +21,7 @@ from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Degraded
 from tollgate.server.embedded import serve
 from tollgate.store.address import open_client
+from tollgate.store.cluster import open_store as open_any_store
 from tollgate.store.events import Purchases
 from tollgate.store.online import OnlineFeatures
 from tollgate.store.redis import RedisStore
@@ -264,6 +265,43 @@ def test_feed_and_source_speak_tls(url_of: UrlOf) -> None:
     source = RedisSource(url_of(), feed="events", group="g")
     assert [one.value for one in source.poll(most=10, wait_s=5.0)] == [b"{}"]
     source.close()
+
+
+def test_cluster_speaks_tls(
+    folder: Path,
+    spec: FeatureSpec,
+    store_url: str,
+    open_store: Callable[..., RedisStore],
+) -> None:
+    """A cluster of one node that tells its name: one certificate for all its nodes."""
+    (number,) = free_ports(1)
+    make_certificate(folder / "ca.pem", "node", of="IP:127.0.0.1")
+    options = {
+        "port": "0",
+        "tls-port": str(number),
+        "tls-cluster": "yes",
+        "tls-cert-file": str(folder / "node.pem"),
+        "tls-key-file": str(folder / "node.key"),
+        "tls-ca-cert-file": str(folder / "ca.pem"),
+        "cluster-enabled": "yes",
+    }
+    address = f"127.0.0.1:{number}?ssl_ca_certs={folder / 'ca.pem'}"
+    address += f"&ssl_certfile={folder / 'ours.pem'}&ssl_keyfile={folder / 'ours.key'}"
+    with running(system_redis(), folder / "one", port=number, options=options):
+        client = open_client(f"rediss://{address}", timeout_s=5.0)
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        until = time.monotonic() + 10
+        while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        client.close()
+        store = open_any_store(f"rediss+cluster://{address}", deadline_s=5.0)
+        assert store.probe()
+        (one,) = OnlineFeatures(spec, store).score([purchases(32)], write=[True])
+        store.close()
+    plain = OnlineFeatures(spec, open_store(store_url))
+    (other,) = plain.score([purchases(32)], write=[True])
+    assert one.features.tobytes() == other.features.tobytes()
 
 
 @pytest.mark.slow
