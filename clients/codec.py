@@ -8,7 +8,7 @@ little-endian bytes, BYTES elements each after their length in four bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -16,6 +16,7 @@ from tritonclient.grpc import service_pb2
 
 from clients.columns import Rows
 from clients.decisions import Decisions
+from clients.purchase import Purchase
 from tollgate.errors import ClientError
 from tollgate.schema import ANSWER_TYPES, DEADLINE_US, DRY_RUN, REASON_SEPARATOR
 
@@ -48,6 +49,37 @@ def requests_of(
         yield request
 
 
+def request_of(
+    purchases: Sequence[Purchase],
+    *,
+    product: str,
+    kinds: Mapping[str, str],
+    dry_run: bool,
+) -> service_pb2.ModelInferRequest:
+    """
+    Put checked purchases into one request; its deadline is set when it is sent.
+
+    Args:
+        purchases: 1 to 32.
+        product: Name of the ensemble.
+        kinds: Name -> type on the wire, in the order of the purchases' parts.
+        dry_run: Ask for an answer without effect.
+    """
+    request = service_pb2.ModelInferRequest(model_name=product)
+    columns = zip(*(purchase.parts for purchase in purchases), strict=True)
+    for (name, kind), column in zip(kinds.items(), columns, strict=True):
+        request.inputs.add(name=name, datatype=kind, shape=(len(purchases), 1))
+        request.raw_input_contents.append(b"".join(column))
+    if dry_run:
+        request.parameters[DRY_RUN].bool_param = True
+    return request
+
+
+def set_deadline(request: service_pb2.ModelInferRequest, *, left_s: float) -> None:
+    """Tell the server how much time is left."""
+    request.parameters[DEADLINE_US].int64_param = int(left_s * 1e6)
+
+
 def decisions_of(
     response: service_pb2.ModelInferResponse, *, latency_s: float
 ) -> Decisions:
@@ -55,15 +87,26 @@ def decisions_of(
     Read an answer.
 
     Raises:
-        ClientError: It lacks an output, or outputs differ in length.
+        ClientError: It lacks an output, outputs differ in length, or one is torn.
     """
     names = [output.name for output in response.outputs]
     raw = dict(zip(names, response.raw_output_contents, strict=False))
     for name in ANSWER_TYPES:
         if name not in raw:
             raise ClientError(f"the answer lacks {name}; it has {', '.join(names)}")
+    try:
+        answer = _read(raw, latency_s=latency_s)
+    except (struct.error, ValueError) as error:
+        raise ClientError(f"the answer cannot be read: {error}") from error
+    lengths = {name: len(getattr(answer, name)) for name in ANSWER_TYPES}
+    if len(set(lengths.values())) != 1:
+        raise ClientError(f"the answer's outputs differ in length: {lengths}")
+    return answer
+
+
+def _read(raw: Mapping[str, bytes], *, latency_s: float) -> Decisions:
     reasons = texts_of(raw["reason_codes"])
-    answer = Decisions(
+    return Decisions(
         decision=np.asarray(texts_of(raw["decision"]), dtype=np.str_),
         score=np.frombuffer(raw["score"], dtype="<f4"),
         reason_codes=[
@@ -74,10 +117,6 @@ def decisions_of(
         release=np.asarray(texts_of(raw["release"]), dtype=np.str_),
         latency_s=np.full(len(reasons), latency_s),
     )
-    lengths = {name: len(getattr(answer, name)) for name in ANSWER_TYPES}
-    if len(set(lengths.values())) != 1:
-        raise ClientError(f"the answer's outputs differ in length: {lengths}")
-    return answer
 
 
 def bytes_tensor(values: Sequence[bytes]) -> bytes:

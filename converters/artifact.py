@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from converters.model import Parameter, Vocabulary
 from tollgate.errors import RepositoryError
-from tollgate.repository.artifact import ARTIFACT_FILE
+from tollgate.repository.artifact import ARTIFACT_FILE, require_same_files
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.hashes import hash_file
 from tollgate.repository.onnx_model import MODEL_FILE
 from tollgate.repository.parity import ParityReport
-from tollgate.repository.release import Sha256, SpecHash, UtcTime
+from tollgate.repository.release import Name, Sha256, SpecHash, UtcTime
 from tollgate.repository.trade import Gate, Trade
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
@@ -65,13 +65,15 @@ class Distribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     How one number was distributed in training.
 
     Attributes:
-        quantiles: Value at each of `Training.quantiles`, rows with a value only;
-            empty when no row has one.
+        quantiles: Value at each of `Training.quantiles`, finite values only; empty
+            when no row has one.
         missing: Share of rows without a value (NaN).
+        infinite: Share of rows with an infinity, which no quantile counts.
     """
 
     quantiles: tuple[float, ...]
     missing: float
+    infinite: float = 0.0
 
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,6 +122,10 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         trades: What was lost and won by making it smaller, in the order of doing. A
             `quantize` stands behind the proof: `parity` is then of the graph before it.
         allowed: What might be lost by them; None without trades.
+        parity_of: What `parity` is of: the model beside the record, or the graph that
+            it was quantised from, which no proof covers.
+        files: SHA-256 of the files beside the model that are read later, by name.
+            Cards, pictures and parity.json are for people.
     """
 
     sha256: Sha256
@@ -135,6 +141,8 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     us_per_row: dict[int, float] = {}
     allowed: Gate | None = None
     trades: tuple[Trade, ...] = ()
+    parity_of: Literal["model", "before quantize"] = "model"
+    files: dict[Name, Sha256] = {}
 
 
 def describe_training(
@@ -172,11 +180,14 @@ def describe_training(
 
 
 def _distribution(values: npt.NDArray[np.float32]) -> Distribution:
-    there = values[~np.isnan(values)].astype(np.float64)
+    there = values[np.isfinite(values)].astype(np.float64)
     # An observed value, not one between two: it stays exact and short in the file.
     found = np.quantile(there, QUANTILES, method="nearest") if there.size else there
+    rows = max(values.size, 1)
     return Distribution(
-        quantiles=tuple(found.tolist()), missing=1 - there.size / max(values.size, 1)
+        quantiles=tuple(found.tolist()),
+        missing=float(np.isnan(values).sum() / rows),
+        infinite=float(np.isinf(values).sum() / rows),
     )
 
 
@@ -186,28 +197,36 @@ def write_artifact(artifact: Artifact, version: Path) -> Path:
 
     Raises:
         OSError: It cannot be written.
+        RepositoryError: It could not be read again: JSON has no infinity and no NaN.
     """
     path = version / ARTIFACT_FILE
-    text = msgspec.json.format(msgspec.json.encode(artifact), indent=2)
-    replace_file(path, text + b"\n")
+    encoded = msgspec.json.encode(artifact)
+    _decoded(encoded, path)
+    replace_file(path, msgspec.json.format(encoded, indent=2) + b"\n")
     return path
+
+
+def _decoded(text: bytes, path: Path) -> Artifact:
+    try:
+        return msgspec.json.decode(text, type=Artifact)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RepositoryError(path, str(error)) from error
 
 
 def read_artifact(version: Path) -> Artifact:
     """
-    Read a version directory's record and prove that the model is the one it names.
+    Read a version directory's record and prove that the files are those it names.
 
     Raises:
-        RepositoryError: The record or the model is missing, the record lacks a field
-            or has a wrong one, or the model has changed.
+        RepositoryError: The record or a file it names is missing, the record lacks a
+            field or has a wrong one, or a file has changed.
     """
     path = version / ARTIFACT_FILE
     try:
-        artifact = msgspec.json.decode(path.read_bytes(), type=Artifact)
+        text = path.read_bytes()
     except OSError as error:
         raise RepositoryError(path, f"cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RepositoryError(path, str(error)) from error
+    artifact = _decoded(text, path)
     model = version / MODEL_FILE
     found = hash_file(model)
     if found != artifact.sha256:
@@ -216,4 +235,5 @@ def read_artifact(version: Path) -> Artifact:
             f"has SHA-256 {found[:12]}…, {ARTIFACT_FILE} names "
             f"{artifact.sha256[:12]}…: it is another model, or damaged",
         )
+    require_same_files(version, artifact.files)
     return artifact

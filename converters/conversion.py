@@ -13,8 +13,8 @@ from converters.converted import Converted
 from converters.explain import explain
 from converters.model import Facts, TrainedModel
 from converters.proof import prove
+from converters.purpose import Purpose
 from converters.sample import Sample, read_sample
-from converters.served import Purpose
 from converters.shrinking import Shrinking, quantized, smaller_source, tensorized
 from converters.sources.opening import open_source
 from converters.trade import Judge
@@ -66,7 +66,7 @@ def convert_file(asked: Conversion) -> Converted:
     if asked.segments and not asked.label:
         raise InputError("--segment", "is judged by labels: name their column, --label")
     names = asked.purpose.names
-    sample = None if asked.sample is None else _rows(asked, asked.sample, names)
+    sample = None if asked.sample is None else _rows(asked, asked.sample, names=names)
     known = names or (sample.names if sample is not None else None)
     with open_source(
         asked.source,
@@ -74,9 +74,13 @@ def convert_file(asked: Conversion) -> Converted:
         missing=asked.missing,
         columns=None if known is None else len(known),
     ) as model:
-        own = model.facts.names
-        if asked.sample is not None and names is None and own is not None:
-            sample = _rows(asked, asked.sample, own)
+        if asked.sample is not None and names is None:
+            sample = _rows(
+                asked,
+                asked.sample,
+                names=model.facts.names,
+                columns=model.facts.columns,
+            )
         return convert_model(
             model,
             origin=str(asked.source),
@@ -125,7 +129,9 @@ def convert_model(
     if shrinking.tensorize is not None:
         proven = tensorized(proven, shrinking.tensorize, targets=targets)
     served, trades = proven.model, source.trades
-    explanation = explain(source.model, names=names, samples=rows)
+    explanation = explain(
+        source.model, names=names, samples=rows, reference=proven.reference
+    )
     if shrinking.quantize is not None and proven.passed:
         served, trade = quantized(proven, source, asked=shrinking)
         trades = (*trades, trade)
@@ -150,8 +156,20 @@ def convert_model(
     )
 
 
-def _rows(asked: Conversion, path: Path, names: tuple[str, ...] | None) -> Sample:
-    return read_sample(path, names=names, label=asked.label, segments=asked.segments)
+def _rows(
+    asked: Conversion,
+    path: Path,
+    *,
+    names: tuple[str, ...] | None,
+    columns: int | None = None,
+) -> Sample:
+    return read_sample(
+        path,
+        names=names,
+        label=asked.label,
+        segments=asked.segments,
+        columns=columns,
+    )
 
 
 def _judge(sample: Sample, purpose: Purpose, facts: Facts) -> Judge:

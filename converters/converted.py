@@ -9,11 +9,11 @@ import numpy.typing as npt
 from converters.model import F32
 from converters.proof import Proven
 from converters.prune_sweep import Sweep
+from converters.purpose import Purpose
 from converters.quality import measure_quality
 from converters.quality_record import Quality
 from converters.runner import onnx_runner
 from converters.sample import Sample
-from converters.served import Purpose
 from converters.trade import Gate, Trade
 from tollgate.explanation import Explanation
 

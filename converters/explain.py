@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from converters.model import F32, Facts, TrainedModel
+from converters.parity import Reference, ask
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explainer, Explanation, encoded
 from tollgate.explanation.document import unexplained
@@ -22,7 +23,11 @@ TOLERANCE = 1e-5  # of a probability: XGBoost and linear models answer in float3
 
 
 def explain(
-    model: TrainedModel, *, names: tuple[str, ...], samples: F32 | None
+    model: TrainedModel,
+    *,
+    names: tuple[str, ...],
+    samples: F32 | None,
+    reference: Reference | None = None,
 ) -> Explanation:
     """
     Return what a model's answers are a sum of, or the reason why there is none.
@@ -32,13 +37,14 @@ def explain(
         names: Of its features, as they are served.
         samples: Rows as served; a linear model's contributions are measured from
             their mean; without them from 0.
+        reference: What the model answers to the rows that it is proven on; None asks.
     """
     found = msgspec.structs.replace(model.explanation(), features=names)
     if found.reason:
         return found
-    rows = model.probes(samples).rows
-    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), CHECKED_ROWS)).astype(int)]
-    delta = _difference(model, found, rows)
+    if reference is None:
+        reference = ask(model.predict, model.probes(samples))
+    delta = _difference(found, reference)
     if delta > TOLERANCE:
         return unexplained(
             f"what it adds up to is {delta:.2g} off its probabilities",
@@ -60,14 +66,15 @@ def explained(make: Callable[[], Explanation], *, facts: Facts) -> Explanation:
         )
 
 
-def _difference(model: TrainedModel, found: Explanation, rows: F32) -> float:
-    """Return the largest difference, where the source answers at all."""
-    answer = model.predict(rows)
+def _difference(found: Explanation, reference: Reference) -> float:
+    """Return the largest difference."""
+    count = len(reference.rows)
+    at = np.linspace(0, count - 1, min(count, CHECKED_ROWS)).astype(int)
     with np.errstate(all="ignore"):
-        delta = np.abs(answer - Explainer(found).probabilities(rows))
-    there = ~np.isnan(answer).any(axis=1)
+        sums = Explainer(found).probabilities(reference.rows[at])
+        delta = np.abs(reference.probabilities[at] - sums)
     # NaN where the source has an answer is as wrong as can be.
-    return float(np.nan_to_num(delta[there], nan=1.0).max(initial=0.0))
+    return float(np.nan_to_num(delta, nan=1.0).max(initial=0.0))
 
 
 def _from_mean(found: Explanation, samples: F32) -> Explanation:

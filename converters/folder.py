@@ -69,7 +69,13 @@ def write_converted(converted: Converted, folder: Path) -> Artifact:
 
 def _write(converted: Converted, staged: Path) -> Artifact:
     (staged / MODEL_FILE).write_bytes(converted.model)
-    record = artifact_of(converted)
+    explanation = converted.explanation
+    beside = {}
+    if not explanation.reason:
+        beside[EXPLAIN_FILE] = encode_explanation(explanation)
+    for name, content in beside.items():
+        (staged / name).write_bytes(content)
+    record = artifact_of(converted, beside=beside)
     write_artifact(record, staged)
     proven = converted.proven
     text = msgspec.json.format(msgspec.json.encode(proven.reports), indent=2)
@@ -77,8 +83,5 @@ def _write(converted: Converted, staged: Path) -> Artifact:
     draw(proven.comparisons, staged / PICTURE_FILE)
     if converted.sweep is not None:
         draw_sweep(converted.sweep, staged / SWEEP_FILE)
-    explanation = converted.explanation
-    if not explanation.reason:
-        (staged / EXPLAIN_FILE).write_bytes(encode_explanation(explanation))
     write_card(staged, record, quality=converted.quality(), explanation=explanation)
     return record

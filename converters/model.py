@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import msgspec
@@ -117,9 +118,17 @@ class TrainedModel(Protocol):
 
 
 def plain_parameters(found: dict[str, object]) -> dict[str, Parameter]:
-    """Return the parameters that were set, as JSON can hold them."""
+    """Return the parameters that were set, as JSON can hold them: no infinity."""
     return {
-        name: value if isinstance(value, (str, bool, int, float)) else str(value)
+        name: _plain(value)
         for name, value in sorted(found.items())
         if value is not None and value == value
     }
+
+
+def _plain(value: object) -> Parameter:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if isinstance(value, (str, bool, int)) else str(value)

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from converters.graph import OPSET
-from converters.onnx_from_sklearn import prune, set_shape
+from converters.graph_edit import drop_unused, set_shape
 from converters.two_classes import write_first_class
 from tollgate.errors import ConversionError, InputError
 from tollgate.repository.targets import OURS
@@ -130,7 +130,7 @@ def adopted(model: onnx.ModelProto, *, columns: int | None = None) -> bytes:
     graph.output[0].type.tensor_type.shape.dim.add()
     del graph.value_info[:]
     write_first_class(model)
-    prune(graph)
+    drop_unused(graph)
     if not any(one.domain == "" for one in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid("", OPSET))
     return bytes(model.SerializeToString(deterministic=True))

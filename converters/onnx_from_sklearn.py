@@ -2,7 +2,7 @@
 Turn trained scikit-learn classifiers and pipelines into ONNX.
 
 skl2onnx converts; `converters.sklearn_operators` replaces steps that it rounds
-differently, `converters.sklearn_trees` puts right what it leaves out of trees.
+differently, `converters.sklearn_tree_repair` puts right what it leaves out of trees.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 
 from converters.graph import IR_VERSION, ML_OPSET, OPSET
+from converters.graph_edit import drop_unused, set_shape
 from converters.sklearn_operators import CONVERTERS, SHAPES
-from converters.sklearn_trees import repair, round_histograms
+from converters.sklearn_tree_repair import repair
+from converters.sklearn_trees import forget_rows, round_histograms
 from converters.two_classes import write_first_class
 from tollgate.errors import ConversionError
 from tollgate.repository.targets import ML_DOMAIN
@@ -43,6 +45,7 @@ def onnx_from_sklearn(estimator: Any) -> bytes:
     refuse_unfaithful(estimator)
     numbered = by_position(estimator)
     round_histograms(numbered)
+    forget_rows(numbered)
     converted = _converted(numbered)
     repair(converted, numbered)
     write_first_class(converted)
@@ -137,7 +140,7 @@ def _finished(model: onnx.ModelProto, *, classes: int) -> bytes:
         )
     del graph.output[:]
     graph.output.extend(kept)
-    prune(graph)
+    drop_unused(graph)
     tensor = graph.output[0].type.tensor_type
     tensor.elem_type = TensorProto.FLOAT
     set_shape(tensor, columns=classes)
@@ -150,37 +153,3 @@ def _finished(model: onnx.ModelProto, *, classes: int) -> bytes:
     except onnx.checker.ValidationError as error:
         raise ConversionError(f"the graph is not valid: {error}") from error
     return bytes(model.SerializeToString(deterministic=True))
-
-
-def set_shape(tensor: Any, *, columns: int | None) -> None:
-    """Make a tensor [N, columns]; None keeps the columns it has."""
-    if columns is None:
-        columns = tensor.shape.dim[1].dim_value
-    del tensor.shape.dim[:]
-    tensor.shape.dim.add().dim_param = "N"
-    tensor.shape.dim.add().dim_value = columns
-
-
-def prune(graph: onnx.GraphProto) -> None:
-    """Remove the nodes and constants that no output needs."""
-    needed = {one.name for one in graph.output}
-    nodes = []
-    for node in reversed(graph.node):
-        if needed & set(node.output):
-            nodes.append(node)
-            needed |= set(node.input) | _outer_names(node)
-    constants = [one for one in graph.initializer if one.name in needed]
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(reversed(nodes))
-    graph.initializer.extend(constants)
-
-
-def _outer_names(node: onnx.NodeProto) -> set[str]:
-    """Name what the graphs inside a node (If, Loop) read."""
-    return {
-        name
-        for attribute in node.attribute
-        for graph in (*attribute.graphs, attribute.g)
-        for inner in graph.node
-        for name in (*inner.input, *_outer_names(inner))
-    }

@@ -9,8 +9,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from converters.graph import OPSET
+from converters.graph_edit import drop_unused
 from converters.model import F32
-from converters.onnx_from_sklearn import prune
 from converters.runner import onnx_runner
 from tollgate.errors import ConversionError
 from tollgate.schema import MAX_BATCH_ROWS
@@ -48,7 +48,7 @@ def plain_layers(model: bytes, *, samples: F32) -> bytes:
             "models and networks"
         )
     _single(graph)
-    prune(graph.graph)
+    drop_unused(graph.graph)
     _one_opset(graph)
     onnx.checker.check_model(graph)
     found = bytes(graph.SerializeToString(deterministic=True))
@@ -85,7 +85,7 @@ def join_sums(graph: onnx.GraphProto) -> None:
         graph.node.remove(users[0])
         graph.node.remove(node)
         graph.node.insert(at, made)
-    prune(graph)
+    drop_unused(graph)
 
 
 def _matrix(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:

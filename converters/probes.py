@@ -121,16 +121,22 @@ def split_rows(samples: F32, trees: list[Tree]) -> F32:
     made = []
     number = 0
     for tree in trees:
-        for node, low, high in _paths(tree, samples.shape[1]):
-            base = np.clip(bases[number % len(bases)], low, high)
-            threshold = tree.threshold[node]
-            three = np.repeat(base[None], 3, axis=0)
-            on = _below(threshold) if tree.inclusive else threshold
-            with np.errstate(over="ignore"):  # above the largest number is infinity
-                above = np.nextafter(on, np.float32(np.inf))
-            three[:, tree.feature[node]] = _below(on), on, above
-            made.append(three)
-            number += 1
+        found = list(_paths(tree, samples.shape[1]))
+        if not found:
+            continue
+        nodes, low, high = (np.asarray(part) for part in zip(*found, strict=True))
+        at = (number + np.arange(len(nodes))) % len(bases)
+        threshold = np.asarray(tree.threshold, dtype=np.float32)[nodes]
+        on = _below(threshold) if tree.inclusive else threshold
+        with np.errstate(over="ignore"):  # above the largest number is infinity
+            above = np.nextafter(on, np.float32(np.inf))
+        three = np.repeat(np.clip(bases[at], low, high)[:, None], 3, axis=1)
+        feature = np.asarray(tree.feature)[nodes]
+        three[np.arange(len(nodes)), :, feature] = np.stack(
+            [_below(on), on, above], axis=1
+        )
+        made.append(three.reshape(-1, samples.shape[1]))
+        number += len(nodes)
     return np.concatenate(made) if made else samples[:0]
 
 
@@ -172,6 +178,7 @@ def special_rows(samples: F32) -> F32:
 def _paths(tree: Tree, columns: int) -> Iterator[tuple[int, F32, F32]]:
     """Yield every split with the lowest and highest values that lead to it; [F]."""
     lowest = np.full(columns, -_LARGEST, dtype=np.float32)
+    below = _below(np.asarray(tree.threshold, dtype=np.float32))
     stack = [(0, lowest, -lowest)]
     while stack:
         node, low, high = stack.pop()
@@ -183,12 +190,13 @@ def _paths(tree: Tree, columns: int) -> Iterator[tuple[int, F32, F32]]:
         yield node, low, high
         feature, threshold = tree.feature[node], tree.threshold[node]
         left_high, right_low = high.copy(), low.copy()
-        left_high[feature] = min(high[feature], _below(threshold))
+        left_high[feature] = min(high[feature], below[node])
         right_low[feature] = max(low[feature], threshold)
         stack.append((tree.left[node], low, left_high))
         stack.append((tree.right[node], right_low, high))
 
 
-def _below(threshold: np.float32) -> np.float32:
-    """Return the next float32 below."""
-    return np.float32(np.nextafter(threshold, np.float32(-np.inf)))
+def _below(threshold: F32) -> F32:
+    """Return the next float32 numbers below."""
+    found: F32 = np.nextafter(threshold, np.float32(-np.inf))
+    return found

@@ -2,8 +2,9 @@
 Make trees fewer or shallower, and measure what that costs.
 
 It is done to the trained model, in its own framework, so that conversion, proof and
-explanation follow as for any other. Choosing and judging happen on the same rows: of
-two dozen candidates the best looks a little better there than it is.
+explanation follow as for any other. Of two dozen candidates the best looks better on
+the rows it was chosen on than it is: where there are enough, `auto` chooses on one half
+of them and judges on the other.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import re
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from converters.model import Pruning, TrainedModel
 from converters.prune_sweep import AUTO, FLAG, Sweep, detail_of, sweep
 from converters.trade import Gate, Judge, Trade
 from converters.weighing import weigh
 from tollgate.errors import InputError
+
+SEED = 0  # of the halves
+LEAST_OF_A_CLASS = 100  # in each half; an AUC of 0.9 is then known to about ±0.04
 
 
 class Pruned(msgspec.Struct, frozen=True, eq=False):
@@ -61,7 +67,8 @@ def prune(
     Args:
         model: Of trees.
         wanted: As `read_pruning` reads it. `auto` takes the fastest candidate that
-            loses no more than the gate allows.
+            loses no more than the gate allows; its trade says on which rows it was
+            chosen and judged.
         judge: Rows to measure on; a sweep needs their labels, of two classes.
         gate: What `auto` may lose. What was asked for by number is not held against
             it here: see `trade.require`.
@@ -87,10 +94,50 @@ def prune(
             judge=judge,
         )
         return Pruned(model=smaller, trade=trade, sweep=None)
-    swept = sweep(model, asked=asked, judge=judge, gate=gate, progress=progress)
+    halves = halved(judge) if asked is None else None
+    chooser = judge if halves is None else halves[0]
+    swept = sweep(model, asked=asked, judge=chooser, gate=gate, progress=progress)
     point = swept.points[swept.chosen]
-    return Pruned(
-        model=model.pruned(trees=point.trees, depth=point.depth),
-        trade=point.trade,
-        sweep=swept,
+    smaller = model.pruned(trees=point.trees, depth=point.depth)
+    trade = point.trade
+    if halves is not None:
+        trade = weigh(
+            model.convert(),
+            smaller.convert(),
+            kind="prune",
+            detail=f"{trade.detail}; chosen on {trade.rows:,} other rows, seed {SEED}",
+            judge=halves[1],
+        )
+    elif asked is None:
+        same = f"{trade.detail}; chosen on the same rows"
+        trade = msgspec.structs.replace(trade, detail=same)
+    return Pruned(model=smaller, trade=trade, sweep=swept)
+
+
+def halved(judge: Judge) -> tuple[Judge, Judge] | None:
+    """
+    Divide labelled rows at random: one half to choose on, one to judge on.
+
+    Each class is divided by itself. None where a half would have fewer than 100 rows of
+    a class, or there are no labels.
+    """
+    if judge.label is None:
+        return None
+    label = np.asarray(judge.label)
+    random = np.random.default_rng(SEED)
+    first = np.zeros(len(label), dtype=bool)
+    for value in (0, 1):
+        at = random.permutation(np.flatnonzero(label == value))
+        if len(at) < 2 * LEAST_OF_A_CLASS:
+            return None
+        first[at[: len(at) // 2]] = True
+    return _part(judge, first), _part(judge, ~first)
+
+
+def _part(judge: Judge, rows: npt.NDArray[np.bool_]) -> Judge:
+    assert judge.label is not None
+    return Judge(
+        rows=judge.rows[rows],
+        label=np.asarray(judge.label)[rows],
+        thresholds=judge.thresholds,
     )

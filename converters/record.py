@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from datetime import datetime, timezone
 
 import numpy as np
@@ -19,9 +20,13 @@ from converters.converted import Converted
 from tollgate.repository.speed import us_per_row
 
 
-def artifact_of(converted: Converted) -> Artifact:
+def artifact_of(converted: Converted, *, beside: Mapping[str, bytes]) -> Artifact:
     """
     Record a converted model; times it.
+
+    Args:
+        converted: The model.
+        beside: Name -> content of the files beside it that are read later.
 
     Raises:
         InputError: A label of the sample is none of the model's classes.
@@ -50,6 +55,11 @@ def artifact_of(converted: Converted) -> Artifact:
         us_per_row=us_per_row(converted.model),
         trades=converted.trades,
         allowed=converted.allowed,
+        parity_of="model" if converted.is_proven else "before quantize",
+        files={
+            name: hashlib.sha256(content).hexdigest()
+            for name, content in beside.items()
+        },
     )
 
 

@@ -15,7 +15,7 @@ from converters.model import F32
 from tollgate.errors import InputError
 
 _TRUTH = {"true": "1", "false": "0"}
-MOST_SEGMENTS = 50  # values of one column; more would be no report but a list
+MOST_SEGMENTS = 50  # texts of one column; more would be no report but a list
 
 
 def _read_csv(path: Path) -> pl.DataFrame:
@@ -110,6 +110,7 @@ def read_sample(
     names: tuple[str, ...] | None,
     label: str | None = None,
     segments: Sequence[str] = (),
+    columns: int | None = None,
 ) -> Sample:
     """
     Read feature rows from Parquet, CSV or JSON lines; an empty number is NaN.
@@ -120,6 +121,8 @@ def read_sample(
             neither label nor segment.
         label: Column with what each row really was.
         segments: Columns to report on by value; a feature may be one.
+        columns: How many features there are, where no name is known: where one too
+            many is a segment, segments of numbers are features too.
 
     Raises:
         InputError: It cannot be read, is empty, lacks a column, or holds a text where
@@ -128,10 +131,8 @@ def read_sample(
     frame = _read(path)
     asked = [*segments, *((label,) if label is not None else ())]
     if names is None:
-        names = tuple(
-            name
-            for name in frame.columns
-            if name not in asked and _numeric(path, frame[name])
+        names = _feature_names(
+            path, frame, label=label, segments=segments, columns=columns
         )
     for name in (*names, *asked):
         if name not in frame.columns:
@@ -143,9 +144,9 @@ def read_sample(
     if not len(frame) or not names:
         raise InputError(path, "holds no rows of numbers")
     with np.errstate(over="ignore"):
-        columns = [_numbers(path, frame[name]).astype(np.float32) for name in names]
+        found = [_numbers(path, frame[name]).astype(np.float32) for name in names]
     return Sample(
-        rows=np.ascontiguousarray(np.stack(columns, axis=1)),
+        rows=np.ascontiguousarray(np.stack(found, axis=1)),
         names=names,
         source=str(path),
         label=None if label is None else _labels(path, frame[label]),
@@ -164,6 +165,22 @@ def _read(path: Path) -> pl.DataFrame:
         raise InputError(path, f"cannot be read: {error.strerror or error}") from error
     except pl.exceptions.PolarsError as error:
         raise InputError(path, str(error).splitlines()[0]) from error
+
+
+def _feature_names(
+    path: Path,
+    frame: pl.DataFrame,
+    *,
+    label: str | None,
+    segments: Sequence[str],
+    columns: int | None,
+) -> tuple[str, ...]:
+    """Take the columns of numbers for features, segments only where they are needed."""
+    found = tuple(
+        name for name in frame.columns if name != label and _numeric(path, frame[name])
+    )
+    apart = tuple(name for name in found if name not in segments)
+    return found if len(apart) != columns == len(found) else apart
 
 
 def _numeric(path: Path, column: pl.Series) -> bool:
@@ -187,7 +204,8 @@ def _numbers(path: Path, column: pl.Series) -> npt.NDArray[np.float64]:
         row = int(wrong[0])
         raise InputError(
             path,
-            f"{column[row]!r} is not a number",
+            f"{column[row]!r} is not a number, and served features are: encode texts "
+            "as codes and train on those",
             where=f"row {row + 1}, column {column.name!r}",
         )
     numbers: npt.NDArray[np.float64] = found.fill_null(float("nan")).to_numpy()
@@ -204,16 +222,24 @@ def _labels(path: Path, column: pl.Series) -> tuple[object, ...]:
 
 
 def _segment(path: Path, column: pl.Series) -> tuple[str, ...]:
-    count = column.n_unique()
-    if count > MOST_SEGMENTS:
-        raise InputError(
-            path,
-            f"has {count:,} different values; at most {MOST_SEGMENTS} make segments",
-            where=column.name,
-        )
+    """Return each row's value as text; empty where it has none. Numbers may be many."""
     if column.dtype.is_nested():
         raise InputError(path, f"is {column.dtype}, not a value", where=column.name)
-    return tuple("" if one is None else str(one) for one in column.to_list())
+    count = column.n_unique()
+    number = column.cast(pl.String, strict=False).cast(pl.Float64, strict=False)
+    all_numbers = not (number.is_null() & column.is_not_null()).any()
+    if count > MOST_SEGMENTS and not all_numbers:
+        raise InputError(
+            path,
+            f"has {count:,} different values, not all numbers; at most "
+            f"{MOST_SEGMENTS} texts make segments",
+            where=column.name,
+        )
+    gap = column.is_null() | (number.is_nan().fill_null(False) & all_numbers)
+    return tuple(
+        "" if missing else str(one)
+        for one, missing in zip(column.to_list(), gap.to_list(), strict=True)
+    )
 
 
 def _label_key(value: object) -> str:

@@ -43,12 +43,12 @@ def groups_of(values: Sequence[str]) -> Iterator[tuple[str, Mask]]:
 
 
 def _numbers(found: npt.NDArray[np.str_]) -> npt.NDArray[np.float64] | None:
-    """Return texts as finite numbers; None when one of them is none."""
+    """Return texts as numbers; None when one of them is none."""
     try:
         numbers = found.astype(np.float64)
     except ValueError:
         return None
-    return numbers if np.isfinite(numbers).all() else None
+    return None if np.isnan(numbers).any() else numbers
 
 
 def _categories(
@@ -70,15 +70,15 @@ def _ranges(
     there = at >= 0
     value = np.full(len(at), np.nan)
     value[there] = numbers[at[there]]
-    levels = np.linspace(0, 1, _RANGES + 1)[1:-1]
+    ordered = np.sort(value[there])
     # Observed values, so that a bound is as short as it was in the column.
-    cut = np.unique(np.quantile(value[there], levels, method="lower"))
-    cut = cut[cut < value[there].max()]
+    cut = np.unique(ordered[(len(ordered) - 1) * np.arange(1, _RANGES) // _RANGES])
+    cut = cut[cut < ordered[-1]]
     if not len(cut):
         yield "all", there
         return
     place = np.searchsorted(cut, value, side="left")
-    bounds = [f"{one:.6g}" for one in cut]
+    bounds = [_bound(one) for one in cut]
     names = [
         f"up to {bounds[0]}",
         *(f"above {low} to {high}" for low, high in pairwise(bounds)),
@@ -86,3 +86,9 @@ def _ranges(
     ]
     for number, name in enumerate(names):
         yield name, there & (place == number)
+
+
+def _bound(number: float) -> str:
+    """Print a bound for people: whole numbers in full, others with six digits."""
+    whole = np.isfinite(number) and number == round(number) and abs(number) < 1e15
+    return f"{int(number):,}" if whole else f"{number:.6g}"

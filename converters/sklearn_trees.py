@@ -1,11 +1,4 @@
-"""
-Read the trees of scikit-learn models, and put right what skl2onnx leaves out of them.
-
-Lost on the way are where a missing value goes (decision trees and forests), that a
-threshold is compared in float64 (histogram boosting), and that forests take their mean
-in float64: in float32 a sure answer sums up to 1.0000001, and 7 of 20 trees to
-something else than 0.35.
-"""
+"""Read the trees of fitted scikit-learn models, and ready copies for skl2onnx."""
 
 from __future__ import annotations
 
@@ -13,8 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 from sklearn.ensemble import (
     GradientBoostingClassifier,
     HistGradientBoostingClassifier,
@@ -25,9 +16,6 @@ from sklearn.tree import BaseDecisionTree
 from converters.model import F32
 from converters.probes import Tree
 from tollgate.errors import ConversionError
-from tollgate.repository.targets import ML_DOMAIN
-
-ML_OPSET_OF_DOUBLES = 3
 
 
 class Nodes:
@@ -114,6 +102,21 @@ def round_histograms(estimator: object) -> None:
             round_histograms(child)
 
 
+def forget_rows(estimator: object) -> None:
+    """
+    Let forests forget which rows each tree was trained on, in place.
+
+    skl2onnx looks at every attribute eight times, and `estimators_samples_` draws the
+    rows of each tree anew each time.
+    """
+    if isinstance(estimator, BaseForest):
+        estimator.bootstrap = False
+        estimator._n_samples = 0
+    else:
+        for child in _children(estimator):
+            forget_rows(child)
+
+
 def _is_fitted(estimator: object) -> bool:
     return hasattr(estimator, "steps") or any(
         name.endswith("_") for name in vars(estimator)
@@ -180,96 +183,3 @@ def probe_trees(trees: list[Nodes]) -> list[Tree]:
             )
         )
     return made
-
-
-def repair(model: onnx.ModelProto, estimator: object) -> None:
-    """Write thresholds and ways of missing values into the trees of a graph."""
-    waiting = list(ensembles(estimator))
-    for node in list(model.graph.node):
-        if not node.op_type.startswith("TreeEnsemble"):
-            continue
-        found = {one.name: one for one in node.attribute}
-        tree = np.asarray(found["nodes_treeids"].ints)
-        at = np.asarray(found["nodes_nodeids"].ints)
-        of_column = np.asarray(found["nodes_featureids"].ints)
-        for trees in waiting:
-            if _same(trees, tree=tree, at=at, feature=of_column):
-                break
-        else:
-            continue  # not one of ours to repair; parity decides
-        waiting.remove(trees)
-        size = np.cumsum([0] + [len(one.left) for one in trees])[tree] + at
-        split = np.concatenate([one.split for one in trees])[size]
-        value = round_down(np.concatenate([one.threshold for one in trees])[size])
-        ways = np.concatenate([one.missing_left for one in trees])[size] & split
-        changed = {
-            "nodes_values": np.where(split, value, np.float32(0)).tolist(),
-            "nodes_missing_value_tracks_true": ways.astype(int).tolist(),
-        }
-        kept = [one for name, one in found.items() if name not in changed]
-        del node.attribute[:]
-        node.attribute.extend(kept)
-        for name, values in changed.items():
-            node.attribute.append(helper.make_attribute(name, values))
-        if trees[0].share is not None and node.op_type == "TreeEnsembleClassifier":
-            _in_double(model, node, trees=trees)
-
-
-def _in_double(
-    model: onnx.ModelProto, node: onnx.NodeProto, *, trees: list[Nodes]
-) -> None:
-    """Let a forest sum in float64: double features, thresholds and weights."""
-    found = {
-        one.name: helper.get_attribute_value(one)
-        for one in node.attribute
-        if one.name not in ("nodes_values", "class_weights", "nodes_hitrates")
-    }
-    values = next(one.floats for one in node.attribute if one.name == "nodes_values")
-    # Of two classes skl2onnx writes the second alone, under the number 0.
-    second = trees[0].share.shape[1] == 2 and set(found["class_ids"]) == {0}
-    weights = [
-        trees[tree].share[at, 1 if second else label]
-        for tree, at, label in zip(
-            found["class_treeids"],
-            found["class_nodeids"],
-            found["class_ids"],
-            strict=True,
-        )
-    ]
-    for name, numbers in (("nodes_values", values), ("class_weights", weights)):
-        array = np.asarray(numbers, dtype=np.float64)
-        found[f"{name}_as_tensor"] = numpy_helper.from_array(array, name)
-    del node.attribute[:]
-    node.attribute.extend(
-        helper.make_attribute(name, value) for name, value in found.items()
-    )
-    wide = f"{node.output[1]}_features"
-    at = list(model.graph.node).index(node)
-    cast = helper.make_node("Cast", [node.input[0]], [wide], to=TensorProto.DOUBLE)
-    node.input[0] = wide
-    # 1 - 1.0000000000000002 is no probability.
-    ends = [f"{wide}_{name}" for name in ("least", "most")]
-    for name, value in zip(ends, (0, 1), strict=True):
-        constant = numpy_helper.from_array(np.asarray(value, dtype=np.float32), name)
-        model.graph.initializer.append(constant)
-    unclipped = f"{wide}_unclipped"
-    clip = helper.make_node("Clip", [unclipped, *ends], [node.output[1]])
-    node.output[1] = unclipped
-    model.graph.node.insert(at + 1, clip)
-    model.graph.node.insert(at, cast)
-    for opset in model.opset_import:
-        if opset.domain == ML_DOMAIN:
-            opset.version = max(opset.version, ML_OPSET_OF_DOUBLES)
-
-
-def _same(trees: list[Nodes], *, tree: Any, at: Any, feature: Any) -> bool:
-    """Tell whether a node's trees have the shape and columns of these."""
-    sizes = [len(one.left) for one in trees]
-    if len(tree) != sum(sizes) or tree.max() >= len(sizes):
-        return False
-    if (np.bincount(tree, minlength=len(sizes)) != sizes).any():
-        return False
-    place = np.cumsum([0, *sizes])[tree] + at
-    split = np.concatenate([one.split for one in trees])[place]
-    column = np.concatenate([one.feature for one in trees])[place]
-    return bool((np.where(split, column, 0) == np.where(split, feature, 0)).all())

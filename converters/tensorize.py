@@ -15,15 +15,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from converters.onnx_from_sklearn import prune
-from converters.tensorize_forest import (
-    OPERATORS,
-    Forest,
-    class_labels,
-    read_forest,
-)
+from converters.graph_edit import drop_unused
+from converters.tensorize_forest import Forest
 from converters.tensorize_gemm import gemm_bytes, gemm_nodes
 from converters.tensorize_nodes import Nodes
+from converters.tensorize_read import OPERATORS, class_labels, read_forest
 from converters.tensorize_traversal import (
     traversal_bytes,
     traversal_nodes,
@@ -94,7 +90,7 @@ def tensorize(model: bytes, *, strategy: str = AUTO) -> Tensorized:
         _replace(graph, node, nodes)
         written.append((chosen, forest.depth))
     _require_plain(found)
-    prune(graph)
+    drop_unused(graph)
     strategies, depths = zip(*written, strict=True)
     return Tensorized(model=_finished(found), strategies=strategies, depths=depths)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -115,9 +116,11 @@ def _keeps_columns(step: Any, count: int) -> bool:
 
 
 def _plain(known: Any) -> tuple[str | int | float, ...]:
-    """Return categories as JSON can hold them; NaN and None have no number."""
+    """Return categories as JSON can hold them: no NaN, infinity or None."""
     values = np.asarray(known, dtype=object).tolist()
     return tuple(
-        value if isinstance(value, (int, float)) and value == value else str(value)
+        value
+        if isinstance(value, (int, float)) and math.isfinite(value)
+        else str(value)
         for value in values
     )

@@ -5,24 +5,28 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from loadtests.fault_table import Fault
 from loadtests.proxy import Proxy
+from loadtests.repaired import Undisturbed
 from loadtests.traffic import Traffic
 from tollgate.server.embedded import Embedded
 from tollgate.server.redis import EmbeddedRedis
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """What the faults happen to."""
+    """What the faults happen to, and the store that they do not happen to."""
 
     server: Embedded
     redis: EmbeddedRedis
     proxy: Proxy | None
     traffic: Traffic
     fault_s: float
+    spool: Path
+    undisturbed: Undisturbed
 
 
 def _nothing(bench: Bench) -> None:

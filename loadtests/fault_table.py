@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from loadtests.latency import percentile
 from loadtests.open_loop import Sent
+from loadtests.repaired import Repaired
 from tollgate.schema import Degraded
 
 # As many whole answers one after the other are no accident.
@@ -48,6 +49,7 @@ class Outcome(msgspec.Struct, frozen=True):
         recovered_s: From the fault's end to the first of many whole answers; None
             when there was none.
         late_after: Degraded answers after that.
+        repaired: The store afterwards, compared with one that had no fault.
     """
 
     fault: Fault
@@ -61,9 +63,12 @@ class Outcome(msgspec.Struct, frozen=True):
     p99_ms: float
     recovered_s: float | None
     late_after: int
+    repaired: Repaired
 
 
-def outcome_of(fault: Fault, sent: Sent, *, edges: tuple[float, float]) -> Outcome:
+def outcome_of(
+    fault: Fault, sent: Sent, *, edges: tuple[float, float], repaired: Repaired
+) -> Outcome:
     """
     Sum a run up.
 
@@ -71,6 +76,7 @@ def outcome_of(fault: Fault, sent: Sent, *, edges: tuple[float, float]) -> Outco
         fault: What happened.
         sent: All requests of the run.
         edges: When the fault began and ended, on the clock of `sent`.
+        repaired: What the store held at last.
     """
     begun_s, ended_s = edges
     during = (sent.due_s >= begun_s) & (sent.due_s < ended_s)
@@ -98,6 +104,7 @@ def outcome_of(fault: Fault, sent: Sent, *, edges: tuple[float, float]) -> Outco
         p99_ms=percentile(latency_us, 99) / 1e3,
         recovered_s=recovered_s,
         late_after=late_after,
+        repaired=repaired,
     )
 
 
@@ -129,7 +136,7 @@ def to_markdown(outcomes: Sequence[Outcome], told: str) -> str:
             *(one.fault.words, one.sent, one.answered, one.degraded),
             f"{one.last_known}, {one.defaulted}",
             *(one.failed, f"{one.p50_ms:.1f}", f"{one.p99_ms:.1f}", recovered),
-            *(one.late_after, "not measured here"),
+            *(one.late_after, one.repaired.words),
         )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join([*lines, "", told, ""])

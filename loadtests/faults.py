@@ -2,7 +2,9 @@
 What callers see while the store fails: `python -m loadtests.faults`.
 
 For each fault: the product under a steady load of single rows, the fault for some
-seconds, then its end. Prints the table of docs/reliability.md.
+seconds, then its end; when the spool is empty again, every value of the store is
+compared with one that got the same purchases and had no fault. Prints the table of
+docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -25,12 +27,13 @@ from loadtests.fault_table import Fault, Outcome, outcome_of, to_markdown
 from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
 from loadtests.open_loop import Sent, send
 from loadtests.proxy import Proxy
+from loadtests.repaired import Repaired, Undisturbed
 from loadtests.surroundings import CHECKOUT, look_around
 from loadtests.traffic import traffic_of
 from tollgate.errors import TollgateError
 from tollgate.features.spec import load_spec
 from tollgate.repository.release import read_release
-from tollgate.server.embedded import serve
+from tollgate.server.embedded import SPOOL_FOLDER, serve
 from tollgate.server.redis import EmbeddedRedis
 
 _TIMEOUT_S = 1.0
@@ -102,8 +105,10 @@ def run_all(options: Options, *, command: str) -> tuple[list[Outcome], str]:
             first = 0
             for fault in faults:
                 sent, edges = asyncio.run(_measure(bench, fault, options, first=first))
-                first += len(sent.due_s)
-                outcomes.append(outcome_of(fault, sent, edges=edges))
+                count = len(sent.due_s)
+                repaired = _repaired(bench, first, count=count)
+                first += count
+                outcomes.append(outcome_of(fault, sent, edges=edges, repaired=repaired))
                 print(f"{fault.name}: done", file=sys.stderr, flush=True)
     return outcomes, told
 
@@ -120,7 +125,9 @@ def _bench(options: Options, *, behind_proxy: bool) -> Iterator[Bench]:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="tollgate-fault-"))
         )
         redis = stack.enter_context(EmbeddedRedis(folder / "store"))
-        fill_store(spec, history, store_url=redis.url)
+        kept = stack.enter_context(EmbeddedRedis(folder / "kept"))
+        for one in (redis, kept):
+            fill_store(spec, history, store_url=one.url)
         proxy, url = None, redis.url
         if behind_proxy:
             proxy = stack.enter_context(
@@ -137,7 +144,18 @@ def _bench(options: Options, *, behind_proxy: bool) -> Iterator[Bench]:
             proxy=proxy,
             traffic=traffic,
             fault_s=options.fault_s,
+            spool=folder / "state" / SPOOL_FOLDER,
+            undisturbed=Undisturbed(spec, kept.url),
         )
+
+
+def _repaired(bench: Bench, first: int, *, count: int) -> Repaired:
+    """Let the spool drain, and compare with the store that had no fault."""
+    return bench.undisturbed.compare(
+        bench.traffic.columns(first, count),
+        store_url=bench.redis.url,
+        spool=bench.spool,
+    )
 
 
 async def _measure(

@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ from tollgate.features.spec import load_spec
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.steps.feature import STORE_URL_VARIABLE, FeatureStep
 
-_STEP = CHECKOUT / "model_repository" / "fraud_features"
+STEP = CHECKOUT / "model_repository" / "fraud_features"
 _WARM_UP = 100
 _SIZES = (1, 8, 32)
 _TEXTS = ("transaction_id", "customer_id", "terminal_id")
@@ -54,17 +54,19 @@ class Tensor(msgspec.Struct, frozen=True, eq=False):
 class Response(msgspec.Struct, frozen=True, eq=False):
     """An answer, in the place of Triton's."""
 
-    tensors: list[Tensor]
+    tensors: list[Tensor] | None = None
+    error: Any = None
 
 
 class Request(msgspec.Struct, frozen=True, eq=False):
     """A request, in the place of Triton's."""
 
     tensors: dict[str, Tensor]
+    told: str = "{}"
 
     def parameters(self) -> str:
-        """Give none."""
-        return "{}"
+        """Give its parameters, as Triton writes them."""
+        return self.told
 
 
 class Metric:
@@ -103,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def measure(*, batches: int, runs: int) -> list[str]:
     """Run the step over batches of each size, in turns; a table of every run."""
-    spec = load_spec(_STEP / "1" / "features.yaml")
+    spec = load_spec(STEP / "1" / "features.yaml")
     history = simulated_history(spec, customers=500, terminals=1_000, days=HISTORY_DAYS)
     traffic = traffic_of(history, days=HISTORY_DAYS)
     head = "| rows | run | p50 ms | p90 ms | p99 ms | of it in the store, p50 | p99 |"
@@ -113,7 +115,7 @@ def measure(*, batches: int, runs: int) -> list[str]:
         EmbeddedRedis(Path(folder)) as redis,
     ):
         fill_store(spec, history, store_url=redis.url)
-        step = _open_step(redis.url)
+        step = open_step(redis.url)
         first = 0
         for run in range(1, runs + 1):
             for rows in _SIZES:
@@ -134,7 +136,10 @@ def measure(*, batches: int, runs: int) -> list[str]:
     return [*lines, "", f"Calls of the store: {outcomes}."]
 
 
-def _open_step(store_url: str) -> FeatureStep:
+def open_step(
+    store_url: str, parameters: Mapping[str, str] | None = None
+) -> FeatureStep:
+    """Open the step over a store; with parameters of its configuration."""
     triton: Any = types.ModuleType("triton_python_backend_utils")
     triton.MetricFamily = Metric
     triton.Tensor = Tensor
@@ -142,12 +147,14 @@ def _open_step(store_url: str) -> FeatureStep:
     triton.get_input_tensor_by_name = lambda request, name: request.tensors.get(name)
     sys.modules["triton_python_backend_utils"] = triton
     os.environ[STORE_URL_VARIABLE] = store_url
+    given = parameters or {}
+    texts = {name: {"string_value": text} for name, text in given.items()}
     step = FeatureStep()
     step.initialize(
         {
-            "model_config": json.dumps({"parameters": {}}),
-            "model_name": _STEP.name,
-            "model_repository": str(_STEP),
+            "model_config": json.dumps({"parameters": texts}),
+            "model_name": STEP.name,
+            "model_repository": str(STEP),
             "model_version": "1",
         }
     )
@@ -163,7 +170,7 @@ def _time(
     store = np.zeros(batches, np.int64)
     for number in range(batches):
         start = number * rows
-        requests = [_request(columns, row) for row in range(start, start + rows)]
+        requests = [request_of(columns, row) for row in range(start, start + rows)]
         begun = perf_counter()
         step.execute(requests)
         total[number] = round((perf_counter() - begun) * 1e6)
@@ -171,12 +178,13 @@ def _time(
     return total[_WARM_UP:], store[_WARM_UP:]
 
 
-def _request(columns: dict[str, Any], row: int) -> Request:
+def request_of(columns: dict[str, Any], row: int, *, told: str = "{}") -> Request:
+    """Make a request of one row."""
     tensors = {}
     for name, column in columns.items():
         kind = np.object_ if name in _TEXTS else column.dtype
         tensors[name] = Tensor(name, column[row : row + 1].astype(kind)[:, None])
-    return Request(tensors)
+    return Request(tensors, told)
 
 
 if __name__ == "__main__":

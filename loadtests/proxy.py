@@ -1,7 +1,9 @@
 """
-A proxy in front of a store that makes its network worse on demand.
+A proxy in front of a server that makes its network worse on demand.
 
-    python -m loadtests.proxy LISTEN_SOCKET STORE_SOCKET
+    python -m loadtests.proxy LISTEN SERVER
+
+Both are a path, which is a unix socket, or host:port.
 
 It runs as a process of its own, so that it shares no interpreter with the load, and
 takes one order per line on its standard input, each answered with `ok`:
@@ -30,16 +32,16 @@ class Proxy:
     The proxy, as a child process.
 
     Args:
-        store: The store's unix socket.
-        listen: The proxy's own, which must not exist.
+        server: Its unix socket, or "host:port".
+        listen: The proxy's own unix socket, which must not exist, or "host:port".
 
     Attributes:
-        url: "unix://…", for the caller of the store.
+        url: "unix://…" or "host:port", for the caller of the server.
     """
 
-    def __init__(self, store: Path, *, listen: Path) -> None:
-        self.url = f"unix://{listen}"
-        self._command = [sys.executable, "-m", "loadtests.proxy", listen, store]
+    def __init__(self, server: Path | str, *, listen: Path | str) -> None:
+        self.url = f"unix://{listen}" if isinstance(listen, Path) else listen
+        self._command = [sys.executable, "-m", "loadtests.proxy", listen, server]
         self._child: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Proxy:
@@ -91,14 +93,14 @@ class _Line:
         self.cut = word == "cut"
 
 
-async def _serve(listen: str, store: str) -> None:
+async def _serve(listen: str, far: str) -> None:
     line = _Line()
 
     async def connected(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
-            far_reader, far_writer = await asyncio.open_unix_connection(store)
+            far_reader, far_writer = await _connect(far)
         except OSError:
             writer.close()
             return
@@ -112,9 +114,25 @@ async def _serve(listen: str, store: str) -> None:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
 
-    server = await asyncio.start_unix_server(connected, listen)
+    if host_port := _host_port(listen):
+        server = await asyncio.start_server(connected, *host_port)
+    else:
+        server = await asyncio.start_unix_server(connected, listen)
     async with server:
         await _obey(line)
+
+
+async def _connect(
+    address: str,
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if host_port := _host_port(address):
+        return await asyncio.open_connection(*host_port)
+    return await asyncio.open_unix_connection(address)
+
+
+def _host_port(address: str) -> tuple[str, int] | None:
+    host, _, port = address.rpartition(":")
+    return (host, int(port)) if host and "/" not in address else None
 
 
 async def _obey(line: _Line) -> None:
@@ -138,15 +156,28 @@ async def _hand_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 async def _answer(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: _Line
 ) -> None:
-    while piece := await reader.read(_CHUNK_BYTES):
-        if line.cut:
-            writer.write(piece[: len(piece) // 2])
+    pieces: asyncio.Queue[tuple[float, bytes] | None] = asyncio.Queue()
+    clock = asyncio.get_running_loop().time
+
+    async def write() -> None:
+        # In a task of its own: a piece that waits holds no later one back.
+        while (entry := await pieces.get()) is not None:
+            due_s, piece = entry
+            await asyncio.sleep(max(0.0, due_s - clock()))
+            writer.write(piece)
             await writer.drain()
-            return
-        if line.delay_s:
-            await asyncio.sleep(line.delay_s)
-        writer.write(piece)
-        await writer.drain()
+
+    writing = asyncio.ensure_future(write())
+    try:
+        while piece := await reader.read(_CHUNK_BYTES):
+            if line.cut:
+                pieces.put_nowait((clock(), piece[: len(piece) // 2]))
+                break
+            pieces.put_nowait((clock() + line.delay_s, piece))
+        pieces.put_nowait(None)
+        await writing
+    finally:
+        writing.cancel()
 
 
 @contextlib.contextmanager

@@ -51,9 +51,7 @@ def look_around(server: Embedded, *, h2load: str) -> Surroundings:
     return Surroundings(
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         commit=_commit(),
-        hardware=hardware_of(
-            Path("/proc/cpuinfo").read_text(), Path("/proc/meminfo").read_text()
-        ),
+        hardware=_hardware(),
         versions={
             "tollgate": version("tollgate"),
             "Triton": _triton_version(server.grpc_url),
@@ -62,6 +60,18 @@ def look_around(server: Embedded, *, h2load: str) -> Surroundings:
             "Python": platform.python_version(),
             "h2load": h2load,
         },
+    )
+
+
+def measured_on() -> str:
+    """Say on what machine, at which commit and when, in one line."""
+    date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return f"{date}, commit {_commit()}, {_hardware()}"
+
+
+def _hardware() -> str:
+    return hardware_of(
+        Path("/proc/cpuinfo").read_text(), Path("/proc/meminfo").read_text()
     )
 
 

@@ -24,6 +24,7 @@ from tollgate import schema
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.features.entries import ENTRY, HEADER
 from tollgate.server.embedded import Embedded, serve
+from tollgate.store.decided import DECIDED
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -256,6 +257,8 @@ def test_contract_has_every_output_and_parameter() -> None:
         schema.SPEC_HASH_PARAMETER,
         schema.FEATURE_NAMES_PARAMETER,
         schema.ENTITY_NAMES_PARAMETER,
+        schema.FIELDS_PARAMETER,
+        schema.LISTS_PARAMETER,
         schema.STORE_DEADLINE_PARAMETER,
     )
     requests = (schema.DRY_RUN, schema.DEADLINE_US)
@@ -289,8 +292,9 @@ def test_contract_has_the_layouts_byte_by_byte() -> None:
     """Header, entry and context begin their fields where the contract says."""
     assert table("header byte") == offsets(HEADER)
     assert table("entry byte") == offsets(ENTRY)
+    assert table("decided byte") == [*offsets(DECIDED), DECIDED.itemsize]
     context = schema.context_dtype(("customer", "terminal"))
-    assert table("byte") == offsets(context, without="_id$|^error$")
+    assert table("byte") == offsets(context, without="_id$|^error$|^earlier$")
     assert f"{context.itemsize} bytes, little-endian" in read("docs/contract.md")
 
 
@@ -347,10 +351,11 @@ def libraries(*extras: str) -> str:
     [
         ("tollgate.steps,tollgate.settings,tollgate.history,tollgate.replay", []),
         ("tollgate.store,tollgate.features,tollgate.policy,tollgate.validation", []),
-        ("tollgate.explanation", []),
-        ("clients", ["client"]),
+        ("tollgate.explanation,tollgate.journal", []),
+        ("clients,tollgate.testing", ["client"]),
         ("tollgate.repository,tollgate.server,tollgate.cli", ["server"]),
         ("converters,tollgate.simulate,tollgate.evaluation", ["convert"]),
+        ("tollgate.audit,tollgate.redecide", ["convert"]),
     ],
 )
 def test_modules_import_with_the_libraries_they_claim(

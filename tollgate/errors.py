@@ -15,6 +15,7 @@ Every error Tollgate raises on purpose.
     │   │   ├── StoreLost             the connection broke before the answer came
     │   │   └── StorePartial          a part of a cluster answered, another did not
     │   └── StoreCorrupt              an entity value does not match its checksum
+    ├── JournalError                  a piece of the journal is damaged, or none at all
     ├── ConversionError               a model cannot be converted, and why
     │   ├── ParityError               converted, it does not answer as its source
     │   └── TradeError                made smaller, it loses more than it may
@@ -180,6 +181,21 @@ class StoreCorrupt(StoreError):
     def __init__(self, rows: list[int]) -> None:
         self.rows = rows
         super().__init__(f"{len(rows)} entity value(s) do not match their checksum")
+
+
+class JournalError(TollgateError):
+    """
+    A piece of the journal cannot be used.
+
+    Args:
+        piece: Which one.
+        problem: What is wrong with it, with the value.
+    """
+
+    def __init__(self, piece: object, problem: str) -> None:
+        self.piece = str(piece)
+        self.problem = problem
+        super().__init__(f"{self.piece}: {problem}")
 
 
 class ConversionError(TollgateError):

@@ -8,6 +8,9 @@ step and a client) is named here once. Source: docs/contract.md.
 from __future__ import annotations
 
 import enum
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +23,8 @@ MIN_EVENT_TIME_US = 946_684_800_000_000  # 2000-01-01T00:00:00Z
 CENTS_TOLERANCE = 1e-6  # relative: what a decimal amount loses as a double
 ERROR_BYTES = 192  # an error text in the context; "field: value: rule", cut if longer
 
-CONTEXT_VERSION = 2
+CONTEXT_VERSION = 3
+EARLIER_BYTES = 320  # an earlier decision in the context, packed
 
 TRANSACTION_ID = "transaction_id"
 AMOUNT = "amount"
@@ -41,14 +45,23 @@ ANSWER_TYPES = {
 }
 REASON_SEPARATOR = "|"
 
+ARTIFACT_FILE = "artifact.json"  # the record of a model, in its version directory
+# The rule that a row breaks whose id was decided with other content.
+CONFLICT = "conflict: was decided with other content"
+
 DRY_RUN = "dry_run"  # request parameters
 DEADLINE_US = "deadline_us"
 
 # Parameters of the feature step's configuration, by whoever operates it.
 STORE_DEADLINE_PARAMETER = "store_deadline_ms"
 STORE_PROBE_PARAMETER = "store_probe_interval_ms"
+BREAKER_FAILURES_PARAMETER = "store_breaker_failures"
+BREAKER_CALLS_PARAMETER = "store_breaker_calls"
+BREAKER_SHARE_PARAMETER = "store_breaker_share"
 LAST_KNOWN_SIZE_PARAMETER = "last_known_mb"
+TABLES_SIZE_PARAMETER = "tables_mb"
 LAST_KNOWN_AGE_PARAMETER = "last_known_max_age_s"
+DRY_SHARE_PARAMETER = "dry_share_ms"
 UPDATES_PARAMETER = "updates"  # who writes what is scored: one of UPDATES
 UPDATES = ("scoring", "stream", "both")
 
@@ -57,6 +70,10 @@ RELEASE_PARAMETER = "release"
 SPEC_HASH_PARAMETER = "expected_spec_hash"
 FEATURE_NAMES_PARAMETER = "feature_names"  # joined by commas, in order
 ENTITY_NAMES_PARAMETER = "entity_names"
+FIELDS_PARAMETER = "fields"  # declared fields; `fields_text`
+
+# What it adds to the feature step's, where the policy has lists.
+LISTS_PARAMETER = "lists"  # tollgate/store/lists.py
 
 
 class Decision(enum.IntEnum):
@@ -84,20 +101,25 @@ class Degraded(enum.IntFlag):
     ESSENTIAL_MISSING = 1 << 7  # an essential feature is a default, or too old
     FEED_STALE = 1 << 8  # a feed's watermark is older than declared
     FIELD_MISSING = 1 << 9  # a declared field was left out or unseen: its default
+    LOOKUPS_UNREAD = 1 << 10  # lists and earlier decisions could not be read
+    TABLE_MISSING = 1 << 11  # a table has no number that holds: its default
 
 
-def context_dtype(entities: tuple[str, ...]) -> np.dtype[np.void]:
+def context_dtype(
+    entities: tuple[str, ...], fields: tuple[str, ...] = ()
+) -> np.dtype[np.void]:
     """
     Describe one row of the `context` tensor that feature and decision step share.
 
     Args:
         entities: Names of the product's entities, in the order of its spec.
+        fields: Names of its declared fields, in the order of its spec.
 
     Returns:
         A packed structured dtype; its itemsize is the C of `context` UINT8 [N, C].
         Ids lie in fixed slots of MAX_ID_BYTES with their length beside them.
     """
-    fields: list[tuple[str, str]] = [
+    layout: list[tuple[str, str]] = [
         ("version", "u1"),
         ("dry_run", "u1"),
         ("bad", "u1"),
@@ -108,13 +130,19 @@ def context_dtype(entities: tuple[str, ...]) -> np.dtype[np.void]:
         ("event_time_us", "<i8"),
         ("cents", "<i8"),
         ("age_ms", "<u4"),  # of the oldest last known value used; 0 from the store
+        ("list_hits", "<u4"),  # bit i: the policy's i-th list holds an id of the row
+        ("fingerprint", "<u8"),  # of all inputs; tollgate/features/fingerprint.py
+        ("features_us", "<u4"),  # how long the feature step worked on the batch
+        ("earlier_length", "<u2"),
+        ("earlier", f"V{EARLIER_BYTES}"),  # the decision there is for this id
         ("transaction_id_length", "<u2"),
         ("transaction_id", f"V{MAX_ID_BYTES}"),
     ]
     for entity in entities:
-        fields += [(f"{entity}_id_length", "<u2"), (f"{entity}_id", f"V{MAX_ID_BYTES}")]
-    fields += [("error_length", "<u2"), ("error", f"V{ERROR_BYTES}")]
-    return np.dtype(fields)
+        layout += [(f"{entity}_id_length", "<u2"), (f"{entity}_id", f"V{MAX_ID_BYTES}")]
+    layout += [("error_length", "<u2"), ("error", f"V{ERROR_BYTES}")]
+    layout += [(f"field_{name}", "<i8") for name in fields]  # as features/fields.py
+    return np.dtype(layout)
 
 
 class Applied(enum.IntEnum):
@@ -127,3 +155,81 @@ class Applied(enum.IntEnum):
 
 
 Bytes2d = npt.NDArray[np.uint8]
+
+FieldType = Literal["number", "category"]
+MISSING = np.iinfo(np.int64).min  # in the place of a field that was not sent
+
+
+class FieldForm(Protocol):
+    """How a declared field of the request is kept: as its spec has it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the input."""
+
+    @property
+    def type(self) -> FieldType:
+        """A number is kept in its last decimal, a category as a hash."""
+
+    @property
+    def decimals(self) -> int:
+        """Decimals of a number."""
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """Words of a category; empty where any may come, or they are not known."""
+
+
+class DeclaredField(NamedTuple):
+    """A declared field, as much of it as a release tells the decision step."""
+
+    name: str
+    type: FieldType
+    decimals: int = 0
+    vocabulary: tuple[str, ...] = ()
+
+
+def fields_text(fields: Iterable[FieldForm]) -> str:
+    """Print declared fields as the parameter `fields`: `x=number:2,y=category`."""
+    return ",".join(
+        f"{one.name}=number:{one.decimals}"
+        if one.type == "number"
+        else f"{one.name}=category"
+        for one in fields
+    )
+
+
+def read_fields(text: str) -> tuple[DeclaredField, ...]:
+    """
+    Read the parameter `fields`.
+
+    Raises:
+        ValueError: It is not what `fields_text` prints.
+    """
+    found: list[DeclaredField] = []
+    for part in filter(None, text.split(",")):
+        name, _, form = part.partition("=")
+        if form == "category":
+            found.append(DeclaredField(name, "category"))
+        elif form.startswith("number:"):
+            decimals = int(form.removeprefix("number:"))
+            found.append(DeclaredField(name, "number", decimals))
+        else:
+            raise ValueError(f"{part!r} is neither NAME=category nor NAME=number:2")
+    return tuple(found)
+
+
+def hash_words(words: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    """
+    Hash the texts of a category (BLAKE2b, 64 bits).
+
+    Returns:
+        int64 [N]; MISSING for an empty one, which says that there is none.
+    """
+    known: dict[bytes, int] = {b"": MISSING}
+    for word in words:
+        if word not in known:
+            digest = hashlib.blake2b(word, digest_size=8).digest()
+            # The one hash that says "missing" gives way.
+            known[word] = max(int.from_bytes(digest, "big", signed=True), MISSING + 1)
+    return np.fromiter((known[word] for word in words), np.int64, len(words))

@@ -14,12 +14,14 @@ from tollgate.features.fields import field_rule, hash_words, scaled
 from tollgate.schema import (
     AMOUNT,
     CENTS_TOLERANCE,
+    CONFLICT,
     ERROR_BYTES,
     EVENT_TIME,
     MAX_AHEAD_US,
     MAX_CENTS,
     MAX_ID_BYTES,
     MIN_EVENT_TIME_US,
+    TRANSACTION_ID,
 )
 
 I64 = npt.NDArray[np.int64]
@@ -171,6 +173,11 @@ def _amount_rule(amount: float) -> str:
     if amount * 100.0 > MAX_CENTS:
         return f"is over {MAX_CENTS / 100:.2f}"
     return "is not in whole cents"
+
+
+def conflict(transaction_id: bytes) -> str:
+    """Say that an id was decided before, with other content."""
+    return _text(TRANSACTION_ID, _shown(transaction_id), CONFLICT)
 
 
 def _text(field: str, value: str, rule: str) -> str:

@@ -63,15 +63,20 @@ class SklearnModel:
         here the rows it refuses are NaN and the others answered.
         """
         found = np.full((len(rows), len(self._estimator.classes_)), np.nan)
-        odd = np.isnan(rows) * 1 + np.isinf(rows) * 2
+        plain = np.isfinite(rows).all(axis=1)
+        self._answer(rows, np.flatnonzero(plain), found, apart=True)
+        others = np.flatnonzero(~plain)
+        odd = np.isnan(rows[others]) * 1 + np.isinf(rows[others]) * 2
         patterns, group = np.unique(odd, axis=0, return_inverse=True)
-        for number, pattern in enumerate(patterns):
-            chosen = np.flatnonzero(group.ravel() == number)
-            self._answer(rows, chosen, found, apart=not pattern.any())
+        for number in range(len(patterns)):
+            chosen = others[group.ravel() == number]
+            self._answer(rows, chosen, found, apart=False)
         return found
 
     def _answer(self, rows: F32, chosen: Any, found: F64, *, apart: bool) -> None:
         """Fill in the chosen rows; find the refused ones by halves when `apart`."""
+        if not len(chosen):
+            return
         try:
             with np.errstate(all="ignore"):
                 found[chosen] = self._estimator.predict_proba(self._given(rows[chosen]))

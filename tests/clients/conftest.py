@@ -1,12 +1,16 @@
 """A real tritonserver with the contract of `fraud` and arithmetic behind it."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from tollgate.server.control import load_model
 from tollgate.server.launcher import TritonServer
+
+# Certificates are made as for the tests of the store.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tollgate" / "store"))
 
 REPOSITORY = Path(__file__).parent / "echo_repository"
 

@@ -137,3 +137,15 @@ def test_joined_answers_keep_the_order_of_rows():
     assert np.isnan(whole.score[2])
     assert whole.reason_codes[2] == ()
     assert whole.latency_s.tolist() == [0.1, 0.1, 0.2, 0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [("decision", b"\x09\0\0"), ("score", b"\0\0\0"), ("degraded", b"\0" * 7)],
+)
+def test_a_torn_answer_is_an_error_of_the_client(name, raw):
+    """Whatever a server sends, callers see no error of a library's."""
+    response = answer_message(GOOD)
+    response.raw_output_contents[list(GOOD).index(name)] = raw
+    with pytest.raises(ClientError, match="cannot be read"):
+        decisions_of(response, latency_s=0.0)

@@ -17,6 +17,7 @@ from converters.artifact import (
     read_artifact,
     write_artifact,
 )
+from converters.model import plain_parameters
 from converters.parity import Disagreement, ParityReport
 from tollgate.errors import RepositoryError
 from tollgate.repository import artifact as served
@@ -86,6 +87,34 @@ def test_records_of_before_are_still_read():
     assert found.training.origin == "training"
     assert found.parity[0].passed
     served.require_proof(committed)
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    """JSON has no infinity; the line names the field."""
+    odd = msgspec.structs.replace(record().parity[0], max_delta=float("inf"))
+    with pytest.raises(RepositoryError, match=r"Expected `float`, got `null`.*parity"):
+        write_artifact(record(parity=(odd,)), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_infinite_features_and_parameters_are_written_in_words(tmp_path):
+    """Infinities are counted beside the quantiles; as a parameter one is a text."""
+    rows = np.array([[1], [np.inf], [np.nan], [-np.inf]], dtype=np.float32)
+    training = describe_training(
+        rows, names=("a",), label=None, score=np.float32([0, 0, 1, 1])
+    )
+    found = training.features["a"]
+    assert set(found.quantiles) == {1.0}
+    assert (found.missing, found.infinite) == (0.25, 0.5)
+    set_so = plain_parameters({"C": np.inf, "n": np.int64(3), "l1": np.float64(0.5)})
+    assert set_so == {"C": "inf", "n": 3, "l1": 0.5}
+    source = msgspec.structs.replace(record().source, parameters=set_so)
+    (tmp_path / "model.onnx").write_bytes(MODEL)
+    given = record(
+        sha256=hashlib.sha256(MODEL).hexdigest(), training=training, source=source
+    )
+    write_artifact(given, tmp_path)
+    assert read_artifact(tmp_path) == given
 
 
 def test_the_server_reads_the_part_it_needs(version):

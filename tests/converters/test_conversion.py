@@ -7,15 +7,16 @@ import pytest
 
 from converters.artifact import read_artifact
 from converters.conversion import convert_model
+from converters.purpose import purpose_of
 from converters.runner import onnx_runner
 from converters.sample import Sample
-from converters.served import purpose_of, read_served, require_spec
 from converters.sources.worker import model_of
 from converters.training import PARAMETERS, train_xgboost
 from tollgate.cli.pipeline import publish_and_release
 from tollgate.errors import ConversionError, InputError, RepositoryError
 from tollgate.features.spec import load_spec
 from tollgate.repository.release import plan_load, read_release, verify_release
+from tollgate.repository.served import read_served, require_spec
 
 
 @pytest.fixture(scope="module")

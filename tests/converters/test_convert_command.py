@@ -96,6 +96,25 @@ def test_the_record_holds_what_was_handed_in(command, boosted, rows, tmp_path):
     assert proof["alone"] <= proof["rows"]
 
 
+def test_a_feature_of_many_values_is_a_segment_of_ranges(
+    command, boosted, rows, tmp_path
+):
+    """The model knows no names: its four columns are all of the sample's numbers."""
+    features, label = rows
+    boosted.save_model(tmp_path / "model.json")
+    table = pl.DataFrame(features, schema=list(NAMES)).with_columns(fraud=label)
+    table.write_csv(tmp_path / "rows.csv")
+    sample = ("--sample", "rows.csv", "--label", "fraud", "--segment", "risk")
+    status, _, said = command("convert", "model.json", "--out", "out", *sample)
+    assert status == 0, said
+    record = json.loads((tmp_path / "out" / "artifact.json").read_text())
+    assert record["features"] == list(NAMES)
+    card = (tmp_path / "out" / "card.md").read_text()
+    bounds = [float(str(one)) for one in np.sort(features[:, 3])]
+    for name in (f"up to {bounds[99]:.6g}", f"above {bounds[399]:.6g}"):
+        assert f"| `{name}` | 100 |" in card
+
+
 def test_without_a_sample_nothing_is_said_of_training(command, boosted, tmp_path):
     """Rows that were made up describe no training."""
     boosted.save_model(tmp_path / "model.json")

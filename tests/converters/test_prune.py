@@ -4,7 +4,6 @@ import json
 
 import joblib
 import lightgbm
-import msgspec
 import numpy as np
 import pytest
 import xgboost
@@ -16,22 +15,18 @@ from sklearn.ensemble import (
     RandomForestClassifier,
 )
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from converters.parity import compare
-from converters.prune import prune, read_pruning
 from converters.prune_depth import cut_below
-from converters.prune_picture import draw_sweep, sweep_table
-from converters.prune_sweep import Point, choose, depth_of
+from converters.prune_sweep import depth_of
 from converters.runner import onnx_runner
 from converters.sources.onnx import OnnxModel
 from converters.sources.opening import open_source
 from converters.sources.worker import model_of
-from converters.trade import Figures, Gate, Judge, Trade
-from tollgate.errors import ConversionError, InputError, TradeError
+from tollgate.errors import ConversionError
 
 COLUMNS = 5
 RATE = 0.17
@@ -359,102 +354,6 @@ def test_what_has_no_trees_of_its_own_is_refused(data, tmp_path):
     path.write_bytes(model_of(linear).convert())
     with pytest.raises(ConversionError, match="prune the model it was exported from"):
         OnnxModel(path).pruned(trees=1, depth=None)
-
-
-# The choice --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "trees", "depth"), [("50", 50, None), ("50x4", 50, 4), ("x4", None, 4)]
-)
-def test_a_pruning_reads_as_trees_and_depth(text, trees, depth):
-    """Either may be left out."""
-    found = read_pruning(text)
-    assert (found.trees, found.depth) == (trees, depth)
-
-
-@pytest.mark.parametrize("text", ["", "0", "x", "50x", "x0", "-3", "4.5", "auto50"])
-def test_another_pruning_is_refused_by_its_words(text):
-    """One line that names the flag and the forms there are."""
-    with pytest.raises(InputError, match=r"--prune: is .*50x4"):
-        read_pruning(text)
-
-
-def point(trees, depth, *, us, auc=0.9, flips=0):
-    """Make a candidate of a model of 10 trees that answers 1,000 rows."""
-    whole = Figures(auc=0.9, average_precision=0.5, us_per_row={32: 9.0}, size_bytes=9)
-    after = msgspec.structs.replace(whole, auc=auc, us_per_row={32: us})
-    trade = Trade(
-        kind="prune",
-        detail="",
-        rows=1000,
-        flips=flips,
-        max_delta=0.0,
-        before=whole,
-        after=after,
-    )
-    return Point(trees=trees, depth=depth, trade=trade)
-
-
-def test_auto_takes_the_fastest_inside_the_gate():
-    """The first that neither loses too much AUC nor changes too many decisions."""
-    points = (
-        point(2, None, us=1.0, auc=0.898),
-        point(4, 2, us=2.0, flips=2),
-        point(5, 3, us=3.0, auc=0.8995, flips=1),
-        point(7, None, us=4.0),
-        point(10, None, us=9.0),
-    )
-    assert choose(points, asked=None, gate=Gate()) == 2
-    assert choose(points, asked=None, gate=Gate(flips=0.002)) == 1
-    assert choose(points, asked=None, gate=Gate(auc_loss=0.01)) == 0
-    assert choose(points, asked=(7, None), gate=Gate()) == 3
-
-
-def test_auto_takes_nothing_slower_than_the_whole_model():
-    """What is smaller and slower is no gain, and there is an error instead."""
-    points = (
-        point(2, None, us=1.0, flips=500),
-        point(10, None, us=9.0),
-        point(9, None, us=9.5),
-    )
-    with pytest.raises(TradeError, match="no candidate is faster and keeps the AUC"):
-        choose(points, asked=None, gate=Gate())
-
-
-def test_a_sweep_shows_what_else_there_was(data, tmp_path):
-    """What was asked for is among the candidates, in the table and in the picture."""
-    model = model_of(boosted(data, n_estimators=4, max_depth=2))
-    judge = Judge(rows=data[0], label=data[1], thresholds=(0.5,))
-    found = prune(model, "3x1", judge=judge, gate=Gate())
-    points = found.sweep.points
-    tried = {(one.trees, one.depth) for one in points}
-    assert tried == {(n, depth) for n in (1, 2, 3, 4) for depth in (None, 1)}
-    assert [one.us for one in points] == sorted(one.us for one in points)
-    taken = points[found.sweep.chosen]
-    assert (taken.trees, taken.depth) == (3, 1)
-    assert found.trade == taken.trade
-    wanted = model.pruned(trees=3, depth=1).predict(data[0])
-    np.testing.assert_array_equal(found.model.predict(data[0]), wanted)
-    assert found.trade.after.auc == pytest.approx(roc_auc_score(data[1], wanted[:, 1]))
-    assert sweep_table(found.sweep).row_count == len(points)
-    draw_sweep(found.sweep, tmp_path / "prune.png")
-    assert (tmp_path / "prune.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_a_pruning_by_number_needs_no_labels(data):
-    """Flips are counted, no AUC is stated, no sweep is made; `auto` needs them."""
-    model = model_of(boosted(data))
-    judge = Judge(rows=data[0], label=None, thresholds=(0.5,))
-    found = prune(model, "5x2", judge=judge, gate=Gate())
-    wanted = model.pruned(trees=5, depth=2).predict(data[0])
-    flips = ((wanted >= 0.5) != (model.predict(data[0]) >= 0.5))[:, 1].sum()
-    assert (found.trade.flips, found.trade.rows) == (flips, len(data[0]))
-    assert found.trade.after.auc is None
-    assert found.sweep is None
-    assert found.trade.detail == "5 of 12 trees, depth at most 2"
-    with pytest.raises(InputError, match="needs a sample with labels"):
-        prune(model, "auto", judge=judge, gate=Gate())
 
 
 def test_a_trained_pickle_is_pruned_like_any(data, tmp_path):

@@ -1,12 +1,14 @@
 """A sample is read as it was written, and what is wrong in it is named."""
 
 import json
+from datetime import date, timedelta
 
 import numpy as np
 import polars as pl
 import pytest
 
 from converters.sample import MOST_SEGMENTS, Sample, read_sample
+from converters.segments import MISSING, groups_of
 from tollgate.errors import InputError
 
 TABLE = {
@@ -92,14 +94,18 @@ def test_a_text_among_numbers_is_named_with_row_and_column(tmp_path, suffix):
     values[4321] = "12,5"
     path = written(tmp_path, suffix, {"a": values, "b": [1] * 5000})
     said = refused(path, names=("a", "b"))
-    assert said == "row 4322, column 'a': '12,5' is not a number"
+    assert said.startswith("row 4322, column 'a': '12,5' is not a number, and served")
 
 
 def test_mixed_json_lines_name_the_row(tmp_path):
     """A number, then a text in the same field."""
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps({"a": one}) for one in (1, 2, "x")) + "\n")
-    assert refused(path, names=("a",)) == "row 3, column 'a': 'x' is not a number"
+    said = refused(path, names=("a",))
+    assert said == (
+        "row 3, column 'a': 'x' is not a number, and served features are: encode texts "
+        "as codes and train on those"
+    )
 
 
 def test_missing_columns_are_named(tmp_path):
@@ -133,6 +139,54 @@ def test_a_feature_may_be_a_segment(tmp_path):
     )
 
 
+def test_a_segment_is_a_feature_where_one_would_be_missing(tmp_path):
+    """The model says how many features it has; the label is never one."""
+    path = written(tmp_path, ".csv")
+    asked = {"names": None, "label": "fraud", "segments": ("count", "channel")}
+    assert read_sample(path, **asked, columns=1).names == ("amount",)
+    found = read_sample(path, **asked, columns=2)
+    assert found.names == ("amount", "count")
+    assert found.segments["count"] == ("1", "2", "3")
+    assert read_sample(path, **asked, columns=3).names == ("amount",)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_many_numbers_become_ranges(tmp_path, suffix):
+    """More values than texts may have: five ranges, whole bounds in full."""
+    values = [1000 * one for one in range(100)]
+    table = {"a": [0.5] * 102, "n": [*values, None, None]}
+    found = read_sample(
+        written(tmp_path, suffix, table), names=("a", "n"), segments=("n",)
+    )
+    groups = dict(groups_of(found.segments["n"]))
+    assert list(groups) == [
+        "up to 19,000",
+        "above 19,000 to 39,000",
+        "above 39,000 to 59,000",
+        "above 59,000 to 79,000",
+        "above 79,000",
+        MISSING,
+    ]
+    assert [int(mask.sum()) for mask in groups.values()] == [20, 20, 20, 20, 20, 2]
+    assert groups["above 79,000"].tolist() == [False] * 80 + [True] * 20 + [False] * 2
+
+
+def test_odd_numbers_stay_in_their_ranges(tmp_path):
+    """An infinity is the largest number, NaN is none, a fraction keeps six digits."""
+    values = [one / 7 for one in range(60)]
+    table = {"n": [*values, float("inf"), float("nan")]}
+    found = read_sample(
+        written(tmp_path, ".parquet", table), names=("n",), segments=("n",)
+    )
+    groups = dict(groups_of(found.segments["n"]))
+    assert next(iter(groups)) == "up to 1.71429"
+    assert groups[list(groups)[4]].tolist() == [one > 48 / 7 for one in values] + [
+        True,
+        False,
+    ]
+    assert groups[MISSING].tolist() == [False] * 61 + [True]
+
+
 def test_labels_must_be_classes_of_the_model(tmp_path):
     """The first that is none is named with its row; an empty one too."""
     table = {"a": [1, 2, 3], "label": ["yes", "no", "maybe"]}
@@ -163,9 +217,14 @@ def test_one_class_may_be_written_in_many_ways(label):
 def test_a_segment_with_too_many_values_is_refused(tmp_path):
     """An identifier makes no segments."""
     count = MOST_SEGMENTS + 1
-    table = {"a": range(count), "id": [f"c{one}" for one in range(count)]}
-    said = refused(written(tmp_path, ".csv", table), names=("a",), segments=("id",))
-    assert said == "id: has 51 different values; at most 50 make segments"
+    days = [date(2018, 1, 1) + timedelta(one) for one in range(count)]
+    table = {"a": range(count), "id": [f"c{one}" for one in range(count)], "day": days}
+    path = written(tmp_path, ".parquet", table)
+    for name in ("id", "day"):
+        assert refused(path, names=("a",), segments=(name,)) == (
+            f"{name}: has 51 different values, not all numbers; at most 50 texts make "
+            "segments"
+        )
 
 
 def test_files_that_are_no_sample_are_refused(tmp_path):

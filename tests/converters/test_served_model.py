@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from converters.conversion import convert_model
+from converters.purpose import purpose_of
 from converters.runner import onnx_runner
 from converters.sample import Sample
-from converters.served import purpose_of
 from converters.sources.worker import model_of
 from converters.training import train_xgboost
 from tollgate.cli.pipeline import publish_and_release

@@ -12,12 +12,13 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from clients.decisions import join
 from converters.conversion import Conversion, convert_file
 from converters.folder import write_converted
-from converters.served import purpose_of, read_served
+from converters.purpose import purpose_of
 from tollgate.cli.pipeline import decide_history, wait_for_store
 from tollgate.features.offline import build
 from tollgate.history import history_of
 from tollgate.repository.compose import compose_release
 from tollgate.repository.release import write_release
+from tollgate.repository.served import read_served
 from tollgate.server.embedded import serve
 from tollgate.server.publishing import publish
 from tollgate.simulate import simulate

@@ -6,11 +6,12 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from xgboost import XGBClassifier
 
+from converters.artifact import read_artifact
 from converters.conversion import convert_model
 from converters.folder import write_converted
+from converters.purpose import Purpose
 from converters.runner import onnx_runner
 from converters.sample import Sample
-from converters.served import Purpose
 from converters.shrinking import Shrinking
 from converters.sources.worker import model_of
 from converters.trade import Gate
@@ -75,7 +76,7 @@ def test_a_tensorized_model_has_no_tree_and_passes_the_same_proof(
     """The reports count the very rows that the trees were proven on."""
     trees = converted(boosted, sample)
     plain = converted(boosted, sample, tensorize="auto")
-    write_converted(plain, tmp_path / "out")
+    assert write_converted(plain, tmp_path / "out").parity_of == "model"
     graph = onnx.load(tmp_path / "out" / "model.onnx").graph
     assert {node.domain for node in graph.node} == {""}
     assert plain.proven.report.kinds == trees.proven.report.kinds
@@ -91,6 +92,8 @@ def test_a_quantised_model_is_a_trade_behind_the_proof(linear, sample, tmp_path)
     record = write_converted(found, tmp_path / "out")
     assert [one.kind for one in record.trades] == ["quantize"]
     assert record.trades[0].max_delta > 0
+    assert record.parity_of == "before quantize"
+    assert read_artifact(tmp_path / "out") == record
     assert record.targets == ("24.10",)
     assert not (tmp_path / "out" / "explain.npz").exists()
     kinds = {node.op_type for node in onnx.load_from_string(found.model).graph.node}

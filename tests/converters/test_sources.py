@@ -1,5 +1,6 @@
 """Files are recognised by what they hold, and bad ones are refused in one line."""
 
+import hashlib
 import pickle
 import subprocess
 import sys
@@ -13,11 +14,13 @@ from onnx import TensorProto, helper
 from sklearn.linear_model import LogisticRegression
 from xgboost import XGBClassifier
 
+from converters.artifact import read_artifact
 from converters.onnx_from_sklearn import onnx_from_sklearn
 from converters.proof import prove
 from converters.sources.formats import format_of
 from converters.sources.opening import open_source
 from tollgate.errors import TollgateError
+from tollgate.explanation import read_explanation
 
 CLI = "from tollgate.cli import main; main()"
 
@@ -227,6 +230,9 @@ def test_the_command_writes_all_or_nothing(boosted, rows, tmp_path):
         "parity.png",
     ]
     assert (out / "parity.png").read_bytes().startswith(b"\x89PNG")
+    named = hashlib.sha256((out / "explain.npz").read_bytes()).hexdigest()
+    assert read_artifact(out).files == {"explain.npz": named}
+    assert read_explanation(out / "explain.npz").trees is not None
     status, said = run("convert", source, "--out", out)
     assert (status, said.count("\n")) == (2, 1)
     assert "is there already and not empty" in said

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import onnx
@@ -10,14 +11,19 @@ import pytest
 from lightgbm import LGBMClassifier
 from skl2onnx import to_onnx
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from xgboost import XGBClassifier
 
 from converters.graph import IR_VERSION, ML_OPSET, OPSET
 from converters.parity import measure
+from converters.quantize import int8
 from converters.runner import onnx_runner
 from converters.session import RUNTIME
-from converters.sklearn_trees import ML_OPSET_OF_DOUBLES
+from converters.sklearn_tree_repair import ML_OPSET_OF_DOUBLES
 from converters.sources.opening import open_source
 from converters.sources.worker import model_of
 from converters.survey import survey, table
@@ -87,6 +93,23 @@ def test_our_own_release_needs_no_environment(rows, tmp_path, monkeypatch):
         found = runtime.runner(model).batched(features, size=32)
     assert (found == onnx_runner(model)(features)).all()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("how", ["dynamic", "static"])
+def test_an_int8_graph_answers_alike_in_the_newest_release(rows, newer, how):
+    """It loads there; no score moves as far as int8 itself moves them, none flips."""
+    network = make_pipeline(StandardScaler(), MLPClassifier((16,), random_state=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        network.fit(*rows)
+    whole = model_of(network).convert()
+    small = int8(whole, how, samples=rows[0])
+    ours = onnx_runner(small).batched(rows[0], size=32)[:, 1]
+    theirs = newer.runner(small).batched(rows[0], size=32)[:, 1]
+    moved = np.abs(ours - onnx_runner(whole)(rows[0])[:, 1]).max()
+    assert moved > 1e-4
+    assert np.abs(ours - theirs).max() < min(1e-5, moved)
+    assert ((ours >= 0.5) == (theirs >= 0.5)).all()
 
 
 def test_an_environment_that_does_not_run_is_named(tmp_path, monkeypatch):

@@ -23,8 +23,8 @@ from converters.sources.lightgbm import LightGbmModel
 from converters.sources.sklearn import SklearnModel
 from converters.sources.xgboost import XGBoostModel
 from converters.tensorize import GEMM_DEPTH, tensorize
-from converters.tensorize_forest import read_forest
 from converters.tensorize_nodes import sum_parts
+from converters.tensorize_read import read_forest
 from tollgate.errors import ConversionError
 
 THRESHOLDS = (0.1, 0.35, 0.5, 0.8)

@@ -1,5 +1,6 @@
 """A plan is refused with the reason wherever it cannot be built."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,6 +28,33 @@ def test_trees_are_refused_with_the_way_out(tmp_path):
     """The operators are checked before a GPU is looked for."""
     with pytest.raises(ConversionError, match=r"TreeEnsembleRegressor.*--tensorize"):
         engine_from_onnx(FRAUD / "1" / "model.onnx", tmp_path / "model.plan")
+
+
+HEAVY = "sklearn skl2onnx onnxmltools xgboost lightgbm scipy pandas polars matplotlib"
+ENGINE = f"""
+import sys
+from tollgate.cli import main
+
+sys.argv[0] = "tollgate"
+try:
+    main()
+finally:
+    assert "converters.tensorrt_engine" in sys.modules
+    print(*(set("{HEAVY}".split()) & set(sys.modules)))
+"""
+
+
+def test_the_command_needs_no_library_of_a_source(plain):
+    """On the machine that serves there is ONNX, and no framework that trains."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENGINE, "engine", plain, "--precision", "int8"],
+        cwd=FRAUD.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()) == (2, []), done.stderr
+    assert "int8 needs a graph with QuantizeLinear nodes" in done.stderr
 
 
 def test_a_machine_without_a_gpu_is_told_so(tmp_path):

@@ -103,6 +103,19 @@ def test_no_probability_is_no_small_difference(judge):
         weigh(model(), model(), kind="prune", detail="", judge=odd)
 
 
+def test_no_gate_lets_an_answer_pass_that_is_no_probability(judge):
+    """JSON has no infinity: such a trade could not be read back from the record."""
+    wide = Gate(flips=1.0, auc_loss=1.0, ap_loss=1.0)
+    bad = weigh(model(), model(gap=True), kind="quantize", detail="int8", judge=judge)
+    words = r"quantize \(int8\) costs too much: some answers are no probabilities: NaN"
+    with pytest.raises(TradeError, match=words):
+        require(bad, wide)
+    for changed in ({"max_delta": float("nan")}, {"batch_delta": float("inf")}):
+        odd = msgspec.structs.replace(trade(), **changed)
+        assert len(wide.problems(odd)) == 1
+    assert wide.problems(trade()) == []
+
+
 def test_nothing_is_measured_on_no_rows():
     """One line that names the flag."""
     empty = Judge(rows=np.zeros((0, 1), np.float32), label=None, thresholds=(0.5,))

@@ -7,9 +7,11 @@ import pytest
 
 from loadtests.fault_table import WHOLE_IN_A_ROW, Fault, outcome_of, to_markdown
 from loadtests.open_loop import Sent
+from loadtests.repaired import Repaired
 from tollgate.schema import Degraded
 
 FAULT = Fault("gone", "the store is gone", behind_proxy=False)
+EQUAL = Repaired(True, values=1_200, different=0)
 
 
 def run(bits: list[int], *, failed: tuple[int, ...] = ()) -> Sent:
@@ -30,7 +32,7 @@ def test_only_what_was_due_during_the_fault_is_counted() -> None:
     known, default = int(Degraded.LAST_KNOWN_VECTOR), int(Degraded.STORE_UNAVAILABLE)
     bits = [default, 0, known, known | default, default, 0, known, known]
     sent = run(bits, failed=(4, 7))
-    outcome = outcome_of(FAULT, sent, edges=(1.0, 6.0))
+    outcome = outcome_of(FAULT, sent, edges=(1.0, 6.0), repaired=EQUAL)
     assert outcome.sent == 5
     assert outcome.answered == 4
     assert outcome.failed == 1
@@ -46,7 +48,7 @@ def test_recovery_is_the_first_of_many_whole_answers() -> None:
     """A few whole ones before another degraded one are not it."""
     whole = WHOLE_IN_A_ROW
     bits = [2, 2, 2, 0, 0, 2, *[0] * whole, 2, 0]
-    outcome = outcome_of(FAULT, run(bits), edges=(0.0, 2.5))
+    outcome = outcome_of(FAULT, run(bits), edges=(0.0, 2.5), repaired=EQUAL)
     # Request 6 is the first of the row: due at 6 s, answered 6 ms later.
     assert outcome.recovered_s == pytest.approx(6 - 2.5 + 0.006)
     assert outcome.late_after == 1
@@ -57,15 +59,29 @@ def test_an_answer_without_a_decision_is_not_whole() -> None:
     whole = WHOLE_IN_A_ROW
     bits = [0] * (2 + 2 * whole)
     sent = run(bits, failed=(whole,))
-    outcome = outcome_of(FAULT, sent, edges=(0.0, 1.5))
+    outcome = outcome_of(FAULT, sent, edges=(0.0, 1.5), repaired=EQUAL)
     assert outcome.recovered_s == pytest.approx(whole + 1 - 1.5 + (whole + 1) / 1e3)
 
 
-def test_the_table_prints_no_figure_that_nobody_measured() -> None:
-    """What the repair has to prove is named as not measured."""
-    outcome = outcome_of(FAULT, run([2, 2, 2]), edges=(0.0, 2.0))
+@pytest.mark.parametrize(
+    ("repaired", "words"),
+    [
+        (EQUAL, "yes: 1,200 values"),
+        (Repaired(True, values=12, different=3), "no: 3 of 12 differ"),
+        (Repaired(True, values=0, different=0), "no: 0 of 0 differ"),
+        (
+            Repaired(False, values=12, different=0),
+            "no: the spool does not empty",
+        ),
+    ],
+)
+def test_the_table_tells_whether_the_features_are_equal(
+    repaired: Repaired, words: str
+) -> None:
+    """Only when the spool is empty, and there is something to compare."""
+    outcome = outcome_of(FAULT, run([2, 2, 2]), edges=(0.0, 2.0), repaired=repaired)
     text = to_markdown([outcome], "Where and when.")
     row = text.splitlines()[2]
     assert row.startswith("| the store is gone | 2 | 2 | 2 | 2, 0 | 0 | 0.0 | 1.0 |")
-    assert row.endswith("| never | 0 | not measured here |")
+    assert row.endswith(f"| never | 0 | {words} |")
     assert text.endswith("\nWhere and when.\n")

@@ -18,6 +18,7 @@ from tollgate.features.document import (
     RawFeed,
     RawField,
     RawSpec,
+    RawTable,
 )
 from tollgate.features.offline import build
 from tollgate.features.spec import FeatureSpec, load_spec
@@ -74,7 +75,7 @@ def test_purchase_four_is_what_the_page_derives_by_hand(example: FeatureSpec) ->
 
 def test_every_key_and_aggregate_is_on_the_page(example: FeatureSpec) -> None:
     """A key that the code reads and the page does not name would be a secret."""
-    structs = (RawSpec, RawEntity, RawField, RawFeature, RawFeed)
+    structs = (RawSpec, RawEntity, RawField, RawFeature, RawFeed, RawTable)
     names = {name for struct in structs for name in struct.__struct_fields__}
     names |= set(Aggregate.__args__)
     for name in names - {"name"}:

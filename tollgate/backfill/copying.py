@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.backfill.pace import Pace
+from tollgate.backfill.pace import Pace, open_pace
 from tollgate.errors import InputError, StoreError
 from tollgate.features.entries import (
     COLUMN_BYTES,
@@ -66,7 +66,7 @@ def copy_state(
     store: RedisStore,
     *,
     since_us: int = 0,
-    rate_per_s: float = 0.0,
+    rate_per_s: float | None = 0.0,
 ) -> Copied:
     """
     Apply the events that one state's values hold to another's.
@@ -76,17 +76,15 @@ def copy_state(
         new: The state that gets them.
         store: Where both are.
         since_us: Events before this time are left out; µs.
-        rate_per_s: Most events a second; 0 takes what Redis gives.
+        rate_per_s: Most events a second; see `Pace`.
 
     Raises:
         InputError: The old values lack what the new ones are made of.
         StoreError: The store has no answer; doing it again is right.
     """
-    pairs = [(_source(old, entity), entity) for entity in new.entities]
-    if (old.product, old.state_hash) == (new.product, new.state_hash):
-        raise InputError("copy", "both are the same state; there is nothing to copy")
+    pairs = check_copy(old, new)
     done = Copied()
-    pace = Pace(rate_per_s)
+    pace = open_pace(new, store, rate_per_s)
     packer = Packer(new)
     for place, (source, entity) in enumerate(pairs):
         prefix = Packer(old).key(old.entities.index(source), b"")
@@ -97,6 +95,21 @@ def copy_state(
             events = [_events(one, picks, since_us=since_us) for one in bodies]
             _send(store, _calls(packer, place, ids, events), done, pace)
     return done
+
+
+def check_copy(old: FeatureSpec, new: FeatureSpec) -> list[tuple[Entity, Entity]]:
+    """
+    Find the entity that each new one's events come from.
+
+    Returns:
+        Old and new entity, in the order of the new ones.
+
+    Raises:
+        InputError: The old values lack what the new ones are made of, or are the same.
+    """
+    if (old.product, old.state_hash) == (new.product, new.state_hash):
+        raise InputError("copy", "both are the same state; there is nothing to copy")
+    return [(_source(old, entity), entity) for entity in new.entities]
 
 
 def _source(old: FeatureSpec, entity: Entity) -> Entity:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.backfill.checkpoint import Checkpoint
-from tollgate.backfill.pace import Pace
+from tollgate.backfill.pace import Pace, open_pace
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import History
 from tollgate.replay import FRAUD_LABEL, labels_of, purchases_of
@@ -84,7 +84,7 @@ def materialize(
     history: History,
     store: RedisStore,
     *,
-    rate_per_s: float = 0.0,
+    rate_per_s: float | None = 0.0,
     progress: Progress | None = None,
 ) -> Materialized:
     """
@@ -94,7 +94,7 @@ def materialize(
         spec: The features to keep entities for.
         history: Purchases, and labels of fraud with the time they became known.
         store: Where to.
-        rate_per_s: Most purchases a second; 0 takes what Redis gives.
+        rate_per_s: Most purchases a second; see `Pace`.
         progress: Called with (purchases done, purchases in all).
 
     Raises:
@@ -104,7 +104,7 @@ def materialize(
     checkpoint = Checkpoint(spec, _fingerprint(history), store)
     done = Materialized(history=len(history), out_of_reach=len(history) - len(rows))
     done.done_before = min(checkpoint.read(), len(rows))
-    writer, pace = EventWriter(spec, store), Pace(rate_per_s)
+    writer, pace = EventWriter(spec, store), open_pace(spec, store, rate_per_s)
     for start in range(done.done_before, len(rows), _PART_ROWS):
         part = rows[start : start + _PART_ROWS]
         _count(done, _purchases(writer, purchases_of(spec, history, part), pace))

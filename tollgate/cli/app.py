@@ -11,7 +11,14 @@ from tollgate.cli import (
     demo,
     engine,
     evaluate,
+    explain,
     features,
+    journal,
+    journal_again,
+    journal_reading,
+    labels,
+    lists,
+    policy,
     publish,
     repair,
     score,
@@ -31,8 +38,22 @@ feature_commands = typer.Typer(
     help="What features are, how two specs differ, and their values over a history.",
     no_args_is_help=True,
 )
+policy_commands = typer.Typer(
+    help="What decides: is a policy sound, how do two differ, what would one decide.",
+    no_args_is_help=True,
+)
+list_commands = typer.Typer(
+    help="Allow and deny lists that the policy asks for.", no_args_is_help=True
+)
 repair_commands = typer.Typer(
     help="Make good what the store missed.", no_args_is_help=True
+)
+journal_commands = typer.Typer(
+    help="Keep decisions, prove them, forget people.", no_args_is_help=True
+)
+label_commands = typer.Typer(
+    help="What purchases turned out to be, and how right releases were.",
+    no_args_is_help=True,
 )
 
 _EVERYONE = "Start here"
@@ -42,6 +63,7 @@ _OPERATORS = "SREs: serve and check"
 
 app.command("demo", rich_help_panel=_EVERYONE)(demo.demo)
 app.command("score", rich_help_panel=_SERVICES)(score.score)
+app.command("explain", rich_help_panel=_SERVICES)(explain.explain)
 app.command("simulate", rich_help_panel=_ENGINEERS)(data.simulate)
 app.add_typer(feature_commands, name="features", rich_help_panel=_ENGINEERS)
 feature_commands.command("show")(features.show)
@@ -51,13 +73,34 @@ feature_commands.command("replay")(features.replay)
 app.command("convert", rich_help_panel=_ENGINEERS)(convert.convert)
 app.command("adopt", rich_help_panel=_ENGINEERS)(convert.adopt)
 app.command("evaluate", rich_help_panel=_ENGINEERS)(evaluate.evaluate)
+app.add_typer(policy_commands, name="policy", rich_help_panel=_ENGINEERS)
+policy_commands.command("check")(policy.check)
+policy_commands.command("diff")(policy.diff)
+policy_commands.command("simulate")(policy.simulate)
 app.command("publish", rich_help_panel=_ENGINEERS)(publish.publish)
 app.command("up", rich_help_panel=_OPERATORS)(serve.up)
+app.command("serve", rich_help_panel=_OPERATORS)(serve.serve)
+app.command("bundle", rich_help_panel=_OPERATORS)(serve.bundle)
 app.command("stream", rich_help_panel=_OPERATORS)(stream.stream)
 app.command("feed", rich_help_panel=_OPERATORS)(stream.feed)
 app.command("materialize", rich_help_panel=_OPERATORS)(backfill.materialize)
 app.command("rebuild", rich_help_panel=_OPERATORS)(backfill.rebuild)
 app.add_typer(repair_commands, name="repair", rich_help_panel=_OPERATORS)
 repair_commands.command("drain")(repair.drain)
+app.add_typer(journal_commands, name="journal", rich_help_panel=_OPERATORS)
+journal_commands.command("run")(journal.run)
+journal_commands.command("verify")(journal.verify)
+journal_commands.command("erase")(journal.erase)
+journal_commands.command("export")(journal_reading.export)
+journal_commands.command("replay")(journal_again.replay)
+journal_commands.command("dataset")(journal_again.dataset)
+app.add_typer(list_commands, name="lists", rich_help_panel=_OPERATORS)
+list_commands.command("add")(lists.add)
+list_commands.command("remove")(lists.remove)
+list_commands.command("show")(lists.show)
+list_commands.command("load")(lists.load)
+app.add_typer(label_commands, name="labels", rich_help_panel=_ENGINEERS)
+label_commands.command("load")(labels.load)
+label_commands.command("accuracy")(labels.accuracy)
 app.command("engine", rich_help_panel=_OPERATORS)(engine.engine)
 app.command("check", rich_help_panel=_OPERATORS)(serve.check)

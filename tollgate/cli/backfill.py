@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tollgate.cli import console, pipeline, repair, running
+from tollgate.cli import console, pipeline, repair, running, tables
 from tollgate.cli.stream import Product, Repository, State, StoreUrl
+from tollgate.errors import InputError
 
 if TYPE_CHECKING:
     from tollgate.backfill.copying import Copied
@@ -21,7 +22,12 @@ Histories = Annotated[
     list[Path], typer.Argument(help="Parquet, CSV or JSON lines; the oldest first.")
 ]
 Rate = Annotated[
-    float, typer.Option(help="Most events a second; 0 takes what Redis gives.")
+    float | None,
+    typer.Option(
+        min=0,
+        help="Most events a second; 0 takes what Redis gives.",
+        show_default="what Redis gives, a third of it beside decisions",
+    ),
 ]
 
 
@@ -38,14 +44,19 @@ def materialize(
         Path | None,
         typer.Option(help="features.yaml that serves: copy its newer events, too."),
     ] = None,
+    table: tables.TableFiles = None,
     product: Product = None,
     repository: Repository = None,
     state: State = None,
     store_url: StoreUrl = None,
-    rate: Rate = 5_000,
+    rate: Rate = None,
 ) -> None:
-    """Bring histories into the store, also while it serves; a killed run goes on."""
-    from tollgate.backfill.copying import copy_state
+    """
+    Bring histories and tables into the store; a killed run goes on.
+
+    The store may serve meanwhile: pauses leave it room for decisions.
+    """
+    from tollgate.backfill.copying import check_copy, copy_state
     from tollgate.features.spec import load_spec
     from tollgate.store.cluster import open_store
 
@@ -58,7 +69,13 @@ def materialize(
         else pipeline.served_spec(chosen.repository_path, product=chosen.product)
     )
     source = load_spec(copy_from) if copy_from else None
+    if not (history or table or source):
+        raise InputError("materialize", "name a history, a --table or --copy-from")
+    if source:
+        check_copy(source, filled)  # before anything is written
+    read = tables.read_tables(table, filled)
     store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
+    tables.load_tables(read, filled, store, rate=rate)
     newest_us = _histories(history or [], filled, store, rate=rate)
     if source is not None:
         since_us = newest_us - filled.lateness_us if history else 0
@@ -68,14 +85,17 @@ def materialize(
 
 def rebuild(
     history: Histories,
+    table: tables.TableFiles = None,
     product: Product = None,
     repository: Repository = None,
     state: State = None,
     store_url: StoreUrl = None,
     spool: repair.Spool = None,
-    rate: Rate = 0,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Most events a second; 0 for no bound.")
+    ] = 0,
 ) -> None:
-    """Fill a store that was lost: histories, then what the spool holds."""
+    """Fill a store that was lost: tables, histories, then what the spool holds."""
     from tollgate.store.cluster import open_store
 
     chosen = console.settings(
@@ -88,6 +108,7 @@ def rebuild(
     filled = pipeline.served_spec(chosen.repository_path, product=chosen.product)
     store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
     begun_s = time.monotonic()
+    tables.load_tables(tables.read_tables(table, filled), filled, store, rate=rate)
     _histories(history, filled, store, rate=rate)
     if not repair.drain_once(chosen, rate=rate):
         console.say("the server is draining the spool")
@@ -95,7 +116,7 @@ def rebuild(
 
 
 def _histories(
-    files: list[Path], spec: FeatureSpec, store: RedisStore, *, rate: float
+    files: list[Path], spec: FeatureSpec, store: RedisStore, *, rate: float | None
 ) -> int:
     """Bring in file after file; the time of their newest purchase, µs."""
     from tollgate.backfill.materialize import materialize as run
@@ -103,7 +124,8 @@ def _histories(
 
     newest_us = 0
     for file in files:
-        rows = read_history(file, spec=spec)
+        with console.progress(f"reading {file.name}"):
+            rows = read_history(file, spec=spec)
         begun_s = time.monotonic()
         with console.progress("materializing") as advance:
             done = run(spec, rows, store, rate_per_s=rate, progress=advance)

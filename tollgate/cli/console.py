@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from tollgate.settings import Settings, load_settings
 
@@ -27,7 +33,12 @@ def settings(**flags: Any) -> Settings:
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
     """Show a bar while a long piece of work runs; it calls with (done, in all)."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
     hidden = not err.is_terminal  # where nobody watches, not even an empty line
     with Progress(*columns, console=err, transient=True, disable=hidden) as bars:
         task = bars.add_task(title, total=None)

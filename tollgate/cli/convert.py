@@ -28,7 +28,7 @@ from tollgate.errors import InputError
 
 if TYPE_CHECKING:
     from converters.conversion import Conversion
-    from converters.served import Purpose
+    from converters.purpose import Purpose
     from converters.trade import Gate
 
 
@@ -123,7 +123,7 @@ def _gate(flips: float | None, auc_loss: float | None, ap_loss: float | None) ->
 
 def _purpose(product: str | None, repository: str | None) -> Purpose:
     """Read what the model is for; without a product, for none in particular."""
-    from converters.served import Purpose, purpose_of
+    from converters.purpose import Purpose, purpose_of
 
     if product is None:
         return Purpose()

@@ -66,7 +66,7 @@ Segment = Annotated[
 Prune = Annotated[
     str | None,
     typer.Option(
-        help="Keep so many trees (50), trees of so many splits (x4), both (50x4), or "
+        help="Keep so many trees (50), a depth of at most 4 (x4), both (50x4), or "
         "auto: the fastest that loses no more than it may.",
         metavar="TREES",
         rich_help_panel=_SMALLER,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import typer
 
-from tollgate.cli import console
+from tollgate.cli import console, tables
 
 if TYPE_CHECKING:
     from tollgate.features.compare import Comparison
@@ -95,6 +95,7 @@ def build(
     history: Annotated[Path, typer.Argument(help="Parquet, CSV or JSON lines.")],
     out: Annotated[Path, typer.Argument(help="Parquet file to write.")],
     spec: Spec = SPEC,
+    table: tables.TableFiles = None,
     dtype: Annotated[
         Literal["float64", "float32"],
         typer.Option(help="float32 writes the vector as it is served."),
@@ -111,8 +112,9 @@ def build(
 
     loaded = load_spec(spec)
     purchases = read_history(history, spec=loaded)
+    taken = {one.name: rows for one, rows in tables.read_tables(table, loaded)}
     with console.progress("computing features") as advance:
-        features = compute(loaded, purchases, progress=advance)
+        features = compute(loaded, purchases, tables=taken, progress=advance)
     columns: dict[str, object] = {
         "transaction_id": [one.decode() for one in purchases.transaction_id],
         **{
@@ -137,6 +139,7 @@ def replay(
         datetime, typer.Option(formats=["%Y-%m-%d"], help="Day after the last.")
     ],
     spec: Spec = SPEC,
+    table: tables.TableFiles = None,
     store_url: Annotated[
         str | None, typer.Option(help="Feed this Redis, not one thrown away.")
     ] = None,
@@ -157,6 +160,7 @@ def replay(
     rows, differing = compare_with_offline(
         loaded,
         purchases,
+        tables.read_tables(table, loaded),
         read_from_us=_us(since.date()),
         store_url=store_url,
         batch_rows=batch_rows,

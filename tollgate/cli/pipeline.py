@@ -69,10 +69,11 @@ def train_and_release(
         RepositoryError: It does not fit the repository; nothing is published.
     """
     from converters.conversion import convert_model
+    from converters.purpose import purpose_of
     from converters.sample import Sample
-    from converters.served import purpose_of, read_served, require_spec
     from converters.sources.libraries import require_library
     from converters.sources.worker import model_of
+    from tollgate.repository.served import read_served, require_spec
 
     require_library("xgboost")
     from converters.training import train_xgboost
@@ -101,8 +102,8 @@ def publish_and_release(
 ) -> Release:
     """Publish what was converted, then release it: two steps, as by two people."""
     from converters.folder import write_converted
-    from converters.served import read_served
     from tollgate.repository.compose import compose_release
+    from tollgate.repository.served import read_served
     from tollgate.server.publishing import publish
 
     with tempfile.TemporaryDirectory(prefix="tollgate-") as name:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tollgate.cli import console, running
-from tollgate.errors import SetupError
+from tollgate.errors import InputError, SetupError
 from tollgate.settings import Settings
 
 State = Annotated[
@@ -37,6 +37,8 @@ def drain(
     chosen = console.settings(
         state=state, store_url=store_url, spool=str(spool) if spool else None
     )
+    if spool is not None and not spool.is_dir():
+        raise InputError("--spool", f"{spool} is no folder")
     if not drain_once(chosen, rate=rate):
         raise SetupError("the spool is being drained", remedy="wait for it to end")
 

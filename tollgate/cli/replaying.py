@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tollgate.backfill.tables import load_table
 from tollgate.cli import console
 from tollgate.features.offline import build
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec import FeatureSpec, Table
+from tollgate.features.tables import TableRows
 from tollgate.history import History
 from tollgate.replay import replay
 from tollgate.store.cluster import open_store
@@ -31,6 +33,7 @@ def cut(history: History, *, spec: FeatureSpec, from_us: int, until_us: int) -> 
 def compare_with_offline(
     spec: FeatureSpec,
     history: History,
+    tables: list[tuple[Table, TableRows]],
     *,
     read_from_us: int,
     store_url: str | None,
@@ -42,7 +45,8 @@ def compare_with_offline(
     Returns:
         How many vectors were read, and how many differ.
     """
-    offline = build(spec, history).astype(np.float32).view(np.uint32)
+    taken = {one.name: rows for one, rows in tables}
+    offline = build(spec, history, tables=taken).astype(np.float32).view(np.uint32)
     read = differing = 0
     with ExitStack() as stack:
         if store_url is None:
@@ -50,7 +54,11 @@ def compare_with_offline(
 
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             store_url = stack.enter_context(EmbeddedRedis(Path(folder))).url
-        online = OnlineFeatures(spec, open_store(store_url, deadline_s=LOAD_DEADLINE_S))
+        store = open_store(store_url, deadline_s=LOAD_DEADLINE_S)
+        for table, own in tables:
+            # Their times to live are counted from when purchases begin to read them.
+            load_table(spec, table, own, store, wall_us=lambda: read_from_us)
+        online = OnlineFeatures(spec, store)
         advance = stack.enter_context(console.progress("replaying"))
         for rows, vectors in replay(
             online,

@@ -1,16 +1,14 @@
-"""Commands for SREs: `up` and `check`."""
+"""Commands for SREs: `up`, `serve`, `bundle` and `check`."""
 
 from __future__ import annotations
 
-import signal
-import threading
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from tollgate.cli import console
-from tollgate.errors import ServerError
+from tollgate.errors import InputError
 
 Repository = Annotated[
     str | None, typer.Option(help="Model repository.", show_default="model_repository")
@@ -31,7 +29,41 @@ ModelConfigName = Annotated[
     ),
 ]
 
-_WATCH_S = 0.5
+SidePort = Annotated[
+    int,
+    typer.Option(
+        help="HTTP port of /livez, /readyz and /metrics; 0 takes a free one.",
+        min=0,
+        max=65535,
+    ),
+]
+RecycleAfter = Annotated[
+    float,
+    typer.Option(
+        help="Start a Python step anew at this age, less up to a fifth; 0: never.",
+        metavar="HOURS",
+        min=0,
+    ),
+]
+RecycleAbove = Annotated[
+    float,
+    typer.Option(
+        help="Start a Python step anew above this resident memory; 0: never.",
+        metavar="MB",
+        min=0,
+    ),
+]
+DrainDelay = Annotated[
+    float,
+    typer.Option(
+        help="Go on serving so long after SIGTERM, while /readyz says no.",
+        metavar="SECONDS",
+        min=0,
+    ),
+]
+LogFormat = Annotated[
+    Literal["text", "json"], typer.Option(help="Of the supervisor's own lines.")
+]
 
 
 def up(
@@ -49,10 +81,10 @@ def up(
         typer.Option(help="A Redis that runs elsewhere.", show_default="start one"),
     ] = None,
     model_config_name: ModelConfigName = None,
+    side_port: SidePort = 8003,
 ) -> None:
     """Serve a product here: Redis, Triton and the release, until Ctrl-C or SIGTERM."""
-    from tollgate.repository.check import require_sound
-    from tollgate.server.embedded import serve
+    from tollgate.cli.supervising import supervise
 
     chosen = console.settings(
         repository=repository,
@@ -63,36 +95,71 @@ def up(
         store_url=store_url,
         model_config_name=model_config_name,
     )
-    require_sound(
-        chosen.repository_path,
-        product=chosen.product,
-        config_name=chosen.model_config_name,
+    supervise(chosen, side_port=side_port)
+
+
+def serve(
+    repository: Repository = None,
+    state: State = None,
+    product: Product = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="0 takes a free one.", show_default="8001")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="0 takes a free one.", show_default="8002")
+    ] = None,
+    store_url: Annotated[str | None, typer.Option(help="The online store.")] = None,
+    model_config_name: ModelConfigName = None,
+    host: Annotated[
+        str,
+        typer.Option(help="Address of all three ports; others than loopback open it."),
+    ] = "127.0.0.1",
+    side_port: SidePort = 8003,
+    recycle_after: RecycleAfter = 24.0,
+    recycle_above: RecycleAbove = 1024.0,
+    drain_delay: DrainDelay = 0.0,
+    log_format: LogFormat = "text",
+) -> None:
+    """Serve a product with a store that runs elsewhere, and heal what dies."""
+    from tollgate.cli.supervising import supervise
+    from tollgate.supervisor.recycling import Recycling
+
+    chosen = console.settings(
+        repository=repository,
+        state=state,
+        product=product,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        store_url=store_url,
+        model_config_name=model_config_name,
     )
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
-    with serve(
-        chosen.repository_path,
-        product=chosen.product,
-        state=chosen.state_path,
-        grpc_port=chosen.grpc_port,
-        metrics_port=chosen.metrics_port,
-        store_url=chosen.store_url or None,
-        model_config_name=chosen.model_config_name,
-    ) as server:
-        console.out.print(
-            f"READY  {chosen.product}, release {server.release}\n"
-            f"grpc     {server.grpc_url}\n"
-            f"metrics  {server.metrics_url}\n"
-            f"logs     {chosen.state_path / 'logs'}",
-            highlight=False,
-        )
-        while not stopped.wait(_WATCH_S):
-            if not server.triton.alive():
-                raise ServerError("tritonserver", "died; its log has more")
-            if server.redis is not None and not server.redis.alive():
-                raise ServerError("redis-server", "died; its log has more")
-        console.say("draining …")
+    if not chosen.store_url:
+        raise InputError("--store-url", "no store is named; `tollgate up` starts one")
+    supervise(
+        chosen,
+        side_port=side_port,
+        host=host,
+        recycling=Recycling(
+            age_s=recycle_after * 3600, resident_bytes=round(recycle_above * 1e6)
+        ),
+        drain_delay_s=drain_delay,
+        log_format=log_format,
+    )
+
+
+def bundle(
+    out: Annotated[Path, typer.Argument(help="The .tar.gz to write.")],
+    repository: Repository = None,
+    state: State = None,
+) -> None:
+    """Pack logs, configurations, faults and counters for an engineer."""
+    from tollgate.supervisor.bundle import write_bundle
+
+    chosen = console.settings(repository=repository, state=state)
+    written = write_bundle(
+        out, state=chosen.state_path, repository=chosen.repository_path
+    )
+    console.out.print(str(written), highlight=False)
 
 
 def check(

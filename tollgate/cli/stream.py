@@ -67,6 +67,13 @@ def stream(
     group: Annotated[str, typer.Option(help="Consumers that share the feed.")] = (
         "tollgate"
     ),
+    feeds: Annotated[
+        str | None,
+        typer.Option(
+            help="Feeds whose watermarks it keeps, joined by commas.",
+            show_default="purchases,labels; labels where scoring alone updates",
+        ),
+    ] = None,
     metrics_port: Annotated[
         int, typer.Option(help="Prometheus scrapes here, on loopback; 0: nowhere.")
     ] = 0,
@@ -78,13 +85,15 @@ def stream(
     from tollgate.store.cluster import open_store
     from tollgate.store.writer import EventWriter
     from tollgate.stream.consumer import StreamConsumer
+    from tollgate.stream.marks import FeedMarks
     from tollgate.stream.metrics import StreamMetrics
 
     chosen = console.settings(
         product=product, repository=repository, state=state, store_url=store_url
     )
     spec = _spec(chosen)
-    store = running.store_url(chosen)
+    kept = _feeds(chosen, feeds)
+    store_url = running.store_url(chosen)
     source: Source
     if kafka is not None:
         from tollgate.stream.kafka import KafkaSource
@@ -99,7 +108,7 @@ def stream(
         from tollgate.stream.redis_streams import RedisSource
 
         source = RedisSource(
-            feed_url or store,
+            feed_url or store_url,
             feed=topic or _topic(chosen),
             group=group,
             partitions=partitions,
@@ -109,10 +118,10 @@ def stream(
         from prometheus_client import start_http_server
 
         start_http_server(metrics_port, addr="127.0.0.1", registry=metrics.registry)
+    store = open_store(store_url, deadline_s=STORE_DEADLINE_S)
+    marks = FeedMarks(source, store, product=spec.product, feeds=kept, metrics=metrics)
     consumer = StreamConsumer(
-        source,
-        EventWriter(spec, open_store(store, deadline_s=STORE_DEADLINE_S)),
-        metrics=metrics,
+        source, EventWriter(spec, store), metrics=metrics, marks=marks
     )
     _run(consumer, source, until_idle=until_idle)
 
@@ -196,10 +205,30 @@ def _told(tally: Tally) -> str:
     )
 
 
+def _feeds(chosen: Settings, given: str | None) -> list[str]:
+    """Name the feeds whose watermarks are the stream's: each has one keeper."""
+    from tollgate.repository.configs import read_config
+    from tollgate.repository.served import read_served
+    from tollgate.schema import UPDATES, UPDATES_PARAMETER
+    from tollgate.store.feeds import FEEDS, LABELS
+
+    if given is not None:
+        named = [name for name in given.split(",") if name]
+        for name in named:
+            if name not in FEEDS:
+                problem = f"{name!r} is none of {', '.join(FEEDS)}"
+                raise InputError("--feeds", problem)
+        return named
+    step = read_served(chosen.repository_path, chosen.product).product.features_step
+    parameters = read_config(chosen.repository_path, step).parameters
+    by = parameters[UPDATES_PARAMETER].string_value or UPDATES[0]
+    return [LABELS] if by == UPDATES[0] else list(FEEDS)
+
+
 def _spec(chosen: Settings) -> FeatureSpec:
     """Read the features that the product is released with."""
-    from converters.served import read_served
     from tollgate.features.spec import SPEC_FILE, load_spec
+    from tollgate.repository.served import read_served
 
     served = read_served(chosen.repository_path, chosen.product)
     return load_spec(served.file(served.product.features_step, name=SPEC_FILE))

@@ -3,11 +3,13 @@ Write and read explain.npz.
 
 A .npz is a zip of .npy arrays. It is read here member by member, and no array is made
 before its size and type are known to be right: a damaged or hostile file ends in one
-error, and nothing in it is ever unpickled.
+error, and nothing in it is ever unpickled. A version directory's file must have the
+SHA-256 that the record beside it names: it is then the one of that very model.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 import zipfile
@@ -21,6 +23,7 @@ import numpy as np
 from tollgate.errors import RepositoryError
 from tollgate.explanation.check import check
 from tollgate.explanation.document import Explanation, Linear, Link, Trees
+from tollgate.schema import ARTIFACT_FILE
 
 EXPLAIN_FILE = "explain.npz"
 VERSION = 1
@@ -70,6 +73,12 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     from_mean: bool = False
 
 
+class _Record(msgspec.Struct, frozen=True):
+    """What the artifact.json beside it says of the file; the rest is skipped."""
+
+    files: dict[str, str] = {}
+
+
 def encode_explanation(explanation: Explanation) -> bytes:
     """Return the file's bytes; the same explanation gives the same bytes."""
     trees, linear = explanation.trees, explanation.linear
@@ -102,13 +111,38 @@ def read_explanation(path: Path) -> Explanation:
     Read and check a version directory's explain.npz.
 
     Raises:
-        RepositoryError: It is missing, damaged, or says what cannot be.
+        RepositoryError: It is missing, damaged, says what cannot be, or is not the
+            one that the artifact.json beside it names.
     """
+    data = _read(path)
+    _require_named(path, hashlib.sha256(data).hexdigest())
+    return decode_explanation(data, source=path)
+
+
+def _read(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise RepositoryError(path, f"cannot be read: {error.strerror}") from error
-    return decode_explanation(data, source=path)
+
+
+def _require_named(path: Path, found: str) -> None:
+    """Demand that the record beside a file names it with this SHA-256."""
+    record = path.with_name(ARTIFACT_FILE)
+    try:
+        files = msgspec.json.decode(_read(record), type=_Record).files
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RepositoryError(record, str(error)) from error
+    named = files.get(path.name)
+    if named is None:
+        problem = f"names no {path.name}: convert the model again"
+        raise RepositoryError(record, problem, where="files")
+    if named != found:
+        raise RepositoryError(
+            path,
+            f"has SHA-256 {found[:12]}…, {ARTIFACT_FILE} says {named[:12]}…: damaged, "
+            "or of another model",
+        )
 
 
 def decode_explanation(data: bytes, *, source: object) -> Explanation:

@@ -13,6 +13,7 @@ from tollgate.features.demands import demands_of
 from tollgate.features.derived import derive
 from tollgate.features.entries import MISSING
 from tollgate.features.fields import Fields, codes, field_values
+from tollgate.features.tables import TableColumns
 from tollgate.features.windows import Sums
 from tollgate.schema import AMOUNT
 
@@ -21,6 +22,7 @@ I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 NO_FIELDS: Fields = MappingProxyType({})
+NO_TABLES: TableColumns = MappingProxyType({})
 
 _DAY_US = 86_400_000_000
 _NIGHT_END_US = 7 * 3_600_000_000  # hours 0 … 6 are night
@@ -35,6 +37,7 @@ def assemble(
     time_us: I64,
     sums: Sequence[Sums],
     fields: Fields = NO_FIELDS,
+    tables: TableColumns = NO_TABLES,
 ) -> F64:
     """
     Compute the feature vectors of N purchases.
@@ -45,24 +48,34 @@ def assemble(
         time_us: Event times, µs since the epoch, UTC; int64 [N].
         sums: Window sums per entity of the spec; none when the store has no answer.
         fields: Declared fields that were sent; int64 [N] each.
+        tables: What tables hold for the purchases; float64 [N] each, NaN for nothing.
 
     Returns:
         float64 [N, F]; the served vector is its one cast to float32.
     """
-    batch = _Batch(spec, cents=cents, time_us=time_us, sums=sums, fields=fields)
+    batch = _Batch(
+        spec, cents=cents, time_us=time_us, sums=sums, fields=fields, tables=tables
+    )
     return batch.fill()
 
 
 def defaults(
-    spec: FeatureSpec, *, cents: I64, time_us: I64, fields: Fields = NO_FIELDS
+    spec: FeatureSpec,
+    *,
+    cents: I64,
+    time_us: I64,
+    fields: Fields = NO_FIELDS,
+    tables: TableColumns = NO_TABLES,
 ) -> F64:
     """
     Compute the vectors to use when the store has no answer.
 
     Returns:
-        float64 [N, F]: what the request itself tells, and the declared defaults.
+        float64 [N, F]: what the request and tables tell, and the declared defaults.
     """
-    return assemble(spec, cents=cents, time_us=time_us, sums=(), fields=fields)
+    return assemble(
+        spec, cents=cents, time_us=time_us, sums=(), fields=fields, tables=tables
+    )
 
 
 class _Batch:
@@ -76,6 +89,7 @@ class _Batch:
         time_us: I64,
         sums: Sequence[Sums],
         fields: Fields,
+        tables: TableColumns,
     ) -> None:
         self.features = np.empty((len(cents), len(spec.features)), np.float64)
         self._spec = spec
@@ -83,6 +97,7 @@ class _Batch:
         self._time_us = time_us
         self._sums = sums
         self._fields = fields
+        self._tables = tables
         # By entity, aggregate and what of: all windows; [N, W].
         self._made: dict[tuple[int, Window | None, str | None], F64 | I64] = {}
         self._unknown: dict[int, Bool] = {}  # column -> rows with its default
@@ -123,6 +138,8 @@ class _Batch:
             vocabulary = self._spec.field(feature.category).vocabulary
             self.features[:, column] = codes(values, vocabulary)
             return None
+        if feature.table is not None:
+            return self._taken(column, (feature.table, str(feature.column)))
         return derive(feature, column, self.features, unknown=self._unknown)
 
     def _aggregate(
@@ -159,6 +176,14 @@ class _Batch:
             self.features[:, column] = first / (np.maximum(rest[0], 1) * 10**decimals)
             return None
         return self._number(column, first, decimals=decimals)
+
+    def _taken(self, column: int, name: tuple[str, str]) -> Bool:
+        """Fill a column from a table; tell where that has nothing."""
+        values = self._tables.get(name)
+        if values is None:
+            return np.ones(len(self._cents), np.bool_)
+        self.features[:, column] = values
+        return np.isnan(values)
 
     def _number(self, column: int, values: I64, *, decimals: int) -> Bool:
         self.features[:, column] = values / 10.0**decimals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 import msgspec
@@ -49,11 +50,30 @@ class Field(msgspec.Struct, frozen=True):
     vocabulary: tuple[str, ...]
 
 
+class Table(msgspec.Struct, frozen=True):
+    """
+    Numbers by entity id that something else computed.
+
+    `entity` indexes the spec's entities. `columns` names what its features take,
+    ascending. A row older than `max_age_us` counts as missing; 0 for no limit. With
+    `refresh_us`, a value is held in memory that long; 0 reads it with every batch.
+    `layout` names table, key and columns: it is part of every store key and value.
+    """
+
+    name: str
+    entity: int
+    columns: tuple[str, ...]
+    max_age_us: int
+    refresh_us: int
+    layout: int
+
+
 class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     One number the model sees.
 
-    Exactly one of `field`, `category`, `calendar`, `aggregate` and `derived` is set.
+    Exactly one of `field`, `category`, `calendar`, `aggregate`, `derived` and `table`
+    is set; the last with its `column`.
     With `aggregate`, `entity` and `window` index the spec's entities and that
     entity's windows, and `of` names what it is made of where that is not the amount.
     With `derived`, `inputs` index two earlier features, and `scale` is what a rate
@@ -79,6 +99,8 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
     range: tuple[float, float] | None = None
     essential: bool = False
     max_age_us: int = 0
+    table: str | None = None
+    column: str | None = None
 
 
 class FeatureSpec(msgspec.Struct, frozen=True):
@@ -99,6 +121,7 @@ class FeatureSpec(msgspec.Struct, frozen=True):
     state_hash: int
     fields: tuple[Field, ...] = ()
     feeds: dict[str, int] = {}
+    tables: tuple[Table, ...] = ()
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -111,10 +134,20 @@ class FeatureSpec(msgspec.Struct, frozen=True):
         return tuple(entity.name for entity in self.entities)
 
     @property
+    def field_names(self) -> tuple[str, ...]:
+        """Name the declared fields, in the order of the file."""
+        return tuple(field.name for field in self.fields)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Name the columns every purchase must have."""
         keys = tuple(entity.key for entity in self.entities)
         return (TRANSACTION_ID, *keys, AMOUNT, EVENT_TIME)
+
+    @property
+    def id_names(self) -> tuple[str, ...]:
+        """Name the columns that hold ids."""
+        return (TRANSACTION_ID, *(entity.key for entity in self.entities))
 
     def field(self, name: str) -> Field:
         """Find a declared field by its name."""
@@ -125,5 +158,12 @@ class FeatureSpec(msgspec.Struct, frozen=True):
         found: list[bool] = []
         for one in self.features:
             inputs = one.inputs or ()
-            found.append(one.aggregate is not None or any(found[at] for at in inputs))
+            own = one.aggregate is not None or one.table is not None
+            found.append(own or any(found[at] for at in inputs))
         return tuple(found)
+
+
+def hash64(value: object) -> int:
+    """Hash what a file means (BLAKE2b, 64 bits)."""
+    digest = hashlib.blake2b(msgspec.json.encode(value), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

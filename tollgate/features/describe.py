@@ -40,6 +40,12 @@ def in_words(feature: Feature, spec: FeatureSpec) -> str:
         entity = spec.entities[feature.entity]
         what = _WORDS[feature.aggregate].format(of=feature.of or AMOUNT)
         text = f"{what}, of the {entity.name}"
+    elif feature.table is not None:
+        (table,) = [one for one in spec.tables if one.name == feature.table]
+        entity = spec.entities[table.entity]
+        text = f"{feature.column} of the {entity.name} in table {table.name}"
+        if table.max_age_us:
+            text += f", not older than {duration_text(table.max_age_us)}"
     elif feature.calendar is not None:
         text = _CALENDAR[feature.calendar]
     elif feature.category is not None:
@@ -112,6 +118,13 @@ def vector_parts(feature: Feature, spec: FeatureSpec) -> dict[str, str]:
         parts["entity"] = entity.name
         parts["window"] = duration_text(entity.windows_us[feature.window])
         parts |= {"key": entity.key, "delay": duration_text(entity.delay_us)}
+    for one in spec.tables:
+        if one.name == feature.table:
+            parts["table"] = f"{one.name}.{feature.column}"
+            parts["key"] = spec.entities[one.entity].key
+            parts["not older than"] = (
+                duration_text(one.max_age_us) if one.max_age_us else ""
+            )
     if feature.inputs is not None:
         parts["inputs"] = ", ".join(spec.features[at].name for at in feature.inputs)
     if feature.range is not None:

@@ -10,18 +10,19 @@ import msgspec
 import yaml
 
 from tollgate.errors import SpecError
+from tollgate.schema import FieldType as FieldType
 
 SPEC_VERSION = 1
 MAX_ENTRIES = 1024  # per entity value; longer ones cost 190 µs an update and more
 MAX_SPAN_DAYS = 3653  # ten years: times to live and search keys hold far more
 LABEL = "label"
 LABEL_TIME = "label_time"
+VALID_FROM = "valid_from"  # of a table's row
 
 Aggregate = Literal[
     "count", "sum", "mean", "min", "max", "last", "distinct", "flagged", "share"
 ]
 Calendar = Literal["weekend", "night"]
-FieldType = Literal["number", "category"]
 Feed = Literal["purchases", "labels"]
 
 _UNIT_US = {"s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
@@ -34,6 +35,14 @@ class RawEntity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hop: int | str = 0
     delay: str = "0s"
     cap: int = MAX_ENTRIES
+
+
+class RawTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table as written in the file."""
+
+    entity: str
+    max_age: str = "0s"
+    refresh: str = "0s"
 
 
 class RawField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,6 +66,8 @@ class RawFeature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aggregate: Aggregate | None = None
     of: str | None = None
     time_since_last: str | None = None
+    table: str | None = None
+    column: str | None = None
     window: str | None = None
     ratio: tuple[str, str] | None = None
     difference: tuple[str, str] | None = None
@@ -90,6 +101,7 @@ class RawSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generation: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
     aliases: dict[str, list[str]] = {}
     fields: list[RawField] = []
+    tables: dict[str, RawTable] = {}
     feeds: dict[Feed, RawFeed] = {}
 
 

@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.schema import MISSING as MISSING
+
 VALUE_VERSION = 1
 HEADER = np.dtype(
     [
@@ -40,7 +42,6 @@ ENTRY = np.dtype(
         ("label_time_us", "<i8"),
     ]
 )
-MISSING = np.iinfo(np.int64).min  # in the place of a number that was not sent
 PURCHASE, LABELLED, FRAUD = 1, 2, 4
 REVISION_SHIFT = 8
 

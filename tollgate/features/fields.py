@@ -9,14 +9,14 @@ the vocabulary of the word with that hash.
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.definition import FeatureSpec, Field
 from tollgate.features.entries import MISSING
+from tollgate.schema import hash_words as hash_words
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -50,22 +50,6 @@ def field_rule(field: Field) -> str:
     """Say what a number of a field must be, for the one that is not."""
     unit = 10**field.decimals
     return f"is not within {field.low / unit:g} … {field.high / unit:g}"
-
-
-def hash_words(words: Sequence[bytes]) -> I64:
-    """
-    Hash the texts of a category (BLAKE2b, 64 bits).
-
-    Returns:
-        int64 [N]; MISSING for an empty one, which says that there is none.
-    """
-    known: dict[bytes, int] = {b"": MISSING}
-    for word in words:
-        if word not in known:
-            digest = hashlib.blake2b(word, digest_size=8).digest()
-            # The one hash that says "missing" gives way.
-            known[word] = max(int.from_bytes(digest, "big", signed=True), MISSING + 1)
-    return np.fromiter((known[word] for word in words), np.int64, len(words))
 
 
 def codes(hashes: I64, vocabulary: tuple[str, ...]) -> I64:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tollgate.errors import SpecError
-from tollgate.features.definition import Derived, Entity, Feature, Field
+from tollgate.features.definition import Derived, Entity, Feature, Field, Table, hash64
 from tollgate.features.document import RawFeature, RawSpec, duration_us
 from tollgate.features.wellformed import MAX_SCALED
 from tollgate.schema import AMOUNT
@@ -82,9 +82,44 @@ def link_features(
                 range=one.range,
                 essential=one.essential,
                 max_age_us=duration_us(one.max_age),
+                table=one.table,
+                column=one.column,
             )
         )
     return tuple(features)
+
+
+def link_tables(
+    raw: RawSpec, entities: Sequence[Entity], *, path: Path
+) -> tuple[Table, ...]:
+    """
+    Take the declared tables, with the columns that features take from them.
+
+    Raises:
+        SpecError: A table's entity is not there, or no feature takes anything.
+    """
+    tables = []
+    names = [one.name for one in entities]
+    for name, one in raw.tables.items():
+        where = f"tables.{name}"
+        if one.entity not in names:
+            problem = f"{one.entity!r} is none of {', '.join(names)}"
+            raise SpecError(path, problem, where=f"{where}.entity")
+        taken = {str(own.column) for own in raw.features if own.table == name}
+        if not taken:
+            raise SpecError(path, "no feature takes a column of it", where=where)
+        columns, entity = tuple(sorted(taken)), names.index(one.entity)
+        tables.append(
+            Table(
+                name=name,
+                entity=entity,
+                columns=columns,
+                max_age_us=duration_us(one.max_age),
+                refresh_us=duration_us(one.refresh),
+                layout=hash64([name, entities[entity].key, columns]),
+            )
+        )
+    return tuple(tables)
 
 
 class _Links:
@@ -93,6 +128,7 @@ class _Links:
     def __init__(self, raw: RawSpec, path: Path) -> None:
         self._entities = raw.entities
         self._fields = {one.name: one for one in raw.fields}
+        self._tables = raw.tables
         self._keys = {one.key: name for name, one in raw.entities.items()}
         self._path = path
 
@@ -104,6 +140,8 @@ class _Links:
             if name is not None and name not in self._entities:
                 known = ", ".join(self._entities)
                 self._refuse(f"{where}.{key}", f"{name!r} is none of {known}")
+        if one.table is not None and one.table not in self._tables:
+            self._refuse(f"{where}.table", f"{one.table!r} is no table of the file")
         if one.field is not None:
             self._number(f"{where}.field", one.field)
         if one.category is not None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.errors import InputError
 from tollgate.features import assemble, ids
 from tollgate.features.demands import Demand, entity_demands
 from tollgate.features.entries import Entries
 from tollgate.features.others import answer_demands
 from tollgate.features.places import Rows, find_places
 from tollgate.features.spec import Entity, FeatureSpec
+from tollgate.features.tables import TableColumns, TableRows, columns_of, join
 from tollgate.features.windows import Sums, window_sums
 
 if TYPE_CHECKING:
@@ -29,9 +32,15 @@ _ENTITIES_AT_ONCE = 2_000
 
 Progress = Callable[[int, int], None]
 
+NO_ROWS: Mapping[str, TableRows] = MappingProxyType({})
+
 
 def build(
-    spec: FeatureSpec, history: History, *, progress: Progress | None = None
+    spec: FeatureSpec,
+    history: History,
+    *,
+    tables: Mapping[str, TableRows] = NO_ROWS,
+    progress: Progress | None = None,
 ) -> F64:
     """
     Compute the features of every purchase of a history.
@@ -39,11 +48,16 @@ def build(
     Args:
         spec: Which features.
         history: N purchases in any order, with their labels where known.
+        tables: The rows of each table of the spec.
         progress: Called with (entities done, entities in all).
 
     Returns:
         float64 [N, F], in the order of the history.
+
+    Raises:
+        InputError: A table has no rows given.
     """
+    taken = join_tables(spec, history, tables)
     order = ids.order_keys(history.transaction_id)
     ties = ids.tie_hashes(history.transaction_id)
     codes = [history.entity_codes(entity.key) for entity in spec.entities]
@@ -84,8 +98,29 @@ def build(
             time_us=history.event_time_us[part],
             sums=[one.part(part) for one in sums],
             fields={name: one[part] for name, one in history.fields.items()},
+            tables={name: one[part] for name, one in taken.items()},
         )
     return features
+
+
+def join_tables(
+    spec: FeatureSpec, history: History, tables: Mapping[str, TableRows]
+) -> TableColumns:
+    """
+    Take what tables hold for each purchase of a history; float64 [N] each.
+
+    Raises:
+        InputError: A table of the spec has no rows given.
+    """
+    taken: dict[tuple[str, str], F64] = {}
+    for table in spec.tables:
+        if table.name not in tables:
+            problem = "is a table of the features: name its file (--table)"
+            raise InputError("tables", problem, where=table.name)
+        ids = history.entity_id[spec.entities[table.entity].key]
+        rows = tables[table.name]
+        taken |= columns_of(table, join(table, rows, ids, history.event_time_us))
+    return taken
 
 
 def _entity_sums(

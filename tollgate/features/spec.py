@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import msgspec
 
 from tollgate.errors import SpecError
-from tollgate.features.definition import Entity, Feature, FeatureSpec
+from tollgate.features.definition import Entity, Feature, FeatureSpec, Table, hash64
 from tollgate.features.document import (
     LABEL,
     LABEL_TIME,
@@ -16,11 +15,11 @@ from tollgate.features.document import (
     RawSpec,
     duration_us,
 )
-from tollgate.features.linking import link_features, link_fields
+from tollgate.features.linking import link_features, link_fields, link_tables
 from tollgate.features.wellformed import read_document
 from tollgate.schema import AMOUNT
 
-__all__ = ["SPEC_FILE", "Entity", "Feature", "FeatureSpec", "load_spec"]
+__all__ = ["SPEC_FILE", "Entity", "Feature", "FeatureSpec", "Table", "load_spec"]
 
 SPEC_FILE = "features.yaml"
 # Entry bytes are one byte of the header: (255 - 48) // 8 would be the most.
@@ -50,6 +49,7 @@ def _checked(raw: RawSpec, path: Path) -> FeatureSpec:
     fields = link_fields(raw, path)
     entities = tuple(_entity(name, raw, path=path) for name in raw.entities)
     features = link_features(raw, entities, path=path)
+    tables = link_tables(raw, entities, path=path)
     state = [_state(entity, raw) for entity in entities]
     windows = [entity.windows_us for entity in entities]
     # What only sets bits of the answer is no part of the vector.
@@ -64,11 +64,16 @@ def _checked(raw: RawSpec, path: Path) -> FeatureSpec:
         features=features,
         aliases={key: tuple(names) for key, names in raw.aliases.items()},
         lateness_us=duration_us(raw.lateness),
-        spec_hash=_hash(
-            [raw.product, state, windows, vector, *([fields] if fields else [])]
+        spec_hash=hash64(
+            [
+                *(raw.product, state, windows, vector),
+                *([fields] if fields else []),
+                *([[(one.layout, one.max_age_us) for one in tables]] if tables else []),
+            ]
         ),
-        state_hash=_hash([raw.product, state, *generation]),
+        state_hash=hash64([raw.product, state, *generation]),
         fields=fields,
+        tables=tables,
         feeds={name: duration_us(feed.max_age) for name, feed in raw.feeds.items()},
     )
     _check_aliases(spec, path)
@@ -145,8 +150,3 @@ def _check_aliases(spec: FeatureSpec, path: Path) -> None:
             if first != column:
                 problem = f"{alias!r} names {first} already"
                 raise SpecError(path, problem, where=f"aliases.{column}")
-
-
-def _hash(value: object) -> int:
-    digest = hashlib.blake2b(msgspec.json.encode(value), digest_size=8).digest()
-    return int.from_bytes(digest, "big")

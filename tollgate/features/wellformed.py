@@ -13,10 +13,12 @@ from tollgate.features.document import (
     MAX_ENTRIES,
     MAX_SPAN_DAYS,
     SPEC_VERSION,
+    VALID_FROM,
     RawEntity,
     RawFeature,
     RawField,
     RawSpec,
+    RawTable,
     duration_us,
     parse_document,
 )
@@ -39,6 +41,7 @@ _KINDS = (
     "calendar",
     "aggregate",
     "time_since_last",
+    "table",
     "ratio",
     "difference",
     "rate_of_change",
@@ -77,6 +80,8 @@ class _Values:
             self._entity(name, entity)
         for field in raw.fields:
             self._field(field)
+        for name, table in raw.tables.items():
+            self._table(name, table)
         for feature in raw.features:
             self._feature(feature)
         for feed, wanted in raw.feeds.items():
@@ -97,6 +102,11 @@ class _Values:
             problem = f"{entity.cap} is not within 1 … {MAX_ENTRIES}"
             self._refuse(f"{where}.cap", problem)
         self._duration(f"{where}.delay", entity.delay)
+
+    def _table(self, name: str, table: RawTable) -> None:
+        self._name("tables", name)
+        self._duration(f"tables.{name}.max_age", table.max_age)
+        self._duration(f"tables.{name}.refresh", table.refresh)
 
     def _field(self, field: RawField) -> None:
         where = f"fields.{field.name}"
@@ -135,6 +145,7 @@ class _Values:
         if len(kinds) != 1:
             self._refuse(where, f"needs exactly one of {', '.join(_KINDS)}")
         self._windowed(where, feature)
+        self._taken(where, feature)
         self._of(where, feature)
         if not abs(feature.default) <= _MAX_DEFAULT:
             problem = f"{feature.default} is not a finite float32"
@@ -167,6 +178,18 @@ class _Values:
                 self._refuse(where, f"{kind} needs its {key}")
         if feature.window is not None:
             self._duration(f"{where}.window", feature.window, least_us=1)
+
+    def _taken(self, where: str, feature: RawFeature) -> None:
+        """Check what only features out of a table have."""
+        if (feature.table is None) != (feature.column is None):
+            self._refuse(where, "table and column go together")
+        if feature.column is not None:
+            self._name(f"{where}.column", feature.column)
+            if feature.column in (*_OTHER_COLUMNS, VALID_FROM):
+                problem = f"{feature.column!r} is another column's name"
+                self._refuse(f"{where}.column", problem)
+        if feature.table is not None and feature.max_age != "0s":
+            self._refuse(f"{where}.max_age", "its table has one")
 
     def _of(self, where: str, feature: RawFeature) -> None:
         if feature.of is None:

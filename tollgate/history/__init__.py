@@ -8,5 +8,14 @@ times become microseconds since the epoch, UTC.
 
 from tollgate.history.purchases import History, history_of, read_history
 from tollgate.history.table import read_table, rename_aliases
+from tollgate.history.table_rows import find_table, read_table_rows
 
-__all__ = ["History", "history_of", "read_history", "read_table", "rename_aliases"]
+__all__ = [
+    "History",
+    "find_table",
+    "history_of",
+    "read_history",
+    "read_table",
+    "read_table_rows",
+    "rename_aliases",
+]

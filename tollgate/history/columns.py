@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,7 +61,9 @@ def times_us(column: pl.Series, *, source: str) -> I64:
     if column.dtype == pl.String:
         parsed = column.cast(pl.Int64, strict=False)
         if parsed.null_count() == len(column):
-            parsed = column.str.to_datetime(time_unit="us", strict=False)
+            # With no text that looks like a time, polars fails; all are refused below.
+            with contextlib.suppress(pl.exceptions.ComputeError):
+                parsed = column.str.to_datetime(time_unit="us", strict=False)
     elif isinstance(column.dtype, pl.Datetime):
         if column.dtype.time_zone:
             column = column.dt.convert_time_zone("UTC")
@@ -155,6 +158,27 @@ def field(column: pl.Series, declared: Field, *, source: str) -> I64:
     whole, wrong = scaled(number.fill_null(np.nan).to_numpy(), declared)
     refuse(pl.Series(wrong), column, field_rule(declared), source)
     return whole
+
+
+def numbers(column: pl.Series, *, most: float, source: str) -> npt.NDArray[np.float64]:
+    """
+    Turn a column into numbers; NaN for a null or a NaN.
+
+    Raises:
+        InputError: A value is no number, or beyond `most` either way.
+    """
+    import polars as pl
+
+    number = _cast(column, pl.Float64(), source=source)
+    blank = column.is_null()
+    if column.dtype == pl.String:
+        blank |= column.fill_null("") == ""
+    refuse(number.is_null() & ~blank, column, "is not a number", source)
+    outside = (number.abs() > most).fill_null(False) & number.is_not_nan().fill_null(
+        False
+    )
+    refuse(outside, column, f"is not within ±{most:g}", source)
+    return np.asarray(number.fill_null(np.nan).to_numpy(), np.float64)
 
 
 def _cast(column: pl.Series, dtype: pl.DataType, *, source: str) -> pl.Series:

@@ -30,6 +30,8 @@ def read_table(path: Path) -> pl.DataFrame:
     reader = readers.get(path.suffix)
     if reader is None:
         raise InputError(path, f"is none of {', '.join(readers)}")
+    if not path.exists():
+        raise InputError(path, "cannot be read: No such file or directory")
     try:
         return reader(path)
     except OSError as exc:

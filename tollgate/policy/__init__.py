@@ -4,7 +4,10 @@ The decision policy: thresholds, rules and reason codes, as data.
 `policy.yaml` is compiled once, at load; nothing in it is ever evaluated as code.
 """
 
+from tollgate.policy.compile import load_policy
 from tollgate.policy.decide import Decided, decide
-from tollgate.policy.document import POLICY_FILE, Policy, load_policy
+from tollgate.policy.definition import Policy
+from tollgate.policy.document import POLICY_FILE
+from tollgate.policy.facts import RowFacts
 
-__all__ = ["POLICY_FILE", "Decided", "Policy", "decide", "load_policy"]
+__all__ = ["POLICY_FILE", "Decided", "Policy", "RowFacts", "decide", "load_policy"]

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.policy.document import ESSENTIAL_MISSING, SCORE, Policy, Rule
-from tollgate.schema import AMOUNT, REASON_SEPARATOR, Decision, Degraded
+from tollgate.policy.definition import (
+    MODEL_UNAVAILABLE,
+    OWN_CODES,
+    SCORE_DECLINE,
+    SCORE_REVIEW,
+    Policy,
+)
+from tollgate.policy.facts import F32, U32, RowFacts
+from tollgate.schema import REASON_SEPARATOR, Decision, Degraded
 
-F32 = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
+U8 = npt.NDArray[np.uint8]
+I64 = npt.NDArray[np.int64]
+
+_UNAVAILABLE = OWN_CODES.index(MODEL_UNAVAILABLE)
+_DECLINED = OWN_CODES.index(SCORE_DECLINE)
+_REVIEWED = OWN_CODES.index(SCORE_REVIEW)
+_MODEL_OUTPUT = np.uint32(Degraded.MODEL_OUTPUT)
+_TEXTS_KEPT = 4096  # distinct sets of codes; a set is 63 bits
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -24,90 +39,133 @@ class Decided(msgspec.Struct, frozen=True):
         score: float32 [N]; NaN where the model gave none that is usable.
         reason_codes: Codes joined by `|`, bytes objects; object [N].
         degraded: The bits passed in, and MODEL_OUTPUT where it applies; uint32 [N].
+        rules: Bit i is set when the i-th rule of the policy held; uint64 [N].
+        segment: 0 for a row of no segment, else 1 + the segment's place; uint8 [N].
     """
 
-    decision: npt.NDArray[np.uint8]
+    decision: U8
     score: F32
     reason_codes: npt.NDArray[np.object_]
-    degraded: npt.NDArray[np.uint32]
+    degraded: U32
+    rules: npt.NDArray[np.uint64]
+    segment: U8
 
 
-def decide(
-    probabilities: F32,
-    *,
-    policy: Policy,
-    features: F32,
-    cents: npt.NDArray[np.int64],
-    degraded: npt.NDArray[np.uint32],
-) -> Decided:
+def decide(facts: RowFacts, *, policy: Policy) -> Decided:
     """
     Turn probabilities into decisions.
 
     Args:
-        probabilities: One column per label of the policy; float32 [N, K].
+        facts: What is known of N rows.
         policy: Thresholds and rules of one release.
-        features: What the rules may look at; float32 [N, F].
-        cents: Amounts; int64 [N].
-        degraded: Degraded bits of the rows so far; uint32 [N].
 
     Returns:
-        Decisions with scores, codes and bits. A probability that is none (NaN,
-        outside of [0, 1]) gives the policy's fallback, never a decision. A row that
-        lacks an essential feature is at least reviewed, whatever the rules say.
+        Decisions with scores, codes and bits. Probabilities that are none (NaN, outside
+        of [0, 1], or of another sum than the policy allows) give its fallback, never a
+        decision; so does the bit MODEL_OUTPUT. What a degraded bit means holds whatever
+        the rules say: a row that lacks an essential feature is at least reviewed.
     """
-    usable = ((probabilities >= 0) & (probabilities <= 1)).all(axis=1)
-    score = probabilities[:, policy.score_column].copy()
-    score[~usable] = np.nan
-    degraded = np.where(usable, degraded, degraded | Degraded.MODEL_OUTPUT)
-    exact = score.astype(np.float64)  # so that thresholds are not rounded to float32
-    declined, reviewed = exact >= policy.decline, exact >= policy.review
+    usable = _usable(facts, policy)
+    exact = policy.score.of(np.where(usable[:, None], facts.probabilities, 0))
+    exact[~usable] = np.nan
+    degraded = facts.degraded | (~usable * _MODEL_OUTPUT)
+    score = exact.astype(np.float32)
+    scored = usable
+    for one in policy.meanings:
+        if one.fallback is not None:
+            scored = scored & ((degraded & one.bit) == 0)
+    if scored is not usable:
+        exact[~scored] = np.nan
+    segment, held = policy.tables.held(
+        facts, score=exact, scored=scored, degraded=degraded
+    )
+    level = policy.levels
+    declined = exact >= level.decline[segment]  # in float64: no threshold is rounded
+    reviewed = exact >= level.review[segment]
     decision = reviewed.astype(np.uint8) + declined
-    decision[~usable] = policy.fallback
-    hits = (~usable).astype(np.int64)
-    hits |= declined.astype(np.int64) << 1
-    hits |= (reviewed & ~declined).astype(np.int64) << 2
-    fields = {AMOUNT: cents / 100.0, SCORE: exact}
-    for rule in policy.rules:
-        met = _met(rule, fields, features, degraded)
-        moved = np.clip(decision, rule.at_least, rule.at_most)
-        # A limit is a reason only where it changed something.
-        told = met & ((moved != decision) | (rule.at_least > Decision.APPROVE))
-        decision = np.where(met, moved, decision)
-        hits |= told.astype(np.int64) << rule.code
-    lacking = (degraded & Degraded.ESSENTIAL_MISSING) != 0
-    decision = np.where(lacking, np.maximum(decision, Decision.REVIEW), decision)
-    hits |= lacking.astype(np.int64) << policy.codes.index(ESSENTIAL_MISSING)
+    told = declined.astype(np.int64) << _DECLINED
+    told |= (reviewed & ~declined).astype(np.int64) << _REVIEWED
+    if not usable.all():
+        decision = np.where(usable, decision, level.fallback[segment])
+        told |= (~usable).astype(np.int64) << _UNAVAILABLE
+    for one in policy.meanings:
+        if one.fallback is not None:
+            there = (degraded & one.bit) != 0
+            raised = np.maximum(decision, np.uint8(one.fallback))
+            decision = np.where(there, raised, decision)
+    decision = _apply_rules(policy, held, decision, told)
+    decision = _apply_meanings(policy, degraded, decision, told)
     return Decided(
-        decision=decision.astype(np.uint8),
+        decision=decision,
         score=score,
-        reason_codes=_join(hits, policy.codes),
-        degraded=degraded.astype(np.uint32),
+        reason_codes=_name(told, policy.codes),
+        degraded=degraded,
+        rules=_pack(held),
+        segment=segment,
     )
 
 
-def _met(
-    rule: Rule,
-    fields: Mapping[str, npt.NDArray[np.float64]],
-    features: F32,
-    degraded: npt.NDArray[np.uint32],
-) -> Bool:
-    met = np.ones(len(features), np.bool_)
-    for one in rule.conditions:
-        if one.column >= 0:
-            met &= one.compare(features[:, one.column], one.value)
-        elif one.field in fields:
-            met &= one.compare(fields[one.field], one.value)
+def _usable(facts: RowFacts, policy: Policy) -> Bool:
+    """Tell which rows have probabilities."""
+    probabilities = facts.probabilities
+    usable: Bool = ((probabilities >= 0) & (probabilities <= 1)).all(axis=1)
+    usable &= (facts.degraded & _MODEL_OUTPUT) == 0
+    if policy.sum_within is not None:
+        known = np.where(usable[:, None], probabilities, 0).astype(np.float64)
+        total = functools.reduce(np.add, known.T)
+        usable &= np.abs(total - 1.0) <= policy.sum_within
+    return usable
+
+
+def _apply_rules(policy: Policy, held: Bool, decision: U8, told: I64) -> U8:
+    """Move decisions by the rules in their order; `held` and `told` are changed."""
+    open_ = None  # rows that no rule has stopped
+    for place in np.flatnonzero(held.any(axis=0)).tolist():
+        rule, met = policy.rules[place], held[:, place]
+        if open_ is not None:
+            met &= open_
+        if rule.at_least > Decision.APPROVE:
+            moved = np.maximum(decision, np.uint8(rule.at_least))
+            reason = met
         else:
-            met &= one.compare((degraded & Degraded[one.field]) != 0, one.value)
-    return met
+            # A limit is a reason only where it changed something.
+            moved = np.minimum(decision, np.uint8(rule.at_most))
+            reason = met & (moved != decision)
+        decision = np.where(met, moved, decision)
+        told |= reason.astype(np.int64) << rule.code
+        if rule.stop:
+            open_ = ~met if open_ is None else open_ & ~met
+    return decision
 
 
-def _join(hits: npt.NDArray[np.int64], codes: Sequence[str]) -> npt.NDArray[np.object_]:
-    """Name the set bits; one text per distinct set, shared by its rows."""
-    distinct, which = np.unique(hits, return_inverse=True)
-    texts = np.empty(len(distinct), np.object_)
-    for position, bits in enumerate(distinct.tolist()):
-        named = [code for bit, code in enumerate(codes) if bits >> bit & 1]
-        texts[position] = REASON_SEPARATOR.join(named).encode()
-    joined: npt.NDArray[np.object_] = texts[which]
-    return joined
+def _apply_meanings(policy: Policy, degraded: U32, decision: U8, told: I64) -> U8:
+    """Raise decisions to what their degraded bits ask for; `told` is changed."""
+    if not degraded.any():
+        return decision
+    for one in policy.meanings:
+        there = (degraded & one.bit) != 0
+        raised = np.maximum(decision, np.uint8(one.at_least))
+        decision = np.where(there, raised, decision)
+        told |= there.astype(np.int64) << one.code
+    return decision
+
+
+def _pack(held: Bool) -> npt.NDArray[np.uint64]:
+    """Put the rules that held into one integer per row, the first in bit 0."""
+    packed = np.zeros(len(held), np.uint64)
+    for place in np.flatnonzero(held.any(axis=0)).tolist():
+        packed |= held[:, place].astype(np.uint64) << np.uint64(place)
+    return packed
+
+
+def _name(told: I64, codes: tuple[str, ...]) -> npt.NDArray[np.object_]:
+    """Name the set bits; rows of the same set share one text."""
+    named = np.empty(len(told), np.object_)
+    named[:] = [_text(bits, codes) for bits in told.tolist()]
+    return named
+
+
+@functools.lru_cache(maxsize=_TEXTS_KEPT)
+def _text(bits: int, codes: Sequence[str]) -> bytes:
+    named = [code for bit, code in enumerate(codes) if bits >> bit & 1]
+    return REASON_SEPARATOR.join(named).encode()

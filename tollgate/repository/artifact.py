@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from tollgate.errors import RepositoryError
+from tollgate.repository.hashes import SHORT_DIGITS, hash_file
 from tollgate.repository.parity import TOLERANCE, ParityReport
-from tollgate.repository.release import Sha256, SpecHash
+from tollgate.repository.release import Name, Sha256, SpecHash
 from tollgate.repository.targets import OURS
 from tollgate.repository.trade import Gate, Trade
+from tollgate.schema import ARTIFACT_FILE
 
-ARTIFACT_FILE = "artifact.json"
+__all__ = [
+    "ARTIFACT_FILE",
+    "Artifact",
+    "read_artifact",
+    "require_proof",
+    "require_same_files",
+]
 
 
 class Artifact(msgspec.Struct, frozen=True):
@@ -26,6 +35,7 @@ class Artifact(msgspec.Struct, frozen=True):
         parity: How far it is from its source, per runtime it was proven in.
         trades: What was lost and won by making it smaller.
         allowed: What might be lost by that; None for the usual.
+        files: SHA-256 of the files beside the model that are read later, by name.
     """
 
     sha256: Sha256
@@ -34,6 +44,7 @@ class Artifact(msgspec.Struct, frozen=True):
     parity: tuple[ParityReport, ...] = ()
     trades: tuple[Trade, ...] = ()
     allowed: Gate | None = None
+    files: dict[Name, Sha256] = {}
 
 
 def require_proof(version: Path) -> None:
@@ -61,6 +72,30 @@ def require_proof(version: Path) -> None:
         for found in gate.problems(trade):
             problem = f"{trade.kind} ({trade.detail}) costs too much: {found}"
             raise RepositoryError(path, problem, where="trades")
+
+
+def require_same_files(version: Path, files: Mapping[str, str]) -> None:
+    """
+    Demand that the files beside a model are those that its record names.
+
+    Args:
+        version: The version directory.
+        files: SHA-256 by name.
+
+    Raises:
+        RepositoryError: A file is missing or has other bytes.
+    """
+    for name, named in files.items():
+        path = version / name
+        if not path.is_file():
+            raise RepositoryError(path, f"is missing: {ARTIFACT_FILE} names it")
+        found = hash_file(path)
+        if found != named:
+            raise RepositoryError(
+                path,
+                f"has SHA-256 {found[:SHORT_DIGITS]}…, {ARTIFACT_FILE} says "
+                f"{named[:SHORT_DIGITS]}…: damaged, or of another model",
+            )
 
 
 def read_artifact(version: Path) -> Artifact:

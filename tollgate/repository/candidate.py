@@ -6,7 +6,11 @@ import stat
 from pathlib import Path
 
 from tollgate.errors import RepositoryError
-from tollgate.repository.artifact import ARTIFACT_FILE, read_artifact
+from tollgate.repository.artifact import (
+    ARTIFACT_FILE,
+    read_artifact,
+    require_same_files,
+)
 from tollgate.repository.check import check_staged
 from tollgate.repository.external_data import require_whole
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file, version_files
@@ -77,16 +81,17 @@ def require_unchanged(repository: Path, step: str) -> None:
     Demand that every published version of a model is still what was published.
 
     Raises:
-        RepositoryError: A version lost its record, or its model has other bytes than
-            the record says.
+        RepositoryError: A version lost its record, or its model or a file that is
+            read later has other bytes than the record says.
     """
     for number in list_versions(repository, step):
         _require_checksum(repository / step / str(number))
 
 
 def _require_checksum(version: Path) -> None:
-    """Compare the model with the SHA-256 that its record names."""
-    named = read_artifact(version).sha256
+    """Compare the model, and what is read later, with what its record names."""
+    record = read_artifact(version)
+    named = record.sha256
     found = hash_file(version / MODEL_FILE)
     if found != named:
         raise RepositoryError(
@@ -94,3 +99,4 @@ def _require_checksum(version: Path) -> None:
             f"has SHA-256 {found[:SHORT_DIGITS]}…, {ARTIFACT_FILE} says "
             f"{named[:SHORT_DIGITS]}…: damaged, or another model",
         )
+    require_same_files(version, record.files)

@@ -7,8 +7,13 @@ from pathlib import Path
 
 from tollgate import schema
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
-from tollgate.policy import POLICY_FILE, load_policy
-from tollgate.repository.artifact import ARTIFACT_FILE, Artifact, read_artifact
+from tollgate.policy import POLICY_FILE
+from tollgate.repository.artifact import (
+    ARTIFACT_FILE,
+    Artifact,
+    read_artifact,
+    require_same_files,
+)
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file
 from tollgate.repository.onnx_model import MODEL_FILE, onnx_findings
@@ -16,6 +21,7 @@ from tollgate.repository.plan import plan_findings
 from tollgate.repository.product import Product
 from tollgate.repository.release import Release, release_path, spec_hash_text
 from tollgate.repository.rules import PYTHON_BACKEND
+from tollgate.repository.told import load_policy_of
 from tollgate.repository.wiring import Tensor, field_findings, tensors_of
 
 STEP_FILE = "model.py"
@@ -53,8 +59,8 @@ def content_findings(
     findings += field_findings(product, step=step, fields=spec.fields)
     model = directories[product.model_step]
     findings += _model_findings(model, product, spec=spec)
-    policy = directories[product.decision_step] / POLICY_FILE
-    findings += _policy_findings(policy, product, spec=spec)
+    decision = directories[product.decision_step]
+    findings += _policy_findings(decision, product, spec=spec)
     if release and release.spec_hash != spec_hash_text(spec.spec_hash):
         file = str(release_path(product.repository, product.name))
         problem = _spec_hash_problem(release.spec_hash, spec)
@@ -75,7 +81,7 @@ def _spec_findings(product: Product, *, spec: FeatureSpec) -> list[Finding]:
     config = product.steps[step]
     inputs = tensors_of(config.input, origin="config.pbtxt")
     outputs = tensors_of(config.output, origin="config.pbtxt")
-    context_bytes = schema.context_dtype(spec.entity_names).itemsize
+    context_bytes = schema.context_dtype(spec.entity_names, spec.field_names).itemsize
     expected = {
         ("input", name): (_INPUT_KINDS.get(name, _ID_KIND), 1) for name in spec.columns
     } | {
@@ -117,14 +123,16 @@ def _model_findings(
             Finding(file=record, where=where, problem=problem)
             for where, problem in _artifact_breaks(artifact, hash_file(path), spec=spec)
         ]
+        require_same_files(directory, artifact.files)
     return findings
 
 
 def _policy_findings(
-    path: Path, product: Product, *, spec: FeatureSpec
+    directory: Path, product: Product, *, spec: FeatureSpec
 ) -> list[Finding]:
     """Compare the classes a policy names with those the model has."""
-    labels = load_policy(path, feature_names=spec.feature_names).labels
+    path = directory / POLICY_FILE
+    labels = load_policy_of(directory, spec).labels
     config = product.steps[product.model_step]
     (dims,) = (one.dims for one in config.output if one.name == schema.PROBABILITIES)
     if list(dims) == [len(labels)]:

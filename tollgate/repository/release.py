@@ -16,15 +16,15 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import RepositoryError
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.policy import Policy
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.configs import merge, to_json, to_text
 from tollgate.repository.hashes import SHORT_DIGITS, hash_version
 from tollgate.repository.product import Product, read_product
-from tollgate.schema import (
-    ENTITY_NAMES_PARAMETER,
-    FEATURE_NAMES_PARAMETER,
-    RELEASE_PARAMETER,
-    SPEC_HASH_PARAMETER,
+from tollgate.repository.told import (
+    decision_parameters,
+    features_parameters,
+    load_policy_of,
 )
 
 RELEASE_FILE = "release.json"
@@ -204,6 +204,21 @@ def _released_spec(release: Release, models: Product) -> FeatureSpec:
     return spec
 
 
+def served_policy(repository: Path, *, product: str) -> Policy:
+    """
+    Read the policy of a product's release.
+
+    Raises:
+        RepositoryError: The release cannot be read, or does not fit the repository.
+        PolicyError: The policy cannot be used.
+    """
+    release = read_release(repository, product=product)
+    models = read_product(repository, product)
+    step = models.decision_step
+    spec = _released_spec(release, models)
+    return load_policy_of(repository / step / str(release.versions[step]), spec)
+
+
 def _merged_configs(
     repository: Path, product: str, *, config_name: str
 ) -> list[ModelConfig]:
@@ -213,18 +228,17 @@ def _merged_configs(
     require_steps(release_path(repository, product), release.versions, product=models)
     verify_release(repository, release)
     spec = _released_spec(release, models)
-    decision = {
-        RELEASE_PARAMETER: release.name,
-        SPEC_HASH_PARAMETER: release.spec_hash,
-        FEATURE_NAMES_PARAMETER: ",".join(spec.feature_names),
-        ENTITY_NAMES_PARAMETER: ",".join(spec.entity_names),
+    step = models.decision_step
+    policy = load_policy_of(repository / step / str(release.versions[step]), spec)
+    told = {
+        models.features_step: features_parameters(policy, product),
+        step: decision_parameters(release.name, spec, release.spec_hash),
     }
-    decision_step = models.decision_step
     merged = [
         merge(
             config,
             versions=release.loaded_versions(name),
-            parameters=decision if name == decision_step else None,
+            parameters=told.get(name),
         )
         for name, config in models.steps.items()
     ]
@@ -248,6 +262,8 @@ def plan_load(
     Raises:
         RepositoryError: A file cannot be read, or the release does not fit what is
             in the repository.
+        SpecError: The features.yaml cannot be used.
+        PolicyError: The policy.yaml cannot be used.
     """
     return [
         PlannedLoad(name=config.name, config_json=to_json(config))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 ALLOWED_FLIPS = 0.001  # of the rows
@@ -35,7 +37,8 @@ class Trade(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         detail: What was done.
         rows: How many both were judged on.
         flips: Rows with another decision, be they asked alone or in batches of 32.
-        max_delta: Largest |Δp| of a row in batches of 32; infinite for no probability.
+        max_delta: Largest |Δp| of a row in batches of 32; not finite where one of the
+            two answers no probability, which no gate lets pass.
         before: Figures of the first.
         after: Figures of the second.
         flagged: Rows at or above the lowest threshold by the first: what there is to
@@ -72,6 +75,8 @@ class Gate(msgspec.Struct, frozen=True):
     def problems(self, trade: Trade) -> list[str]:
         """Say what of a trade is not allowed; empty when it is fine."""
         found = []
+        if not (math.isfinite(trade.max_delta) and math.isfinite(trade.batch_delta)):
+            found.append("some answers are no probabilities: NaN, or not within 0 to 1")
         if trade.flips > self.flips * trade.rows:
             found.append(
                 f"{trade.flips:,} of {trade.rows:,} decisions change, "

@@ -55,12 +55,11 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {ADMIN_HEADER: self.admin_secret}
 
 
-@contextlib.contextmanager
-def announced(
+def announce(
     triton: TritonServer, *, state: Path, repository: Path, product: str, store_url: str
-) -> Iterator[None]:
+) -> None:
     """
-    Tell other processes of this user where a server is, until the context ends.
+    Tell other processes of this user where a server is.
 
     Args:
         triton: The server; it holds the lock of the state folder.
@@ -78,13 +77,22 @@ def announced(
         admin_secret=triton.admin_headers[ADMIN_HEADER],
         store_url=store_url,
     )
-    path = state / ADDRESS_FILE
     text = msgspec.json.format(msgspec.json.encode(address), indent=2)
-    replace_file(path, text + b"\n", mode=_OWNER_ONLY)
+    replace_file(state / ADDRESS_FILE, text + b"\n", mode=_OWNER_ONLY)
+
+
+@contextlib.contextmanager
+def announced(
+    triton: TritonServer, *, state: Path, repository: Path, product: str, store_url: str
+) -> Iterator[None]:
+    """Tell it, as `announce` does, until the context ends."""
+    announce(
+        triton, state=state, repository=repository, product=product, store_url=store_url
+    )
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        (state / ADDRESS_FILE).unlink(missing_ok=True)
 
 
 def find_server(state: Path) -> Address | None:

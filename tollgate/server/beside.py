@@ -91,7 +91,8 @@ def _running_config(server: Reachable, models: Product) -> ModelConfig:
         written = json.loads(placement.placed(config, gpu=placement.has_gpu()))
         written.pop("version_policy", None)
         if _within(written, running):
-            chosen = written
+            # Parameters that a server was given since stay: the count of renewals.
+            chosen = written | {"parameters": running.get("parameters", {})}
             break
     return json_format.ParseDict(chosen, ModelConfig(), ignore_unknown_fields=True)
 

@@ -52,7 +52,9 @@ def serve(
     grpc_port: int = 0,
     metrics_port: int = 0,
     store_url: str | None = None,
+    journal_url: str | None = None,
     model_config_name: str = "",
+    host: str = "127.0.0.1",
 ) -> Iterator[Embedded]:
     """
     Serve the release of a product until the context ends.
@@ -65,7 +67,10 @@ def serve(
         grpc_port: TCP port on loopback; 0 takes a free one.
         metrics_port: Likewise.
         store_url: An online store that runs elsewhere; None starts Redis here.
+        journal_url: Where decisions are journalled: None for the store, empty for
+            nowhere.
         model_config_name: Named configuration to take where a model has it.
+        host: Address to listen on; see `TritonServer`.
 
     Raises:
         RepositoryError: The release does not fit together.
@@ -84,9 +89,11 @@ def serve(
                 repository,
                 state=state,
                 store_url=store_url,
+                journal_url=journal_url,
                 grpc_port=grpc_port,
                 metrics_port=metrics_port,
                 model_config_name=model_config_name,
+                host=host,
             )
         )
         release = bring_up(triton, loads, product=product)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
-import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -16,7 +16,6 @@ from tollgate.server.backend_directory import build_backend_directory
 from tollgate.server.child import Child
 from tollgate.server.environment import (
     Wheel,
-    find_libpython,
     find_wheel,
     free_port,
     require_platform,
@@ -27,6 +26,7 @@ from tollgate.server.listening import listens
 from tollgate.server.lock import FolderLock
 from tollgate.server.regions import region_prefix, remove_regions
 from tollgate.server.server_log import useful_lines
+from tollgate.server.step_python import build_step_python, server_environment
 
 ADMIN_HEADER = "triton-grpc-protocol-admin"
 # Whoever may load a model runs code as this user; shared-memory registration has
@@ -34,8 +34,10 @@ ADMIN_HEADER = "triton-grpc-protocol-admin"
 # metadata, inference and statistics.
 RESTRICTED = "model-repository,model-config,shared-memory,trace,logging"
 SPOOL_FOLDER = "spool"  # in the state folder: purchases that the store missed
+JOURNAL_SPOOL_FOLDER = "journal-spool"  # likewise: records that the stream missed
 DRAIN_S = 10  # requests in flight end long before: the SLA is 50 ms
 _START_S = 60.0
+_STUBS_S = 0.2  # what the steps of a dead server may take to write a spool's last lines
 _PORT_TRIES = 3  # a port found free can be taken before Triton listens on it
 
 
@@ -47,6 +49,8 @@ class TritonServer:
         repository: The model repository.
         state: State folder; the log is `logs/triton.log`.
         store_url: What the steps find in TOLLGATE_STORE_URL.
+        journal_url: Where decisions are journalled: None for the store, empty for
+            nowhere.
         grpc_port: TCP port; 0 takes a free one.
         metrics_port: TCP port of Prometheus metrics; 0 takes a free one.
         host: Address of both. Anything but loopback opens an unpatched server.
@@ -65,6 +69,7 @@ class TritonServer:
         *,
         state: Path,
         store_url: str,
+        journal_url: str | None = None,
         grpc_port: int = 0,
         metrics_port: int = 0,
         host: str = "127.0.0.1",
@@ -74,12 +79,14 @@ class TritonServer:
         self._repository = repository.resolve()
         self._state = state.resolve()
         self._store_url = store_url
+        self._journal_url = store_url if journal_url is None else journal_url
         self._wanted_ports = (grpc_port, metrics_port)
         self._host = host
         self._log_verbose = log_verbose
         self._model_config_name = model_config_name
         self._stack = contextlib.ExitStack()
         self._child: Child | None = None
+        self._begin: Callable[[], None] | None = None
         self._log_offset = 0
         self.log = self._state / "logs" / "triton.log"
         self._secret = secrets.token_hex(24)
@@ -121,9 +128,10 @@ class TritonServer:
             remove_regions(self._state)
             self.log.parent.mkdir(parents=True, exist_ok=True)
             backends = build_backend_directory(self._state, wheel=wheel)
+            self._begin = partial(self._start, wheel, backends=backends, lock=lock)
             for left in reversed(range(_PORT_TRIES)):
                 try:
-                    self._start(wheel, backends=backends, lock=lock)
+                    self._begin()
                     break
                 except ServerError as error:
                     if not left or "already in use" not in error.log:
@@ -149,8 +157,15 @@ class TritonServer:
         self._child = Child(
             [str(wheel.tritonserver), *self._options(backends)],
             name="tritonserver",
-            env=server_environment(store_url=self._store_url)
-            | {"TOLLGATE_SPOOL": str(self._state / SPOOL_FOLDER)},
+            env=server_environment(
+                store_url=self._store_url,
+                binaries=build_step_python(self._state / "server"),
+            )
+            | {
+                "TOLLGATE_SPOOL": str(self._state / SPOOL_FOLDER),
+                "TOLLGATE_JOURNAL_URL": self._journal_url,
+                "TOLLGATE_JOURNAL_SPOOL": str(self._state / JOURNAL_SPOOL_FOLDER),
+            },
             log=self.log,
             keep_fds=(lock.fd,),
         )
@@ -207,15 +222,30 @@ class TritonServer:
         ours = all(listens(self.pid, p) for p in (self.grpc_port, self.metrics_port))
         return ours and control.is_live(self)
 
+    def restart(self) -> None:
+        """
+        Start again at the same ports, in place of a process that died or hangs.
+
+        It is killed without grace, and loads nothing by itself.
+
+        Raises:
+            ServerError: It did not answer in time.
+        """
+        if self._begin is None:
+            raise ServerError("tritonserver", "was never started here")
+        self._end(grace_s=0.0, group_grace_s=_STUBS_S)
+        self._wanted_ports = self.grpc_port, self.metrics_port
+        self._begin()
+
     def stop(self) -> None:
         """Let requests in flight end, then the server; a second call does nothing."""
         self._end(grace_s=DRAIN_S + 20.0)
         self._stack.close()
 
-    def _end(self, *, grace_s: float) -> None:
+    def _end(self, *, grace_s: float, group_grace_s: float = 5.0) -> None:
         child, self._child = self._child, None
         if child is not None:
-            child.stop(grace_s=grace_s)
+            child.stop(grace_s=grace_s, group_grace_s=group_grace_s)
             remove_regions(self._state)
 
     def __exit__(
@@ -225,33 +255,6 @@ class TritonServer:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def server_environment(*, store_url: str) -> dict[str, str]:
-    """
-    Make the environment that the server hands on to its steps.
-
-    The stub takes its packages from the environment whose python3 is first on PATH
-    and must find the libpython of that very interpreter.
-
-    Args:
-        store_url: The online store.
-    """
-    bin_directory = str(Path(sys.executable).parent)
-    return os.environ | {
-        "PATH": _prepended(bin_directory, os.environ.get("PATH", os.defpath)),
-        "LD_LIBRARY_PATH": _prepended(
-            str(find_libpython()), os.environ.get("LD_LIBRARY_PATH", "")
-        ),
-        "PYTHONDONTWRITEBYTECODE": "1",  # a version directory is immutable
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "TOLLGATE_STORE_URL": store_url,
-    }
-
-
-def _prepended(first: str, rest: str) -> str:
-    return f"{first}:{rest}" if rest else first
 
 
 def _bracketed(host: str) -> str:

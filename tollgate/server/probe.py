@@ -59,6 +59,27 @@ def probe(server: Reachable, product: str, *, rows: Sequence[int] = ROWS) -> Pro
     return Probe(release=release, degraded=degraded)
 
 
+def ask_once(server: Reachable, product: str, *, timeout_s: float) -> str:
+    """
+    Ask for one decision on a made-up purchase; a dry run.
+
+    Args:
+        server: A running Triton with the product loaded.
+        product: The ensemble.
+        timeout_s: For the answer.
+
+    Returns:
+        The release that decided.
+
+    Raises:
+        ServerError: No answer in time, or one that is no decision.
+    """
+    config = model_config(server, product, timeout_s=timeout_s)
+    answer = _ask(server, config, count=1, timeout_s=timeout_s)
+    _require_decisions(product, answer, count=1)
+    return _text(answer["release"][0])
+
+
 def probe_columns(
     config: dict[str, Any], *, count: int, now_us: int
 ) -> dict[str, npt.NDArray[Any]]:
@@ -92,7 +113,11 @@ def probe_columns(
 
 
 def _ask(
-    server: Reachable, config: dict[str, Any], *, count: int
+    server: Reachable,
+    config: dict[str, Any],
+    *,
+    count: int,
+    timeout_s: float = _TIMEOUT_S,
 ) -> dict[str, npt.NDArray[Any]]:
     columns = probe_columns(config, count=count, now_us=time.time_ns() // 1000)
     answer = infer(
@@ -100,7 +125,7 @@ def _ask(
         config["name"],
         inputs=columns,
         parameters={schema.DRY_RUN: True},
-        timeout_s=_TIMEOUT_S,
+        timeout_s=timeout_s,
     )
     missing = [name for name in schema.ANSWER_TYPES if name not in answer]
     if missing:

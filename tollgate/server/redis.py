@@ -9,7 +9,8 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
@@ -50,6 +51,7 @@ class EmbeddedRedis:
         self._log = self._state / "logs" / "redis.log"
         self._stack = contextlib.ExitStack()
         self._child: Child | None = None
+        self._begin: Callable[[], None] | None = None
         self.socket_path = Path()
 
     @property
@@ -73,14 +75,37 @@ class EmbeddedRedis:
             stack.callback(lock.release)
             self._log.parent.mkdir(parents=True, exist_ok=True)
             self.socket_path = stack.enter_context(_socket_path(self._data))
-            try:
-                self._start(binary, lock=lock)
-            except ServerError as error:
-                if not cut_damaged_tail(self._data / "appendonly.aof", binary=binary):
-                    raise error
-                self._start(binary, lock=lock)
+            self._begin = partial(self._start_whole, binary, lock=lock)
+            self._begin()
             self._stack = stack.pop_all()
         return self
+
+    def answers(self) -> bool:
+        """Tell whether it answers within a second, if only that it still loads."""
+        return _ping(self.socket_path).startswith((b"+PONG", b"-LOADING"))
+
+    def restart(self) -> None:
+        """
+        Start again on the same socket and data, in place of one that died or hangs.
+
+        Raises:
+            ServerError: It did not answer in time.
+        """
+        if self._begin is None:
+            raise ServerError("redis-server", "was never started here")
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop(grace_s=0.0)
+        self._begin()
+
+    def _start_whole(self, binary: Path, *, lock: FolderLock) -> None:
+        """Start it, without the last command of its file where that is damaged."""
+        try:
+            self._start(binary, lock=lock)
+        except ServerError as error:
+            if not cut_damaged_tail(self._data / "appendonly.aof", binary=binary):
+                raise error
+            self._start(binary, lock=lock)
 
     def _start(self, binary: Path, *, lock: FolderLock) -> None:
         offset = self._log.stat().st_size if self._log.exists() else 0
@@ -134,6 +159,9 @@ def _arguments(binary: Path, *, socket_path: Path, data: Path) -> list[str]:
         # Keep the calls of the Lua function, not the values they set: 6 KB a row.
         "lua-replicate-commands": "no",
         "save": "",  # the append-only file is the only record
+        # Both would write the arguments of commands down: keys with ids, events.
+        "slowlog-log-slower-than": "-1",
+        "crash-log-enabled": "no",
         "daemonize": "no",
         "databases": "1",
         "maxmemory-policy": "noeviction",  # an evicted entity would look like a new one

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tollgate.policy import POLICY_FILE, decide, load_policy
+from tollgate.journal.rows import Heading
+from tollgate.policy import POLICY_FILE, RowFacts, decide, load_policy
 from tollgate.schema import (
     CONTEXT,
     ENTITY_NAMES_PARAMETER,
     FEATURE_NAMES_PARAMETER,
     FEATURES,
+    FIELDS_PARAMETER,
     PROBABILITIES,
     RELEASE_PARAMETER,
     SPEC_HASH_PARAMETER,
     Decision,
     context_dtype,
+    read_fields,
 )
 from tollgate.steps import triton
+from tollgate.steps.journal import open_journal
+from tollgate.store.decided import read_decided
 
 _WORDS = np.array([level.name.lower().encode() for level in Decision], np.object_)
 
@@ -49,12 +55,31 @@ class DecisionStep:
             )
         self._release = parameters[RELEASE_PARAMETER].encode()
         self._spec_hash = int(parameters[SPEC_HASH_PARAMETER], 16)
+        fields = read_fields(parameters.get(FIELDS_PARAMETER, ""))
         self._policy = load_policy(
             config.directory / POLICY_FILE,
             feature_names=parameters[FEATURE_NAMES_PARAMETER].split(","),
+            fields=fields,
         )
         entities = tuple(parameters[ENTITY_NAMES_PARAMETER].split(","))
-        self._dtype = context_dtype(entities)
+        self._fields = tuple(field.name for field in fields)
+        self._dtype = context_dtype(entities, self._fields)
+        heading = Heading(
+            product=self._policy.product,
+            release=parameters[RELEASE_PARAMETER],
+            spec_hash=self._spec_hash,
+            entities=entities,
+            fields=self._fields,
+        )
+        labels = {"model": args["model_name"], "version": args["model_version"]}
+        self._journal = open_journal(
+            pb, heading, window_s=self._policy.idempotency_s, labels=labels
+        )
+
+    def finalize(self) -> None:
+        """Leave no decision without its record."""
+        if self._journal is not None:
+            self._journal.close()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a dynamic batch of requests."""
@@ -62,6 +87,7 @@ class DecisionStep:
 
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
         pb = self._pb
+        began_us = time.monotonic_ns() // 1000
         packed = np.ascontiguousarray(triton.gather(pb, requests, CONTEXT))
         context = packed.view(self._dtype)[:, 0]
         foreign = context["spec_hash"] != self._spec_hash
@@ -69,6 +95,7 @@ class DecisionStep:
             context,
             triton.gather(pb, requests, PROBABILITIES),
             triton.gather(pb, requests, FEATURES),
+            began_us=began_us,
         )
         bounds = triton.row_bounds(pb, requests, PROBABILITIES)
         responses = triton.respond(pb, outputs, bounds)
@@ -79,16 +106,32 @@ class DecisionStep:
         return responses
 
     def _decide(
-        self, context: Array, probabilities: Array, features: Array
+        self,
+        context: Array,
+        probabilities: Array,
+        features: Array,
+        *,
+        began_us: int,
     ) -> dict[str, Array]:
-        """Fill the answer's columns, [N, 1] each."""
-        decided = decide(
-            probabilities,
-            policy=self._policy,
+        """Fill the answer's columns, [N, 1] each; keep what was decided."""
+        facts = RowFacts(
+            probabilities=probabilities,
             features=features,
             cents=context["cents"],
             degraded=context["degraded"],
+            event_time_us=context["event_time_us"],
+            list_hits=context["list_hits"],
+            fields={name: context[f"field_{name}"] for name in self._fields},
         )
+        decided = decide(facts, policy=self._policy)
+        if self._journal is not None:
+            self._journal.keep(
+                context,
+                decided,
+                features=features,
+                probabilities=probabilities,
+                began_us=began_us,
+            )
         columns = {
             "decision": _WORDS[decided.decision],
             "score": decided.score,
@@ -97,6 +140,12 @@ class DecisionStep:
             "error": np.full(len(context), b"", np.object_),
             "release": np.full(len(context), self._release, np.object_),
         }
+        made = np.flatnonzero(context["earlier_length"])
+        if len(made):
+            earlier = read_decided(context["earlier"][made])
+            columns["decision"][made] = _WORDS[earlier.decision]
+            for name in ("score", "reason_codes", "degraded", "release"):
+                columns[name][made] = getattr(earlier, name)
         bad = np.flatnonzero(context["bad"])
         if len(bad):
             columns["decision"][bad] = b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -10,37 +11,57 @@ from typing import Any
 import numpy as np
 
 from tollgate.errors import InputError
+from tollgate.features.fields import field_values
+from tollgate.features.fingerprint import fingerprints
 from tollgate.features.spec import SPEC_FILE, load_spec
 from tollgate.repair.spool import open_spool
 from tollgate.schema import (
+    BREAKER_CALLS_PARAMETER,
+    BREAKER_FAILURES_PARAMETER,
+    BREAKER_SHARE_PARAMETER,
     CONTEXT,
     CONTEXT_VERSION,
+    DRY_SHARE_PARAMETER,
     FEATURES,
     LAST_KNOWN_AGE_PARAMETER,
     LAST_KNOWN_SIZE_PARAMETER,
+    LISTS_PARAMETER,
     MAX_ID_BYTES,
     STORE_DEADLINE_PARAMETER,
     STORE_PROBE_PARAMETER,
+    TABLES_SIZE_PARAMETER,
     UPDATES,
     UPDATES_PARAMETER,
     context_dtype,
 )
 from tollgate.steps import triton
 from tollgate.steps.batch import Batch, Group, dry_spans, gather, groups, hopeless
+from tollgate.steps.earlier import note_earlier
 from tollgate.steps.metrics import StepMetrics
+from tollgate.steps.sharing import DryShare
+from tollgate.store.breaker import Rules
+from tollgate.store.lists import read_lists
 from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.scored import Scored
 
 STORE_URL_VARIABLE = "TOLLGATE_STORE_URL"
 SPOOL_VARIABLE = "TOLLGATE_SPOOL"  # folder of what the store did not apply
 
-_MOST_MS = 2**32 - 1
-# Parameter of the step's configuration -> its unit in seconds or bytes.
+_CONFIG = "config.pbtxt"
+_MOST = 2**32 - 1
+_DRY_SHARE_MS = "1000"
+# Parameter of the step's configuration -> its unit in seconds, bytes, or as it is.
 _UNITS = {
     STORE_DEADLINE_PARAMETER: 1e-3,
     STORE_PROBE_PARAMETER: 1e-3,
+    BREAKER_FAILURES_PARAMETER: 1.0,
+    BREAKER_CALLS_PARAMETER: 1.0,
+    BREAKER_SHARE_PARAMETER: 1.0,
     LAST_KNOWN_SIZE_PARAMETER: 1e6,
+    TABLES_SIZE_PARAMETER: 1e6,
     LAST_KNOWN_AGE_PARAMETER: 1.0,
 }
+_COUNTS = (BREAKER_FAILURES_PARAMETER, BREAKER_CALLS_PARAMETER)
 
 Array = triton.Array
 
@@ -55,7 +76,7 @@ class FeatureStep:
         self._pb = pb
         config = triton.step_config(args)
         self._spec = load_spec(config.directory / SPEC_FILE)
-        self._dtype = context_dtype(self._spec.entity_names)
+        self._dtype = context_dtype(self._spec.entity_names, self._spec.field_names)
         url = os.environ.get(STORE_URL_VARIABLE, "")
         if not url:
             text = "%s is not set: every row is degraded"
@@ -64,10 +85,16 @@ class FeatureStep:
         spool = os.environ.get(SPOOL_VARIABLE, "") if url else ""
         self._spool = open_spool(spool, config.directory / SPEC_FILE)
         self._ladder = open_ladder(
-            self._spec, url, settings=settings, spool=self._spool
+            self._spec,
+            url,
+            settings=settings,
+            lists=read_lists(config.parameters.get(LISTS_PARAMETER, "")),
+            spool=self._spool,
         )
+        share_ms = float(config.parameters.get(DRY_SHARE_PARAMETER, _DRY_SHARE_MS))
+        self._share = DryShare(share_ms * 1e-3)
         labels = {"model": args["model_name"], "version": args["model_version"]}
-        self._metrics = StepMetrics(pb, self._ladder, labels=labels)
+        self._metrics = StepMetrics(pb, self._ladder, self._share, labels=labels)
 
     def finalize(self) -> None:
         """Let go of the store, and leave nothing unwritten."""
@@ -106,17 +133,29 @@ class FeatureStep:
         context["event_time_us"] = batch.time_us
         context["cents"] = batch.cents
         self._note_ids(batch, context)
+        for name in self._spec.field_names:
+            context[f"field_{name}"] = field_values(batch.fields, name, rows)
+        context["fingerprint"] = fingerprints(
+            list(batch.ids.values()),
+            cents=batch.cents,
+            time_us=batch.time_us,
+            fields=batch.fields,
+        )
         context["degraded"] = batch.degraded
         for span in dry_spans(batch):
             context["dry_run"][span] = 1
         found = groups(batch)
         if found:
-            self._read(found, features, context)
+            scored = self._read(found, features, context)
+            counts = self._ladder.counts.earlier
+            counts.update(note_earlier(batch, found, scored, context=context))
         for row, text in batch.errors.items():
             encoded = text.encode()
             context["bad"][row] = 1
             context["error_length"][row] = len(encoded)
             context["error"][row] = encoded
+        worked_us = time.monotonic_ns() // 1000 - arrival_us
+        context["features_us"] = min(worked_us, _MOST)
         return features, context
 
     def _note_ids(self, batch: Batch, context: Array) -> None:
@@ -127,36 +166,76 @@ class FeatureStep:
             packed = np.array(column, dtype=f"S{MAX_ID_BYTES}")
             context[f"{name}_id"] = packed.view(f"V{MAX_ID_BYTES}")
 
-    def _read(self, found: list[Group], features: Array, context: Array) -> None:
+    def _read(
+        self, found: list[Group], features: Array, context: Array
+    ) -> list[Scored]:
         """Get the vectors of the good rows, in one round trip at most."""
-        scored = self._ladder.score(
-            [group.purchases for group in found],
-            write=[not group.dry for group in found],
+        scored = self._share.score(
+            found, fingerprints=context["fingerprint"], ask=self._ask
         )
         for group, one in zip(found, scored, strict=True):
             features[group.rows] = one.features
             context["degraded"][group.rows] |= one.degraded
             context["applied"][group.rows] = one.applied
-            context["age_ms"][group.rows] = np.minimum(one.age_us // 1000, _MOST_MS)
+            context["age_ms"][group.rows] = np.minimum(one.age_us // 1000, _MOST)
+            context["list_hits"][group.rows] = one.looked.list_hits
+        return scored
+
+    def _ask(self, groups: Sequence[Group]) -> list[Scored]:
+        return self._ladder.score(
+            [group.purchases for group in groups],
+            write=[not group.dry for group in groups],
+        )
 
 
 def _store_settings(parameters: Mapping[str, str]) -> StoreSettings:
-    """Read how to treat the store from the step's configuration."""
-    usual = StoreSettings()
-    given = {name: float(value) for name, value in parameters.items() if name in _UNITS}
-    told = {name: given[name] * _UNITS[name] for name in given}
+    """
+    Read how to treat the store from the step's configuration.
+
+    Raises:
+        InputError: A parameter is no number, out of its range, or none of its words.
+    """
+    usual, breaker = StoreSettings(), Rules()
+    told = {
+        name: _number(name, parameters[name]) * _UNITS[name]
+        for name in parameters.keys() & _UNITS.keys()
+    }
     updates = parameters.get(UPDATES_PARAMETER, UPDATES[0])
     if updates not in UPDATES:
         problem = f"{updates!r} is none of {', '.join(UPDATES)}"
-        raise InputError("config.pbtxt", problem, where=UPDATES_PARAMETER)
+        raise InputError(_CONFIG, problem, where=UPDATES_PARAMETER)
     return StoreSettings(
         deadline_s=told.get(STORE_DEADLINE_PARAMETER, usual.deadline_s),
-        probe_interval_s=told.get(STORE_PROBE_PARAMETER, usual.probe_interval_s),
+        breaker=Rules(
+            failures_in_a_row=round(
+                told.get(BREAKER_FAILURES_PARAMETER, breaker.failures_in_a_row)
+            ),
+            recent_calls=round(told.get(BREAKER_CALLS_PARAMETER, breaker.recent_calls)),
+            failed_share=told.get(BREAKER_SHARE_PARAMETER, breaker.failed_share),
+            probe_interval_s=told.get(STORE_PROBE_PARAMETER, breaker.probe_interval_s),
+        ),
         last_known_bytes=round(
             told.get(LAST_KNOWN_SIZE_PARAMETER, usual.last_known_bytes)
         ),
         last_known_max_age_s=told.get(
             LAST_KNOWN_AGE_PARAMETER, usual.last_known_max_age_s
         ),
+        tables_bytes=round(told.get(TABLES_SIZE_PARAMETER, usual.tables_bytes)),
         updates=updates != "stream",
+        marks=updates == "scoring",
     )
+
+
+def _number(name: str, text: str) -> float:
+    """Read a parameter; all are above zero, a share is 1 at most, a count is whole."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError(_CONFIG, f"{text!r} is no number above 0", where=name)
+    if name in _COUNTS and value != round(value):
+        raise InputError(_CONFIG, f"{text!r} is no whole number", where=name)
+    if name == BREAKER_SHARE_PARAMETER and value > 1:
+        raise InputError(_CONFIG, f"{text!r} is more than 1", where=name)
+    return value

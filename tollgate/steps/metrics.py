@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 
 from tollgate.schema import Degraded
+from tollgate.steps.sharing import DryShare
 from tollgate.steps.triton import Array
 from tollgate.store.breaker import State
 from tollgate.store.ladder import Ladder
+from tollgate.store.tables import FOUND
 
+EARLIER = ("same", "conflict", "corrupt")
 OUTCOMES = ("answered", "partial", "late", "unknown", "failed", "not_made")
 
 _INTERVAL_S = 1.0
@@ -38,7 +41,14 @@ FAMILIES = {
     "tollgate_degraded_rows_total": ("COUNTER", "Rows by degraded bit"),
     "tollgate_last_known_values_total": ("COUNTER", "Look-ups, by found or not"),
     "tollgate_last_known_bytes": ("GAUGE", "Memory of the last known values"),
+    "tollgate_table_values_total": ("COUNTER", "Values of tables, by where found"),
+    "tollgate_table_bytes": ("GAUGE", "Memory of values of tables"),
     "tollgate_spool_rows_total": ("COUNTER", "Rows not applied, by kept or not"),
+    "tollgate_earlier_decisions_total": (
+        "COUNTER",
+        "Rows with an earlier decision: same, conflict, corrupt",
+    ),
+    "tollgate_shared_rows_total": ("COUNTER", "Dry rows answered without the store"),
     "tollgate_feed_watermark_seconds": ("GAUGE", "Event time a feed has come to"),
     "tollgate_feed_age_seconds": ("HISTOGRAM", "Age of a feed's watermark, each s"),
 }
@@ -51,6 +61,7 @@ class StepMetrics:
     Args:
         pb: Triton's `triton_python_backend_utils`.
         ladder: What they are about.
+        share: And this.
         labels: Of every metric; model and version.
         clock: Monotonic, seconds.
     """
@@ -59,12 +70,14 @@ class StepMetrics:
         self,
         pb: Any,
         ladder: Ladder,
+        share: DryShare,
         *,
         labels: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pb = pb
         self._ladder = ladder
+        self._share = share
         self._labels = dict(labels)
         self._clock = clock
         self._families = {
@@ -108,13 +121,22 @@ class StepMetrics:
             self._raise("tollgate_store_calls_total", counts.calls[outcome], outcome)
         for found, number in (("yes", counts.known), ("no", counts.unknown)):
             self._raise("tollgate_last_known_values_total", number, found)
+        for found in FOUND:
+            number = ladder.tables.counts[found]
+            self._raise("tollgate_table_values_total", number, found)
         for kept, number in (("yes", counts.spooled), ("no", counts.spool_full)):
             self._raise("tollgate_spool_rows_total", number, kept)
+        for found in EARLIER:
+            number = counts.earlier[found]
+            self._raise("tollgate_earlier_decisions_total", number, found)
+        self._raise("tollgate_shared_rows_total", self._share.rows, "")
         for bit, number in zip(Degraded, self._degraded.tolist(), strict=True):
             self._raise("tollgate_degraded_rows_total", number, str(bit.name))
         self._raise("tollgate_store_breaker_opened_total", ladder.breaker.opened, "")
         self._metric("tollgate_store_breaker_state", {}).set(int(self._state))
         self._metric("tollgate_last_known_bytes", {}).set(ladder.last_known.bytes_held)
+        held = ladder.tables.memory.bytes_held
+        self._metric("tollgate_table_bytes", {}).set(held)
         ages_us = ladder.feeds.ages_us(time.time_ns() // 1000)
         for feed, watermark_us in ladder.feeds.watermark_us.items():
             named = {"feed": feed}
@@ -156,5 +178,7 @@ _LABELS = {
     "tollgate_store_calls_total": "outcome",
     "tollgate_degraded_rows_total": "bit",
     "tollgate_last_known_values_total": "found",
+    "tollgate_table_values_total": "found",
     "tollgate_spool_rows_total": "kept",
+    "tollgate_earlier_decisions_total": "found",
 }

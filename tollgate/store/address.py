@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -11,38 +10,24 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from tollgate.errors import InputError
+from tollgate.store.tls import SOURCE, TLS_PARAMETERS, Tls, greet, read_tls, tls_context
 
-SOURCE = "store url"  # in errors; the address itself may hold a password
+__all__ = [
+    "SOURCE",
+    "Address",
+    "Tls",
+    "connection_arguments",
+    "connection_maker",
+    "open_client",
+    "read_address",
+]
 
-_CA, _CERT, _KEY = "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"
-_KEY_PASSWORD, _CHECK_HOST = "ssl_password", "ssl_check_hostname"
-_TLS_PARAMETERS = (_CA, _CERT, _KEY, _KEY_PASSWORD, _CHECK_HOST)
 _SCHEMES = (
     *("redis", "rediss", "unix"),
     *("redis+cluster", "rediss+cluster"),
 )
 _PORT = 6379
 _PLACE = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]]+)(:(?P<port>\d{1,5}))?\Z")
-_BOOLEANS = {"true": True, "false": False}
-
-
-class Tls(msgspec.Struct, frozen=True):
-    """
-    How a store proves who it is, and we do.
-
-    Attributes:
-        ca: File of the authorities to trust; empty for the system's.
-        certificate: File with our certificate; empty for none.
-        key: File with its key; empty when it is in the same file.
-        key_password: What opens the key.
-        check_host: The store's certificate must name the host we ask for.
-    """
-
-    ca: str = ""
-    certificate: str = ""
-    key: str = ""
-    key_password: str = ""
-    check_host: bool = True
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -98,7 +83,7 @@ def read_address(url: str) -> Address:
         usable = ", ".join(f"{one}://" for one in _SCHEMES)
         raise InputError(SOURCE, f"begins with none of {usable}")
     secure = kind == "rediss"
-    known = ("db", *_TLS_PARAMETERS) if secure else ("db",)
+    known = ("db", *TLS_PARAMETERS) if secure else ("db",)
     for name in parameters:
         if name not in known:
             usable = ", ".join(known)
@@ -108,7 +93,7 @@ def read_address(url: str) -> Address:
     address = Address(
         username=unquote(username),
         password=unquote(password),
-        tls=_tls(parameters) if secure else None,
+        tls=read_tls(parameters) if secure else None,
         cluster=bool(cluster),
         db=_database(parameters, path="" if kind == "unix" else parts.path),
     )
@@ -143,7 +128,7 @@ def connection_maker(address: Address) -> Callable[..., Any]:
     if address.tls is None:
         plain: Callable[..., Any] = connection.Connection
         return plain
-    context = _context(address.tls)
+    context = tls_context(address.tls)
 
     class Secure(connection.Connection):
         def _connect(self) -> Any:
@@ -168,7 +153,7 @@ def connection_arguments(address: Address) -> dict[str, Any]:
         host, port = address.places[0]
         place = {"host": host, "port": port}
     if address.tls is not None and not address.password:
-        place["redis_connect_func"] = _greet
+        place["redis_connect_func"] = greet
     return place | {
         "username": address.username or None,
         "password": address.password or None,
@@ -205,18 +190,6 @@ def open_client(url: str, *, timeout_s: float | None = None) -> Any:
     return redis.Redis.from_pool(pool)
 
 
-def _greet(connection: Any) -> None:
-    """
-    Exchange one greeting over TLS, which everybody may.
-
-    The store's session tickets come with its answer. Left unread, they look like an
-    answer that nobody waits for, and redis-py drops the connection.
-    """
-    connection.on_connect()
-    connection.send_command("HELLO", 2, check_health=False)
-    connection.read_response()
-
-
 def _parameters(query: str) -> dict[str, str]:
     return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
 
@@ -233,46 +206,3 @@ def _database(parameters: dict[str, str], *, path: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise InputError(SOURCE, "is not a number", where="db")
     return int(text)
-
-
-def _tls(parameters: dict[str, str]) -> Tls:
-    check = parameters.get(_CHECK_HOST, "true").lower()
-    if check not in _BOOLEANS:
-        raise InputError(SOURCE, "is neither true nor false", where=_CHECK_HOST)
-    if parameters.get(_KEY) and not parameters.get(_CERT):
-        raise InputError(SOURCE, f"is there without {_CERT}", where=_KEY)
-    return Tls(
-        ca=parameters.get(_CA, ""),
-        certificate=parameters.get(_CERT, ""),
-        key=parameters.get(_KEY, ""),
-        key_password=parameters.get(_KEY_PASSWORD, ""),
-        check_host=_BOOLEANS[check],
-    )
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    """Make the TLS context; an unverified store is never trusted."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = tls.check_host
-    try:
-        if tls.ca:
-            context.load_verify_locations(cafile=tls.ca)
-        else:
-            context.load_default_certs()
-    except OSError as exc:
-        raise _unusable(_CA, tls.ca, exc) from exc
-    if tls.certificate:
-        try:
-            context.load_cert_chain(
-                tls.certificate, tls.key or None, lambda: tls.key_password
-            )
-        except (OSError, ValueError) as exc:
-            names = f"{tls.certificate} with {tls.key}" if tls.key else tls.certificate
-            raise _unusable(_CERT, names, exc) from exc
-    return context
-
-
-def _unusable(name: str, files: str, error: Exception) -> InputError:
-    why = getattr(error, "strerror", None) or str(error)
-    return InputError(SOURCE, f"{files} cannot be used: {why}", where=name)

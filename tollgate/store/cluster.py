@@ -14,10 +14,11 @@ from tollgate.store.events import Call
 from tollgate.store.nodes import Nodes
 from tollgate.store.pieces import join_answers, join_replies, split_call, split_command
 from tollgate.store.redis import Answer, Mode, RedisStore
+from tollgate.store.wording import words_of
 
 
 def open_store(
-    url: str, *, deadline_s: float, probe_interval_s: float = 0.25
+    url: str, *, deadline_s: float, rules: Rules | None = None
 ) -> RedisStore:
     """
     Open the store at an address, be it one Redis or a cluster.
@@ -25,7 +26,7 @@ def open_store(
     Args:
         url: docs/store.md, "Addresses".
         deadline_s: How long one call may take, connecting included.
-        probe_interval_s: Between probes of a cluster's node that is away.
+        rules: When a cluster's node is left alone.
 
     Raises:
         InputError: It is no address, or a file of TLS cannot be used.
@@ -33,8 +34,7 @@ def open_store(
     address = read_address(url)
     if not address.cluster:
         return RedisStore(url, deadline_s=deadline_s)
-    rules = Rules(probe_interval_s=probe_interval_s)
-    return ClusterStore(address, deadline_s=deadline_s, rules=rules)
+    return ClusterStore(address, deadline_s=deadline_s, rules=rules or Rules())
 
 
 class ClusterStore(RedisStore):
@@ -51,6 +51,11 @@ class ClusterStore(RedisStore):
         self._deadline_s = deadline_s
         self._nodes = Nodes(address, deadline_s=deadline_s, rules=rules)
 
+    @property
+    def opened(self) -> int:
+        """Not known."""
+        return 0
+
     def flush(
         self, calls: list[tuple[Call, Mode]], *, beside: Sequence[Command]
     ) -> tuple[list[Answer], list[Any]]:
@@ -59,10 +64,10 @@ class ClusterStore(RedisStore):
 
         Args:
             calls: Each call, and what it does.
-            beside: GET, SET, DEL, MGET; idempotent, and no answer hangs on them.
+            beside: Of one key each, or MGET; idempotent, and no answer hangs on them.
 
         Returns:
-            As with one Redis.
+            As with one Redis; MGET has an exception for each key that is lost.
 
         Raises:
             StorePartial: Some keys have no answer.
@@ -105,4 +110,4 @@ def _worst(replies: Sequence[Any]) -> StoreError:
     for error in errors:
         if isinstance(error, StoreError):
             return error
-    return StoreError(f"the store refused: {errors[0]}")
+    return StoreError(f"the store refused: {words_of(errors[0])}")

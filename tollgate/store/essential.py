@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tollgate.features.entries import MISSING
 from tollgate.features.fields import Fields, field_values
 from tollgate.features.spec import FeatureSpec
+from tollgate.features.tables import TableColumns
 from tollgate.schema import AMOUNT, Degraded
 from tollgate.store.feeds import LABELS, PURCHASES
 
@@ -44,6 +45,7 @@ class Essentials:
         self._fields = sorted(
             {name for at in chosen for name in _fields_of(spec, at)} - {AMOUNT}
         )
+        self._taken = sorted({name for at in chosen for name in _taken_of(spec, at)})
 
     def left_out(self, fields: Fields, count: int) -> U32:
         """
@@ -59,6 +61,23 @@ class Essentials:
         lacking = np.zeros(count, np.bool_)
         for name in self._fields:
             lacking |= field_values(fields, name, count) == MISSING
+        bits: U32 = lacking * _BIT
+        return bits
+
+    def untaken(self, tables: TableColumns, count: int) -> U32:
+        """
+        Tell which rows lack an essential number of a table.
+
+        Args:
+            tables: What tables hold for the rows.
+            count: How many rows.
+
+        Returns:
+            Degraded bits; uint32 [N].
+        """
+        lacking = np.zeros(count, np.bool_)
+        for name in self._taken:
+            lacking |= np.isnan(tables[name])
         bits: U32 = lacking * _BIT
         return bits
 
@@ -122,3 +141,9 @@ def _fields_of(spec: FeatureSpec, column: int) -> set[str]:
     one = spec.features[column]
     own = {name for name in (one.field, one.category) if name is not None}
     return own.union(*(_fields_of(spec, at) for at in one.inputs or ()))
+
+
+def _taken_of(spec: FeatureSpec, column: int) -> set[tuple[str, str]]:
+    one = spec.features[column]
+    own = {(one.table, str(one.column))} if one.table is not None else set()
+    return own.union(*(_taken_of(spec, at) for at in one.inputs or ()))

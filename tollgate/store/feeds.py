@@ -4,7 +4,9 @@ How far the feeds of a product have come: their watermarks, beside the values.
 A feed is what brings events: `purchases` (the scoring call itself, or a stream) and
 `labels`. Its watermark is the newest event time that whoever applies it has applied,
 so the age of the watermark is the age of what the windows may be missing. A feed that
-has caught up moves it on although nothing came.
+has caught up moves it on although nothing came. What a stream brings comes by
+partitions, each with a mark of its own (tollgate/stream/marks.py): the feed has come as
+far as the last of them.
 """
 
 from __future__ import annotations
@@ -25,6 +27,11 @@ Command = tuple[Any, ...]
 def feed_key(product: str, feed: str) -> bytes:
     """Name the store key of a feed's watermark."""
     return f"tollgate:{product}:feed:{feed}".encode()
+
+
+def partition_key(product: str, feed: str, *, source: str, partition: int) -> bytes:
+    """Name the store key of how far one partition of a feed has come."""
+    return feed_key(product, feed) + f":{source}:{partition}".encode()
 
 
 def pack_watermark(event_time_us: int, *, now_us: int) -> bytes:
@@ -51,16 +58,23 @@ class Feeds:
         max_age_us: Feed -> how old its watermark may be; a feed that is not named is
             read, and never too old.
         interval_us: How often they are read and written.
+        marks: Whether the purchases' watermark is this caller's to write.
     """
 
     def __init__(
-        self, product: str, max_age_us: Mapping[str, int], *, interval_us: int
+        self,
+        product: str,
+        max_age_us: Mapping[str, int],
+        *,
+        interval_us: int,
+        marks: bool = True,
     ) -> None:
         self._names = tuple(dict.fromkeys((*FEEDS, *max_age_us)))
         self._keys = [feed_key(product, name) for name in self._names]
         self._purchases_key = feed_key(product, PURCHASES)
         self._max_age_us = dict(max_age_us)
         self._interval_us = interval_us
+        self._marks = marks
         self._read_due_us = 0
         self._write_due_us = 0
         self._applied_us = 0  # newest purchase this caller has written
@@ -74,6 +88,8 @@ class Feeds:
             now_us: The clock.
             newest_us: Newest purchase that the call writes; None when it writes none.
         """
+        if not self._marks:
+            newest_us = None
         if newest_us is not None and newest_us > self._applied_us:
             self._applied_us = newest_us
         commands: list[Command] = []

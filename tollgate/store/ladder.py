@@ -14,9 +14,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from tollgate.errors import OutcomeUnknown, StoreError, StorePartial
 from tollgate.features.spec import FeatureSpec
@@ -27,6 +29,7 @@ from tollgate.store.events import Purchases
 from tollgate.store.feeds import Feeds
 from tollgate.store.last_known import LastKnown
 from tollgate.store.local import apply_purchases
+from tollgate.store.lookups import Lookups
 from tollgate.store.online import OnlineFeatures, Packed
 from tollgate.store.partial import (
     defaults_of,
@@ -39,6 +42,7 @@ from tollgate.store.partial import (
 from tollgate.store.prober import Prober
 from tollgate.store.redis import Answer, Mode, RedisStore
 from tollgate.store.scored import Counts, Scored, Spool, outcome_of
+from tollgate.store.tables import Looked, Tables, Wanted
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +65,8 @@ class Ladder:
         last_known: What is used when the store is away.
         feeds: The product's watermarks.
         breaker: When to leave the store alone.
+        tables: The product's tables.
+        lookups: What is looked up for each row; only earlier decisions unless given.
         spool: Where rows go that were not applied; None drops them, counted.
         updates: Whether what is scored is written; False leaves that to a stream.
         wall_us: The clock, µs since the epoch.
@@ -74,6 +80,8 @@ class Ladder:
         last_known: LastKnown,
         feeds: Feeds,
         breaker: Breaker,
+        tables: Tables,
+        lookups: Lookups | None = None,
         spool: Spool | None = None,
         updates: bool = True,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -82,6 +90,8 @@ class Ladder:
         self.breaker = breaker
         self.feeds = feeds
         self.last_known = last_known
+        self.tables = tables
+        self._lookups = lookups or Lookups(spec)
         self._spec = spec
         self._store = store
         self._spool = spool
@@ -103,7 +113,15 @@ class Ladder:
         """
         now_us = self._wall_us()
         packed = [self._online.pack(batch) for batch in batches]
-        asked = self._ask(packed, write, now_us=now_us)
+        wanted = self.tables.want(batches)
+        asked, found = self._ask(packed, write, now_us=now_us, wanted=wanted)
+        looked = self._lookups.read(batches, found)
+        held = self.tables.read(wanted)
+        if self._spec.tables:
+            packed = [
+                structs.replace(one, tables=table.columns)
+                for one, table in zip(packed, held, strict=True)
+            ]
         stale = self.feeds.stale(now_us)
         late = self._essentials.behind(stale)
         scored = []
@@ -117,14 +135,23 @@ class Ladder:
                 result = self._in_part(
                     one, answer, lost=lost, writes=writes, applied=applied
                 )
+            result.degraded[:] |= looked[position].degraded
             if self._spec.fields:
                 result.degraded[:] |= self._essentials.left_out(
                     one.purchases.fields, len(one.purchases)
                 )
+            if self._spec.tables:
+                self._add_tables(result, held[position])
             if stale:
                 result.degraded[:] |= _FEED_STALE | late
-            scored.append(result)
+            scored.append(structs.replace(result, looked=looked[position]))
         return scored
+
+    def _add_tables(self, result: Scored, held: Looked) -> None:
+        """Say in a result what is to be said of the numbers out of tables."""
+        result.degraded[:] |= held.degraded
+        result.degraded[:] |= self._essentials.untaken(held.columns, len(held.degraded))
+        np.maximum(result.age_us, held.age_us, out=result.age_us)
 
     def warm(self, purchases: Purchases) -> None:
         """Go down every rung once, dry: what is done first is slow."""
@@ -139,14 +166,24 @@ class Ladder:
         self._store.close()
 
     def _ask(
-        self, packed: Sequence[Packed], write: Sequence[bool], *, now_us: int
-    ) -> list[Answer] | StoreError:
-        """Call the store if the breaker lets us; its answers, or why there are none."""
+        self,
+        packed: Sequence[Packed],
+        write: Sequence[bool],
+        *,
+        now_us: int,
+        wanted: Wanted,
+    ) -> tuple[list[Answer] | StoreError, Sequence[Any]]:
+        """
+        Call the store if the breaker lets us.
+
+        Returns:
+            Its answers, or why there are none; and its replies to the look-ups.
+        """
         counts = self.counts
         counts.call_s = None
         if not self.breaker.allows():
             counts.calls["not_made"] += 1
-            return StoreError("it is left alone")
+            return StoreError("it is left alone"), ()
         write = [writes and self._updates for writes in write]
         calls = [
             (one.call, Mode.WRITE if writes else Mode.DRY)
@@ -160,11 +197,15 @@ class Ladder:
             ),
             default=None,
         )
-        beside = self.feeds.commands(now_us, newest_us=newest_us)
+        feeds = self.feeds.commands(now_us, newest_us=newest_us)
+        tables = wanted.commands()
+        lookups = self._lookups.commands([one.purchases for one in packed])
         begun_s = time.perf_counter()
         asked: list[Answer] | StoreError
         try:
-            asked, replies = self._store.flush(calls, beside=beside)
+            asked, replies = self._store.flush(
+                calls, beside=[*feeds, *tables, *lookups]
+            )
             outcome = "answered"
         except StorePartial as part:
             asked, replies, outcome = part, part.replies, outcome_of(part)
@@ -172,15 +213,16 @@ class Ladder:
             counts.call_s = time.perf_counter() - begun_s
             counts.calls[outcome_of(error)] += 1
             self._failed(error)
-            return error
+            return error, ()
         counts.call_s = time.perf_counter() - begun_s
         counts.calls[outcome] += 1
         if self.breaker.state is not State.CLOSED:
             log.warning("the store answers again")
         self.breaker.succeeded()
-        if beside:
-            self.feeds.note(replies)
-        return asked
+        if feeds:
+            self.feeds.note(replies[: len(feeds)])
+        self.tables.note(wanted, replies[len(feeds) : len(feeds) + len(tables)])
+        return asked, replies[len(feeds) + len(tables) :]
 
     def _failed(self, error: StoreError) -> None:
         self.feeds.retry()
@@ -247,19 +289,19 @@ class Ladder:
         cold = ~missing.any(axis=0) * _COLD_START
         degraded |= read.degraded & (~_COLD_START | cold)
         return Scored(
-            features=self._defaulted(read.features, one.purchases, missing=missing),
+            features=self._defaulted(read.features, one, missing=missing),
             degraded=degraded,
             applied=np.where(fell, np.uint8(applied), read.applied),
             age_us=age_us.max(axis=0),
         )
 
     def _defaulted(
-        self, features: F64, purchases: Purchases, *, missing: npt.NDArray[np.bool_]
+        self, features: F64, one: Packed, *, missing: npt.NDArray[np.bool_]
     ) -> F64:
         """Put the defaults in the place of what needs an entity that is missing."""
         # [N, entities] @ [entities, F]: how many missing entities each number needs.
         lacking = missing.T.astype(np.int64) @ self._essentials.needs
-        return np.where(lacking, defaults_of(self._spec, purchases), features)
+        return np.where(lacking, defaults_of(self._spec, one), features)
 
     def _keep_for_later(self, purchases: Purchases) -> None:
         """Hand rows whose purchase is not applied, or maybe not, to the spool."""

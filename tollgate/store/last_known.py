@@ -88,6 +88,7 @@ class LastKnown:
             if age_s > self._limit_s(key):
                 self._forget(key)
                 continue
+            self._kept.move_to_end(key)
             values[place] = entry[0]
             known[place] = True
             age_us[place] = round(age_s * 1e6)

@@ -12,6 +12,7 @@ from tollgate.store.address import Address
 from tollgate.store.breaker import Breaker, Rules
 from tollgate.store.connection import Command, Connection
 from tollgate.store.prober import Prober
+from tollgate.store.wording import words_of
 
 _MAX_OWED = 1_024  # a node answers each key by itself
 
@@ -90,7 +91,7 @@ class Node:
         except StoreError as exc:
             error = exc
         except (errors.RedisError, OSError) as exc:
-            error = StoreError(f"a node failed: {exc}")
+            error = StoreError(f"a node failed: {words_of(exc)}")
             error.__cause__ = exc
         if self._breaker.failed():
             self._prober.wake()

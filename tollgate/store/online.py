@@ -7,10 +7,12 @@ proves of the other is proved of the same code.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from tollgate.features.spec import FeatureSpec
 from tollgate.store.events import (
@@ -20,8 +22,10 @@ from tollgate.store.events import (
     label_entries,
     purchase_entries,
 )
+from tollgate.store.last_known import LastKnown
 from tollgate.store.reading import Packed, Reader, Vectors, statuses, worst
 from tollgate.store.redis import Answer, Mode, RedisStore
+from tollgate.store.tables import Tables
 
 __all__ = ["OnlineFeatures", "Packed", "Vectors"]
 
@@ -31,6 +35,8 @@ class OnlineFeatures:
 
     def __init__(self, spec: FeatureSpec, store: RedisStore) -> None:
         self.spec = spec
+        # It holds nothing: every value is read when it is wanted.
+        self._tables = Tables(spec, LastKnown(0, 0.0, clock=time.monotonic))
         self._store = store
         self._packer = Packer(spec)
         self._reader = Reader(spec)
@@ -50,12 +56,20 @@ class OnlineFeatures:
             StoreError: The store has no answer; nothing is known of any row.
         """
         packed = [self.pack(batch) for batch in batches]
+        wanted = self._tables.want(batches)
         modes = [Mode.WRITE if one else Mode.DRY for one in write]
         calls = [one.call for one in packed]
-        answers = self._store.apply(list(zip(calls, modes, strict=True)))
-        return [
-            self.read(one, answer) for one, answer in zip(packed, answers, strict=True)
-        ]
+        answers, replies = self._store.flush(
+            list(zip(calls, modes, strict=True)), beside=wanted.commands()
+        )
+        self._tables.note(wanted, replies)
+        looked = self._tables.read(wanted)
+        read = []
+        for one, answer, tables in zip(packed, answers, looked, strict=True):
+            vectors = self.read(replace(one, tables=tables.columns), answer)
+            vectors.degraded[:] |= tables.degraded
+            read.append(vectors)
+        return read
 
     def pack(self, purchases: Purchases) -> Packed:
         """Pack a batch for the store."""

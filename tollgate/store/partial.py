@@ -9,6 +9,7 @@ from tollgate.errors import StoreError, StorePartial
 from tollgate.features import assemble
 from tollgate.features.spec import FeatureSpec
 from tollgate.store.events import Call, Purchases
+from tollgate.store.reading import Packed
 from tollgate.store.redis import Answer
 
 I64 = npt.NDArray[np.int64]
@@ -39,13 +40,15 @@ def part_of(
     return asked[position], None
 
 
-def defaults_of(spec: FeatureSpec, purchases: Purchases) -> npt.NDArray[np.float64]:
+def defaults_of(spec: FeatureSpec, packed: Packed) -> npt.NDArray[np.float64]:
     """Make the vectors of purchases of which nothing is known; float64 [N, F]."""
+    purchases = packed.purchases
     return assemble.defaults(
         spec,
         cents=purchases.cents,
         time_us=purchases.event_time_us,
         fields=purchases.fields,
+        tables=packed.tables,
     )
 
 

@@ -15,7 +15,8 @@ from tollgate.store.events import ARGUMENTS, Call
 from tollgate.store.redis import Answer, Mode, eval_command
 
 _MANY = b"MGET"
-_ONE = (b"GET", b"SET", b"DEL")  # what else is sent beside calls, or without any
+# What else is sent beside calls, or without any.
+_ONE = (b"GET", b"SET", b"DEL", b"SMISMEMBER", b"XADD", b"XLEN")
 
 
 def split_call(call: Call, mode: Mode) -> list[Command]:
@@ -70,9 +71,7 @@ def split_command(command: Command) -> list[Command]:
 
 
 def join_replies(command: Command, replies: Iterator[Any]) -> Any:
-    """Take a command's replies and put them together; an exception if one is lost."""
+    """Take a command's replies and put them together; exceptions where one is lost."""
     if command[0] != _MANY:
         return next(replies)
-    found = list(itertools.islice(replies, len(command) - 1))
-    lost = [one for one in found if isinstance(one, Exception)]
-    return lost[0] if lost else found
+    return list(itertools.islice(replies, len(command) - 1))

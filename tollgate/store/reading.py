@@ -12,6 +12,7 @@ from tollgate.features.entries import Entries, Values, order_of, unpack_values
 from tollgate.features.others import answer_demands
 from tollgate.features.places import Places, Rows, find_places
 from tollgate.features.spec import FeatureSpec
+from tollgate.features.tables import TableColumns
 from tollgate.features.windows import Sums, window_sums
 from tollgate.schema import MAX_BATCH_ROWS, Applied, Degraded
 from tollgate.store.events import Call, Purchases
@@ -47,11 +48,16 @@ class Vectors(msgspec.Struct, frozen=True):
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A batch of purchases, its entries, and the call that applies them."""
+    """
+    A batch of purchases, its entries, and the call that applies them.
+
+    `tables` is what tables hold for them, once they were asked.
+    """
 
     purchases: Purchases
     entries: npt.NDArray[np.void]
     call: Call
+    tables: TableColumns = {}
 
 
 class Reader:
@@ -110,6 +116,7 @@ class Reader:
                 for entity in range(entities)
             ],
             fields=batch.fields,
+            tables=packed.tables,
         )
         if values.corrupt.any():
             corrupt = (degraded & _STATE_CORRUPT) != 0
@@ -118,6 +125,7 @@ class Reader:
                 cents=batch.cents[corrupt],
                 time_us=batch.event_time_us[corrupt],
                 fields={name: one[corrupt] for name, one in batch.fields.items()},
+                tables={name: one[corrupt] for name, one in packed.tables.items()},
             )
         return Vectors(features=features, degraded=degraded, applied=worst(status))
 

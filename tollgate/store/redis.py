@@ -18,6 +18,7 @@ from tollgate.errors import (
 from tollgate.store.address import SOURCE, read_address
 from tollgate.store.connection import Command, Connection
 from tollgate.store.events import Call
+from tollgate.store.wording import words_of
 
 _SCRIPT = resources.files("tollgate.store").joinpath("apply.lua").read_bytes()
 _SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
@@ -51,6 +52,11 @@ class RedisStore:
             raise InputError(SOURCE, "is a cluster's; this needs a single Redis")
         self._deadline_s = deadline_s
         self._link = Connection(address)
+
+    @property
+    def opened(self) -> int:
+        """Count the connections so far; 0 in a cluster, where it is not known."""
+        return self._link.opened
 
     def apply(self, calls: list[tuple[Call, Mode]]) -> list[Answer]:
         """
@@ -94,13 +100,13 @@ class RedisStore:
         except self._link.errors.TimeoutError as exc:
             raise StoreTimeout(self._deadline_s) from exc
         except (self._link.errors.RedisError, OSError) as exc:
-            raise StoreError(f"the store failed: {exc}") from exc
+            raise StoreError(f"the store failed: {words_of(exc)}") from exc
         answers = replies[: len(calls)]
         refused = [reply for reply in answers if isinstance(reply, Exception)]
         if refused:
             whole = len(refused) == len(answers)
             kind = StoreError if whole else OutcomeUnknown
-            raise kind(f"the store refused: {refused[0]}") from refused[0]
+            raise kind(f"the store refused: {words_of(refused[0])}") from refused[0]
         return [(reply[:-1], reply[-1]) for reply in answers], replies[len(calls) :]
 
     def probe(self) -> bool:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tollgate.errors import OutcomeUnknown, StoreError, StorePartial, StoreTimeout
 from tollgate.store.events import Purchases
+from tollgate.store.lookups import NOTHING, Looked
 
 
 class Spool(Protocol):
@@ -31,12 +32,14 @@ class Scored(msgspec.Struct, frozen=True):
         applied: Applied; uint8 [N].
         age_us: Age of the oldest last known value in the row; int64 [N], 0 where
             the store answered.
+        looked: Lists and earlier decisions.
     """
 
     features: npt.NDArray[np.float64]
     degraded: npt.NDArray[np.uint32]
     applied: npt.NDArray[np.uint8]
     age_us: npt.NDArray[np.int64]
+    looked: Looked = NOTHING
 
 
 class Counts:
@@ -51,6 +54,7 @@ class Counts:
         unknown: And those not found.
         spooled: Rows kept for later because the store did not apply them.
         spool_full: And those that found no room.
+        earlier: Earlier decisions found, by what they are: same, conflict, corrupt.
     """
 
     def __init__(self) -> None:
@@ -60,6 +64,7 @@ class Counts:
         self.unknown = 0
         self.spooled = 0
         self.spool_full = 0
+        self.earlier: Counter[str] = Counter()
 
     def looked_up(self, known: npt.NDArray[np.bool_]) -> None:
         """Count look-ups of last known values: found or not; [K]."""

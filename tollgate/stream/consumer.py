@@ -19,8 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import StoreError
+from tollgate.store.feeds import LABELS, PURCHASES
 from tollgate.store.writer import EventWriter, Landed
 from tollgate.stream.events import LABEL, PURCHASE, EventCodec
+from tollgate.stream.marks import FeedMarks
 from tollgate.stream.metrics import StreamMetrics
 from tollgate.stream.source import Buried, Message, Source
 
@@ -50,6 +52,7 @@ class StreamConsumer:
         source: Where events come from.
         writer: Where they go.
         metrics: What is told of it.
+        marks: The feeds' watermarks; None keeps none.
         batch_events: Events polled at once.
         now_us: The wall clock, µs since the epoch.
     """
@@ -60,6 +63,7 @@ class StreamConsumer:
         writer: EventWriter,
         *,
         metrics: StreamMetrics,
+        marks: FeedMarks | None = None,
         batch_events: int = BATCH_EVENTS,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
@@ -67,6 +71,7 @@ class StreamConsumer:
         self._writer = writer
         self._codec = EventCodec(writer.spec)
         self._metrics = metrics
+        self._marks = marks
         self._batch_events = batch_events
         self._now_us = now_us
         self._backlog_at_s = 0.0
@@ -93,9 +98,12 @@ class StreamConsumer:
             return 0
         if messages:
             done = self._until_done(lambda: self._take(messages), stopped)
-            if done and self._until_done(self._source.commit, stopped):
-                self.tally.batches += 1
+            if not done or not self._until_done(self._source.commit, stopped):
+                return len(messages)
+            self.tally.batches += 1
         self._observe_backlog()
+        if self._marks is not None:
+            self._marks.tell()
         return len(messages)
 
     def _take(self, messages: Sequence[Message]) -> None:
@@ -114,7 +122,15 @@ class StreamConsumer:
         self._metrics.apply_s.observe(time.monotonic() - started_s)
         self._bury(messages, refused)
         self._metrics.count("unknown", "poison", len(decoded.poison))
-        self._observe_lag(decoded.purchases.event_time_us)
+        for feed, at, time_us in (
+            (PURCHASES, decoded.purchase_at, decoded.purchases.event_time_us),
+            (LABELS, decoded.label_at, decoded.labels.label_time_us),
+        ):
+            if at:
+                self._observe_lag(feed, time_us)
+                came_from = np.array([messages[one].partition for one in at])
+                if self._marks is not None:
+                    self._marks.applied(feed, came_from, time_us)
 
     def _bury(self, messages: Sequence[Message], refused: dict[int, str]) -> None:
         if not refused:
@@ -134,12 +150,14 @@ class StreamConsumer:
         self._metrics.count(kind, "too_late", int(landed.too_late.sum()))
         self._metrics.count(kind, "foreign", int(landed.foreign.sum()))
 
-    def _observe_lag(self, event_time_us: npt.NDArray[np.int64]) -> None:
-        if len(event_time_us):
-            now_us = self._now_us()
-            oldest_us, newest_us = int(event_time_us.min()), int(event_time_us.max())
-            self._metrics.event_lag_s.observe(max(0, now_us - oldest_us) / 1e6)
-            self._metrics.lag_s.set(max(0, now_us - newest_us) / 1e6)
+    def _observe_lag(self, feed: str, time_us: npt.NDArray[np.int64]) -> None:
+        now_us = self._now_us()
+        oldest_us, newest_us = int(time_us.min()), int(time_us.max())
+        self._metrics.lag(
+            feed,
+            oldest_s=max(0, now_us - oldest_us) / 1e6,
+            newest_s=max(0, now_us - newest_us) / 1e6,
+        )
 
     def _observe_backlog(self) -> None:
         if time.monotonic() < self._backlog_at_s:
@@ -153,7 +171,7 @@ class StreamConsumer:
         self._metrics.backlog.set(waiting)
         self._metrics.partitions.set(self._source.partitions())
         if not waiting:
-            self._metrics.lag_s.set(0)
+            self._metrics.no_lag()
 
     def _until_done(self, work: Callable[[], None], stopped: threading.Event) -> bool:
         """Try until it works; False when told to stop before."""

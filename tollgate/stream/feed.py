@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from tollgate.errors import InputError, StoreError
 from tollgate.store.address import open_client
+from tollgate.store.wording import words_of
 from tollgate.stream.redis_streams import FIELD, partition_of, stream_name
 
 _TIMEOUT_S = 30.0
@@ -49,7 +50,7 @@ class RedisFeed:
         try:
             pipe.execute()
         except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the feed cannot be written: {exc}") from exc
+            raise StoreError(f"the feed cannot be written: {words_of(exc)}") from exc
 
     def close(self) -> None:
         """Close the connection."""

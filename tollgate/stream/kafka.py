@@ -9,10 +9,12 @@ consumer that is in the middle of a batch of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tollgate.errors import InputError, StoreError
+from tollgate.stream.kafka_ends import KafkaEnds, words_of
 from tollgate.stream.source import Buried, Message
 
 log = logging.getLogger(__name__)
@@ -32,13 +34,23 @@ class KafkaSource:
         topic: Events, keyed by one entity so that its events stay in order.
         group: Consumer group; new ones begin at the earliest event.
         settings: librdkafka's own, such as TLS and SASL.
+        now_us: The wall clock, µs since the epoch.
+
+    Attributes:
+        name: The topic's.
 
     Raises:
         InputError: A setting is unknown, wrong, or one of ours.
     """
 
     def __init__(
-        self, brokers: str, *, topic: str, group: str, settings: Mapping[str, Any]
+        self,
+        brokers: str,
+        *,
+        topic: str,
+        group: str,
+        settings: Mapping[str, Any],
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         import confluent_kafka as kafka
 
@@ -47,7 +59,7 @@ class KafkaSource:
                 raise InputError("kafka settings", "is set by Tollgate", where=name)
         shared = {"bootstrap.servers": brokers, **settings}
         self._kafka: Any = kafka
-        self._topic = topic
+        self.name = topic
         self._held = 0
         self._polled: dict[tuple[str, int], int] = {}
         try:
@@ -66,8 +78,9 @@ class KafkaSource:
                 {**shared, "enable.idempotence": True}, logger=log
             )
         except (kafka.KafkaException, ValueError, TypeError) as exc:
-            raise InputError("kafka settings", _words(exc)) from exc
+            raise InputError("kafka settings", words_of(exc)) from exc
         self._consumer.subscribe([topic])
+        self._ends = KafkaEnds(self._consumer, topic, now_us=now_us)
 
     def poll(self, *, most: int, wait_s: float) -> Sequence[Message]:
         """
@@ -79,7 +92,7 @@ class KafkaSource:
         try:
             found = self._consumer.consume(num_messages=most, timeout=wait_s)
         except self._kafka.KafkaException as exc:
-            raise StoreError(f"the feed cannot be read: {_words(exc)}") from exc
+            raise StoreError(f"the feed cannot be read: {words_of(exc)}") from exc
         messages = []
         for one in found:
             if one.error() is not None:
@@ -88,7 +101,7 @@ class KafkaSource:
             at = (one.topic(), one.partition())
             self._polled[at] = one.offset() + 1
             position = f"{at[0]}[{at[1]}]@{one.offset()}"
-            messages.append(Message(one.value() or b"", position))
+            messages.append(Message(one.value() or b"", position, at[1]))
         return messages
 
     def bury(self, buried: Sequence[Buried]) -> None:
@@ -123,35 +136,42 @@ class KafkaSource:
         try:
             self._consumer.commit(offsets=offsets, asynchronous=False)
         except self._kafka.KafkaException as exc:
-            log.warning("offsets are not committed: %s", _words(exc))
+            log.warning("offsets are not committed: %s", words_of(exc))
         self._polled = {}
 
     def backlog(self) -> int:
-        """Count the events behind what was polled, in the partitions held."""
-        waiting = 0
-        try:
-            held = self._consumer.assignment()
-            self._held = len(held)
-            for one, position in zip(held, self._consumer.position(held), strict=True):
-                low, high = self._consumer.get_watermark_offsets(one, cached=True)
-                if position.offset >= 0:
-                    waiting += max(0, high - position.offset)
-                else:
-                    waiting += max(0, high - low)
-        except self._kafka.KafkaException as exc:
-            raise StoreError(f"the feed cannot be read: {_words(exc)}") from exc
+        """
+        Count the events behind what was polled, in the partitions held.
+
+        Raises:
+            StoreError: The cluster does not answer.
+        """
+        waiting, self._held = self._ends.backlog()
         return waiting
 
     def partitions(self) -> int:
         """Count the partitions held when the backlog was counted last."""
         return self._held
 
+    def partition_count(self) -> int:
+        """Count the topic's partitions, as the cluster told last."""
+        return self._ends.partitions
+
+    def caught_up(self) -> Mapping[int, int]:
+        """
+        Tell up to when each partition held was polled to its end.
+
+        Raises:
+            StoreError: The cluster does not answer.
+        """
+        return self._ends.caught_up()
+
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
 
     def _produce(self, value: bytes, headers: dict[str, str], told: Any) -> None:
-        topic = self._topic + DEAD_LETTERS_SUFFIX
+        topic = self.name + DEAD_LETTERS_SUFFIX
         while True:
             try:
                 self._producer.produce(
@@ -175,9 +195,3 @@ class KafkaSource:
             log.warning("the feed: %s", error.str())
             return
         raise StoreError(f"the feed cannot be read: {error.str()}")
-
-
-def _words(error: BaseException) -> str:
-    inner = error.args[0] if error.args else error
-    text = inner.str() if hasattr(inner, "str") else str(inner)
-    return " ".join(text.split())

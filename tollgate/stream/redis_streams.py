@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import time
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tollgate.errors import InputError, StoreError
 from tollgate.store.address import open_client
+from tollgate.store.wording import words_of
 from tollgate.stream.leases import LEASE_S, Leases
 from tollgate.stream.redis_group import StreamGroup
 from tollgate.stream.source import Buried, Message
@@ -54,6 +56,10 @@ class RedisSource:
         retain_s: How long events stay in the stream after they were produced; what
             is not applied yet stays in any case. None never removes any.
         lease_s: How soon the partitions of a dead consumer are others'.
+        now_us: The wall clock, µs since the epoch.
+
+    Attributes:
+        name: The feed's.
 
     Raises:
         InputError: The address is not one of Redis, or there are no partitions.
@@ -68,6 +74,7 @@ class RedisSource:
         partitions: int = 1,
         retain_s: float | None = RETAIN_S,
         lease_s: float = LEASE_S,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         import redis
 
@@ -75,7 +82,8 @@ class RedisSource:
             raise InputError("partitions", f"{partitions} is not 1 or more")
         self._redis: Any = open_client(url, timeout_s=_ANSWER_S)
         self._errors = redis.exceptions
-        self._feed = feed
+        self.name = feed
+        self._now_us = now_us
         self._group = group
         self._members = StreamGroup(self._redis, group)
         self._retain_s = retain_s
@@ -86,6 +94,7 @@ class RedisSource:
         )
         self._recovering: dict[int, bytes] = {}  # partition -> entry read last
         self._polled: dict[str, list[bytes]] = {}
+        self._ended_us: dict[int, int] = {}  # partition -> when it held no more
         self._tidy_at_s = time.monotonic() + _TIDY_S
 
     def poll(self, *, most: int, wait_s: float) -> Sequence[Message]:
@@ -106,7 +115,7 @@ class RedisSource:
             }
             found = self._left_over(most) or self._new(most, wait_s)
         except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the feed cannot be read: {exc}") from exc
+            raise StoreError(f"the feed cannot be read: {words_of(exc)}") from exc
         return found
 
     def bury(self, buried: Sequence[Buried]) -> None:
@@ -138,11 +147,23 @@ class RedisSource:
         try:
             return sum(self._members.backlog(stream) for stream in held)
         except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the feed cannot be read: {exc}") from exc
+            raise StoreError(f"the feed cannot be read: {words_of(exc)}") from exc
 
     def partitions(self) -> int:
         """Count the partitions held."""
         return len(self._leases.held)
+
+    def partition_count(self) -> int:
+        """Count the feed's partitions."""
+        return len(self._streams)
+
+    def caught_up(self) -> Mapping[int, int]:
+        """Tell up to when each partition held was read to its end."""
+        return {
+            number: self._ended_us[number]
+            for number in self._leases.held
+            if number in self._ended_us
+        }
 
     def close(self) -> None:
         """Give the partitions back."""
@@ -165,10 +186,16 @@ class RedisSource:
         if not self._leases.held:
             time.sleep(min(wait_s, 0.1))
             return []
-        wanted = {self._streams[number]: _NEW for number in self._leases.held}
+        held = self._leases.held
+        wanted = {self._streams[number]: _NEW for number in held}
         # Redis counts per stream, and what is read must fit one batch.
         share = max(1, most // len(wanted))
-        return self._read(wanted, most=share, block_ms=max(1, int(wait_s * 1e3)))
+        asked_us = self._now_us()
+        found = self._read(wanted, most=share, block_ms=max(1, int(wait_s * 1e3)))
+        came = Counter(message.partition for message in found)
+        # A stream that gave less than it might had no more when it was asked.
+        self._ended_us |= {number: asked_us for number in held if came[number] < share}
+        return found
 
     def _read(
         self, wanted: dict[str, bytes], *, most: int, block_ms: int | None
@@ -177,6 +204,7 @@ class RedisSource:
             self._group, _CONSUMER, wanted, count=most, block=block_ms
         )
         messages = []
+        numbers = {stream: number for number, stream in enumerate(self._streams)}
         for name, entries in _streams_of(reply):
             if not entries:  # nothing was left over
                 continue
@@ -185,7 +213,8 @@ class RedisSource:
             for at, fields in entries:
                 # An entry that was deleted while it waited has no fields.
                 value = (fields or {}).get(FIELD, b"")
-                messages.append(Message(value, f"{stream}/{at.decode()}"))
+                position = f"{stream}/{at.decode()}"
+                messages.append(Message(value, position, numbers[stream]))
         return messages
 
     def _tidy(self) -> None:
@@ -203,13 +232,13 @@ class RedisSource:
             for number in self._leases.held:
                 self._members.trim(self._streams[number], before_ms=before_ms)
         except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the feed cannot be trimmed: {exc}") from exc
+            raise StoreError(f"the feed cannot be trimmed: {words_of(exc)}") from exc
 
     def _run(self, pipe: Any) -> None:
         try:
             pipe.execute()
         except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the feed cannot be written: {exc}") from exc
+            raise StoreError(f"the feed cannot be written: {words_of(exc)}") from exc
 
 
 def _streams_of(reply: Any) -> list[tuple[bytes, list[tuple[bytes, Any]]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,82 @@ def test_materialize_says_what_it_did_and_goes_on(
     assert status == 0, text
     assert f"copied {keys} values" in text
     assert len(redis_client.keys(b"tollgate:fraud:????????????????:*")) == 2 * keys
+
+
+TABLES = """
+tables:
+  limits: {entity: customer, refresh: 1h}
+"""
+LIMIT = "  - {name: limit, table: limits, column: limit, default: 0.5}"
+
+
+def test_tables_are_loaded_built_and_replayed(
+    history_file: Path, tmp_path: Path, store_url: str, spec_path: Path
+) -> None:
+    """One file for training and serving: no vector differs in a bit."""
+    shop = tmp_path / "features.yaml"
+    shop.write_text(f"{spec_path.read_text().rstrip()}\n{LIMIT}\n{TABLES}")
+    customers = pl.read_parquet(history_file)["customer_id"].unique().sort()
+    limits = tmp_path / "limits.csv"
+    pl.DataFrame(
+        {"customer_id": customers[::2], "limit": np.arange(len(customers[::2])) / 7}
+    ).write_csv(limits)
+    table, spec = ["--table", f"limits={limits}"], ["--spec", str(shop)]
+    status, text = run("materialize", *table, *spec, "--store-url", store_url)
+    assert status == 0, text
+    assert "limits.csv: 15 rows of 15 ids, 0 done before, 15 written" in text
+    out = tmp_path / "vectors.parquet"
+    status, text = run("features", "build", str(history_file), str(out), *spec, *table)
+    assert status == 0, text
+    taken = pl.read_parquet(out)
+    expected = {one: at / 7 for at, one in enumerate(customers[::2].to_list())}
+    assert taken["limit"].to_list() == [
+        expected.get(one, 0.5) for one in taken["customer_id"].to_list()
+    ]
+    days = [str(taken["event_time"].dt.date().max() - timedelta(3)), "2100-01-01"]
+    status, text = run(
+        *("features", "replay", str(history_file), "--from", days[0]),
+        *("--until", days[1], *spec, *table),
+    )
+    assert status == 0, text
+    assert " 0 differ from offline" in text
+
+
+def test_a_table_that_cannot_be_used_is_refused(
+    history_file: Path, store_url: str, spec_path: Path
+) -> None:
+    """One line, status 2, and nothing written."""
+    to = ["--spec", str(spec_path), "--store-url", store_url]
+    for given, words in (
+        ("limits", "--table: 'limits' is not NAME=FILE"),
+        (f"limits={history_file}", "table: limits: is no table"),
+    ):
+        done = CliRunner().invoke(app, ["materialize", "--table", given, *to])
+        assert words in str(done.exception)
+        assert getattr(done.exception, "exit_status", None) == 2
+
+
+def test_what_could_not_be_meant_is_refused_before_anything_is_written(
+    history_file: Path,
+    store_url: str,
+    spec_path: Path,
+    tmp_path: Path,
+    redis_client: redis.Redis,
+) -> None:
+    """Nothing to do, a copy onto itself, a file and a spool that are not there."""
+    to = ["--spec", str(spec_path), "--store-url", store_url]
+    itself = ["--copy-from", str(spec_path)]
+    gone = str(tmp_path / "gone.parquet")
+    for command, words in (
+        (["materialize", *to], "name a history, a --table or --copy-from"),
+        (["materialize", str(history_file), *itself, *to], "both are the same state"),
+        (["materialize", gone, *to], "gone.parquet: cannot be read: No such"),
+        (["repair", "drain", "--spool", gone, *to[2:]], "is no folder"),
+    ):
+        done = CliRunner().invoke(app, command)
+        assert words in str(done.exception)
+        assert getattr(done.exception, "exit_status", None) == 2
+    assert redis_client.dbsize() == 0
 
 
 def test_rebuild_takes_history_and_spool(

@@ -1,6 +1,8 @@
 """explain.npz comes back as it was written; what is damaged is one clear error."""
 
+import hashlib
 import io
+import json
 import pickle
 import zipfile
 from pathlib import Path
@@ -73,6 +75,20 @@ def linear():
     )
 
 
+def recorded(folder, data):
+    """Write the file and a record that names it; its path."""
+    path = folder / EXPLAIN_FILE
+    path.write_bytes(data)
+    named = {EXPLAIN_FILE: hashlib.sha256(data).hexdigest()}
+    note(path, json.dumps({"sha256": "0" * 64, "files": named}))
+    return path
+
+
+def note(path, text):
+    """Write the record beside a file."""
+    path.with_name("artifact.json").write_text(text)
+
+
 def same(one, other):
     """Compare all fields of two values, arrays by bits."""
     if isinstance(one, msgspec.Struct):
@@ -122,11 +138,34 @@ def test_what_is_written_comes_back(kind, request, tmp_path):
         if kind == "none"
         else request.getfixturevalue(kind)
     )
-    path = tmp_path / EXPLAIN_FILE
-    path.write_bytes(encode_explanation(given))
+    path = recorded(tmp_path, encode_explanation(given))
     found = read_explanation(path)
     assert same(found, given)
     assert encode_explanation(found) == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda path: path.write_bytes(b"x"), "explain.npz: has SHA-256 2d711642b726…"),
+        (lambda path: path.unlink(), "explain.npz: cannot be read: No such file"),
+        (lambda path: note(path, "{}"), "artifact.json: files: names no explain.npz"),
+        (lambda path: note(path, "{"), "artifact.json: Input data was truncated"),
+        (lambda path: note(path, '{"files": 1}'), "artifact.json: Expected `object`"),
+        (
+            lambda path: path.with_name("artifact.json").unlink(),
+            "artifact.json: cannot be read: No such file",
+        ),
+    ],
+)
+def test_only_the_file_that_the_record_names_is_read(forest, tmp_path, change, words):
+    """The trees of another model would give reasons, and wrong ones."""
+    path = recorded(tmp_path, encode_explanation(forest))
+    change(path)
+    with pytest.raises(RepositoryError) as caught:
+        read_explanation(path)
+    assert str(caught.value).startswith(f"{tmp_path}/{words}")
+    assert "\n" not in str(caught.value)
 
 
 def test_numpy_reads_the_file_without_pickles(forest):

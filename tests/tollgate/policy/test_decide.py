@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tollgate.policy import Decided, Policy, decide, load_policy
+from tollgate.policy import Decided, Policy, RowFacts, decide, load_policy
 from tollgate.schema import Decision, Degraded
 
 NAMES = ("amount", "risk")
@@ -38,17 +38,37 @@ def policy(tmp_path: Path) -> Policy:
     return load_policy(path, feature_names=NAMES)
 
 
+def facts(
+    probabilities: np.ndarray,
+    *,
+    features: np.ndarray,
+    cents: np.ndarray,
+    degraded: np.ndarray,
+) -> RowFacts:
+    """Rows without lists and declared fields."""
+    rows = len(cents)
+    return RowFacts(
+        probabilities=probabilities,
+        features=features,
+        cents=cents,
+        degraded=degraded,
+        event_time_us=np.zeros(rows, np.int64),
+        list_hits=np.zeros(rows, np.uint32),
+        fields={},
+    )
+
+
 def ask(
     policy: Policy, score: float, *, cents: int = 5000, risk: float = 0.0, bits: int = 0
 ) -> tuple[Decision, str, int]:
     """Decide one row."""
-    decided = decide(
+    row = facts(
         np.array([[1 - score, score]], np.float32),
-        policy=policy,
         features=np.array([[cents / 100, risk]], np.float32),
         cents=np.array([cents]),
         degraded=np.array([bits], np.uint32),
     )
+    decided = decide(row, policy=policy)
     codes = decided.reason_codes[0].decode()
     return Decision(decided.decision[0]), codes, int(decided.degraded[0])
 
@@ -118,13 +138,13 @@ def test_what_is_no_probability_gives_the_fallback(
     policy: Policy, wrong: float
 ) -> None:
     """Never a decision from it: review, NaN, the bit, and the reason."""
-    decided = decide(
+    rows = facts(
         np.array([[0.1, 0.9], [0.5, wrong], [wrong, 0.99]], np.float32),
-        policy=policy,
         features=np.zeros((3, 2), np.float32),
         cents=np.full(3, 5000),
         degraded=np.zeros(3, np.uint32),
     )
+    decided = decide(rows, policy=policy)
     assert decided.decision.tolist() == [2, 1, 1]
     assert np.isnan(decided.score).tolist() == [False, True, True]
     assert decided.degraded.tolist() == [0, 64, 64]
@@ -143,7 +163,7 @@ def test_a_batch_equals_its_rows_in_any_order(policy: Policy) -> None:
     }
 
     def run(rows: np.ndarray) -> Decided:
-        return decide(policy=policy, **{k: v[rows] for k, v in table.items()})
+        return decide(facts(**{k: v[rows] for k, v in table.items()}), policy=policy)
 
     whole, order = run(np.arange(200)), rng.permutation(200)
     shuffled = run(order)

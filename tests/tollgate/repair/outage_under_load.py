@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import redis
 
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
 from loadtests.open_loop import Sent, send
+from loadtests.repaired import values_of
 from loadtests.traffic import traffic_of
 from tollgate.features.spec import FeatureSpec, load_spec
 from tollgate.history import History
@@ -49,17 +49,6 @@ _TIMEOUT_S = 5.0
 _MOST_DRAIN_S = 300.0
 
 Columns = dict[str, Any]
-
-
-def values_of(url: str) -> dict[bytes, bytes]:
-    """Read every entity's value."""
-    client = redis.Redis.from_url(url)
-    keys = sorted(
-        key
-        for key in client.scan_iter(b"tollgate:*", count=10_000)
-        if b":feed:" not in key
-    )
-    return dict(zip(keys, client.mget(keys), strict=True)) if keys else {}
 
 
 def purchases_of(spec: FeatureSpec, columns: Columns, rows: int) -> Purchases:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,11 +27,11 @@ def test_context_of_another_size_is_found(
     repository: Path, lines: Lines, edit: Edit
 ) -> None:
     """The context must have the size of the record that the steps share."""
-    edit(FEATURES, "[ 628 ]", "[ 500 ]")
-    edit(DECISION, "[ 628 ]", "[ 500 ]")
+    edit(FEATURES, "[ 966 ]", "[ 500 ]")
+    edit(DECISION, "[ 966 ]", "[ 500 ]")
     assert lines() == [
         f"{repository / FEATURES}: output context: TYPE_UINT8 [500] (config.pbtxt) "
-        "must be TYPE_UINT8 [628] by features.yaml"
+        "must be TYPE_UINT8 [966] by features.yaml"
     ]
 
 
@@ -101,6 +103,26 @@ def test_model_that_the_record_does_not_mean_is_found(
     assert lines()[0].startswith(start)
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [(None, "is missing: artifact.json names it"), (b"x", "has SHA-256 2d711642b726…")],
+)
+def test_explanation_that_the_record_does_not_mean_is_found(
+    repository: Path, lines: Lines, data: bytes | None, words: str
+) -> None:
+    """Files that are read later are compared with the record, as the model is."""
+    path = repository / "fraud_model/1/explain.npz"
+    record = path.with_name("artifact.json")
+    named = {"files": {path.name: hashlib.sha256(b"trees").hexdigest()}}
+    record.write_text(json.dumps(json.loads(record.read_text()) | named))
+    path.unlink()
+    if data is not None:
+        path.write_bytes(data)
+    assert lines()[0].startswith(f"{path}: {words}")
+    path.write_bytes(b"trees")
+    assert not any(line.startswith(str(path)) for line in lines())
+
+
 def test_model_without_the_output_is_found(repository: Path, lines: Lines) -> None:
     """The finding lists what the model has instead."""
     path = repository / "fraud_model/1/model.onnx"
@@ -141,7 +163,7 @@ def test_missing_file_is_found(repository: Path, lines: Lines, file: str) -> Non
 def test_spec_and_policy_errors_pass_through(repository: Path, edit: Edit) -> None:
     """The readers of features.yaml and policy.yaml say what is wrong with them."""
     edit("fraud_decision/1/policy.yaml", "version: 1", "version: 99")
-    with pytest.raises(PolicyError, match=r"policy\.yaml: version: 99"):
+    with pytest.raises(PolicyError, match=r"policy\.yaml: line 2: version: 99"):
         check(repository, product="fraud")
     edit("fraud_features/1/features.yaml", "version: 1", "version: 99")
     with pytest.raises(SpecError, match=r"features\.yaml: version: 99"):

@@ -77,8 +77,9 @@ def test_challenger_is_kept_loaded(second: Path) -> None:
     shutil.copytree(second / "fraud_model/1", second / "fraud_model/5")
     release = read_release(second, product="fraud")
     more = {
-        f"fraud_model/5/{name}": release.hashes[f"fraud_model/1/{name}"]
-        for name in ("model.onnx", "artifact.json")
+        name.replace("fraud_model/1/", "fraud_model/5/"): digest
+        for name, digest in release.hashes.items()
+        if name.startswith("fraud_model/1/")
     }
     challenger = dict.fromkeys(STEPS, 1) | {"fraud_model": 5}
     _change(second, challenger=challenger, hashes=release.hashes | more)

@@ -57,10 +57,10 @@ BREAKS = {
     ),
     "shape": (
         DECISION,
-        "TYPE_UINT8 dims: [ 628 ]",
+        "TYPE_UINT8 dims: [ 966 ]",
         "TYPE_UINT8 dims: [ 600 ]",
         ENSEMBLE,
-        "fraud_decision: input_map context: TYPE_UINT8 [628] (output of fraud_features)"
+        "fraud_decision: input_map context: TYPE_UINT8 [966] (output of fraud_features)"
         " does not fit TYPE_UINT8 [600] (input of fraud_decision)",
     ),
     "optional_on_one_side": (

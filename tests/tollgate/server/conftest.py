@@ -36,9 +36,10 @@ SURROUNDINGS = """
 
     class TritonPythonModel:
         def execute(self, requests):
-            told = [platform.python_version(), sys.prefix]
+            told = [platform.python_version(), np.__file__]
             told += [os.environ[name] for name in ("TOLLGATE_STORE_URL",
-                     "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS")]
+                     "OMP_NUM_THREADS")]
+            told.append(str(sys.dont_write_bytecode))
             row = np.array([[text.encode() for text in told]], dtype=object)
             return [pb.InferenceResponse([pb.Tensor("told", row)]) for _ in requests]
 """

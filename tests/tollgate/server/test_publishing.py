@@ -161,6 +161,12 @@ def _costly(folder: Path) -> None:
     _edit(folder, trades=[trade])
 
 
+def _explained(folder: Path, data: bytes, *, named: bytes) -> None:
+    """Put an explain.npz into a candidate, and a checksum into the record."""
+    (folder / "explain.npz").write_bytes(data)
+    _edit(folder, files={"explain.npz": hashlib.sha256(named).hexdigest()})
+
+
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing folder": (shutil.rmtree, ": is not a folder"),
     "no model": (
@@ -185,6 +191,18 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated before it was recorded": (
         lambda folder: _set_model(folder, (folder / "model.onnx").read_bytes()[:999]),
         "/model.onnx: is not an ONNX model, or only a part of one",
+    ),
+    "reasons of another model": (
+        lambda folder: _explained(folder, b"one", named=b"other"),
+        "/explain.npz: has SHA-256 7692c3ad3540…, artifact.json says d9298a10d1b0…: ",
+    ),
+    "reasons that are missing": (
+        lambda folder: _edit(folder, files={"explain.npz": "0" * 64}),
+        "/explain.npz: is missing: artifact.json names it",
+    ),
+    "a file outside the folder": (
+        lambda folder: _edit(folder, files={"../explain.npz": "0" * 64}),
+        "/artifact.json: Expected `str` matching regex",
     ),
     "no JSON": (
         lambda folder: (folder / "artifact.json").write_text("{"),
@@ -292,6 +310,17 @@ def test_changed_version_stops_publishing(
     ):
         add()
     assert list_versions(models, STEP) == [1, 2]
+
+
+def test_changed_reasons_stop_publishing(
+    models: Path, candidate: Path, add: Publish
+) -> None:
+    """What is read later is as immutable as the model, in versions not released too."""
+    _explained(candidate, b"trees", named=b"trees")
+    assert add().version == 2
+    (models / STEP / "2" / "explain.npz").write_bytes(b"other trees")
+    with pytest.raises(RepositoryError, match=rf"{STEP}/2/explain\.npz: has SHA-256 "):
+        add()
 
 
 def test_file_that_the_release_does_not_mean_stops_publishing(

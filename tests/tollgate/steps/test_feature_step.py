@@ -13,10 +13,17 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from tollgate.backfill.tables import load_table
 from tollgate.errors import InputError
+from tollgate.features.spec import load_spec
+from tollgate.features.tables import TableRows
 from tollgate.repair.segments import read_segment, segments
 from tollgate.schema import (
+    BREAKER_CALLS_PARAMETER,
+    BREAKER_FAILURES_PARAMETER,
+    BREAKER_SHARE_PARAMETER,
     STORE_DEADLINE_PARAMETER,
+    STORE_PROBE_PARAMETER,
     UPDATES_PARAMETER,
     Applied,
     Degraded,
@@ -29,8 +36,11 @@ from tollgate.steps.feature import (
     FeatureStep,
     _store_settings,
 )
+from tollgate.store.breaker import Rules
+from tollgate.store.redis import RedisStore
 
 NOW_US = 1_600_000_000_000_000
+KNOWN = Degraded.LAST_KNOWN_VECTOR | Degraded.LOOKUPS_UNREAD
 
 
 class Family:
@@ -138,8 +148,8 @@ def test_applied_tells_what_is_known_of_the_store(
         os.kill(server.pid, signal.SIGSTOP)
         silent = applied(step, b"2")
         os.kill(server.pid, signal.SIGCONT)
-        assert silent == (Applied.UNKNOWN, Degraded.LAST_KNOWN_VECTOR)
-    assert applied(step, b"3") == (Applied.NO, Degraded.LAST_KNOWN_VECTOR)
+        assert silent == (Applied.UNKNOWN, KNOWN)
+    assert applied(step, b"3") == (Applied.NO, KNOWN)
     step.finalize()
 
 
@@ -192,6 +202,40 @@ def test_what_the_store_missed_goes_to_the_spool(
     assert segments(spool) == []
 
 
+def test_when_the_store_is_left_alone_can_be_set() -> None:
+    """Unless said otherwise: 5 in a row, or 10 of 20, and a probe every 250 ms."""
+    assert _store_settings({}).breaker == Rules(
+        failures_in_a_row=5, recent_calls=20, failed_share=0.5, probe_interval_s=0.25
+    )
+    given = {
+        BREAKER_FAILURES_PARAMETER: "3",
+        BREAKER_CALLS_PARAMETER: "8",
+        BREAKER_SHARE_PARAMETER: "0.75",
+        STORE_PROBE_PARAMETER: "40",
+    }
+    assert _store_settings(given).breaker == Rules(
+        failures_in_a_row=3, recent_calls=8, failed_share=0.75, probe_interval_s=0.04
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        (BREAKER_FAILURES_PARAMETER, "0", "'0' is no number above 0"),
+        (BREAKER_FAILURES_PARAMETER, "2.5", "'2.5' is no whole number"),
+        (BREAKER_CALLS_PARAMETER, "many", "'many' is no number above 0"),
+        (BREAKER_SHARE_PARAMETER, "1.01", "'1.01' is more than 1"),
+        (STORE_DEADLINE_PARAMETER, "nan", "'nan' is no number above 0"),
+        (STORE_PROBE_PARAMETER, "inf", "'inf' is no number above 0"),
+    ],
+)
+def test_a_wrong_number_is_refused_by_name(name: str, text: str, problem: str) -> None:
+    """File, parameter, value; the step does not load."""
+    with pytest.raises(InputError) as caught:
+        _store_settings({name: text})
+    assert str(caught.value) == f"config.pbtxt: {name}: {problem}"
+
+
 def test_who_updates_is_one_of_three() -> None:
     """`stream` leaves writing to the stream; any other word is refused by name."""
     assert _store_settings({}).updates
@@ -199,3 +243,44 @@ def test_who_updates_is_one_of_three() -> None:
     assert not _store_settings({UPDATES_PARAMETER: "stream"}).updates
     with pytest.raises(InputError, match="'nobody' is none of scoring, stream, both"):
         _store_settings({UPDATES_PARAMETER: "nobody"})
+
+
+def test_a_table_that_was_loaded_is_in_the_vector_and_its_hit_rate_on_the_page(
+    server: EmbeddedRedis,
+    spec_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Held from the start: two hits. Without it: absent, and then held as that."""
+    folder = tmp_path / "fraud_features" / "1"
+    folder.mkdir(parents=True)
+    path = folder / "features.yaml"
+    feature = "  - {name: limit, table: limits, column: limit, default: -1}"
+    table = "tables: {limits: {entity: customer, refresh: 1h}}"
+    path.write_text(f"{spec_path.read_text().rstrip()}\n{feature}\n{table}\n")
+    spec = load_spec(path)
+    rows = TableRows(
+        source="a test",
+        ids=[b"c"],
+        valid_us=np.array([0]),
+        values=np.array([[0.25]]),
+    )
+    told = Family.told
+    with server:
+        for loaded, degraded in ((False, Degraded.TABLE_MISSING), (True, 0)):
+            told.clear()
+            if loaded:
+                store = RedisStore(server.url, deadline_s=5.0)
+                load_table(spec, spec.tables[0], rows, store)
+                store.close()
+            step = step_over(server.url, spec_path=path, monkeypatch=monkeypatch)
+            for number in (b"1", b"2"):
+                _, bits = applied(step, number)
+                assert bits & Degraded.TABLE_MISSING == degraded
+            step._metrics._due_s = 0.0
+            step._metrics.batch(np.array([bits], np.uint32))
+            step.finalize()
+            family = "tollgate_table_values_total"
+            assert told[f"{family} memory"] == (2 if loaded else 1)
+            assert told.get(f"{family} absent", 0) == (0 if loaded else 1)
+            assert told["tollgate_table_bytes"] > 0

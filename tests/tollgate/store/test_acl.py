@@ -16,14 +16,20 @@ from redis_processes import free_ports, running, system_redis
 
 from tollgate.backfill.copying import copy_state
 from tollgate.backfill.materialize import materialize
+from tollgate.backfill.tables import load_table
 from tollgate.errors import StoreError
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.tables import TableRows
 from tollgate.history import history_of
+from tollgate.journal.stream import End, JournalStream
 from tollgate.schema import Applied, Degraded
 from tollgate.server.environment import find_redis_server
 from tollgate.simulate import simulate
 from tollgate.store.address import open_client
+from tollgate.store.decided import decided_key
 from tollgate.store.events import Labels, Purchases
+from tollgate.store.listing import ListStore
+from tollgate.store.lists import LookupList, list_key
 from tollgate.store.online import OnlineFeatures
 from tollgate.store.opening import StoreSettings, open_ladder
 from tollgate.store.redis import RedisStore
@@ -39,6 +45,19 @@ FEED = "tollgate.fraud.events"
 NOW_US = 1_600_000_000_000_000
 LEASE_S = 0.4
 UrlOf = Callable[[str], str]
+TABLES = """
+version: 1
+product: fraud
+entities:
+  customer: {key: customer_id}
+  terminal: {key: terminal_id}
+tables:
+  limits: {entity: customer, refresh: 1h}
+features:
+  - {name: n_1d, entity: customer, aggregate: count, window: 1d}
+  - {name: limit, table: limits, column: limit, default: 0.5}
+  - {name: m_1d, entity: terminal, aggregate: count, window: 1d}
+"""
 
 ASKS_FOR_TOO_MUCH: list[tuple[str | bytes, ...]] = [
     ("FLUSHALL",),
@@ -154,9 +173,11 @@ def test_paper_has_a_line_for_each_user() -> None:
 def test_step_needs_no_more_than_its_line(
     url_of: UrlOf, root: redis.Redis, spec: FeatureSpec
 ) -> None:
-    """Warm-up, decisions wet and dry, watermarks, and a probe: nothing is refused."""
+    """Warm-up, decisions wet and dry, watermarks, a probe, the journal: all allowed."""
     settings = StoreSettings(deadline_s=5.0)
-    ladder = open_ladder(spec, url_of("tollgate-step"), settings=settings)
+    vip = LookupList("vip", "customer_id", list_key("fraud", "vip"))
+    url = url_of("tollgate-step")
+    ladder = open_ladder(spec, url, settings=settings, lists=[vip])
     (scored,) = ladder.score([purchases()], write=[True])
     assert scored.applied.tolist() == [Applied.YES] * 3
     root.script_flush()
@@ -166,7 +187,37 @@ def test_step_needs_no_more_than_its_line(
     ladder.close()
     store = RedisStore(url_of("tollgate-step"), deadline_s=5.0)
     assert store.probe()
+    stream = JournalStream("fraud", store)
+    answer = (b"SET", decided_key("fraud", b"t0"), b"value", b"NX", b"PX", 1_000)
+    assert stream.add([b"chunk"], beside=[answer]) == 1
+    assert stream.end(End("00" * 8, 1, killed=False))
+    stream.close()
+    assert refused(root) == []
+
+
+def test_tables_need_no_more_than_the_lines(
+    url_of: UrlOf, root: redis.Redis, tmp_path: Path
+) -> None:
+    """The loader fills one, the step reads it at its start and with a batch."""
+    path = tmp_path / "features.yaml"
+    path.write_text(TABLES)
+    shop = load_spec(path)
+    (table,) = shop.tables
+    rows = TableRows(
+        source="a test",
+        ids=[b"c1"],
+        valid_us=np.array([0]),
+        values=np.array([[0.25]]),
+    )
+    store = RedisStore(url_of("tollgate-load"), deadline_s=5.0)
+    assert load_table(shop, table, rows, store).written == 1
     store.close()
+    settings = StoreSettings(deadline_s=5.0)
+    ladder = open_ladder(shop, url_of("tollgate-step"), settings=settings)
+    assert len(ladder.tables.memory) >= 1
+    (scored,) = ladder.score([purchases()], write=[True])
+    ladder.close()
+    assert scored.features[:, 1].tolist() == [0.25, 0.5, 0.25]
     assert refused(root) == []
 
 
@@ -231,6 +282,30 @@ def test_feed_and_stream_need_no_more_than_their_lines(
     assert refused(root) == []
 
 
+def test_lists_need_no_more_than_their_line(
+    url_of: UrlOf, root: redis.Redis, spec: FeatureSpec
+) -> None:
+    """Added, counted, looked up, listed and removed: nothing is refused."""
+    lists = ListStore(url_of("tollgate-lists"), timeout_s=5.0)
+    key = list_key("fraud", "stolen_cards")
+    assert lists.add(key, [b"c1", b"c2"]) == 2
+    assert lists.size(key) == 2
+    assert lists.holds(key, [b"c1", b"c3"]) == [True, False]
+    assert sorted(lists.members(key)) == [b"c1", b"c2"]
+    assert lists.remove(key, [b"c1"]) == 1
+    lists.close()
+    assert refused(root) == []
+
+
+def test_who_keeps_lists_sees_no_values(url_of: UrlOf, root: redis.Redis) -> None:
+    """Only keys of lists are theirs."""
+    lists = ListStore(url_of("tollgate-lists"), timeout_s=5.0)
+    with pytest.raises(StoreError):
+        lists.size(b"tollgate:fraud:0123456789abcdef:customer:c1")
+    lists.close()
+    assert refused(root) != []
+
+
 @pytest.mark.parametrize("user", sorted(users()))
 @pytest.mark.parametrize("command", ASKS_FOR_TOO_MUCH, ids=lambda one: " ".join(one))
 def test_what_no_line_gives_is_refused(
@@ -277,5 +352,6 @@ DOES: dict[str, Callable[[UrlOf, redis.Redis, FeatureSpec], None]] = {
     "tollgate-copy": test_copying_a_state_needs_no_more_than_its_line,
     "tollgate-load": test_loading_history_needs_no_more_than_its_line,
     "tollgate-stream": test_feed_and_stream_need_no_more_than_their_lines,
+    "tollgate-lists": test_lists_need_no_more_than_their_line,
     "tollgate-feeder": test_feed_and_stream_need_no_more_than_their_lines,
 }

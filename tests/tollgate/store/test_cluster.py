@@ -16,21 +16,43 @@ import redis
 from redis.crc import key_slot
 from redis_processes import free_ports, running
 
+from tollgate.backfill.tables import load_table
 from tollgate.errors import InputError, OutcomeUnknown, StoreError, StorePartial
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.tables import TableRows
+from tollgate.journal.record import stream_key
+from tollgate.journal.stream import End, JournalStream
 from tollgate.schema import Applied, Degraded
 from tollgate.server.child import Child
 from tollgate.server.environment import find_redis_server
+from tollgate.store.breaker import Rules
 from tollgate.store.cluster import ClusterStore, open_store
+from tollgate.store.decided import decided_key, keep_command
 from tollgate.store.events import Call, Labels, Packer, Purchases, purchase_entries
+from tollgate.store.lists import LookupList
 from tollgate.store.online import OnlineFeatures
 from tollgate.store.opening import StoreSettings, open_ladder
 from tollgate.store.redis import Mode, RedisStore
 from tollgate.store.slots import SLOTS, SlotMap
+from tollgate.store.table_list import table_prefix
 from tollgate.store.writer import EventWriter
 
 NOW_US = 1_600_000_000_000_000
 DEADLINE_S = 5.0
+TABLES = """
+version: 1
+product: shop
+entities:
+  customer: {key: customer_id}
+  terminal: {key: terminal_id}
+tables:
+  limits: {entity: customer}
+features:
+  - {name: n_1d, entity: customer, aggregate: count, window: 1d}
+  - {name: limit, table: limits, column: limit, default: 0.5}
+  - {name: m_1d, entity: terminal, aggregate: count, window: 1d}
+"""
+RULES = Rules(probe_interval_s=0.02)
 
 
 class Cluster:
@@ -187,7 +209,7 @@ def open_any() -> Iterator[Callable[..., RedisStore]]:
     with contextlib.ExitStack() as opened:
 
         def open_(url: str, *, deadline_s: float = DEADLINE_S) -> RedisStore:
-            store = open_store(url, deadline_s=deadline_s, probe_interval_s=0.02)
+            store = open_store(url, deadline_s=deadline_s, rules=RULES)
             opened.callback(store.close)
             return store
 
@@ -344,6 +366,41 @@ def events_per_key(call: Call) -> list[int]:
         )
         for at in range(first, stop)
     ]
+
+
+def test_tables_lie_on_all_nodes_and_a_lost_one_costs_its_own(
+    own_cluster: Cluster, tmp_path: Path, open_any: Callable[..., RedisStore]
+) -> None:
+    """A number for each of 32 customers; a third of them is on the dead node."""
+    path = tmp_path / "features.yaml"
+    path.write_text(TABLES)
+    shop = load_spec(path)
+    (table,) = shop.tables
+    batch = purchases(32)
+    ids = sorted(set(batch.entity_id[0]))
+    rows = TableRows(
+        source="a test",
+        ids=ids,
+        valid_us=np.zeros(len(ids), np.int64),
+        values=np.arange(1.0, len(ids) + 1)[:, None],
+    )
+    store = open_any(own_cluster.url)
+    assert load_table(shop, table, rows, store).written == len(ids)
+    wanted = np.array([1.0 + ids.index(one) for one in batch.entity_id[0]])
+    (read,) = OnlineFeatures(shop, store).score([batch], write=[True])
+    assert read.features[:, 1].tolist() == wanted.tolist()
+    settings = StoreSettings(deadline_s=0.5)
+    ladder = open_ladder(shop, own_cluster.url, settings=settings)
+    prefix = table_prefix(shop, table)
+    os.kill(own_cluster.nodes[1].pid, signal.SIGKILL)
+    keys = [b"%b:%b" % (prefix, one) for one in batch.entity_id[0]]
+    gone = np.array([own_cluster.of(key) == 1 for key in keys])
+    assert 0 < gone.sum() < 32
+    (scored,) = ladder.score([batch], write=[True])
+    ladder.close()
+    assert scored.features[:, 1].tolist() == np.where(gone, 0.5, wanted).tolist()
+    lost = (scored.degraded & Degraded.STORE_UNAVAILABLE) != 0
+    assert (lost | ~gone).all()
 
 
 def test_a_node_that_comes_back_is_used_again(
@@ -507,7 +564,7 @@ def test_rows_fall_only_where_an_entity_lives_on_the_lost_node(
     all are.
     """
     spool = Kept()
-    settings = StoreSettings(deadline_s=0.25, probe_interval_s=0.02)
+    settings = StoreSettings(deadline_s=0.25, breaker=RULES)
     ladder = open_ladder(spec, own_cluster.url, settings=settings, spool=spool)
     single = OnlineFeatures(spec, open_any(store_url))
     before = purchases(32, seed=1)
@@ -585,3 +642,51 @@ def test_store_is_chosen_by_its_address(store_url: str, cluster: Cluster) -> Non
     assert type(open_store(cluster.url, deadline_s=1.0)) is ClusterStore
     with pytest.raises(InputError, match="this needs a single Redis"):
         RedisStore(cluster.url, deadline_s=1.0)
+
+
+def test_a_journal_in_a_cluster(
+    cluster: Cluster, open_any: Callable[..., RedisStore]
+) -> None:
+    """Chunks come in order to the node that has the stream; answers to theirs."""
+    stream = JournalStream("fraud", open_any(cluster.url))
+    chunks = [b"chunk %d" % number for number in range(5)]
+    keys = [decided_key("fraud", b"t%d" % number) for number in range(30)]
+    beside = [keep_command(key, b"value", window_ms=60_000) for key in keys]
+    assert stream.add(chunks, beside=beside) == 5
+    assert stream.end(End("00" * 8, 5, killed=False))
+    owner = cluster.clients[cluster.of(stream_key("fraud"))]
+    entries = [entry for _, entry in owner.xrange(stream_key("fraud"))]
+    assert [entry[b"c"] for entry in entries[:5]] == chunks
+    assert b"e" in entries[5]
+    for key in keys:
+        assert cluster.clients[cluster.of(key)].get(key) == b"value"
+    stream.close()
+
+
+def test_look_ups_are_lost_with_their_node_only(
+    own_cluster: Cluster, spec: FeatureSpec
+) -> None:
+    """A row has the bit when its decision, or any list, lives where nobody answers."""
+    vip = LookupList("vip", "customer_id", b"tollgate:fraud:list:vip")
+    batch = purchases(32)
+    settings = StoreSettings(deadline_s=0.5)
+    keys = [decided_key("fraud", one) for one in batch.transaction_id]
+    for key in keys:
+        own_cluster.clients[own_cluster.of(key)].set(key, b"x")
+    own_cluster.clients[own_cluster.of(vip.key)].sadd(vip.key, *batch.entity_id[0])
+    away = next(node for node in range(3) if node != own_cluster.of(vip.key))
+    ladder = open_ladder(spec, own_cluster.url, settings=settings, lists=[vip])
+    bit = Degraded.LOOKUPS_UNREAD
+    for alive in (True, False):
+        (scored,) = ladder.score([batch], write=[False])
+        gone = [not alive and own_cluster.of(key) == away for key in keys]
+        assert ((scored.degraded & bit) != 0).tolist() == gone
+        assert scored.looked.earlier == [b"" if one else b"x" for one in gone]
+        assert scored.looked.list_hits.tolist() == [1] * 32
+        if alive:
+            os.kill(own_cluster.nodes[away].pid, signal.SIGKILL)
+    os.kill(own_cluster.nodes[own_cluster.of(vip.key)].pid, signal.SIGKILL)
+    (scored,) = ladder.score([batch], write=[False])
+    ladder.close()
+    assert ((scored.degraded & bit) != 0).all()
+    assert not scored.looked.list_hits.any()

@@ -16,7 +16,7 @@ import redis
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Applied, Degraded
 from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.breaker import State
+from tollgate.store.breaker import Rules, State
 from tollgate.store.events import Purchases
 from tollgate.store.feeds import feed_key, unpack_watermark
 from tollgate.store.ladder import Ladder
@@ -28,12 +28,12 @@ NOW_US = time.time_ns() // 1000
 # A deadline that no answer misses, and so many last known values as there may be.
 SETTINGS = StoreSettings(
     deadline_s=0.5,
-    probe_interval_s=0.02,
+    breaker=Rules(probe_interval_s=0.02),
     last_known_bytes=10**7,
     last_known_max_age_s=3600.0,
 )
-DEFAULTED = Degraded.STORE_UNAVAILABLE
-KNOWN = Degraded.LAST_KNOWN_VECTOR
+DEFAULTED = Degraded.STORE_UNAVAILABLE | Degraded.LOOKUPS_UNREAD
+KNOWN = Degraded.LAST_KNOWN_VECTOR | Degraded.LOOKUPS_UNREAD
 
 
 class Kept:

@@ -23,6 +23,7 @@ from tollgate.server.embedded import serve
 from tollgate.store.address import open_client
 from tollgate.store.cluster import open_store as open_any_store
 from tollgate.store.events import Purchases
+from tollgate.store.listing import ListStore
 from tollgate.store.online import OnlineFeatures
 from tollgate.store.redis import RedisStore
 from tollgate.stream.feed import RedisFeed
@@ -267,6 +268,15 @@ def test_feed_and_source_speak_tls(url_of: UrlOf) -> None:
     source.close()
 
 
+def test_lists_speak_tls(url_of: UrlOf) -> None:
+    """What is listed over TLS is found over TLS."""
+    lists = ListStore(url_of(), timeout_s=5.0)
+    assert lists.add(b"list", [b"c1", b"c2"]) == 2
+    assert lists.holds(b"list", [b"c2", b"c3"]) == [True, False]
+    assert lists.remove(b"list", [b"c1", b"c2"]) == 2
+    lists.close()
+
+
 def test_cluster_speaks_tls(
     folder: Path,
     spec: FeatureSpec,
@@ -299,6 +309,9 @@ def test_cluster_speaks_tls(
         assert store.probe()
         (one,) = OnlineFeatures(spec, store).score([purchases(32)], write=[True])
         store.close()
+        lists = ListStore(f"rediss+cluster://{address}", timeout_s=5.0)
+        assert (lists.add(b"list", [b"c1"]), lists.size(b"list")) == (1, 1)
+        lists.close()
     plain = OnlineFeatures(spec, open_store(store_url))
     (other,) = plain.score([purchases(32)], write=[True])
     assert one.features.tobytes() == other.features.tobytes()

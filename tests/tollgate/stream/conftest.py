@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mock_kafka import MockCluster
+
+_numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -23,10 +26,9 @@ def kafka_cluster() -> Iterator[MockCluster]:
 @pytest.fixture
 def make_topic(kafka_cluster: MockCluster) -> Callable[..., str]:
     """Make a topic that no other test uses; its name."""
-    made = iter(range(1_000_000))
 
     def make(*, partitions: int, name: str = "events") -> str:
-        topic = f"{name}-{id(made)}-{next(made)}"
+        topic = f"{name}-{next(_numbers)}"
         kafka_cluster.create_topic(topic, partitions=partitions)
         kafka_cluster.create_topic(f"{topic}.dead-letters", partitions=1)
         return topic

@@ -31,12 +31,14 @@ from tollgate.history import history_of
 from tollgate.replay import labels_of, purchases_of, spans
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.simulate import simulate
+from tollgate.store.feeds import FEEDS
 from tollgate.store.redis import RedisStore
 from tollgate.store.writer import EventWriter
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.stream.events import EventCodec
 from tollgate.stream.feed import KafkaFeed, RedisFeed
 from tollgate.stream.kafka import KafkaSource
+from tollgate.stream.marks import FeedMarks
 from tollgate.stream.metrics import StreamMetrics
 from tollgate.stream.redis_streams import RedisSource
 
@@ -49,6 +51,7 @@ SPEC = Path(__file__).resolve().parents[3] / (
 TOPIC, GROUP = "events", "kill"
 BATCH_EVENTS = 200
 LEASE_S = 0.2
+LONGEST_LIFE_S = 0.3  # with partitions in hand: some thousand events
 
 
 def events_of(
@@ -93,13 +96,20 @@ def consume(store_url: str, feed: dict[str, Any]) -> None:
         )
     else:
         source = RedisSource(feed["url"], feed=TOPIC, group=GROUP, lease_s=LEASE_S)
+    store, metrics = RedisStore(store_url, deadline_s=5), StreamMetrics(spec.product)
     consumer = StreamConsumer(
         source,
-        EventWriter(spec, RedisStore(store_url, deadline_s=5)),
-        metrics=StreamMetrics(spec.product),
+        EventWriter(spec, store),
+        metrics=metrics,
+        marks=FeedMarks(
+            source, store, product=spec.product, feeds=FEEDS, metrics=metrics
+        ),
         batch_events=BATCH_EVENTS,
     )
     stopped = threading.Event()
+    while not source.partitions():  # those of the one before are not free at once
+        consumer.step(stopped)
+        source.backlog()
     print("ready", flush=True)
     while consumer.step(stopped) or source.backlog() > 0 or not source.partitions():
         pass
@@ -119,7 +129,11 @@ def start(store_url: str, feed: dict[str, Any]) -> subprocess.Popen[bytes]:
 def values_of(url: str) -> dict[bytes, bytes]:
     """Read every entity's value."""
     client = redis.Redis.from_url(url)
-    keys = sorted(client.scan_iter(b"tollgate:*", count=10_000))
+    keys = sorted(
+        key
+        for key in client.scan_iter(b"tollgate:*", count=10_000)
+        if b":feed:" not in key  # what a killed one wrote of its progress
+    )
     return dict(zip(keys, client.mget(keys), strict=True)) if keys else {}
 
 
@@ -151,8 +165,6 @@ def run(
     spec = load_spec(SPEC)
     keys, messages = events_of(spec, customers=customers, days=days)
     chance = random.Random(seed)
-    # Long enough to get the partition of the one before, and to work.
-    longest_life_s = 4.0 if kafka else 0.6
     with ExitStack() as stack:
         kept, killed = (
             stack.enter_context(
@@ -163,7 +175,7 @@ def run(
         apply_undisturbed(kept.url, spec, messages)
         feed = _send(stack, killed.url, keys, messages, kafka=kafka)
         at_work = sum(
-            kill_one(killed.url, feed, after_s=chance.uniform(0, longest_life_s))
+            kill_one(killed.url, feed, after_s=chance.uniform(0, LONGEST_LIFE_S))
             for _ in range(kills)
         )
         last = start(killed.url, feed)

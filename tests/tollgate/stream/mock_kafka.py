@@ -39,6 +39,11 @@ class MockCluster:
         )
         assert not failed, name
 
+    def set_reachable(self, reachable: bool, *, broker: int = 1) -> None:
+        """Cut a broker off, or let it be reached again."""
+        name = "up" if reachable else "down"
+        getattr(self._c, f"rd_kafka_mock_broker_set_{name}")(self._cluster, broker)
+
     def close(self) -> None:
         """Stop the brokers."""
         self._c.rd_kafka_mock_cluster_destroy(self._cluster)

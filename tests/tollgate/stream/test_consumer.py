@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -273,6 +274,64 @@ def test_two_consumers_share_the_partitions_of_a_feed(
         assert time.monotonic() < until_s, held()
 
 
+def values(client: redis.Redis) -> dict[bytes, bytes]:
+    """Read every entity's value."""
+    keys = [*client.keys(b"*:customer:*"), *client.keys(b"*:terminal:*")]
+    return dict(zip(keys, client.mget(keys), strict=True))
+
+
+def test_events_that_come_during_a_rebalance_land_once(
+    made: Made,
+    spec: FeatureSpec,
+    consumer_of: Callable[..., StreamConsumer],
+    redis_client: redis.Redis,
+    open_store: Callable[..., RedisStore],
+    tmp_path: Path,
+) -> None:
+    """
+    A second consumer joins, then the first one leaves, while events keep coming.
+
+    Each customer's events come by one partition; in the end every value is that of a
+    store which got all events in their order.
+    """
+    feed, source, dead = made
+    sent: list[Purchases] = []
+    stopped = threading.Event()
+
+    def step(*consumers: StreamConsumer, done: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + LONG_S
+        while not done():
+            assert time.monotonic() < until_s
+            number = len(sent)
+            bought = purchases(
+                *(b"%d-%d" % (number, row) for row in range(5)),
+                time_us=NOW_US + 1_000 * number,
+                customer=b"c%d" % (number % 7),
+            )
+            sent.append(bought)
+            send(feed, spec, bought)
+            for consumer in consumers:
+                consumer.step(stopped, wait_s=0.01)
+
+    first = consumer_of(source(), batch_events=20)
+    step(first, done=lambda: first.tally.applied > 100)
+    second = consumer_of(source(), batch_events=20)
+    step(first, second, done=lambda: second.tally.applied > 100)
+    first._source.close()
+    step(second, done=lambda: second.tally.applied > 200)
+    count = 5 * len(sent)
+    until_s = time.monotonic() + LONG_S
+    while first.tally.applied + second.tally.applied < count:
+        assert time.monotonic() < until_s
+        second.step(stopped, wait_s=WAIT_S)
+    with EmbeddedRedis(tmp_path) as other, redis.Redis.from_url(other.url) as client:
+        writer = EventWriter(spec, open_store(other.url))
+        for bought in sent:
+            writer.purchases(bought)
+        assert values(redis_client) == values(client)
+    assert dead() == []
+
+
 class Flaky:
     """A writer whose store is away for a number of calls."""
 
@@ -336,7 +395,8 @@ def test_metrics_say_what_was_done(
         count % ("label", "applied", 1.0),
         count % ("unknown", "poison", 1.0),
         'tollgate_stream_backlog{product="fraud"} 0.0',
-        'tollgate_stream_lag_seconds{product="fraud"} 0.0',
+        'tollgate_stream_lag_seconds{feed="purchases",product="fraud"} 0.0',
+        'tollgate_stream_lag_seconds{feed="labels",product="fraud"} 0.0',
     ):
         assert line in text.splitlines()
 

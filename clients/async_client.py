@@ -1,0 +1,142 @@
+"""Ask for decisions from asyncio, and always get one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import grpc
+
+from clients.addresses import Address
+from clients.asker import Asker, good_ones
+from clients.asking import Ask
+from clients.channel import opener, wait_connected_async
+from clients.coalescing import Coalescing, Lane, Waiting, shared_call
+from clients.counters import Counters
+from clients.decision import Decision, Outcome
+from clients.fallback import Fallback
+from clients.options import DEFAULTS, Options
+from tollgate.errors import InvalidRequest
+
+GATHERED = Coalescing()
+_TOO_LATE = "no answer in time"
+
+
+class AsyncDecisionClient:
+    """
+    The asyncio twin of `DecisionClient`, made and used inside one event loop.
+
+    Calls of `decide` that are under way together share requests.
+
+    Args:
+        addresses, fallback, options: As for `DecisionClient`.
+        coalescing: How calls share requests; None sends each by itself.
+
+    Raises:
+        InputError: Addresses, rule or options do not fit together.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        *,
+        fallback: Fallback,
+        options: Options = DEFAULTS,
+        coalescing: Coalescing | None = GATHERED,
+    ) -> None:
+        self._asker = Asker(
+            addresses,
+            opener(options, grpc.aio),
+            fallback=fallback,
+            options=options,
+            clock=asyncio.get_running_loop().time,
+        )
+        self._lanes: dict[bool, Lane] = {}
+        if coalescing is not None:
+            for dry_run in (False, True):
+                late = partial(
+                    self._asker.without_server, why=_TOO_LATE, dry_run=dry_run
+                )
+                self._lanes[dry_run] = Lane(self._send, late, coalescing)
+
+    @property
+    def counters(self) -> Counters:
+        """What it counted so far; `clients.counters.register` tells Prometheus."""
+        return self._asker.counters
+
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """Whom it asks, and what it knows of them."""
+        return self._asker.ring.addresses
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """As `DecisionClient.wait_ready`."""
+        await wait_connected_async(self.addresses, timeout_s)
+
+    async def decide(
+        self,
+        purchase: Mapping[str, object],
+        *,
+        dry_run: bool = False,
+        deadline_s: float | None = None,
+        traceparent: str = "",
+    ) -> Decision:
+        """As `DecisionClient.decide`; a caller that is cancelled disturbs no other."""
+        asker = self._asker
+        call = asker.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
+        checked = asker.check(purchase)
+        if isinstance(checked, InvalidRequest):
+            raise checked
+        if self._lanes:
+            outcome = await self._lanes[dry_run].ask(checked, call)
+        else:
+            (outcome,) = await self._ask(Ask(asker, [checked], call=call))
+        outcome = asker.told(outcome, call)
+        if isinstance(outcome, InvalidRequest):
+            raise outcome
+        return outcome
+
+    async def decide_rows(
+        self,
+        purchases: Sequence[Mapping[str, object]],
+        *,
+        dry_run: bool = False,
+        deadline_s: float | None = None,
+        traceparent: str = "",
+    ) -> list[Outcome]:
+        """As `DecisionClient.decide_rows`: one request, shared with no other call."""
+        asker = self._asker
+        call = asker.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
+        checked = asker.check_all(purchases)
+        good = good_ones(checked)
+        outcomes = await self._ask(Ask(asker, good, call=call)) if good else []
+        return asker.put_back(checked, outcomes, call)
+
+    async def _send(self, rows: Sequence[Waiting]) -> list[Outcome]:
+        purchases = [row.purchase for row in rows]
+        call = shared_call([row.call for row in rows])
+        return await self._ask(Ask(self._asker, purchases, call=call))
+
+    async def _ask(self, ask: Ask) -> list[Outcome]:
+        while attempt := ask.next():
+            try:
+                response = await attempt.call()
+            except grpc.RpcError as error:
+                ask.failed(attempt, error)
+            else:
+                ask.answered(attempt, response)
+        return ask.outcomes()
+
+    async def close(self) -> None:
+        """Wait for what is on its way and close the connections."""
+        for lane in self._lanes.values():
+            await lane.close()
+        for address in self.addresses:
+            await address.channel.close(self._asker.options.deadline_s)
+
+    async def __aenter__(self) -> AsyncDecisionClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

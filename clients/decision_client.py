@@ -1,0 +1,149 @@
+"""Ask for decisions, and always get one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import grpc
+
+from clients.addresses import Address
+from clients.asker import Asker, good_ones
+from clients.asking import Ask
+from clients.channel import opener, wait_connected
+from clients.counters import Counters
+from clients.decision import Decision, Outcome
+from clients.fallback import Fallback
+from clients.options import DEFAULTS, Options
+from tollgate.errors import InvalidRequest
+
+
+class DecisionClient:
+    """
+    A client of one product on one or more servers; threads may share it.
+
+        rule = Fallback(bands=(Band(below=50, decision="approve"),), otherwise="review")
+        with DecisionClient(["fraud-0:8001", "fraud-1:8001"], fallback=rule) as client:
+            answer = client.decide(purchase)
+
+    Trouble of the servers is never an error: `decide` answers within its deadline,
+    by what was decided before for the same purchase, or else by the rule. A mistake
+    in the purchase always is one. A process that forks makes its client after that.
+
+    Args:
+        addresses: host:port of each server, asked in turn; or one name behind which
+            there are many, such as dns:///fraud.payments.svc:8001.
+        fallback: What is decided when no server answers.
+        options: The rest.
+
+    Raises:
+        InputError: Addresses, rule or options do not fit together.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        *,
+        fallback: Fallback,
+        options: Options = DEFAULTS,
+    ) -> None:
+        self._asker = Asker(
+            addresses,
+            opener(options, grpc),
+            fallback=fallback,
+            options=options,
+            clock=time.monotonic,
+        )
+
+    @property
+    def counters(self) -> Counters:
+        """What it counted so far; `clients.counters.register` tells Prometheus."""
+        return self._asker.counters
+
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """Whom it asks, and what it knows of them."""
+        return self._asker.ring.addresses
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """
+        Wait for connections, which the first decisions then need not open.
+
+        Raises:
+            Unavailable: An address has none in time. Decisions can be asked for all
+                the same.
+        """
+        wait_connected(self.addresses, timeout_s)
+
+    def decide(
+        self,
+        purchase: Mapping[str, object],
+        *,
+        dry_run: bool = False,
+        deadline_s: float | None = None,
+        traceparent: str = "",
+    ) -> Decision:
+        """
+        Decide one purchase.
+
+        Args:
+            purchase: Input -> value; see `clients.purchase.encode`.
+            dry_run: Answer as if, and write nothing.
+            deadline_s: Seconds left for the answer; the client's own if None.
+            traceparent: W3C trace context to pass on.
+
+        Raises:
+            InvalidRequest: The purchase is wrong, or its id was used for another one.
+        """
+        (outcome,) = self.decide_rows(
+            [purchase], dry_run=dry_run, deadline_s=deadline_s, traceparent=traceparent
+        )
+        if isinstance(outcome, InvalidRequest):
+            raise outcome
+        return outcome
+
+    def decide_rows(
+        self,
+        purchases: Sequence[Mapping[str, object]],
+        *,
+        dry_run: bool = False,
+        deadline_s: float | None = None,
+        traceparent: str = "",
+    ) -> list[Outcome]:
+        """
+        Decide 1 to 32 purchases in one request.
+
+        Returns:
+            In the order asked, a Decision for each; the InvalidRequest in the place
+            of one that is wrong.
+
+        Raises:
+            InvalidRequest: There are none, or more than 32.
+        """
+        asker = self._asker
+        call = asker.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
+        checked = asker.check_all(purchases)
+        good = good_ones(checked)
+        outcomes = self._ask(Ask(asker, good, call=call)) if good else []
+        return asker.put_back(checked, outcomes, call)
+
+    def _ask(self, ask: Ask) -> list[Outcome]:
+        while attempt := ask.next():
+            try:
+                response = attempt.call()
+            except grpc.RpcError as error:
+                ask.failed(attempt, error)
+            else:
+                ask.answered(attempt, response)
+        return ask.outcomes()
+
+    def close(self) -> None:
+        """Cancel what is on its way and close the connections."""
+        for address in self.addresses:
+            address.channel.close()
+
+    def __enter__(self) -> DecisionClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,122 @@
+"""What a client can be told, with its defaults named once."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from clients.breaker import BreakerRules
+from clients.columns import FRAUD_INPUTS, NO_FIELDS
+from clients.retry import RetryRules
+from tollgate.errors import InputError
+
+
+class Tls(msgspec.Struct, frozen=True):
+    """
+    How a connection is proven and encrypted; PEM.
+
+    Attributes:
+        authority: Who signs servers' certificates; None trusts the system's.
+        certificate: The caller's own, for mTLS.
+        key: Of that.
+        server_name: What the server's certificate says, if not the address.
+    """
+
+    authority: bytes | None = None
+    certificate: bytes | None = None
+    key: bytes | None = None
+    server_name: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise InputError("tls", "certificate and key come together")
+
+
+def tls_from(
+    *,
+    authority: Path | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    server_name: str = "",
+) -> Tls:
+    """
+    Read certificates from files.
+
+    Raises:
+        InputError: One cannot be read, or certificate and key are not both given.
+    """
+    read: list[bytes | None] = []
+    for path in (authority, certificate, key):
+        try:
+            read.append(path.read_bytes() if path else None)
+        except OSError as error:
+            raise InputError(path, error.strerror or "cannot be read") from error
+    return Tls(read[0], read[1], read[2], server_name)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    How a client asks.
+
+    Attributes:
+        product: Name of the ensemble.
+        inputs: Its inputs: name -> BYTES, FP64 or INT64.
+        fields: Its optional ones, which its features.yaml declares.
+        deadline_s: Of a call that brings none of its own.
+        retry: How often one call may ask.
+        breaker: When an address is left alone.
+        remembered: How many answers are kept for `cached`; 0 keeps none. About a
+            kilobyte each.
+        remember_s: For how long; not beyond the server's window for answers to an id.
+        tls: None asks in the clear.
+        token: Sent as `authorization: Bearer …`; a function is called for every
+            request, and must neither raise nor take its time. In the clear only to
+            this very machine.
+        compress_above_bytes: Requests larger than this travel gzipped; None never.
+            docs/clients.md says when that pays.
+    """
+
+    product: str = "fraud"
+    inputs: Mapping[str, str] = FRAUD_INPUTS
+    fields: Mapping[str, str] = NO_FIELDS
+    deadline_s: float = 0.05
+    retry: RetryRules = RetryRules()
+    breaker: BreakerRules = BreakerRules()
+    remembered: int = 10_000
+    remember_s: float = 600.0
+    tls: Tls | None = None
+    token: str | Callable[[], str] | None = None
+    compress_above_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.deadline_s < float("inf"):
+            raise InputError(
+                "options", f"{self.deadline_s!r} is not above 0", where="deadline_s"
+            )
+
+    def check_secrecy(self, address: str) -> None:
+        """
+        Refuse to send a token in the clear to another machine.
+
+        Raises:
+            InputError: There is a token, no TLS, and the address is not loopback.
+        """
+        if self.token is not None and self.tls is None and not _is_loopback(address):
+            problem = f"a token to {address} needs TLS; give tls"
+            raise InputError("options", problem, where="token")
+
+
+def _is_loopback(address: str) -> bool:
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+DEFAULTS = Options()

@@ -1,0 +1,58 @@
+"""Say what a converted model is for: what its product demands of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from converters.quality_record import HALVES, Levels
+from tollgate.features.spec import SPEC_FILE, load_spec
+from tollgate.policy import POLICY_FILE
+from tollgate.policy.document import Level
+from tollgate.repository.release import spec_hash_text
+from tollgate.repository.served import read_served
+from tollgate.repository.told import load_policy_of
+
+
+class Purpose(msgspec.Struct, frozen=True, eq=False):
+    """
+    What a converted model is for, and has to fit.
+
+    Attributes:
+        thresholds: Scores at which a decision changes; 0.5 without a product.
+        names: Of the features, in order; None without a product.
+        spec_hash: Of the features, 16 hexadecimal digits; None without a product.
+        config: Configuration of the model step, a ModelConfig; None without.
+        levels: What its policy turns scores into, segments and rules aside.
+    """
+
+    thresholds: tuple[float, ...] = (0.5,)
+    names: tuple[str, ...] | None = None
+    spec_hash: str | None = None
+    config: Any = None
+    levels: Levels = HALVES
+
+
+def purpose_of(repository: Path, product: str) -> Purpose:
+    """
+    Read what a model must fit to be served in a product.
+
+    Raises:
+        RepositoryError: The repository does not fit together, or lacks a version.
+        SpecError: The served features.yaml cannot be read.
+        PolicyError: The served policy.yaml cannot be read.
+    """
+    served = read_served(repository, product)
+    spec = load_spec(served.file(served.product.features_step, name=SPEC_FILE))
+    step = served.product.decision_step
+    policy = load_policy_of(served.file(step, name=POLICY_FILE).parent, spec)
+    usual = policy.thresholds[0]
+    return Purpose(
+        thresholds=policy.score_cuts,
+        names=spec.feature_names,
+        spec_hash=spec_hash_text(spec.spec_hash),
+        config=served.product.steps[served.product.model_step],
+        levels=Levels(names=get_args(Level), thresholds=(usual.review, usual.decline)),
+    )

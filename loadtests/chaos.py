@@ -1,0 +1,260 @@
+"""
+What callers of a client see while servers are in trouble: `python -m loadtests.chaos`.
+
+For each trouble: calls of one purchase at a steady pace, the trouble from a quarter
+of them on, its end after three fifths. Prints the table of docs/clients.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from clients.async_client import AsyncDecisionClient
+from clients.decision import Decision
+from clients.decision_client import DecisionClient
+from clients.fallback import Band, Fallback
+from clients.options import Options as ClientOptions
+from loadtests.chaos_kinds import ORDERS, PRODUCT, TROUBLES, Place, Trouble
+from loadtests.chaos_table import SOURCES, Calls, to_markdown
+from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
+from loadtests.proxy import Proxy
+from loadtests.surroundings import CHECKOUT, look_around
+from loadtests.traffic import Traffic, traffic_of
+from tollgate.errors import TollgateError
+from tollgate.features.spec import load_spec
+from tollgate.repository.release import read_release
+from tollgate.server.embedded import serve
+from tollgate.server.environment import free_port
+from tollgate.server.redis import EmbeddedRedis
+
+RULE = Fallback(bands=(Band(below=50, decision="approve"),), otherwise="review")
+_BEGINS, _ENDS = 0.25, 0.6  # parts of all calls
+_AGAIN, _BEFORE = 20, 40  # each 20th call asks what the 40th before it asked
+_THREADS = 64
+_CONNECT_S = 10.0
+_WARM_CALLS = 200  # not counted
+
+Ask = Callable[[dict[str, object]], Awaitable[tuple[Decision, float]]]
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What the command line says."""
+
+    calls: int
+    rate_per_s: float
+    deadline_s: float
+    client: str
+    only: str | None
+    out: Path | None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make every trouble, and print or write the table; a known error is one line."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.chaos")
+    parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--rate", type=float, default=200.0, help="calls per second")
+    parser.add_argument("--deadline-ms", type=float, default=50.0)
+    parser.add_argument("--client", choices=["async", "sync"], default="async")
+    names = [trouble.name for trouble in TROUBLES]
+    parser.add_argument("--only", choices=names, help="one trouble")
+    parser.add_argument("--out", type=Path, help="Markdown here")
+    given = parser.parse_args(arguments)
+    options = Options(
+        calls=given.calls,
+        rate_per_s=given.rate,
+        deadline_s=given.deadline_ms / 1e3,
+        client=given.client,
+        only=given.only,
+        out=given.out,
+    )
+    command = " ".join(["python -m loadtests.chaos", *arguments])
+    try:
+        rows, told = run_all(options, command=command)
+    except TollgateError as error:
+        print(f"loadtests.chaos: {error}", file=sys.stderr)
+        return error.exit_status
+    text = to_markdown(rows, told, deadline_s=options.deadline_s)
+    if options.out is None:
+        print(text, end="")
+    else:
+        options.out.write_text(text)
+    return 0
+
+
+def run_all(
+    options: Options, *, command: str
+) -> tuple[list[tuple[Trouble, Calls]], str]:
+    """
+    Serve the product, trouble it, and call it all the while.
+
+    Returns:
+        What each trouble did, and where and how that was measured.
+    """
+    rows = []
+    told = ""
+    with _place() as (place, traffic):
+        for trouble in TROUBLES:
+            if options.only not in (None, trouble.name):
+                continue
+            told = told or _told(place, options, command=command)
+            first = len(rows) * (options.calls + _WARM_CALLS)
+            calls = asyncio.run(_run(place, trouble, traffic, options, first=first))
+            rows.append((trouble, calls))
+            print(f"{trouble.name}: done", file=sys.stderr, flush=True)
+    return rows, told
+
+
+@contextlib.contextmanager
+def _place() -> Iterator[tuple[Place, Traffic]]:
+    repository = CHECKOUT / "model_repository"
+    versions = read_release(repository, product=PRODUCT).versions
+    step = repository / "fraud_features"
+    spec = load_spec(step / str(versions[step.name]) / "features.yaml")
+    history = simulated_history(spec, customers=300, terminals=600, days=HISTORY_DAYS)
+    with contextlib.ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="tollgate-chaos-"))
+        )
+        redis = stack.enter_context(EmbeddedRedis(folder / "store"))
+        fill_store(spec, history, store_url=redis.url)
+        # A port of its own, so that a server that is started again has it too.
+        server = stack.enter_context(
+            serve(
+                repository,
+                state=folder / "state",
+                store_url=redis.url,
+                grpc_port=free_port("127.0.0.1"),
+                metrics_port=free_port("127.0.0.1"),
+            )
+        )
+        listen = f"127.0.0.1:{free_port('127.0.0.1')}"
+        proxy = stack.enter_context(Proxy(server.grpc_url, listen=listen))
+        place = Place(server=server, repository=repository, proxy=proxy)
+        yield place, traffic_of(history, days=HISTORY_DAYS)
+
+
+async def _run(
+    place: Place, trouble: Trouble, traffic: Traffic, options: Options, *, first: int
+) -> Calls:
+    """Call at a steady pace; begin and end the trouble meanwhile."""
+    purchases = _purchases(traffic, first, options.calls + _WARM_CALLS)
+    addresses = [place.server.grpc_url, place.proxy.url][: trouble.servers]
+    begun, ended = (round(part * options.calls) for part in (_BEGINS, _ENDS))
+    begin, end = ORDERS[trouble.name]
+    async with _client(addresses, options) as ask:
+        for purchase in purchases[:_WARM_CALLS]:
+            await ask(purchase)
+        turns = {begun: begin, ended: end}
+        calls = await _pace(
+            ask, purchases[_WARM_CALLS:], turns, place, rate_per_s=options.rate_per_s
+        )
+    latency_s, source = calls
+    load = os.getloadavg()[0]
+    return Calls(
+        latency_s=latency_s, source=source, begun=begun, ended=ended, load=load
+    )
+
+
+async def _pace(
+    ask: Ask,
+    purchases: Sequence[dict[str, object]],
+    turns: dict[int, Callable[[Place], None]],
+    place: Place,
+    *,
+    rate_per_s: float,
+) -> tuple[Any, Any]:
+    latency_s = np.full(len(purchases), np.inf)
+    source = np.full(len(purchases), -1, np.int8)
+
+    async def one(number: int) -> None:
+        decision, seconds = await ask(purchases[number])
+        latency_s[number] = seconds
+        source[number] = SOURCES.index(decision.source)
+
+    running: list[asyncio.Future[None]] = []
+    start_s = perf_counter()
+    for number in range(len(purchases)):
+        await asyncio.sleep(max(0.0, start_s + number / rate_per_s - perf_counter()))
+        if number in turns:
+            # In a thread: calls must not wait for a server that starts.
+            running.append(
+                asyncio.ensure_future(asyncio.to_thread(turns[number], place))
+            )
+        running.append(asyncio.ensure_future(one(number)))
+    await asyncio.gather(*running)
+    return latency_s, source
+
+
+@contextlib.asynccontextmanager
+async def _client(addresses: Sequence[str], options: Options) -> Any:
+    """Open the client that is measured: a way to ask it, and to hear how long."""
+    settings = ClientOptions(deadline_s=options.deadline_s)
+    if options.client == "sync":
+        loop = asyncio.get_running_loop()
+
+        def timed(purchase: dict[str, object]) -> tuple[Decision, float]:
+            began_s = perf_counter()
+            return client.decide(purchase), perf_counter() - began_s
+
+        with (
+            DecisionClient(addresses, fallback=RULE, options=settings) as client,
+            ThreadPoolExecutor(_THREADS) as pool,
+        ):
+            client.wait_ready(_CONNECT_S)
+            yield lambda purchase: loop.run_in_executor(pool, timed, purchase)
+        return
+
+    async def ask(purchase: dict[str, object]) -> tuple[Decision, float]:
+        began_s = perf_counter()
+        return await calling.decide(purchase), perf_counter() - began_s
+
+    async with AsyncDecisionClient(
+        addresses, fallback=RULE, options=settings
+    ) as calling:
+        await calling.wait_ready(_CONNECT_S)
+        yield ask
+
+
+def _purchases(traffic: Traffic, first: int, count: int) -> list[dict[str, object]]:
+    columns = traffic.columns(first, count)
+    lists = {name: column.tolist() for name, column in columns.items()}
+    rows = [
+        dict(zip(lists, values, strict=True))
+        for values in zip(*lists.values(), strict=True)
+    ]
+    for number in range(_BEFORE, count, _AGAIN):
+        rows[number] = rows[number - _BEFORE]
+    return rows
+
+
+def _told(place: Place, options: Options, *, command: str) -> str:
+    around = look_around(place.server, h2load="not used")
+    versions = ", ".join(
+        f"{name} {value}"
+        for name, value in around.versions.items()
+        if value != "not used"
+    )
+    return (
+        f"{around.date}, commit {around.commit}, {around.hardware}; {versions}. "
+        f"`{command}`: the {options.client} client, {options.rate_per_s:g} calls of "
+        f"one purchase a second, each 20th for the second time; the trouble from "
+        f"{_BEGINS:.0%} of the calls on to {_ENDS:.0%}; one run each. Client, server "
+        "and store share the machine."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,144 @@
+"""What goes wrong with a server, and how it is made to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from loadtests.processes import descendants
+from loadtests.proxy import Proxy
+from tollgate.errors import ServerError, SetupError
+from tollgate.repository.release import plan_load
+from tollgate.server import control
+from tollgate.server.embedded import Embedded, bring_up
+
+PRODUCT = "fraud"
+SLOW_S = 0.1
+_LOCKED_S = 30.0
+_FEATURES = "fraud_features"
+_STUB = "triton_python_backend_stub"
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """
+    Something that goes wrong.
+
+    Attributes:
+        name: What `--only` calls it.
+        words: For the table.
+        servers: How many addresses the client has.
+    """
+
+    name: str
+    words: str
+    servers: int = 1
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where it happens."""
+
+    server: Embedded
+    repository: Path
+    proxy: Proxy
+
+
+TROUBLES = (
+    Trouble("none", "no trouble"),
+    Trouble("killed", "the server is killed (SIGKILL), and started again"),
+    Trouble("stub", "the feature step's process is killed, and the step loaded again"),
+    Trouble("stalled", "the server stands still (SIGSTOP), and goes on"),
+    Trouble("slow", "one of two addresses answers 100 ms later", servers=2),
+)
+
+
+def _nothing(place: Place) -> None:
+    """Do nothing."""
+
+
+def _kill_server(place: Place) -> None:
+    os.kill(place.server.triton.pid, signal.SIGKILL)
+
+
+def _start_server(place: Place) -> None:
+    place.server.triton.stop()
+    until_s = time.monotonic() + _LOCKED_S
+    while True:
+        try:
+            place.server.triton.__enter__()
+            break
+        except SetupError:
+            # The steps' processes hold the lock until they see their parent gone.
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.1)
+    loads = plan_load(place.repository, product=PRODUCT)
+    bring_up(place.server.triton, loads, product=PRODUCT)
+
+
+def _kill_stub(place: Place) -> None:
+    (stub,) = _stubs_of(place.server.triton.pid, model=_FEATURES)
+    os.kill(stub, signal.SIGKILL)
+
+
+def _load_step(place: Place) -> None:
+    """Load the step with another parameter: without one Triton does nothing."""
+    for load in plan_load(place.repository, product=PRODUCT):
+        if load.name == _FEATURES:
+            config = json.loads(load.config_json)
+            config.setdefault("parameters", {})["generation"] = {"string_value": "2"}
+            control.load_model(
+                place.server.triton, load.name, config=json.dumps(config)
+            )
+
+
+def _stop_server(place: Place) -> None:
+    os.kill(place.server.triton.pid, signal.SIGSTOP)
+
+
+def _continue_server(place: Place) -> None:
+    os.kill(place.server.triton.pid, signal.SIGCONT)
+
+
+def _slow_down(place: Place) -> None:
+    place.proxy.order(f"slow {SLOW_S}")
+
+
+def _speed_up(place: Place) -> None:
+    place.proxy.order("pass")
+
+
+# Trouble -> how it begins, and how it ends.
+ORDERS: dict[str, tuple[Callable[[Place], None], Callable[[Place], None]]] = {
+    "none": (_nothing, _nothing),
+    "killed": (_kill_server, _start_server),
+    "stub": (_kill_stub, _load_step),
+    "stalled": (_stop_server, _continue_server),
+    "slow": (_slow_down, _speed_up),
+}
+
+
+def _stubs_of(pid: int, *, model: str) -> list[int]:
+    """
+    Find the processes that run a Python step.
+
+    Raises:
+        ServerError: There is none.
+    """
+    found = list(_stubs(pid, model=model))
+    if not found:
+        raise ServerError(model, "no process of this step was found")
+    return found
+
+
+def _stubs(pid: int, *, model: str) -> Iterator[int]:
+    for child in descendants([pid]):
+        words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        named = any(f"/{model}/".encode() in word for word in words)
+        if words[0].endswith(_STUB.encode()) and named:
+            yield child

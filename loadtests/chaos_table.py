@@ -1,0 +1,77 @@
+"""What callers of a client see while servers are in trouble, in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.chaos_kinds import Trouble
+from loadtests.latency import percentile
+
+GRACE_S = 0.005
+SOURCES = ("model", "cached", "fallback")
+
+
+class Calls(msgspec.Struct, frozen=True, eq=False):
+    """
+    What became of N calls.
+
+    Attributes:
+        latency_s: From the call to its answer; infinite without one; float64 [N].
+        source: Number in SOURCES; -1 without an answer; int8 [N].
+        begun: Number of the first call after the trouble began.
+        ended: Likewise after it ended.
+        load: Load average of the machine, of the last minute.
+    """
+
+    latency_s: npt.NDArray[np.float64]
+    source: npt.NDArray[np.int8]
+    begun: int
+    ended: int
+    load: float
+
+
+def to_markdown(
+    rows: Sequence[tuple[Trouble, Calls]], told: str, *, deadline_s: float
+) -> str:
+    """Write the table, and under it where it comes from."""
+    head = (
+        *("trouble", "calls", "answered", f"within {deadline_s * 1e3:g} + 5 ms"),
+        *("p50 ms", "p99 ms", "p99.9 ms", "maximum ms"),
+        *("model", "cached", "fallback", "of these in trouble: model"),
+        "load average",
+    )
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    lines += [
+        "| " + " | ".join(_cells(trouble, calls, deadline_s=deadline_s)) + " |"
+        for trouble, calls in rows
+    ]
+    return "\n".join([*lines, "", told, ""])
+
+
+def _cells(trouble: Trouble, calls: Calls, *, deadline_s: float) -> list[str]:
+    count = len(calls.source)
+    inside = calls.latency_s <= deadline_s + GRACE_S
+    us = np.sort(np.minimum(calls.latency_s * 1e6, 2.0**53).astype(np.int64))
+    during = calls.source[calls.begun : calls.ended]
+    return [
+        trouble.words,
+        str(count),
+        _share(calls.source >= 0),
+        _share(inside),
+        *(f"{percentile(us, part) / 1e3:.1f}" for part in (50, 99, 99.9, 100)),
+        *(_share(calls.source == number) for number in range(len(SOURCES))),
+        _share(during == 0) if len(during) else "none",
+        f"{calls.load:.1f}",
+    ]
+
+
+def _share(chosen: npt.NDArray[np.bool_]) -> str:
+    """Write a part of all in per cent; 100 % only when it is all."""
+    if not len(chosen):
+        return "none"
+    hundredths = int(chosen.sum() * 10_000 // len(chosen))
+    return f"{hundredths / 100:g} %"

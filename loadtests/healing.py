@@ -1,0 +1,178 @@
+"""
+What callers see while processes are killed: `python -m loadtests.healing`.
+
+`tollgate up` under a steady load of single rows; each Python step (three times in a
+row), tritonserver and Redis get SIGKILL in random order until the time is over, each
+once the one before has healed. Nobody helps. Prints the table of docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+import numpy as np
+
+from clients.codec import requests_of
+from clients.columns import FRAUD_INPUTS, check_columns
+from loadtests.fault_table import WHOLE_IN_A_ROW
+from loadtests.filling import simulated_history
+from loadtests.open_loop import Sent, send
+from loadtests.supervised import Supervised, supervised
+from loadtests.surroundings import CHECKOUT, measured_on
+from loadtests.traffic import traffic_of
+from tollgate.errors import TollgateError
+from tollgate.features.spec import load_spec
+from tollgate.repository.release import read_release
+
+_TIMEOUT_S = 1.0
+_MOST_S = 30.0  # for one to heal, before it counts as never
+_STEPS = ("fraud_features", "fraud_model", "fraud_decision")
+_TIMES = 3  # that the same step is killed in a row
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """One kill: of what, and when on time.perf_counter."""
+
+    part: str
+    at_s: float
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Kill until the time is over and print the table; status 1: one did not heal."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.healing")
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--rate", type=float, default=100.0, help="requests per second")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args(arguments)
+    try:
+        kills, sent = run(given.seconds, rate_per_s=given.rate, seed=given.seed)
+    except TollgateError as error:
+        print(f"loadtests.healing: {error}", file=sys.stderr)
+        return error.exit_status
+    command = " ".join(["python -m loadtests.healing", *arguments])
+    healed_s = [_healed_s(kill, sent) for kill in kills]
+    print(to_markdown(kills, healed_s, sent), end="")
+    print(f"\n{measured_on()}. `{command}`")
+    return 0 if all(one is not None for one in healed_s) else 1
+
+
+def run(seconds: float, *, rate_per_s: float, seed: int) -> tuple[list[Kill], Sent]:
+    """Serve, load and kill."""
+    with tempfile.TemporaryDirectory(prefix="tollgate-heal-") as folder:
+        repository = CHECKOUT / "model_repository"
+        with supervised(repository, state=Path(folder) / "state") as product:
+            return asyncio.run(
+                _kill_under_load(product, seconds, rate_per_s=rate_per_s, seed=seed)
+            )
+
+
+async def _kill_under_load(
+    product: Supervised, seconds: float, *, rate_per_s: float, seed: int
+) -> tuple[list[Kill], Sent]:
+    repository = CHECKOUT / "model_repository"
+    versions = read_release(repository, product="fraud").versions
+    version = repository / "fraud_features" / str(versions["fraud_features"])
+    history = simulated_history(
+        load_spec(version / "features.yaml"), customers=300, terminals=600, days=7
+    )
+    columns = traffic_of(history, days=7).columns(
+        0, round((seconds + _MOST_S) * rate_per_s)
+    )
+    requests = list(
+        requests_of(
+            check_columns(columns, inputs=FRAUD_INPUTS),
+            product="fraud",
+            size=1,
+            dry_run=False,
+            deadline_s=_TIMEOUT_S,
+        )
+    )
+    enough = asyncio.Event()
+    loading = asyncio.ensure_future(
+        send(
+            requests,
+            grpc_url=product.grpc_url,
+            rate_per_s=rate_per_s,
+            timeout_s=_TIMEOUT_S,
+            enough=enough,
+        )
+    )
+    chance = random.Random(seed)
+    until_s = perf_counter() + seconds
+    kills: list[Kill] = []
+    for part in _order(chance):
+        await asyncio.sleep(chance.uniform(0.5, 3.0))
+        if perf_counter() > until_s or loading.done():
+            break
+        mended = len(product.mended())
+        os.kill(product.pid(part), signal.SIGKILL)
+        kills.append(Kill(part, perf_counter()))
+        await asyncio.to_thread(product.wait_mended, mended + 1, patience_s=_MOST_S)
+    enough.set()
+    return kills, await loading
+
+
+def _order(chance: random.Random) -> Iterator[str]:
+    """Name what to kill next, for ever; a step comes three times in a row."""
+    while True:
+        parts = [*_STEPS, "tritonserver", "redis-server"]
+        chance.shuffle(parts)
+        for part in parts:
+            yield from [part] * (_TIMES if part in _STEPS else 1)
+
+
+def _healed_s(kill: Kill, sent: Sent) -> float | None:
+    """Measure from a kill to the first of many answers in a row; None for never."""
+    after = np.flatnonzero(sent.due_s >= kill.at_s)
+    in_a_row = 0
+    for place in after.tolist():
+        in_a_row = in_a_row + 1 if sent.answered[place] else 0
+        if in_a_row == WHOLE_IN_A_ROW:
+            first = place - WHOLE_IN_A_ROW + 1
+            ended_s = float(sent.due_s[first] + sent.latency_s[first])
+            return ended_s - kill.at_s
+    return None
+
+
+def to_markdown(
+    kills: Sequence[Kill], healed_s: Sequence[float | None], sent: Sent
+) -> str:
+    """Write a line per kind of process."""
+    head = ("killed", "times", "healed", "median s", "longest s", "not answered")
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    edges = [*(kill.at_s for kill in kills), np.inf]
+    for part in dict.fromkeys(kill.part for kill in kills):
+        mine = [place for place, kill in enumerate(kills) if kill.part == part]
+        times = [healed_s[place] for place in mine]
+        known = sorted(time for time in times if time is not None)
+        lost = sum(
+            int(
+                (
+                    ~sent.answered[
+                        (sent.due_s >= edges[place]) & (sent.due_s < edges[place + 1])
+                    ]
+                ).sum()
+            )
+            for place in mine
+        )
+        middle = f"{known[len(known) // 2]:.2f}" if known else ""
+        longest = f"{known[-1]:.2f}" if known else ""
+        cells = (part, len(times), len(known), middle, longest, lost)
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    answered = int(sent.answered.sum())
+    lines += ["", f"{len(sent.due_s):,} requests sent, {answered:,} answered."]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

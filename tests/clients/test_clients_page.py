@@ -1,0 +1,96 @@
+"""docs/clients.md says what is so: its examples run, its tables are whole."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from clients.codec import decisions_of
+from clients.counters import COUNTERS
+from clients.retry import WORTH_IT, WORTH_IT_THERE
+from tollgate.schema import ANSWER_TYPES, DEADLINE_US, DRY_RUN, Degraded
+from tollgate.testing import TestServer
+
+PAGE = (Path(__file__).parents[2] / "docs" / "clients.md").read_text()
+SERVED_ON = "127.0.0.1:8001"
+
+
+def blocks(language):
+    """List the page's code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_python_examples_run(number, capsys):
+    """Against a server that answers; the last one brings its own."""
+    example = blocks("python")[number]
+    with TestServer() as server:
+        assert (SERVED_ON in example) == (number < 2)
+        code = example.replace(SERVED_ON, server.url)
+        exec(compile(code, f"docs/clients.md, {number}", "exec"), {"__name__": "page"})
+    told = capsys.readouterr().out.split("\n")[:-1]
+    assert len(told) == (1, 100, 0)[number]
+    assert all(line.split()[0] in ("approve", "review") for line in told)
+
+
+def test_there_are_no_other_examples():
+    """A new one is run too."""
+    assert len(blocks("python")) == 3
+
+
+def test_the_json_for_grpcurl_is_a_request():
+    """Read as grpcurl reads it, it is decided."""
+    (text,) = blocks("json")
+    request = json_format.Parse(text, service_pb2.ModelInferRequest())
+    with TestServer() as server, grpc.insecure_channel(server.url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        answer = decisions_of(stub.ModelInfer(request, timeout=30), latency_s=0.0)
+        (asked,) = server.asked
+    assert (answer.decision.tolist(), answer.error.tolist()) == (["approve"], [""])
+    assert (asked.transaction_id, asked.deadline_us) == ("q-1", 50_000)
+    assert asked.values["customer_id"] == "carol"
+    assert np.isfinite(answer.score).all()
+
+
+def test_each_bit_has_its_advice():
+    """All that the schema knows, by their numbers."""
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", PAGE, re.M)
+    assert {name: int(bit) for bit, name in rows} == {
+        bit.name: bit.value.bit_length() - 1 for bit in Degraded
+    }
+
+
+def test_outputs_and_parameters_are_all_named():
+    """What goes over the wire."""
+    for name in (*ANSWER_TYPES, DEADLINE_US, DRY_RUN):
+        assert f"| `{name}` |" in PAGE
+
+
+def test_statuses_are_retried_as_the_page_says():
+    """Row by row of its table, against the client's own sets."""
+    table = PAGE.partition("| gRPC status |")[2].partition("\n\n")[0]
+    said = {}
+    for row in table.splitlines()[2:]:
+        names, _, advice = [cell.strip() for cell in row.strip("|").split("|")]
+        for name in re.findall(r"[A-Z_]{2,}", names):
+            said[name] = advice
+    for code in grpc.StatusCode:
+        advice = said.get(code.name, "no")
+        assert advice.startswith("yes") == (code in WORTH_IT), code
+        assert ("the same server" in advice) == (code in WORTH_IT_THERE), code
+
+
+def test_metrics_are_those_that_are_counted():
+    """Name and label of each counter."""
+    rows = re.findall(
+        r"^\| `tollgate_client_(\w+?)(?:_total)?` \| `(\w+)` \|", PAGE, re.M
+    )
+    breaker = {"breaker_state": "address", "breaker_opened": "address"}
+    counted = {name: label for name, (label, _) in COUNTERS.items()}
+    assert dict(rows) == counted | breaker

@@ -1,0 +1,84 @@
+"""The rule that decides when no server does."""
+
+import math
+
+import pytest
+
+from clients.fallback import Band, Fallback, fallback_from
+from tollgate.errors import InputError
+
+RULE = Fallback(
+    bands=(Band(below=50, decision="approve"), Band(below=500, decision="review")),
+    otherwise="decline",
+)
+
+
+@pytest.mark.parametrize(
+    ("amount", "decision"),
+    [
+        (0, "approve"),
+        (49.99, "approve"),
+        (50, "review"),
+        (499.99, "review"),
+        (500, "decline"),
+        (math.nan, "decline"),
+    ],
+)
+def test_the_first_band_that_an_amount_lies_below_decides(amount, decision):
+    """Its edge belongs to the next one; no amount is like none of them."""
+    assert RULE.decide(amount) == decision
+
+
+def test_a_rule_read_from_a_document_is_the_rule_itself():
+    """As a part of a YAML file would give it."""
+    document = {
+        "bands": [
+            {"below": 50, "decision": "approve"},
+            {"below": 500.0, "decision": "review"},
+        ],
+        "otherwise": "decline",
+    }
+    assert fallback_from(document) == RULE
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"otherwise": "allow"}, "fallback: otherwise: 'allow' is none of approve"),
+        ({}, "fallback: Object missing required field `otherwise`"),
+        ({"otherwise": "review", "limit": 3}, "unknown field `limit`"),
+        (
+            {"otherwise": "review", "bands": [{"below": "5", "decision": "approve"}]},
+            "Expected `float`, got `str`",
+        ),
+        (
+            {"otherwise": "review", "bands": [{"below": 5, "decision": "yes"}]},
+            r"bands\[0\].decision: 'yes' is none of",
+        ),
+        (
+            {"otherwise": "review", "bands": [{"below": 0, "decision": "approve"}]},
+            r"bands\[0\].below: 0.0 is not above 0",
+        ),
+        (
+            {
+                "otherwise": "review",
+                "bands": [
+                    {"below": 9, "decision": "approve"},
+                    {"below": 9, "decision": "review"},
+                ],
+            },
+            r"bands\[1\].below: 9.0 is not above 9; bands ascend",
+        ),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused_by_name(document, words):
+    """It is found where the client is made, not when it is needed."""
+    with pytest.raises(InputError, match=words):
+        fallback_from(document)
+
+
+@pytest.mark.parametrize("below", [math.nan, math.inf, -1])
+def test_a_band_has_an_end(below):
+    """NaN and infinity are none."""
+    with pytest.raises(InputError, match=r"bands\[0\].below"):
+        Fallback(bands=(Band(below=below, decision="approve"),), otherwise="review")

@@ -1,0 +1,63 @@
+"""A journal in a temporary folder, and the way to the modules beside the tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from records_made import REPOSITORY
+
+from tollgate.audit.anchor import AnchorFile, Mark, read_anchor
+from tollgate.audit.chain import Chain
+from tollgate.audit.releases import Releases
+from tollgate.audit.sealing import Sealer
+from tollgate.audit.subjects import Subjects
+
+
+class Journal(msgspec.Struct):
+    """A journal that was opened, with all that belongs to it."""
+
+    chain: Chain
+    subjects: Subjects
+    releases: Releases
+    sealer: Sealer
+    home: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where its links are."""
+        return self.chain.folder
+
+    def marks(self) -> list[Mark]:
+        """Read its anchor."""
+        return read_anchor(self.home / "journal.anchor")
+
+
+@pytest.fixture
+def open_journal(tmp_path: Path) -> Callable[..., Journal]:
+    """Open the journal of this test, as often as it likes."""
+
+    def open_(
+        *,
+        repository: Path | None = REPOSITORY,
+        consent: str | None = None,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> Journal:
+        chain = Chain(
+            tmp_path / "journal",
+            product="fraud",
+            anchor=AnchorFile(tmp_path / "journal.anchor"),
+            on_step=on_step,
+        )
+        subjects = Subjects(tmp_path / "journal.keys")
+        releases = Releases(chain, repository=repository, consent=consent)
+        sealer = Sealer(chain, subjects=subjects, releases=releases)
+        return Journal(chain, subjects, releases, sealer, tmp_path)
+
+    return open_

@@ -1,0 +1,179 @@
+"""One decision is explained, sealed or not."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import redis
+from records_decided import decided, opened
+from records_made import REPOSITORY, made
+
+from tollgate.audit.cases import facts_of
+from tollgate.audit.explained import NO_CONSENT, Explained, explained
+from tollgate.audit.reasons import Reasons, sealed_reasons
+from tollgate.audit.tables import read_table
+from tollgate.audit.waiting import find_waiting, waiting_table
+from tollgate.journal.record import CHUNK_FIELD, encode_chunk, stream_key
+from tollgate.repository.release import read_release, write_release
+from tollgate.schema import Degraded
+
+Open = Callable[..., Any]
+
+
+def explain(
+    journal: Any, row: int, *, repository: Path | None = REPOSITORY
+) -> Explained:
+    """Explain a record of a journal's first segment."""
+    link = journal.chain.alive("segment")[0]
+    table = read_table(journal.folder, link)
+    return explained(
+        table[row : row + 1],
+        place="here",
+        product="fraud",
+        kept=journal.releases.get(table["release"][row]),
+        repository=repository,
+    )
+
+
+def test_a_decline_is_explained(open_journal: Open) -> None:
+    """Thresholds that were asked, rules that held, contributions that add up."""
+    journal = open_journal()
+    records = decided(40, degraded={2: int(Degraded.COLD_START)})
+    journal.sealer.seal([records])
+    policy = opened().policy
+    segments = set()
+    for row in range(40):
+        found = explain(journal, row)
+        assert found.threshold is not None
+        segments.add(found.threshold.segment)
+        score = records.score[row]
+        level = int(score >= np.float32(found.threshold.review)) + int(
+            score >= np.float32(found.threshold.decline)
+        )
+        # Without rules the thresholds alone decide.
+        if not records.rules[row]:
+            assert ("approve", "review", "decline")[level] == found.decision
+        held = [
+            one.name
+            for bit, one in enumerate(policy.rules)
+            if records.rules[row] >> np.uint64(bit) & np.uint64(1)
+        ]
+        assert [one.name for one in found.rules] == held
+        assert 1 / (1 + math.exp(-found.margin)) == pytest.approx(score, abs=1e-6)
+        amounts = [abs(one.amount) for one in found.contributions]
+        assert amounts == sorted(amounts, reverse=True)
+        assert len(amounts) == 15
+        assert bool(found.reasons) == (found.decision != "approve")
+    assert segments == {"other", "new_entity", "high_value"}
+
+
+def test_reasons_are_those_that_are_sealed(open_journal: Open) -> None:
+    """Computed anew or read: the same codes, texts and amounts."""
+    journal = open_journal()
+    records = decided(40)
+    journal.sealer.seal([records])
+    Reasons(journal.chain, journal.releases, repository=None).find_new()
+    (segment,) = journal.chain.alive("segment")
+    for row in np.flatnonzero(records.decision > 0).tolist():
+        sealed, _ = sealed_reasons(
+            *(journal.folder, journal.chain.links, segment),
+            writer=records.writer,
+            sequence=row,
+        )
+        anew = explain(journal, row).reasons
+        assert [(one.code, one.text, one.feature) for one in anew] == [
+            (one.code, one.text, one.feature) for one in sealed
+        ]
+        for mine, theirs in zip(anew, sealed, strict=True):
+            if theirs.contribution is not None:
+                assert theirs.contribution == np.float32(mine.contribution)
+
+
+def test_what_is_not_known_is_said(open_journal: Open, tmp_path: Path) -> None:
+    """No consent, no release, another model's answer, no explain.npz: in words."""
+    journal = open_journal(consent="channel")
+    journal.sealer.seal([decided(3)])
+    found = explain(journal, 1)
+    assert found.unexplained == NO_CONSENT
+    assert found.threshold is None
+    assert found.codes or found.decision == "approve"
+
+
+def test_a_foreign_answer_is_not_explained(open_journal: Open) -> None:
+    """Probabilities that the model does not give are no ground for contributions."""
+    journal = open_journal()
+    journal.sealer.seal([made(3)])
+    found = explain(journal, 0)
+    assert "not those of the release's model" in found.unexplained
+    assert found.threshold is not None
+    assert found.contributions == []
+
+
+def test_an_unknown_release_is_told(open_journal: Open) -> None:
+    """Codes and rules by number are what is left."""
+    journal = open_journal()
+    journal.sealer.seal([made(3, release="old")])
+    found = explain(journal, 0)
+    assert "release old: was not kept by the journal" in found.unexplained
+
+
+def test_a_model_without_explanation_is_told(
+    open_journal: Open, tmp_path: Path
+) -> None:
+    """Rules and thresholds are there, contributions are not made up."""
+    copy = tmp_path / "model_repository"
+    shutil.copytree(REPOSITORY, copy)
+    (copy / "fraud_model" / "1" / "explain.npz").unlink()
+    release = read_release(copy, product="fraud")
+    hashes = {
+        name: digest
+        for name, digest in release.hashes.items()
+        if not name.endswith("explain.npz")
+    }
+    write_release(copy, msgspec.structs.replace(release, hashes=hashes))
+    journal = open_journal(repository=copy)
+    journal.sealer.seal([decided(3)])
+    found = explain(journal, 0, repository=copy)
+    assert found.unexplained == "release fraud-1: has no explain.npz"
+    assert found.threshold is not None
+
+
+def test_a_decision_that_waits_is_found(
+    store_url: str, redis_client: redis.Redis, spec: Any
+) -> None:
+    """By its id or its number, in any chunk; a damaged chunk is passed over."""
+    for number in range(70):
+        raw = encode_chunk(decided(2, first=2 * number))
+        redis_client.xadd(stream_key("fraud"), {CHUNK_FIELD: raw})
+    redis_client.xadd(stream_key("fraud"), {CHUNK_FIELD: b"none"})
+    redis_client.xadd(stream_key("fraud"), {b"e": b"end"})
+    records = decided(2, first=6)
+    names = (records.transaction_id[1].decode(), f"{records.writer}:7")
+    for wanted in names:
+        found = find_waiting(store_url, product="fraud", wanted=wanted)
+        assert found is not None
+        assert (len(found), found.first_sequence) == (1, 7)
+        np.testing.assert_array_equal(found.features[0], records.features[1])
+    assert find_waiting(store_url, product="fraud", wanted="never") is None
+    assert find_waiting(store_url, product="none", wanted=names[0]) is None
+    table = waiting_table(found, spec=spec, releases=None)
+    facts = facts_of(table, spec)
+    np.testing.assert_array_equal(facts.features[0], records.features[1])
+    assert records.entity_id[0][1].decode() not in str(table.rows())
+
+
+def test_consent_holds_for_what_waits(open_journal: Open, spec: Any) -> None:
+    """A row that will not be kept whole is not explained from the stream either."""
+    journal = open_journal(consent="channel")
+    table = waiting_table(decided(1), spec=spec, releases=journal.releases)
+    found = explained(
+        table, place="stream", product="fraud", kept=None, repository=REPOSITORY
+    )
+    assert found.unexplained == NO_CONSENT

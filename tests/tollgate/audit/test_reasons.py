@@ -1,0 +1,168 @@
+"""Reviews and declines get exact reasons, sealed beside them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import polars as pl
+import pytest
+from records_decided import decided, opened
+from records_made import REPOSITORY, made
+
+from tollgate.audit.reasons import NOT_EXPLAINED, Reasons, sealed_reasons
+from tollgate.audit.retention import retain
+from tollgate.audit.tables import read_table
+from tollgate.audit.teller import Teller, default_texts
+from tollgate.audit.verify import verify
+
+Open = Callable[..., Any]
+
+
+def find(journal: Any, repository: Path | None = REPOSITORY) -> list[Any]:
+    """Find the reasons of what a journal has."""
+    return Reasons(journal.chain, journal.releases, repository=repository).find_new()
+
+
+def test_contributions_add_up_to_the_score() -> None:
+    """Expected margin and contributions give what onnxruntime answers."""
+    records = decided(200)
+    release = opened()
+    teller = Teller(release)
+    amounts = teller.contributions(records.features)
+    margin = teller.expected + amounts.sum(axis=1)
+    path = REPOSITORY / "fraud_model" / "1" / "model.onnx"
+    session = onnxruntime.InferenceSession(str(path))
+    (answers,) = session.run(["probabilities"], {"features": records.features})
+    np.testing.assert_allclose(1 / (1 + np.exp(-margin)), answers[:, 1], atol=1e-6)
+
+
+def test_reviews_and_declines_are_told_why(open_journal: Open) -> None:
+    """Codes of the answer, then what raised the score most; four, none twice."""
+    journal = open_journal()
+    records = decided(120)
+    journal.sealer.seal([records])
+    (link,) = find(journal)
+    assert link.kind == "reasons"
+    table = read_table(journal.folder, link)
+    told = np.flatnonzero(records.decision > 0).tolist()
+    assert sorted(set(table["sequence"].to_list())) == told
+    assert link.facts == {"decisions": str(len(told))}
+    release = opened()
+    policy, names = release.policy, release.spec.feature_names
+    amounts = Teller(release).contributions(records.features[told])
+    for row, amount in zip(told, amounts, strict=True):
+        own = table.filter(pl.col("sequence") == row)
+        assert own["place"].to_list() == list(range(1, len(own) + 1))
+        assert len(own) <= 4
+        assert own["text"].n_unique() == len(own) == own["code"].n_unique()
+        # By hand: the answer's, then each feature's code by its amount.
+        wanted = records.reason_codes[row].decode().split("|")
+        for at in sorted(range(15), key=lambda at: -amount[at]):
+            code = policy.contributions.get(names[at])
+            if amount[at] > 0 and code is not None and code not in wanted:
+                wanted.append(code)
+        assert own["code"].to_list() == wanted[:4]
+        assert own["text"].to_list() == [policy.reasons[code] for code in wanted[:4]]
+
+
+def test_reasons_are_the_same_whenever_they_are_found(open_journal: Open) -> None:
+    """Twice the same bytes of records; found once each, and verified."""
+    journal = open_journal()
+    records = decided(60)
+    journal.sealer.seal([records])
+    first = read_table(journal.folder, find(journal)[0])
+    assert find(journal) == []
+    journal.sealer.seal([decided(60, writer="fedcba9876543210")])
+    (second,) = find(journal)
+    again = read_table(journal.folder, second)
+    assert again.drop("writer").equals(first.drop("writer"))
+    assert verify(journal.folder, marks=journal.marks()).findings == []
+
+
+def test_the_journal_explains_when_the_repository_is_gone(
+    open_journal: Open, tmp_path: Path
+) -> None:
+    """What explains a model is kept with its release."""
+    copy = tmp_path / "model_repository"
+    shutil.copytree(REPOSITORY, copy)
+    journal = open_journal(repository=copy)
+    journal.sealer.seal([decided(40)])
+    shutil.rmtree(copy)
+    (link,) = find(journal, None)
+    assert NOT_EXPLAINED not in link.facts
+    assert link.rows > 0
+
+
+def test_what_cannot_be_explained_says_why(open_journal: Open) -> None:
+    """An unknown release; and decisions that are not the model's."""
+    journal = open_journal()
+    journal.sealer.seal([made(10, release="old")])
+    journal.sealer.seal([made(10, first=10)])
+    journal.sealer.seal([decided(10, first=20)])
+    unknown, foreign, sound = find(journal)
+    assert "old: release old: was not kept" in unknown.facts[NOT_EXPLAINED]
+    records = made(10, first=10)
+    number = int((records.decision > 0).sum())
+    problem = f"fraud-1: {number} decisions are not its model's"
+    assert foreign.facts == {"decisions": "0", NOT_EXPLAINED: problem}
+    assert sound.rows > 0
+    assert verify(journal.folder, marks=journal.marks()).findings == []
+
+
+def test_reasons_of_one_record(open_journal: Open) -> None:
+    """As they were sealed; for others why there are none."""
+    journal = open_journal()
+    records = decided(30)
+    journal.sealer.seal([records])
+    (segment,) = journal.chain.alive("segment")
+    row = int(np.flatnonzero(records.decision > 0)[0])
+    approved = int(np.flatnonzero(records.decision == 0)[0])
+
+    def sealed(sequence: int) -> Any:
+        return sealed_reasons(
+            *(journal.folder, journal.chain.links, segment),
+            writer=records.writer,
+            sequence=sequence,
+        )
+
+    assert sealed(row) == ([], "")
+    find(journal)
+    reasons, why = sealed(row)
+    assert not why
+    assert reasons[0].code == records.reason_codes[row].decode().split("|")[0]
+    assert reasons[0].contribution is None
+    assert reasons[-1].contribution > 0
+    assert sealed(approved) == ([], "it was neither reviewed nor declined")
+
+
+def test_reasons_age_with_their_decisions(open_journal: Open) -> None:
+    """They say something of a purchase, so they go when it goes."""
+    journal = open_journal()
+    journal.sealer.seal([decided(30)])
+    (link,) = find(journal)
+    retain(journal.chain, before_us=2**52)
+    assert journal.chain.alive("reasons") == []
+    assert not (journal.folder / link.table).exists()
+    assert verify(journal.folder, marks=journal.marks()).findings == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("amount", "Raised the score: amount of the request."),
+        (
+            "customer_nb_tx_7d",
+            "Raised the score: number of purchases, of the customer, 7d.",
+        ),
+    ],
+)
+def test_features_have_words_of_their_own(spec: Any, name: str, words: str) -> None:
+    """For a policy that maps no feature."""
+    texts = default_texts(spec)
+    assert set(texts) == set(spec.feature_names)
+    assert texts[name] == words

@@ -1,0 +1,94 @@
+"""Pauses: by a rate, or while somebody decides."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from tollgate.backfill.pace import Pace, open_pace
+from tollgate.features.spec import FeatureSpec
+from tollgate.store.feeds import PURCHASES, feed_key, pack_watermark
+from tollgate.store.redis import RedisStore
+
+
+class Clock:
+    """A clock that goes on when one waits, or says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.waited: list[float] = []
+
+    def __call__(self) -> float:
+        """Tell the time."""
+        return self.now_s
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.waited.append(seconds)
+        self.now_s += seconds
+
+    def call(self, pace: Pace, taken_s: float, events: int = 64) -> None:
+        """Make a call that takes so long."""
+        begun_s = pace.begin()
+        self.now_s += taken_s
+        pace.end(begun_s, events)
+
+
+def test_a_rate_is_kept_whatever_calls_take() -> None:
+    """64 events at 6,400 a second: 10 ms, of which the call's own time is taken."""
+    clock = Clock()
+    pace = Pace(6_400, watermark=lambda: None, clock=clock, sleep=clock.wait)
+    for taken_s in (0.0, 0.004, 0.03):
+        clock.call(pace, taken_s)
+    assert clock.waited == pytest.approx([0.01, 0.006, 0.0])
+
+
+def test_no_bound_never_waits() -> None:
+    """0 takes what Redis gives, and does not look at the watermark."""
+    clock = Clock()
+    pace = Pace(0, watermark=lambda: 1 / 0, clock=clock, sleep=clock.wait)
+    clock.call(pace, 5.0)
+    assert clock.waited == []
+
+
+def test_pauses_follow_the_calls_while_somebody_decides() -> None:
+    """Twice a call's time and 10 ms at most; none once the watermark stands still."""
+    clock = Clock()
+    moving = itertools.count()
+    still = [False]
+    pace = Pace(
+        None,
+        watermark=lambda: "still" if still[0] else next(moving),
+        clock=clock,
+        sleep=clock.wait,
+    )
+    clock.call(pace, 0.001)
+    clock.call(pace, 2.5)  # time for a look: it has moved
+    assert clock.waited == pytest.approx([0.002, 0.01])
+    still[0] = True
+    clock.call(pace, 2.5)  # it has moved since, too
+    clock.call(pace, 2.5)  # and not since
+    clock.call(pace, 0.001)
+    assert len(clock.waited) == 3
+    still[0] = False
+    clock.call(pace, 2.5)
+    assert len(clock.waited) == 4
+
+
+def test_what_moves_is_the_products_watermark(
+    spec: FeatureSpec, store_url: str, open_store: Callable[..., RedisStore]
+) -> None:
+    """Written by the feature step and by a stream; read beside what is loaded."""
+    store = open_store(store_url)
+    pace = open_pace(spec, store, None)
+    key = feed_key(spec.product, PURCHASES)
+    pace._look_s = 0.0
+    pace.end(pace.begin(), 64)
+    assert not pace._serving
+    value = pack_watermark(5, now_us=7)
+    store.flush([], beside=[(b"SET", key, value)])
+    pace._look_s = 0.0
+    pace.end(pace.begin(), 64)
+    assert pace._serving

@@ -1,0 +1,82 @@
+"""`explain` as a person types it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import redis
+from typer.testing import CliRunner
+
+from tollgate.cli.app import app
+from tollgate.journal.record import CHUNK_FIELD, encode_chunk, stream_key
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "audit"))
+from records_decided import decided
+from records_made import REPOSITORY
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Run a command; exit status and output."""
+    done = CliRunner().invoke(app, [*arguments, "--repository", str(REPOSITORY)])
+    return done.exit_code, done.output + repr(done.exception)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Path:
+    """A journal of forty decisions; another forty wait in the stream."""
+    place = tmp_path / "journal"
+    for first in (0, 40):
+        raw = encode_chunk(decided(40, first=first))
+        redis_client.xadd(stream_key("fraud"), {CHUNK_FIELD: raw})
+        if not first:
+            options = ("--store", store_url, "--folder", str(place), "--until-idle")
+            status, text = run("journal", "run", *options)
+            assert status == 0, text
+    return place
+
+
+@pytest.mark.parametrize("first", [0, 40])
+def test_a_decision_is_explained_where_it_is(
+    folder: Path, store_url: str, first: int
+) -> None:
+    """Sealed or waiting: what decided, what moved the score, what to tell."""
+    records = decided(40, first=first)
+    row = int(np.flatnonzero(records.decision == 2)[0])
+    one = records.transaction_id[row].decode()
+    where = ("--folder", str(folder), "--store", store_url)
+    status, text = run("explain", one, *where)
+    assert status == 0, text
+    lines = text.splitlines()
+    assert lines[0].startswith(
+        f"decline, score {records.score[row]:.4f}, by fraud-1 at"
+    )
+    place = "the stream, not sealed yet" if first else "link 3, row"
+    assert lines[1].startswith(f"record {records.writer}:{first + row}, {place}")
+    assert "thresholds of segment" in text
+    assert "moved the score by" in text
+    assert "terminal_risk_7d" in text
+    assert "a person is told:" in text
+    assert "  1. The purchase looks very much like known fraud." in text
+    status, text = run("explain", one, *where, "--json")
+    assert status == 0, text
+    told = json.loads(text.rpartition("None")[0])
+    assert told["decision"] == "decline"
+    assert told["reasons"][0]["contribution"] is None
+    amounts = [one["amount"] for one in told["contributions"]]
+    assert told["margin"] == pytest.approx(told["expected"] + sum(amounts))
+
+
+def test_what_is_nowhere_is_told(folder: Path, store_url: str, tmp_path: Path) -> None:
+    """An unknown id; a stream that cannot be read."""
+    where = ("--folder", str(folder))
+    status, text = run("explain", "never", *where, "--store", store_url)
+    assert status != 0
+    assert "never: is no transaction of this journal" in text
+    gone = f"unix://{tmp_path}/nowhere"
+    status, text = run("explain", "never", *where, "--store", gone)
+    assert status != 0
+    assert "the journal's stream cannot be read" in text

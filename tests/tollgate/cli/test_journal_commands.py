@@ -1,0 +1,202 @@
+"""`journal` as a person types it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+from typer.testing import CliRunner
+
+from tollgate.cli.app import app
+from tollgate.journal.record import CHUNK_FIELD, encode_chunk, stream_key
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "audit"))
+from records_decided import decided
+from records_made import REPOSITORY, made
+
+Run = Callable[..., tuple[int, str]]
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Run a command; exit status and output."""
+    done = CliRunner().invoke(app, ["journal", *arguments])
+    return done.exit_code, " ".join(done.output.split()) + repr(done.exception)
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Path:
+    """A folder into which `journal run` has sealed forty decisions."""
+    for number in range(4):
+        raw = encode_chunk(made(10, first=10 * number))
+        redis_client.xadd(stream_key("fraud"), {CHUNK_FIELD: raw})
+    folder = tmp_path / "journal"
+    status, text = run(
+        *("run", "--store", store_url, "--folder", str(folder), "--until-idle"),
+        *("--repository", str(REPOSITORY), "--keep", "40000d"),
+    )
+    assert status == 0, text
+    assert "sealed 40 decisions in 1 segments" in text
+    return folder
+
+
+def test_run_seals_and_verify_proves(sealed: Path) -> None:
+    """Keys and anchor lie beside the folder; `verify` finds the anchor by itself."""
+    assert (sealed.parent / "journal.keys").is_dir()
+    status, text = run("verify", str(sealed))
+    assert status == 0, text
+    assert "40 decisions: as sealed" in text
+    assert "no anchor" not in text
+    status, text = run("verify", str(sealed), "--anchor", str(sealed / "nowhere"))
+    assert status != 0
+    assert "holds no mark" in text
+
+
+def test_verify_names_what_was_changed(sealed: Path) -> None:
+    """Exit status 1, and a line for each finding."""
+    (path,) = sealed.glob("*.segment.parquet")
+    path.unlink()
+    status, text = run("verify", str(sealed))
+    assert status == 1
+    assert f"{path.name}: was removed" in text
+
+
+def test_erase_forgets_a_person(sealed: Path) -> None:
+    """Once; the second time there is nobody, and the chain is still whole."""
+    customer = made(10).entity_id[0][0].decode()
+    terminal = made(10).entity_id[1][0].decode()
+    both = ["--customer", customer, "--subject", f"terminal={terminal}"]
+    status, text = run("erase", *both, "--folder", str(sealed))
+    assert status == 0, text
+    assert "erased 2 of 2 subjects" in text
+    status, text = run("erase", *both, "--folder", str(sealed))
+    assert status == 1
+    assert "2 had no key" in text
+    assert run("verify", str(sealed))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["erase"], "names nobody"),
+        (["erase", "--subject", "someone"], "is not ENTITY=ID"),
+        (["erase", "--customer", "x", "--keys", "nowhere"], "there is no subjects"),
+        (["verify", "nowhere"], "nowhere: is no folder"),
+        (["run", "--store", "unix://x", "--keep", "long"], "is not a duration"),
+        (["run", "--store", "http://x", "--folder", "f"], "begins with none of"),
+    ],
+)
+def test_mistakes_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    """What is wrong, and with which value."""
+    monkeypatch.chdir(tmp_path)
+    status, text = run(*arguments)
+    assert status != 0
+    assert words in text
+
+
+def test_export_writes_a_page(sealed: Path, tmp_path: Path) -> None:
+    """By transaction id, readable for this user alone; an unknown one is told."""
+    page = tmp_path / "decision.html"
+    where = ["--folder", str(sealed), "--out", str(page)]
+    transaction = made(10).transaction_id[3].decode()
+    status, text = run("export", transaction, *where)
+    assert status == 0, text
+    assert f"{made(10).writer}:3" in page.read_text()
+    assert page.stat().st_mode & 0o777 == 0o600
+    status, text = run("export", "never", *where)
+    assert status != 0
+    assert "never: is no transaction of this journal" in text
+
+
+def labels_file(path: Path) -> Path:
+    """Write labels of ten purchases, all fraud."""
+    records = made(10)
+    rows = zip(records.transaction_id, *records.entity_id, strict=True)
+    lines = [
+        ",".join([*(one.decode() for one in row), f"{time_us},1,{time_us + 1}"])
+        for row, time_us in zip(rows, records.event_time_us, strict=True)
+    ]
+    head = "transaction_id,customer_id,terminal_id,event_time,label,label_time"
+    path.write_text("\n".join([head, *lines]))
+    return path
+
+
+def test_labels_go_into_store_and_journal(
+    sealed: Path, tmp_path: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """The command says what landed where, and judges the releases."""
+    path = labels_file(tmp_path / "labels.csv")
+    where = ["--folder", str(sealed), "--repository", str(REPOSITORY)]
+    load = ["labels", "load", str(path), *where, "--store-url", store_url]
+    done = CliRunner().invoke(app, load)
+    text = " ".join(done.output.split())
+    assert done.exit_code == 0, text
+    assert "store: applied 10, had already 0, too late 0" in text
+    assert "journal: 10 of 10 labels are new" in text
+    assert "fraud-1 40 10 10 1.000" in text
+    assert redis_client.keys("tollgate:fraud:????????????????:*")
+    text = " ".join(CliRunner().invoke(app, load).output.split())
+    assert "had already 10" in text
+    assert "journal: 0 of 10" in text
+    assert run("verify", str(sealed))[0] == 0
+
+
+def test_keep_removes_what_is_older(sealed: Path, store_url: str) -> None:
+    """Decisions of another year are gone; the chain says so, and holds."""
+    status, text = run(
+        *("run", "--store", store_url, "--folder", str(sealed), "--until-idle"),
+        *("--repository", str(REPOSITORY), "--keep", "1d"),
+    )
+    assert status == 0, text
+    assert not list(sealed.glob("*.parquet"))
+    status, text = run("verify", str(sealed))
+    assert status == 0, text
+    assert "0 decisions, 40 removed by retention: as sealed" in text
+
+
+def test_replay_lists_what_comes_out_otherwise(sealed: Path) -> None:
+    """Decisions that nobody made are none of the release's: exit status 1, by name."""
+    where = [str(sealed), "--repository", str(REPOSITORY)]
+    status, text = run("replay", *where)
+    assert status == 1
+    assert f"{made(10).writer}:0 of fraud-1: probabilities" in text
+    assert "fraud-1: 0 of 40 the same, 40 otherwise (40 in probabilities" in text
+    status, text = run("replay", *where, "--release", "fraud-7")
+    assert status == 1
+    assert "fraud-1, through fraud-7: 40 decisions not decided again" in text
+    status, text = run("replay", str(sealed.parent / "nowhere"))
+    assert status != 0
+    assert "holds no journal" in text
+
+
+def test_replay_of_real_decisions_is_clean(
+    tmp_path: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """What a release decided it decides again; exit status 0."""
+    raw = encode_chunk(decided(30))
+    redis_client.xadd(stream_key("fraud"), {CHUNK_FIELD: raw})
+    folder, repository = tmp_path / "journal", ("--repository", str(REPOSITORY))
+    options = ("--store", store_url, "--folder", str(folder), "--until-idle")
+    assert run("run", *options, *repository)[0] == 0
+    status, text = run("replay", str(folder), *repository)
+    assert status == 0, text
+    assert "fraud-1: 30 of 30 the same (bit for bit" in text
+
+
+def test_dataset_takes_labels_of_a_file(sealed: Path, tmp_path: Path) -> None:
+    """What is labelled there is written; the rest is counted."""
+    path = labels_file(tmp_path / "labels.csv")
+    out = tmp_path / "rows.parquet"
+    where = ["--folder", str(sealed), "--repository", str(REPOSITORY)]
+    status, text = run("dataset", str(out), *where, "--labels", str(path))
+    assert status == 0, text
+    assert "10 of 40 decisions, 10 frauds, features c36f8242c6fa0068" in text
+    assert "left out: 30 without a label" in text
+    status, text = run("dataset", str(out), *where, "--legitimate-after", "1d")
+    assert status == 0, text
+    assert "40 of 40 decisions, 0 frauds" in text
+    assert run("verify", str(sealed))[0] == 0

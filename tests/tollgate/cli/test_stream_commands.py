@@ -1,0 +1,77 @@
+"""`stream` as a person types it: whose watermarks it keeps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+
+from tollgate.store.feeds import FEEDS, LABELS, feed_key
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A copy of the repository."""
+    copy = tmp_path / "model_repository"
+    shutil.copytree(CHECKOUT / "model_repository", copy)
+    return copy
+
+
+def stream(
+    store_url: str, repository: Path, *words: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `tollgate stream` until its feed is idle."""
+    command = [sys.executable, "-c", "from tollgate.cli import main; main()", "stream"]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TOLLGATE_")
+    }
+    return subprocess.run(
+        [*command, "--until-idle", "--repository", str(repository), *words],
+        cwd=CHECKOUT,
+        env=environment | {"TOLLGATE_STORE_URL": store_url, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def kept(client: redis.Redis) -> set[str]:
+    """Name the feeds that have a watermark."""
+    return {name for name in FEEDS if client.exists(feed_key("fraud", name))}
+
+
+def test_a_stream_keeps_the_watermarks_that_the_call_does_not(
+    store_url: str, redis_client: redis.Redis, repository: Path
+) -> None:
+    """Labels where scoring alone updates, both where the step's parameter says so."""
+    done = stream(store_url, repository)
+    assert done.returncode == 0, done.stderr
+    assert kept(redis_client) == {LABELS}
+    config = repository / "fraud_features" / "config.pbtxt"
+    config.write_text(
+        config.read_text()
+        + 'parameters { key: "updates" value { string_value: "both" } }\n'
+    )
+    assert stream(store_url, repository).returncode == 0
+    assert kept(redis_client) == set(FEEDS)
+
+
+def test_feeds_are_chosen_by_name(
+    store_url: str, redis_client: redis.Redis, repository: Path
+) -> None:
+    """None at all, too; and a name that is none is one line and status 2."""
+    assert stream(store_url, repository, "--feeds", "").returncode == 0
+    assert kept(redis_client) == set()
+    wrong = stream(store_url, repository, "--feeds", "labels,prices")
+    assert wrong.returncode == 2
+    assert "'prices' is none of purchases, labels" in wrong.stdout + wrong.stderr

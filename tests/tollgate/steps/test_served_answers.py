@@ -1,0 +1,158 @@
+"""Idempotent answers of a real Triton, with the journal that keeps them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import redis
+
+from clients.client import Client
+from clients.decisions import Decisions
+from clients.errors import InvalidRequest
+from tollgate.repository.release import plan_load
+from tollgate.server import control
+from tollgate.server.embedded import Embedded, serve
+from tollgate.store.decided import decided_key
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
+NOW_US = time.time_ns() // 1000
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The committed product, with a store that may take its time."""
+    copy = tmp_path_factory.mktemp("answers") / "model_repository"
+    shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    config = copy / "fraud_features/config.pbtxt"
+    config.write_text(config.read_text().replace('_value: "5"', '_value: "5000"'))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def served(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Embedded]:
+    """One server for the tests of this module."""
+    with serve(repository, state=tmp_path_factory.mktemp("state")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(served: Embedded) -> Iterator[Client]:
+    """A client."""
+    with Client(served.grpc_url, timeout_s=20) as opened:
+        yield opened
+
+
+def rows(name: str, count: int, **changes: object) -> dict[str, object]:
+    """Columns of purchases with ids of their own; a change replaces a column."""
+    return {
+        "transaction_id": [f"{name}{row}" for row in range(count)],
+        "customer_id": [f"{name}c{row % 3}" for row in range(count)],
+        "terminal_id": [f"{name}m{row % 5}" for row in range(count)],
+        "amount": [10.0 + 200 * row for row in range(count)],
+        "event_time": [NOW_US + row for row in range(count)],
+    } | changes
+
+
+def bits(answer: Decisions) -> tuple[object, ...]:
+    """All that a caller is told, bit for bit."""
+    return (
+        *(answer.decision.tolist(), answer.score.tobytes(), answer.reason_codes),
+        *(answer.degraded.tolist(), answer.error.tolist()),
+        np.asarray(answer.release).tolist(),
+    )
+
+
+def wait_until_kept(served: Embedded, name: str, count: int) -> None:
+    """Wait for the journal's thread."""
+    keys = [decided_key("fraud", b"%b%d" % (name.encode(), at)) for at in range(count)]
+    until_s = time.monotonic() + PATIENCE_S
+    with redis.Redis.from_url(served.store_url) as store:
+        while store.exists(*keys) < count:
+            assert time.monotonic() < until_s, "decisions are not kept"
+            time.sleep(0.005)
+        left_ms = store.pttl(keys[0])
+    assert 500_000 < left_ms <= 600_000
+
+
+def test_again_is_the_same_whatever_happened_since(
+    served: Embedded, client: Client, repository: Path
+) -> None:
+    """Other events, a release of another name: every bit of the first answer."""
+    first = client.decide(rows("a", 9))
+    wait_until_kept(served, "a", 9)
+    before = {"event_time": [NOW_US - 9 + row for row in range(9)]}
+    client.decide(
+        rows("a", 9, transaction_id=[f"x{row}" for row in range(9)], **before)
+    )
+    assert bits(client.decide(rows("a", 9))) == bits(first)
+    plan = {one.name: one for one in plan_load(repository, product="fraud")}
+    config = plan["fraud_decision"].config_json
+    changed = json.loads(config)
+    changed["parameters"]["release"]["string_value"] = "fraud-99"
+    control.load_model(served.triton, "fraud_decision", config=json.dumps(changed))
+    try:
+        assert bits(client.decide(rows("a", 9))) == bits(first)
+        dry = client.decide(rows("a", 9), dry_run=True)
+        assert bits(dry) == bits(first)
+        assert set(np.asarray(client.decide(rows("b", 2)).release)) == {"fraud-99"}
+    finally:
+        control.load_model(served.triton, "fraud_decision", config=config)
+
+
+def test_a_changed_amount_is_a_conflict(served: Embedded, client: Client) -> None:
+    """That row's; when there is no other, the request's."""
+    client.decide(rows("d", 2))
+    wait_until_kept(served, "d", 2)
+    mixed = client.decide(rows("d", 3, amount=[10.0, 11.0, 12.0]))
+    words = 'transaction_id: "d1": conflict: was decided with other content'
+    assert mixed.error.tolist() == ["", words, ""]
+    assert mixed.decision[1] == ""
+    with pytest.raises(InvalidRequest, match=r"row 0: .*d0.*: conflict: was"):
+        client.decide(rows("d", 1, amount=[10.01]))
+
+
+def test_a_card_on_a_list_is_declined_at_its_next_purchase(
+    served: Embedded, client: Client
+) -> None:
+    """On a repository that was never loaded before: what a step was told stays told."""
+    with redis.Redis.from_url(served.store_url) as store:
+        store.sadd("tollgate:fraud:list:stolen_cards", "lc1")
+    on = client.decide(rows("l", 2))
+    assert on.decision[1] == "decline"
+    assert ["CARD_REPORTED_STOLEN" in one for one in on.reason_codes] == [False, True]
+
+
+def test_twins_at_once_are_one_decision(served: Embedded) -> None:
+    """Sent by eight callers together, twenty times over: eight equal answers."""
+    for turn in range(20):
+        answers: list[Decisions] = []
+        ready = threading.Barrier(8)
+
+        def ask(name: str, ready: threading.Barrier, into: list[Decisions]) -> None:
+            with Client(served.grpc_url, timeout_s=20) as client:
+                client.decide(rows(name + "w", 1), dry_run=True)
+                ready.wait(PATIENCE_S)
+                into.append(client.decide(rows(name, 4)))
+
+        callers = [
+            threading.Thread(target=ask, args=(f"e{turn}-", ready, answers))
+            for _ in range(8)
+        ]
+        for one in callers:
+            one.start()
+        for one in callers:
+            one.join()
+        assert len(answers) == 8
+        assert len({str(bits(one)) for one in answers}) == 1

@@ -1,0 +1,156 @@
+"""Which rows the decision step journals, and what it tells Prometheus."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import redis
+
+from tollgate.journal.counts import JournalCounts
+from tollgate.journal.opening import open_writer
+from tollgate.journal.record import Records, decode_chunk, stream_key
+from tollgate.journal.rows import Heading
+from tollgate.policy.decide import Decided
+from tollgate.schema import context_dtype
+from tollgate.server.redis import EmbeddedRedis
+from tollgate.steps.journal import (
+    FAMILIES,
+    FATES,
+    JOURNAL_URL_VARIABLE,
+    JournalMetrics,
+    StepJournal,
+    open_journal,
+)
+
+PAPER = Path(__file__).parents[3] / "docs" / "journal.md"
+HEADING = Heading("fraud", "fraud-1", 77, ("customer",), ())
+
+
+def context_of(rows: int) -> np.ndarray:
+    """Good rows with numbered ids."""
+    context = np.zeros(rows, context_dtype(HEADING.entities))
+    context["spec_hash"] = HEADING.spec_hash
+    names = np.array([b"t%03d" % row for row in range(rows)], "S128")
+    context["transaction_id"] = names.view("V128")
+    context["transaction_id_length"] = 4
+    return context
+
+
+def decided_of(rows: int) -> Decided:
+    """What was decided on them."""
+    return Decided(
+        decision=np.arange(rows).astype(np.uint8) % 3,
+        score=np.arange(rows, dtype=np.float32),
+        reason_codes=np.full(rows, b"CODE", np.object_),
+        degraded=np.zeros(rows, np.uint32),
+        rules=np.arange(rows).astype(np.uint64),
+        segment=np.zeros(rows, np.uint8),
+    )
+
+
+def kept(context: np.ndarray, folder: Path) -> list[Records]:
+    """Journal rows, then spoil all memory they came in; what the stream has."""
+    rows = len(context)
+    decided = decided_of(rows)
+    features = np.repeat(np.arange(rows, dtype=np.float32)[:, None], 3, axis=1)
+    probabilities = np.ones((rows, 2), np.float32)
+    with EmbeddedRedis(folder) as server, redis.Redis.from_url(server.url) as client:
+        writer = open_writer(server.url, HEADING, folder="", deadline_s=5.0)
+        journal = StepJournal(writer, spec_hash=HEADING.spec_hash)
+        journal.keep(
+            context,
+            decided,
+            features=features,
+            probabilities=probabilities,
+            began_us=time.monotonic_ns() // 1000,
+        )
+        context[:] = np.zeros(1, context.dtype)
+        features[:] = probabilities[:] = np.nan
+        journal.close()
+        entries = [entry for _, entry in client.xrange(stream_key("fraud"))]
+    return [decode_chunk(entry[b"c"]) for entry in entries if b"c" in entry]
+
+
+def test_memory_of_triton_is_copied(tmp_path: Path) -> None:
+    """What Triton does to a tensor after the answer changes no record."""
+    (chunk,) = kept(context_of(5), tmp_path)
+    assert chunk.transaction_id == [b"t%03d" % row for row in range(5)]
+    assert chunk.features[:, 2].tolist() == [0, 1, 2, 3, 4]
+    assert chunk.probabilities.tolist() == [[1, 1]] * 5
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("dry_run", 1), ("bad", 1), ("earlier_length", 30), ("spec_hash", 78)],
+)
+def test_rows_apart_leave_no_record(tmp_path: Path, field: str, value: int) -> None:
+    """Shown only, not decided, decided before, or refused; the others keep theirs."""
+    context = context_of(6)
+    context[field][[1, 4]] = value
+    (chunk,) = kept(context, tmp_path / "some")
+    assert chunk.transaction_id == [b"t000", b"t002", b"t003", b"t005"]
+    assert chunk.score.tolist() == [0, 2, 3, 5]
+    assert chunk.rules.tolist() == [0, 2, 3, 5]
+    assert chunk.features[:, 0].tolist() == [0, 2, 3, 5]
+    context = context_of(2)
+    context[field] = value
+    assert kept(context, tmp_path / "none") == []
+
+
+def test_without_an_address_there_is_no_journal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The step starts and decides; its log says that nothing is kept."""
+    monkeypatch.delenv(JOURNAL_URL_VARIABLE, raising=False)
+    assert open_journal(None, HEADING, window_s=600, labels={}) is None
+
+
+class Family:
+    """A metric family that remembers, in the place of Triton's."""
+
+    COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+    told: ClassVar[dict[str, list[float]]] = {}
+
+    def __init__(self, *, name: str, description: str, kind: str) -> None:
+        self.name = name
+
+    def Metric(
+        self, *, labels: dict[str, str], buckets: list[float] | None = None
+    ) -> SimpleNamespace:
+        """Make one metric."""
+        told = self.told.setdefault(" ".join([self.name, *labels.values()]), [])
+        return SimpleNamespace(
+            increment=told.append, set=told.append, observe=told.append
+        )
+
+
+def test_counters_are_told_as_they_rise() -> None:
+    """Each fate by what it rose; the longest lag, and none when there was none."""
+    Family.told.clear()
+    metrics = JournalMetrics(SimpleNamespace(MetricFamily=Family), labels={})
+    metrics.tell(JournalCounts(appended=5, written=3, buffered=2), [0.004, 0.009])
+    metrics._due_s = metrics._lag_due_s = 0.0
+    metrics.tell(JournalCounts(appended=9, written=9, full=True), [])
+    told = Family.told
+    assert told["tollgate_journal_records_total appended"] == [5, 4]
+    assert told["tollgate_journal_records_total written"] == [3, 6]
+    assert told["tollgate_journal_records_total dropped"] == []
+    assert told["tollgate_journal_buffered_records"] == [2, 0]
+    assert told["tollgate_journal_stream_full"] == [0, 1]
+    assert told["tollgate_journal_lag_seconds"] == [0.009]
+
+
+def test_paper_has_every_metric() -> None:
+    """Name and kind of each, and every fate."""
+    rows = re.findall(r"^\| `(tollgate_\w+)` \| (\w+) \|", PAPER.read_text(), re.M)
+    assert {name: kind.upper() for name, kind in rows} == {
+        name: kind for name, (kind, _) in FAMILIES.items()
+    }
+    for fate in FATES:
+        assert f"`{fate}`" in PAPER.read_text()

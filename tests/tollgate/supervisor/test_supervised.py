@@ -1,0 +1,89 @@
+"""A supervised product, whose processes are killed and stopped one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadtests.supervised import Supervised
+from loadtests.supervised import supervised as supervised_up
+from tollgate.server.address import find_server
+from tollgate.supervisor.stubs import find_stubs
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
+
+
+@pytest.fixture(scope="module")
+def supervised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
+    """One for all tests; each leaves it ready."""
+    state = tmp_path_factory.mktemp("up") / "state"
+    with supervised_up(REPOSITORY, state=state) as product:
+        yield product
+
+
+@pytest.mark.parametrize(
+    ("part", "number"),
+    [
+        ("fraud_features", signal.SIGKILL),
+        ("fraud_model", signal.SIGKILL),
+        ("fraud_decision", signal.SIGKILL),
+        ("fraud_decision", signal.SIGSTOP),
+        ("redis-server", signal.SIGKILL),
+        ("tritonserver", signal.SIGKILL),
+        ("tritonserver", signal.SIGSTOP),
+    ],
+)
+def test_what_dies_or_hangs_is_mended(
+    supervised: Supervised, part: str, number: signal.Signals
+) -> None:
+    """Nobody does anything; afterwards the product decides, and the fault is kept."""
+    before = supervised.mended()
+    os.kill(supervised.pid(part), number)
+    supervised.wait_mended(len(before) + 1)
+    assert part in supervised.mended()[len(before) :]
+
+
+def test_two_at_once_are_mended_both(supervised: Supervised) -> None:
+    """One dies while the other is mended."""
+    before = supervised.mended()
+    for part in ("fraud_model", "fraud_features"):
+        os.kill(supervised.pid(part), signal.SIGKILL)
+    supervised.wait_mended(len(before) + 2)
+    mended = set(supervised.mended()[len(before) :])
+    assert mended >= {"fraud_features", "fraud_model"}
+
+
+def test_the_side_port_tells_how_it_is(supervised: Supervised) -> None:
+    """Live, ready per product, and metrics with what was mended."""
+    assert supervised.get("/livez")[0] == 200
+    status, text = supervised.get("/readyz/fraud")
+    assert status == 200
+    assert json.loads(text)["products"]["fraud"]["release"]
+    assert supervised.get("/readyz/absent")[0] == 404
+    assert supervised.get("/elsewhere")[0] == 404
+    metrics = supervised.get("/metrics")[1]
+    assert 'tollgate_ready{product="fraud",release="fraud-1"} 1.0' in metrics
+    assert 'tollgate_step_resident_bytes{instance="fraud_model_0_0"' in metrics
+    assert "tollgate_probe_seconds_count" in metrics
+
+
+def test_sigterm_ends_it_and_everything_it_started(tmp_path: Path) -> None:
+    """Exit status 0; no process and no address is left."""
+    product = Supervised(REPOSITORY, tmp_path / "state")
+    try:
+        product.wait(lambda: bool(product.health_url) and product.ready())
+        server = product.pid("tritonserver")
+        stubs = [stub.pid for stub in find_stubs(server)]
+    finally:
+        status = product.stop()
+    assert status == 0
+    assert len(stubs) == 3
+    assert not any(Path(f"/proc/{pid}").exists() for pid in (server, *stubs))
+    assert find_server(tmp_path / "state") is None

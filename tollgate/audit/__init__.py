@@ -1,0 +1,1 @@
+"""The journal at rest: sealed, chained, pseudonymised, and checked."""

@@ -1,0 +1,245 @@
+"""
+Add links to a chain, so that a process that is killed leaves it whole.
+
+What a link names is written into a folder beside; then the link is renamed into
+place, which is the moment at which all of it is there; then the files follow. Who adds
+the next link finishes what was left of the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from tollgate.audit.anchor import AnchorFile, Mark
+from tollgate.audit.content import Content
+from tollgate.audit.digests import digests
+from tollgate.audit.files import lock, write_hidden, write_hidden_table
+from tollgate.audit.links import (
+    LEAVES_SUFFIX,
+    NEW,
+    NOTHING,
+    PART,
+    File,
+    Kind,
+    Link,
+    encode_link,
+    file_name,
+    hidden_path,
+    link_hash,
+    link_name,
+    links_after,
+    read_links,
+    removed_links,
+)
+from tollgate.errors import InputError, JournalError
+from tollgate.repository.atomic import sync_directory
+
+LOCK = ".lock"
+_PARQUET = ".parquet"
+_COMPRESSION_LEVEL = (
+    3  # zstd: half of level 10's time for 4 % more bytes is not worth it
+)
+
+
+class Chain:
+    """
+    A journal's folder, to read its links and to add some; many processes may.
+
+    Args:
+        folder: Where; made when missing, for this user alone.
+        product: Whose decisions.
+        anchor: Notes every link, outside of the folder.
+        on_step: Told of each step of adding, for tests that stop there.
+
+    Raises:
+        InputError: The folder is another product's journal.
+        JournalError: It cannot be read, or the anchor has links that it lacks.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        product: str,
+        anchor: AnchorFile | None = None,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        self.folder = folder
+        self.links: list[Link] = []
+        self.hashes: list[str] = []
+        self._anchor = anchor
+        self._on_step = on_step
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (folder / NEW).mkdir(exist_ok=True, mode=0o700)
+        except OSError as exc:
+            raise InputError(folder, f"cannot be made: {exc.strerror}") from exc
+        with self.locked():
+            self._follow(read_links(folder))  # a listing: it shows a link that is gone
+            self._require_anchored()
+            if not self.links:
+                self._begin(product)
+            found = self.links[0].product
+            if found != product:
+                raise InputError(folder, f"is the journal of {found}, not of {product}")
+            self._finish()
+
+    @property
+    def id(self) -> str:
+        """Tell which chain it is."""
+        return self.links[0].chain
+
+    @property
+    def head(self) -> str:
+        """Tell the hash of the last link."""
+        return self.hashes[-1] if self.hashes else NOTHING
+
+    def mark(self) -> Mark:
+        """Tell where it ends."""
+        return Mark(chain=self.id, number=len(self.links), hash=self.head)
+
+    def refresh(self) -> list[Link]:
+        """
+        Read the links that others added.
+
+        Raises:
+            JournalError: One cannot be read, or does not follow the one before.
+        """
+        return self._follow(links_after(self.folder, len(self.links)))
+
+    def _follow(self, found_links: Iterable[tuple[Link, str]]) -> list[Link]:
+        new = []
+        for link, found in found_links:
+            number = len(self.links) + 1
+            if link.number != number or link.previous != self.head:
+                problem = f"does not follow link {number - 1}; run `journal verify`"
+                raise JournalError(self.folder / link_name(link.number), problem)
+            self.links.append(link)
+            self.hashes.append(found)
+            new.append(link)
+        return new
+
+    def alive(self, kind: Kind) -> list[Link]:
+        """List the links of a kind whose files retention has not removed."""
+        removed = removed_links(self.links)
+        return [
+            one for one in self.links if one.kind == kind and one.number not in removed
+        ]
+
+    def add(self, content: Content) -> Link:
+        """
+        Seal something; when this returns, the disk has it.
+
+        Raises:
+            JournalError: It cannot be written; the chain is as before.
+        """
+        with self.locked():
+            self.refresh()
+            self._finish()
+            return self._add(content)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from adding."""
+        with lock(self.folder / LOCK):
+            yield
+
+    def _require_anchored(self) -> None:
+        if self._anchor is None:
+            return
+        self._anchor.refresh()
+        last = self._anchor.last
+        if last is None:
+            return
+        if [last.hash] != self.hashes[last.number - 1 : last.number]:
+            problem = (
+                f"its anchor knows a link {last.number} that is not here: links were "
+                "removed or made anew; run `journal verify`"
+            )
+            raise JournalError(self.folder, problem)
+        # Who is killed before its anchor knows leaves one link, not more.
+        if len(self.links) > last.number + 1:
+            problem = (
+                f"its anchor ends at link {last.number}, and {len(self.links)} are "
+                "here: links were added; run `journal verify`"
+            )
+            raise JournalError(self.folder, problem)
+
+    def _begin(self, product: str) -> None:
+        self._add(Content(kind="begin"), product=product, chain=secrets.token_hex(16))
+
+    def _add(self, content: Content, *, product: str = "", chain: str = "") -> Link:
+        number = len(self.links) + 1
+        try:
+            files, leaves = self._write_files(number, content)
+            link = content.link(
+                number,
+                chain=chain or self.id,
+                product=product or self.links[0].product,
+                previous=self.head,
+                files=files,
+                leaves=leaves,
+            )
+            encoded = encode_link(link)
+            name = link_name(number)
+            write_hidden(self.folder, name, encoded)
+            sync_directory(self.folder / NEW)
+            self._on_step("written")
+            self._rename(name)
+            self._on_step("linked")
+        except OSError as exc:
+            if not (self.folder / link_name(number)).exists():
+                self._clear()
+            problem = f"cannot be written: {exc.strerror or exc}"
+            raise JournalError(self.folder, problem) from exc
+        self.links.append(link)
+        self.hashes.append(link_hash(encoded))
+        try:
+            self._finish()
+        except OSError as exc:
+            problem = f"link {number} is not finished: {exc.strerror}"
+            raise JournalError(self.folder, problem) from exc
+        self._on_step("finished")
+        return link
+
+    def _write_files(
+        self, number: int, content: Content
+    ) -> tuple[list[File], list[bytes]]:
+        files, leaves = [], []
+        if content.table is not None:
+            name = file_name(number, content.kind + _PARQUET)
+            files.append(write_hidden_table(self.folder, name, content.table))
+            self._on_step("table")
+            leaves = digests(content.table)
+            raw = b"".join(leaves)
+            write_hidden(self.folder, file_name(number, LEAVES_SUFFIX[1:]), raw)
+        for rest, raw in content.files.items():
+            files.append(write_hidden(self.folder, file_name(number, rest), raw))
+        return files, leaves
+
+    def _rename(self, name: str) -> None:
+        hidden_path(self.folder, name).rename(self.folder / name)
+        sync_directory(self.folder)
+
+    def _finish(self) -> None:
+        """Give the last link's files their names, clear what never got a link."""
+        last = self.links[-1]
+        own = {one.name for one in last.files}
+        if last.table:
+            own.add(file_name(last.number, LEAVES_SUFFIX[1:]))
+        there = (hidden_path(self.folder, name) for name in sorted(own))
+        waiting = [path for path in there if path.exists()]
+        for path in waiting:
+            path.rename(self.folder / path.name.removesuffix(PART))
+        if waiting:
+            sync_directory(self.folder)
+        self._clear()
+        if self._anchor is not None:
+            self._anchor.note(self.mark())
+
+    def _clear(self) -> None:
+        for path in (self.folder / NEW).iterdir():
+            path.unlink(missing_ok=True)

@@ -1,0 +1,66 @@
+"""What is to be sealed, before it is a link."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import polars as pl
+
+from tollgate.audit.digests import columns_of
+from tollgate.audit.links import File, Kind, Link, Numbers, WriterEnd
+from tollgate.audit.merkle import root
+from tollgate.audit.times import now_us, utc_text
+
+
+class Content(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """
+    What a link is to hold.
+
+    Attributes:
+        kind: Which kind.
+        table: Its records; None without.
+        files: Other files by the rest of their names.
+        writers, gaps, ends, until_us, covers, facts: As the link has them.
+    """
+
+    kind: Kind
+    table: pl.DataFrame | None = None
+    files: Mapping[str, bytes] = {}
+    writers: Sequence[Numbers] = ()
+    gaps: Sequence[Numbers] = ()
+    ends: Sequence[WriterEnd] = ()
+    until_us: int = 0
+    covers: Sequence[int] = ()
+    facts: Mapping[str, str] = {}
+
+    def link(
+        self,
+        number: int,
+        *,
+        chain: str,
+        product: str,
+        previous: str,
+        files: Sequence[File],
+        leaves: Sequence[bytes],
+    ) -> Link:
+        """Make the link, now."""
+        table = self.table
+        return Link(
+            chain=chain,
+            product=product,
+            number=number,
+            kind=self.kind,
+            previous=previous,
+            sealed=utc_text(now_us()),
+            files=tuple(files),
+            rows=0 if table is None else len(table),
+            root="" if table is None else root(leaves).hex(),
+            columns=() if table is None else columns_of(table),
+            writers=tuple(self.writers),
+            gaps=tuple(self.gaps),
+            ends=tuple(self.ends),
+            until_us=self.until_us,
+            covers=tuple(self.covers),
+            facts=dict(self.facts),
+        )

@@ -1,0 +1,105 @@
+"""Prove what a link names: its files, and each record by its digest."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from tollgate.audit import merkle
+from tollgate.audit.compare import Keys, compare_rows
+from tollgate.audit.digests import columns_of, digests
+from tollgate.audit.links import (
+    LEAVES_SUFFIX,
+    File,
+    Link,
+    file_name,
+    link_hash,
+    path_of,
+)
+from tollgate.errors import JournalError
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it was sealed: where, and what."""
+
+    where: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+def prove_content(folder: Path, link: Link, *, removed: bool) -> list[Finding]:
+    """Prove the files of one link, and its records."""
+    if removed:
+        return [
+            Finding(one.name, "was put back: retention removed it")
+            for one in link.files
+            if path_of(folder, one.name).exists()
+        ]
+    findings: list[Finding] = []
+    for one in link.files:
+        findings += _prove_file(folder, one)
+    if link.table:
+        findings += _prove_table(folder, link)
+    return findings
+
+
+def _prove_file(folder: Path, file: File) -> list[Finding]:
+    try:
+        content = path_of(folder, file.name).read_bytes()
+    except FileNotFoundError:
+        return [Finding(file.name, "was removed")]
+    except OSError as exc:
+        return [Finding(file.name, f"cannot be read: {exc.strerror}")]
+    if len(content) != file.bytes or link_hash(content) != file.sha256:
+        return [Finding(file.name, "was changed: its SHA-256 is another")]
+    return []
+
+
+def _prove_table(folder: Path, link: Link) -> list[Finding]:
+    """Prove the digests of a link's records, then each record by them."""
+    name = file_name(link.number, LEAVES_SUFFIX[1:])
+    try:
+        raw = path_of(folder, name).read_bytes()
+    except OSError as exc:
+        return [Finding(name, f"was removed, or cannot be read: {exc.strerror}")]
+    size = merkle.DIGEST_BYTES
+    leaves = [raw[at : at + size] for at in range(0, len(raw), size)]
+    findings: list[Finding] = []
+    if len(leaves) != link.rows or merkle.root(leaves).hex() != link.root:
+        findings.append(Finding(name, "was changed: its Merkle root is another"))
+    try:
+        content = path_of(folder, link.table).read_bytes()
+        table = pl.read_parquet(io.BytesIO(content))
+        if columns_of(table) != link.columns:
+            problem = _changed_columns(columns_of(table), link.columns)
+            return [*findings, Finding(link.table, problem)]
+        own = digests(table)
+    except FileNotFoundError:
+        return findings  # told already
+    except (OSError, pl.exceptions.PolarsError, JournalError) as exc:
+        problem = f"no record of it can be read: {str(exc).splitlines()[0]}"
+        return [*findings, Finding(link.table, problem)]
+    except pl.exceptions.PanicException:
+        return [*findings, Finding(link.table, "no record of it can be read")]
+    for row, problem in compare_rows(table, own, leaves, keys=Keys(link)):
+        findings.append(Finding(f"{link.table}: {row}", problem))
+    return findings
+
+
+def _changed_columns(
+    found: Sequence[tuple[str, str]], sealed: Sequence[tuple[str, str]]
+) -> str:
+    lost = Counter(sealed) - Counter(found)
+    new = Counter(found) - Counter(sealed)
+    if not lost and not new:
+        return "its columns were reordered"
+    parts = [f"{name} ({kind}) was removed" for name, kind in lost]
+    parts += [f"{name} ({kind}) was added" for name, kind in new]
+    return "its columns were changed: " + ", ".join(parts)

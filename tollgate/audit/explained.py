@@ -1,0 +1,184 @@
+"""Why one purchase was decided so: rules, thresholds, what moved the score."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tollgate.audit.cases import facts_of
+from tollgate.audit.kept import Kept
+from tollgate.audit.opened import Opened, open_release
+from tollgate.audit.rows import SEQUENCE, WRITER
+from tollgate.audit.teller import Teller
+from tollgate.audit.told import Told, degraded_told, moment, reasons_told, rules_told
+from tollgate.errors import TollgateError
+from tollgate.policy import decide
+from tollgate.policy.telling import Reason
+from tollgate.repository.release import spec_hash_text
+from tollgate.schema import REASON_SEPARATOR
+
+NO_CONSENT = "there was no consent to keep what it was made of"
+
+
+class Contribution(msgspec.Struct, frozen=True):
+    """How far one feature moved the score's margin."""
+
+    feature: str
+    value: float
+    amount: float
+
+
+class Threshold(msgspec.Struct, frozen=True):
+    """The thresholds that were asked: of which segment, and what they are."""
+
+    segment: str
+    review: float
+    decline: float
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """
+    One decision.
+
+    Attributes:
+        record: WRITER:NUMBER.
+        place: Where it was found.
+        release: Who decided.
+        decided: When, UTC.
+        decision: What.
+        score: None without a usable one.
+        codes: Of the answer, with their texts.
+        degraded: What made it worth less.
+        rules: That held, with code and owner.
+        threshold: None where it is not known.
+        unexplained: Why there are no contributions; empty when there are.
+        expected: The margin before anything was known of the purchase.
+        contributions: The largest first, whichever way they go.
+        reasons: What a person is told; none for an approval.
+    """
+
+    record: str
+    place: str
+    release: str
+    decided: str
+    decision: str
+    score: float | None
+    codes: list[Told]
+    degraded: list[Told]
+    rules: list[Told]
+    threshold: Threshold | None = None
+    unexplained: str = ""
+    expected: float = 0.0
+    contributions: list[Contribution] = []
+    reasons: list[Reason] = []
+
+    @property
+    def margin(self) -> float:
+        """What expectation and contributions add up to."""
+        return self.expected + math.fsum(one.amount for one in self.contributions)
+
+
+def explained(
+    row: pl.DataFrame,
+    *,
+    place: str,
+    product: str,
+    kept: Kept | None,
+    repository: Path | None,
+) -> Explained:
+    """
+    Explain a decision.
+
+    Args:
+        row: One row as a segment has it.
+        place: Where it was found.
+        product: Whose.
+        kept: What the journal kept of its release; None for nothing.
+        repository: Where the rest of the release is; None for nowhere.
+    """
+    values = row.row(0, named=True)
+    found = _plain(values, place, kept)
+    if not values["consent"]:
+        return msgspec.structs.replace(found, unexplained=NO_CONSENT)
+    try:
+        release = open_release(
+            found.release, kept=kept, repository=repository, product=product
+        )
+    except TollgateError as exc:
+        return msgspec.structs.replace(found, unexplained=str(exc))
+    if values["spec"] != spec_hash_text(release.spec.spec_hash):
+        problem = f"its features are not those of release {release.name}"
+        return msgspec.structs.replace(found, unexplained=problem)
+    found = _with_policy(found, values, row, release)
+    try:
+        return _with_contributions(found, values, row, Teller(release))
+    except TollgateError as exc:
+        return msgspec.structs.replace(found, unexplained=str(exc))
+
+
+def _plain(values: dict[str, Any], place: str, kept: Kept | None) -> Explained:
+    score = values["score"]
+    return Explained(
+        record=f"{values[WRITER]}:{values[SEQUENCE]}",
+        place=place,
+        release=values["release"],
+        decided=moment(values["decided_at"]),
+        decision=values["decision"],
+        score=None if score is None or math.isnan(score) else score,
+        codes=reasons_told(values, kept),
+        degraded=degraded_told(values),
+        rules=rules_told(values, kept),
+    )
+
+
+def _with_policy(
+    found: Explained, values: dict[str, Any], row: pl.DataFrame, release: Opened
+) -> Explained:
+    """Say which rules and thresholds were asked, by the policy itself."""
+    policy = release.policy
+    at = int(decide(facts_of(row, release.spec), policy=policy).segment[0])
+    levels = policy.thresholds[at]
+    return msgspec.structs.replace(
+        found,
+        codes=[
+            Told(code, policy.reasons.get(code, "")) for code in _codes(values) if code
+        ],
+        rules=[
+            Told(rule.name, policy.codes[rule.code], f"owner: {rule.owner}")
+            for bit, rule in enumerate(policy.rules)
+            if values["rules"] >> bit & 1
+        ],
+        threshold=Threshold(policy.segments[at], levels.review, levels.decline),
+    )
+
+
+def _with_contributions(
+    found: Explained, values: dict[str, Any], row: pl.DataFrame, teller: Teller
+) -> Explained:
+    facts = facts_of(row, teller.spec)
+    if not teller.explains(facts.features, facts.probabilities)[0]:
+        problem = "the record's probabilities are not those of the release's model"
+        return msgspec.structs.replace(found, unexplained=problem)
+    amounts = teller.contributions(facts.features)[0]
+    order = np.argsort(-np.abs(amounts), kind="stable").tolist()
+    names = teller.spec.feature_names
+    return msgspec.structs.replace(
+        found,
+        expected=teller.expected,
+        contributions=[
+            Contribution(names[at], float(facts.features[0, at]), float(amounts[at]))
+            for at in order
+        ],
+        reasons=[]
+        if found.decision == "approve"
+        else list(teller.told(_codes(values), amounts)),
+    )
+
+
+def _codes(values: dict[str, Any]) -> list[str]:
+    return [one for one in values["reason_codes"].split(REASON_SEPARATOR) if one]

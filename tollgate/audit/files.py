@@ -1,0 +1,87 @@
+"""Files of the journal's folder: written until the disk has them, locked, described."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+
+from tollgate.audit.links import File, hidden_path
+from tollgate.errors import JournalError
+
+_READ_ONLY = (errno.EACCES, errno.EROFS)
+_COMPRESSION_LEVEL = 3  # of zstd
+
+
+def write_hidden(folder: Path, name: str, content: bytes) -> File:
+    """
+    Write a file under its hidden name; the disk has it when this returns.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path = hidden_path(folder, name)
+    path.write_bytes(content)
+    sync_file(path)
+    return _described(name, content)
+
+
+def write_hidden_table(folder: Path, name: str, table: pl.DataFrame) -> File:
+    """
+    Write a table as Parquet under its hidden name, as `write_hidden` does.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path = hidden_path(folder, name)
+    try:
+        table.write_parquet(
+            path, compression="zstd", compression_level=_COMPRESSION_LEVEL
+        )
+    except pl.exceptions.PolarsError as exc:
+        raise OSError(f"{path}: {exc}") from exc
+    sync_file(path)
+    return _described(name, path.read_bytes())
+
+
+def _described(name: str, content: bytes) -> File:
+    digest = hashlib.sha256(content).hexdigest()
+    return File(name=name, bytes=len(content), sha256=digest)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the disk has a file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a file's lock; gives False if another process does and `wait` is not set."""
+    try:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            if exc.errno not in _READ_ONLY:
+                raise
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # of who only reads
+    except OSError as exc:
+        raise JournalError(path, f"cannot be locked: {exc.strerror}") from exc
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(fd)

@@ -1,0 +1,58 @@
+"""What the journal takes of releases out of the repository, as long as it is there."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+
+from tollgate.errors import TollgateError
+from tollgate.explanation import EXPLAIN_FILE
+from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.policy import POLICY_FILE
+from tollgate.repository.artifact import ARTIFACT_FILE
+from tollgate.repository.product import read_product
+from tollgate.repository.release import RELEASE_FILE, read_release
+from tollgate.repository.versions import list_versions
+
+log = logging.getLogger(__name__)
+
+
+def gather(repository: Path, name: str, *, product: str) -> dict[str, bytes]:
+    """Read the files of a release; none, if the repository's is another."""
+    try:
+        release = read_release(repository, product=product)
+        models = read_product(repository, product)
+        if release.name != name:
+            return {}
+        wanted = {
+            SPEC_FILE: models.features_step,
+            POLICY_FILE: models.decision_step,
+            ARTIFACT_FILE: models.model_step,
+            EXPLAIN_FILE: models.model_step,
+        }
+        found = {RELEASE_FILE: msgspec.json.encode(release)}
+        for file, step in wanted.items():
+            path = repository / step / str(release.versions[step]) / file
+            if path.exists():
+                found[file] = path.read_bytes()
+    except (TollgateError, OSError, KeyError) as exc:
+        log.warning("release %s cannot be read: %s", name, exc)
+        return {}
+    return found
+
+
+def served_specs(repository: Path, product: str) -> dict[int, FeatureSpec]:
+    """Read the features of every version that is in the repository, by their hash."""
+    try:
+        step = read_product(repository, product).features_step
+        paths = [
+            repository / step / str(version) / SPEC_FILE
+            for version in list_versions(repository, step)
+        ]
+        specs = [load_spec(path) for path in paths if path.exists()]
+    except TollgateError as exc:
+        log.warning("features cannot be read: %s", exc)
+        return {}
+    return {spec.spec_hash: spec for spec in specs}

@@ -1,0 +1,169 @@
+"""Labels: what purchases turned out to be, for the store and beside the decisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tollgate.audit.chain import Chain
+from tollgate.audit.content import Content
+from tollgate.audit.links import Link
+from tollgate.audit.rows import MOMENT
+from tollgate.audit.subjects import TRANSACTION, Subjects, pseudonym
+from tollgate.audit.tables import read_table
+from tollgate.errors import InputError
+from tollgate.features.document import LABEL, LABEL_TIME
+from tollgate.features.spec import FeatureSpec
+from tollgate.history import columns, rename_aliases
+from tollgate.history import read_table as read_file
+from tollgate.schema import EVENT_TIME, TRANSACTION_ID
+from tollgate.store.events import MAX_REVISION, Labels
+
+REVISION = "revision"
+
+
+def read_labels(path: Path, *, spec: FeatureSpec) -> Labels:
+    """
+    Read labels from a Parquet, CSV or JSON-lines file.
+
+    One row each: transaction_id, the entities' ids, event_time of the purchase, label
+    (0 or 1) and label_time; revision, 0 without, lets a later one replace an earlier.
+
+    Raises:
+        InputError: A column is missing, or a value is none; names file and row.
+    """
+    source = str(path)
+    frame = rename_aliases(read_file(path), spec)
+    keys = [entity.key for entity in spec.entities]
+    for name in (TRANSACTION_ID, *keys, EVENT_TIME, LABEL, LABEL_TIME):
+        if name not in frame.columns:
+            problem = f"column missing; the file has {', '.join(frame.columns)}"
+            raise InputError(source, problem, where=name)
+        columns.refuse(frame[name].is_null(), frame[name], "is null", source)
+    ids = [columns.ids(frame[name], source=source) for name in (TRANSACTION_ID, *keys)]
+    event_time_us = columns.times_us(frame[EVENT_TIME], source=source)
+    label = columns.labels(frame, source=source)
+    encoded = [[one.encode() for one in column.to_list()] for column in ids]
+    return Labels(
+        transaction_id=encoded[0],
+        entity_id=encoded[1:],
+        event_time_us=event_time_us,
+        label=label,
+        label_time_us=columns.label_times_us(
+            frame, label=label, event_time_us=event_time_us, source=source
+        ),
+        revision=_revisions(frame, source=source),
+    )
+
+
+def _revisions(frame: pl.DataFrame, *, source: str) -> npt.NDArray[np.int64]:
+    if REVISION not in frame.columns:
+        return np.zeros(len(frame), np.int64)
+    column = frame[REVISION]
+    whole = column.cast(pl.Int64, strict=False)
+    wrong = (whole.is_null() | (whole < 0) | (whole > MAX_REVISION)).fill_null(True)
+    columns.refuse(wrong, column, f"is not a number 0 … {MAX_REVISION}", source)
+    return np.asarray(whole.to_numpy(), np.int64)
+
+
+def told_to_store(labels: Labels) -> Labels:
+    """
+    Pick the labels that the store must know.
+
+    A purchase without a label counts as legitimate there, so only frauds change it,
+    and what takes an earlier label back.
+    """
+    rows = np.flatnonzero((labels.label == 1) | (labels.revision > 0))
+    return Labels(
+        transaction_id=[labels.transaction_id[row] for row in rows],
+        entity_id=[[ids[row] for row in rows] for ids in labels.entity_id],
+        event_time_us=labels.event_time_us[rows],
+        label=labels.label[rows],
+        label_time_us=labels.label_time_us[rows],
+        revision=labels.revision[rows],
+    )
+
+
+def seal_labels(
+    chain: Chain, labels: Labels, *, spec: FeatureSpec, subjects: Subjects
+) -> Link | None:
+    """
+    Seal labels beside the decisions they are about.
+
+    Those of people of whom the journal has no key (unknown, erased, without consent)
+    are left out, and those that it has already.
+
+    Returns:
+        The link; None when nothing was new.
+
+    Raises:
+        JournalError: The journal or the keys cannot be read or written.
+    """
+    table = pseudonymised(labels, spec=spec, subjects=subjects)
+    new = table.unique(maintain_order=True).join(
+        sealed_labels(chain), on=table.columns, how="anti", maintain_order="left"
+    )
+    if new.is_empty():
+        return None
+    return chain.add(
+        Content(
+            kind="labels",
+            table=new,
+            until_us=int(table[LABEL_TIME].to_physical().max()),  # type: ignore[arg-type]
+            facts={"frauds": str(int(new[LABEL].sum()))},
+        )
+    )
+
+
+def pseudonymised(
+    labels: Labels, *, spec: FeatureSpec, subjects: Subjects
+) -> pl.DataFrame:
+    """
+    Lay labels out as they are sealed; only those of people who have a key.
+
+    Raises:
+        JournalError: The keys cannot be read.
+    """
+    owner = spec.entities[0].name
+    keys = subjects.known(owner, list(set(labels.entity_id[0])))
+    rows = [row for row, one in enumerate(labels.entity_id[0]) if one in keys]
+    return pl.DataFrame(
+        {
+            TRANSACTION: pl.Series(
+                [
+                    pseudonym(
+                        keys[labels.entity_id[0][row]],
+                        TRANSACTION,
+                        labels.transaction_id[row],
+                    )
+                    for row in rows
+                ],
+                dtype=pl.String,
+            ),
+            LABEL: pl.Series(labels.label[rows].astype(np.uint8)),
+            LABEL_TIME: pl.Series(labels.label_time_us[rows]).cast(MOMENT),
+            REVISION: pl.Series(labels.revision[rows]),
+        }
+    )
+
+
+def sealed_labels(chain: Chain) -> pl.DataFrame:
+    """Read all labels of a journal, in the order in which they were sealed."""
+    schema: dict[str, pl.DataType] = {
+        TRANSACTION: pl.String(),
+        LABEL: pl.UInt8(),
+        LABEL_TIME: MOMENT,
+        REVISION: pl.Int64(),
+    }
+    tables = [read_table(chain.folder, link) for link in chain.alive("labels")]
+    return pl.concat([pl.DataFrame(schema=schema), *tables])
+
+
+def newest(labels: pl.DataFrame) -> pl.DataFrame:
+    """Keep one label per transaction: the highest revision, and of that the newest."""
+    return labels.sort(REVISION, LABEL_TIME, maintain_order=True).unique(
+        TRANSACTION, keep="last", maintain_order=True
+    )

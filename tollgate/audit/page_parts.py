@@ -1,0 +1,38 @@
+"""Parts of a page: sections and tables of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from tollgate.audit.told import Told
+
+
+def listed(title: str, told: Sequence[Told], *, nothing: str) -> str:
+    """Lay out a section of names and values; or say that there is nothing."""
+    if not told:
+        return section(title, f'<p class="soft">{nothing}</p>')
+    return section(title, table(("", ""), lines(told)))
+
+
+def lines(told: Sequence[Told]) -> list[str]:
+    """Lay out rows of names and values."""
+    return [
+        f"<tr><th>{escape(one.name)}</th><td>{escape(one.value)}</td></tr>"
+        for one in told
+    ]
+
+
+def table(heads: Sequence[str], rows: Sequence[str]) -> str:
+    """Lay out a table; without heads when all are empty."""
+    head = "".join(f"<th>{name}</th>" for name in heads) if any(heads) else ""
+    return (
+        '<div class="scroll"><table>'
+        + (f"<thead><tr>{head}</tr></thead>" if head else "")
+        + f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def section(title: str, content: str) -> str:
+    """Lay out a section."""
+    return f"<section><h2>{title}</h2>{content}</section>\n"

@@ -1,0 +1,82 @@
+"""Which sequence numbers of each writer are in the journal, and which are missing."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+Span = tuple[int, int]  # first and last number, both included
+
+
+class Seen:
+    """Sequence numbers by writer, as spans that do not touch, ascending."""
+
+    def __init__(self) -> None:
+        self._spans: dict[str, list[Span]] = {}
+
+    def add(self, writer: str, first: int, *, last: int) -> list[Span]:
+        """
+        Note numbers.
+
+        Returns:
+            Those that are new, as spans.
+        """
+        spans = self._spans.setdefault(writer, [])
+        # All spans that overlap the new one or touch it become one with it.
+        begin = bisect_left(spans, first - 1, key=lambda span: span[1])
+        end = bisect_right(spans, last + 1, key=lambda span: span[0])
+        touched = spans[begin:end]
+        new = _without((first, last), touched)
+        low = min([first, *(span[0] for span in touched)])
+        high = max([last, *(span[1] for span in touched)])
+        spans[begin:end] = [(low, high)]
+        return new
+
+    def new(self, writer: str, first: int, *, last: int) -> list[Span]:
+        """Tell which of some numbers were not seen, as spans; none is noted."""
+        return _without((first, last), self._spans.get(writer, []))
+
+    def gaps(self, writer: str, *, below: int = 0) -> list[Span]:
+        """List the numbers below the highest seen, or below one, that are missing."""
+        spans = self._spans.get(writer, [])
+        return _without((0, max(self.highest(writer), below - 1)), spans)
+
+    def writers(self) -> list[str]:
+        """List the writers of which something was seen."""
+        return sorted(self._spans)
+
+    def highest(self, writer: str) -> int:
+        """Tell the highest number of a writer that was seen; -1 without any."""
+        spans = self._spans.get(writer)
+        return spans[-1][1] if spans else -1
+
+
+def spans_of(numbers: Iterable[int]) -> list[Span]:
+    """Join ascending numbers into spans."""
+    spans: list[Span] = []
+    for number in numbers:
+        if spans and spans[-1][1] + 1 == number:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    return spans
+
+
+def count(spans: Iterable[Span]) -> int:
+    """Count the numbers in spans that do not overlap."""
+    return sum(last - first + 1 for first, last in spans)
+
+
+def _without(whole: Span, taken: Iterable[Span]) -> list[Span]:
+    """Take ascending spans out of one."""
+    left: list[Span] = []
+    at, end = whole
+    for first, last in taken:
+        if first > end:
+            break
+        if first > at:
+            left.append((at, first - 1))
+        at = max(at, last + 1)
+    if at <= end:
+        left.append((at, end))
+    return left

@@ -1,0 +1,188 @@
+"""
+Why a purchase was reviewed or declined: what raised its score, told in words.
+
+Computed exactly, from the explain.npz of the release's model, after a segment is
+sealed: too slow for the path of an answer. What is found lies beside the segment, in
+a link of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tollgate.audit.cases import facts_of
+from tollgate.audit.chain import Chain
+from tollgate.audit.content import Content
+from tollgate.audit.links import Link
+from tollgate.audit.opened import open_release
+from tollgate.audit.releases import Releases
+from tollgate.audit.rows import SEQUENCE, WRITER
+from tollgate.audit.tables import read_table
+from tollgate.audit.teller import Teller
+from tollgate.errors import TollgateError
+from tollgate.repository.release import spec_hash_text
+from tollgate.schema import REASON_SEPARATOR
+
+NOT_EXPLAINED = "not_explained"  # of a link's facts
+_NOT_TOLD = "approve"  # nobody asks why
+
+F64 = npt.NDArray[np.float64]
+
+_SCHEMA: dict[str, pl.DataType] = {
+    WRITER: pl.String(),
+    SEQUENCE: pl.Int64(),
+    "place": pl.UInt8(),
+    "code": pl.String(),
+    "text": pl.String(),
+    "feature": pl.String(),
+    "contribution": pl.Float32(),
+}
+
+
+class Reasons:
+    """
+    Finds the reasons of sealed decisions.
+
+    Args:
+        chain: The journal.
+        releases: What it kept of releases.
+        repository: Where the rest of them is; None for nowhere.
+    """
+
+    def __init__(
+        self, chain: Chain, releases: Releases, *, repository: Path | None
+    ) -> None:
+        self._chain = chain
+        self._releases = releases
+        self._repository = repository
+        self._tellers: dict[str, Teller | str] = {}
+
+    def find_new(self) -> list[Link]:
+        """
+        Find the reasons of the segments that have none yet.
+
+        Returns:
+            A link for each of them.
+
+        Raises:
+            JournalError: A segment cannot be read, or a link not be written.
+        """
+        done = {number for one in self._chain.alive("reasons") for number in one.covers}
+        return [
+            self._find(link)
+            for link in self._chain.alive("segment")
+            if link.number not in done
+        ]
+
+    def teller(self, release: str) -> Teller | str:
+        """Open a release to explain what it decided; or say why nothing explains it."""
+        if release not in self._tellers:
+            try:
+                opened = open_release(
+                    release,
+                    kept=self._releases.get(release),
+                    repository=self._repository,
+                    product=self._chain.links[0].product,
+                )
+                self._tellers[release] = Teller(opened)
+            except TollgateError as exc:
+                self._tellers[release] = str(exc)
+        return self._tellers[release]
+
+    def _find(self, link: Link) -> Link:
+        table = read_table(self._chain.folder, link)
+        wanted = table.filter(pl.col("consent") & (pl.col("decision") != _NOT_TOLD))
+        parts, problems = [], {}
+        for (name,), own in wanted.group_by("release", maintain_order=True):
+            teller = self.teller(str(name))
+            if isinstance(teller, str):
+                problems[str(name)] = teller
+                continue
+            found, strange = _reasons(own, teller)
+            parts.append(found)
+            if strange:
+                problems[str(name)] = f"{strange} decisions are not its model's"
+        told = pl.concat(parts).sort(WRITER, SEQUENCE, "place") if parts else None
+        if told is not None and told.is_empty():
+            told = None
+        facts = {"decisions": str(0 if told is None else told["place"].eq(1).sum())}
+        if problems:
+            words = (f"{name}: {text}" for name, text in sorted(problems.items()))
+            facts[NOT_EXPLAINED] = "; ".join(words)
+        return self._chain.add(
+            Content(
+                kind="reasons",
+                table=told,
+                covers=[link.number],
+                until_us=link.until_us,
+                facts=facts,
+            )
+        )
+
+
+def _reasons(own: pl.DataFrame, teller: Teller) -> tuple[pl.DataFrame, int]:
+    """Find the reasons of some rows, and how many have none that is exact."""
+    rows = own.filter(pl.col("spec") == spec_hash_text(teller.spec.spec_hash))
+    lines: list[tuple[object, ...]] = []
+    if len(rows):
+        facts = facts_of(rows, teller.spec)
+        exact = teller.explains(facts.features, facts.probabilities)
+        rows = rows.filter(pl.Series(exact))
+        amounts = teller.contributions(facts.features[exact])
+        lines = list(_lines(rows, amounts, teller))
+    table = pl.DataFrame(lines, schema=_SCHEMA, orient="row")
+    return table, len(own) - len(rows)
+
+
+def _lines(
+    rows: pl.DataFrame, amounts: F64, teller: Teller
+) -> Iterator[tuple[object, ...]]:
+    columns = (rows[name].to_list() for name in (WRITER, SEQUENCE, "reason_codes"))
+    for writer, sequence, codes, own in zip(*columns, amounts, strict=True):
+        answer = [one for one in codes.split(REASON_SEPARATOR) if one]
+        for place, one in enumerate(teller.told(answer, own), start=1):
+            amount = one.contribution if one.feature else None
+            yield writer, sequence, place, one.code, one.text, one.feature, amount
+
+
+class SealedReason(msgspec.Struct, frozen=True):
+    """A reason as it was sealed; the contribution is None for a code of the answer."""
+
+    code: str
+    text: str
+    feature: str
+    contribution: float | None
+
+
+def sealed_reasons(
+    folder: Path, links: Sequence[Link], link: Link, *, writer: str, sequence: int
+) -> tuple[list[SealedReason], str]:
+    """
+    Read what was sealed of one record's reasons.
+
+    Returns:
+        The reasons, first first; and, where there are none, why: empty if nobody
+        looked for them yet.
+
+    Raises:
+        JournalError: A table cannot be read.
+    """
+    for one in links:
+        if one.kind != "reasons" or link.number not in one.covers:
+            continue
+        if one.table:
+            table = read_table(folder, one).filter(
+                (pl.col(WRITER) == writer) & (pl.col(SEQUENCE) == sequence)
+            )
+            names = SealedReason.__struct_fields__
+            if len(table):
+                rows = table.sort("place").select(names).rows()
+                return [SealedReason(*row) for row in rows], ""
+        return [], one.facts.get(NOT_EXPLAINED, "it was neither reviewed nor declined")
+    return [], ""

@@ -1,0 +1,130 @@
+"""
+What the journal keeps of releases: enough to read its records years later.
+
+The first time that a record names a release, the release's file and what its versions
+say in words (features.yaml, policy.yaml, artifact.json) become a link of the chain.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.audit.chain import Chain
+from tollgate.audit.content import Content
+from tollgate.audit.gathering import gather, served_specs
+from tollgate.audit.kept import NAME, Kept, read_kept
+from tollgate.features.entries import MISSING
+from tollgate.features.fields import hash_words
+from tollgate.features.spec import FeatureSpec
+from tollgate.journal.record import Records
+from tollgate.repository.release import RELEASE_FILE
+
+log = logging.getLogger(__name__)
+
+# Words of a category that say yes; a number says it by being above zero.
+CONSENTED = (b"yes", b"true", b"1", b"given")
+
+
+class Releases:
+    """
+    The releases of one journal.
+
+    Args:
+        chain: The journal.
+        repository: Model repository to learn of new ones from; None for none.
+        consent: Field to go by whatever policies say; None to ask them.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        *,
+        repository: Path | None = None,
+        consent: str | None = None,
+    ) -> None:
+        self._chain = chain
+        self._repository = repository
+        self._consent = consent
+        self._known: dict[str, Kept] = {}
+        self._specs: dict[int, FeatureSpec | None] = {}
+        self._missed: set[str] = set()
+        for link in chain.alive("release"):
+            self._learn(read_kept(chain.folder, link))
+
+    def get(self, name: str) -> Kept | None:
+        """Tell what is known of a release; None when it was never kept."""
+        return self._known.get(name)
+
+    def names(self) -> list[str]:
+        """List the releases that are known."""
+        return list(self._known)
+
+    def meet(self, records: Records) -> None:
+        """
+        Keep the release of some records, if it is new and still there to be kept.
+
+        Raises:
+            JournalError: The chain cannot be written.
+        """
+        name = records.release
+        if name in self._known or name in self._missed or self._repository is None:
+            return
+        files = gather(self._repository, name, product=records.product)
+        if RELEASE_FILE not in files:
+            self._missed.add(name)
+            log.warning("release %s is not in the repository: not kept", name)
+            return
+        link = self._chain.add(Content(kind="release", files=files, facts={NAME: name}))
+        self._learn(read_kept(self._chain.folder, link))
+
+    def feature_names(self, records: Records) -> list[str]:
+        """Name the features of records: by number where nobody knows them."""
+        width = records.features.shape[1]
+        spec = self._spec(records)
+        if spec is None or len(spec.feature_names) != width:
+            return [str(at) for at in range(width)]
+        return list(spec.feature_names)
+
+    def consent(self, records: Records) -> npt.NDArray[np.bool_]:
+        """
+        Tell which rows may be kept whole; bool [N].
+
+        All of them, unless a policy names a field; then those that say yes in it.
+        Where the meaning of its values is not known, none.
+        """
+        rows = len(records)
+        kept = self._known.get(records.release)
+        name = self._consent or (kept.consent if kept else self._any_consent())
+        if name is None:
+            return np.ones(rows, np.bool_)
+        values = records.fields.get(name)
+        spec = self._spec(records)
+        declared = {one.name: one.type for one in spec.fields} if spec else {}
+        if values is None or name not in declared:
+            return np.zeros(rows, np.bool_)
+        if declared[name] == "category":
+            said: npt.NDArray[np.bool_] = np.isin(values, hash_words(CONSENTED))
+            return said
+        positive: npt.NDArray[np.bool_] = (values > 0) & (values != MISSING)
+        return positive
+
+    def _any_consent(self) -> str | None:
+        """Take the field of some release that is known, for one that is not."""
+        return next((one.consent for one in self._known.values() if one.consent), None)
+
+    def _spec(self, records: Records) -> FeatureSpec | None:
+        if records.spec_hash not in self._specs and self._repository is not None:
+            found = served_specs(self._repository, records.product)
+            # One that is not there is not looked for at every chunk.
+            self._specs.setdefault(records.spec_hash, None)
+            self._specs.update(found)
+        return self._specs.get(records.spec_hash)
+
+    def _learn(self, kept: Kept) -> None:
+        self._known[kept.name] = kept
+        if kept.spec is not None:
+            self._specs[kept.spec.spec_hash] = kept.spec

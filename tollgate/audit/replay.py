@@ -1,0 +1,282 @@
+"""
+Decide sealed records again, from their vectors, and list what comes out otherwise.
+
+Of each record the vector goes through the release's model.onnx, and what that says
+through its policy.yaml. Nothing is proven here: that is what `verify` is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tollgate.audit.cases import facts_of
+from tollgate.audit.chain import Chain
+from tollgate.audit.opened import Model, Opened, open_release
+from tollgate.audit.releases import Releases
+from tollgate.audit.rows import SEQUENCE, WRITER
+from tollgate.audit.tables import read_table
+from tollgate.errors import TollgateError
+from tollgate.policy import Decided, decide
+from tollgate.repository.release import spec_hash_text
+from tollgate.schema import Decision
+
+MOST_NAMED = 100  # of the records that differ; the rest are counted
+
+_WORDS = np.array([level.name.lower() for level in Decision], np.object_)
+
+Bool = npt.NDArray[np.bool_]
+F32 = npt.NDArray[np.float32]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A record that comes out otherwise: its name, and what differs, was → is."""
+
+    record: str
+    release: str
+    what: tuple[str, ...]
+
+
+class Part(msgspec.Struct):
+    """
+    What came of the records that one release decided.
+
+    Attributes:
+        release: Which.
+        through: The release that decided them again.
+        promise: How near its probabilities must come, in words.
+        problem: Why none of them was decided again; empty when they were.
+        rows: How many there are.
+        same: How many came out as they were.
+        withheld: How many have no vector: there was no consent to keep it.
+        foreign: How many have a vector of other features than the release's.
+        differing: How many came out otherwise.
+        aspects: In what; a record may differ in several.
+    """
+
+    release: str
+    through: str
+    promise: str = ""
+    problem: str = ""
+    rows: int = 0
+    same: int = 0
+    withheld: int = 0
+    foreign: int = 0
+    differing: int = 0
+    aspects: dict[str, int] = {}
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """
+    What came of a journal.
+
+    Attributes:
+        parts: By release, in the order in which they first decided.
+        differences: The first MOST_NAMED records that differ.
+    """
+
+    parts: list[Part]
+    differences: list[Difference]
+
+    @property
+    def sound(self) -> bool:
+        """Tell whether all that could be decided again was, and none differs."""
+        return not any(one.problem or one.differing for one in self.parts)
+
+
+class _Decider(msgspec.Struct, frozen=True, eq=False):
+    release: Opened
+    model: Model
+    tolerance: float
+
+
+def replay(
+    chain: Chain,
+    releases: Releases,
+    *,
+    repository: Path | None,
+    through: str | None = None,
+    tolerance: float | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Replayed:
+    """
+    Decide all records of a journal again.
+
+    Args:
+        chain: The journal.
+        releases: What it kept of releases.
+        repository: Where their models are; None for nowhere.
+        through: Release that decides all of them; None for each record's own.
+        tolerance: Of a probability; None for what the graph's operators promise.
+        progress: Called with (segments done, segments in all).
+
+    Raises:
+        JournalError: A segment cannot be read.
+    """
+    deciders: dict[str, _Decider | str] = {}
+    parts: dict[str, Part] = {}
+    differences: list[Difference] = []
+
+    def decider(name: str) -> _Decider | str:
+        if name not in deciders:
+            deciders[name] = _opened(
+                name, chain, releases, repository=repository, tolerance=tolerance
+            )
+        return deciders[name]
+
+    segments = chain.alive("segment")
+    for done, link in enumerate(segments, start=1):
+        table = read_table(chain.folder, link)
+        for (name,), own in table.group_by("release", maintain_order=True):
+            release = str(name)
+            part = parts.setdefault(release, Part(release, through or release))
+            found = decider(part.through)
+            part.rows += len(own)
+            if isinstance(found, str):
+                part.problem = found
+            else:
+                part.promise = _promise(found)
+                differences += _again(own, found, part)
+                del differences[MOST_NAMED:]
+        progress(done, len(segments))
+    return Replayed(list(parts.values()), differences)
+
+
+def _opened(
+    name: str,
+    chain: Chain,
+    releases: Releases,
+    *,
+    repository: Path | None,
+    tolerance: float | None,
+) -> _Decider | str:
+    """Open a release; or say why not."""
+    try:
+        release = open_release(
+            name,
+            kept=releases.get(name),
+            repository=repository,
+            product=chain.links[0].product,
+        )
+        model = release.model()
+    except TollgateError as exc:
+        return str(exc)
+    allowed = model.arithmetic.tolerance if tolerance is None else tolerance
+    return _Decider(release, model, allowed)
+
+
+def _promise(found: _Decider) -> str:
+    if found.tolerance == found.model.arithmetic.tolerance:
+        return str(found.model.arithmetic)
+    return f"within {found.tolerance:g}, as asked"
+
+
+def _again(own: pl.DataFrame, found: _Decider, part: Part) -> list[Difference]:
+    """Decide the records of one release in one segment; tally them."""
+    spec = spec_hash_text(found.release.spec.spec_hash)
+    fits = own["spec"] == spec
+    part.withheld += int((~own["consent"]).sum())
+    part.foreign += int((own["consent"] & ~fits).sum())
+    rows = own.filter(pl.col("consent") & (pl.col("spec") == spec))
+    if rows.is_empty():
+        return []
+    try:
+        facts = facts_of(rows, found.release.spec)
+    except KeyError as exc:
+        part.problem = f"records have no feature {exc.args[0]}"
+        return []
+    computed = found.model.probabilities(facts.features)
+    if computed.shape != facts.probabilities.shape:
+        classes = facts.probabilities.shape[1]
+        part.problem = f"has {computed.shape[1]} classes, its records have {classes}"
+        return []
+    near = _near(facts.probabilities, computed, found.tolerance)
+    # What is as near as promised counts as it was: then the policy must agree exactly.
+    used = np.where(near[:, None], facts.probabilities, computed)
+    decided = decide(
+        msgspec.structs.replace(facts, probabilities=used), policy=found.release.policy
+    )
+    wrong = {
+        "probabilities": ~near,
+        **_wrong(rows, decided, rules=part.through == part.release),
+    }
+    any_wrong: Bool = np.any(list(wrong.values()), axis=0)
+    part.differing += int(any_wrong.sum())
+    part.same += int((~any_wrong).sum())
+    for aspect, where in wrong.items():
+        if where.any():
+            part.aspects[aspect] = part.aspects.get(aspect, 0) + int(where.sum())
+    return [
+        Difference(
+            record=f"{rows[WRITER][row]}:{rows[SEQUENCE][row]}",
+            release=part.release,
+            what=tuple(
+                _told(aspect, row, rows, decided, was=facts.probabilities, now=computed)
+                for aspect, where in wrong.items()
+                if where[row]
+            ),
+        )
+        for row in np.flatnonzero(any_wrong)[:MOST_NAMED].tolist()
+    ]
+
+
+def _near(was: F32, now: F32, tolerance: float) -> Bool:
+    """Tell which rows are the same bits, or as near as allowed; bool [N]."""
+    same = _same_bits(was, now)
+    if tolerance:
+        with np.errstate(invalid="ignore"):
+            same |= np.abs(was.astype(np.float64) - now) <= tolerance
+    near: Bool = same.all(axis=1)
+    return near
+
+
+def _same_bits(was: F32, now: F32) -> Bool:
+    """Compare bits; one NaN is as good as another."""
+    same: Bool = was.view(np.uint32) == now.view(np.uint32)
+    both: Bool = np.isnan(was) & np.isnan(now)
+    return same | both
+
+
+def _wrong(rows: pl.DataFrame, decided: Decided, *, rules: bool) -> dict[str, Bool]:
+    """Tell by aspect which rows differ; rules of another release are not the same."""
+    codes = [one.decode() for one in decided.reason_codes.tolist()]
+    score = np.ascontiguousarray(rows["score"].to_numpy(), np.float32)
+    found: dict[str, Bool] = {
+        "score": ~_same_bits(score, decided.score),
+        "decision": rows["decision"].to_numpy() != _WORDS[decided.decision],
+        "codes": (rows["reason_codes"] != pl.Series(codes, dtype=pl.String)).to_numpy(),
+        "degraded": rows["degraded"].to_numpy() != decided.degraded,
+    }
+    if rules:
+        found["rules"] = rows["rules"].to_numpy() != decided.rules
+    return found
+
+
+def _told(
+    aspect: str, row: int, rows: pl.DataFrame, decided: Decided, *, was: F32, now: F32
+) -> str:
+    """Say what a record had, and what it has now."""
+    if aspect == "probabilities":
+        return f"probabilities {_numbers(was[row])} → {_numbers(now[row])}"
+    if aspect == "score":
+        return f"score {_numbers([rows['score'][row]])} → " + _numbers(
+            [decided.score[row]]
+        )
+    if aspect == "decision":
+        return f"decision {rows['decision'][row]} → {_WORDS[decided.decision[row]]}"
+    if aspect == "codes":
+        after = decided.reason_codes[row].decode()
+        return f"codes {rows['reason_codes'][row] or 'none'} → {after or 'none'}"
+    if aspect == "degraded":
+        return f"degraded {rows['degraded'][row]:#x} → {int(decided.degraded[row]):#x}"
+    return f"rules {rows['rules'][row]:#b} → {int(decided.rules[row]):#b}"
+
+
+def _numbers(values: Sequence[float] | F32) -> str:
+    """Write float32 so that other bits are another text."""
+    return ", ".join(f"{float(one):.9g}" for one in values)

@@ -1,0 +1,148 @@
+"""Decisions as a table that people and programs can read, with nobody's id in it."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tollgate.audit.subjects import TRANSACTION, Subjects, pseudonym
+from tollgate.journal.record import Records
+from tollgate.repository.release import spec_hash_text
+from tollgate.schema import Decision
+
+WRITER, SEQUENCE = "writer", "sequence"
+FEATURE, FIELD, PROBABILITY, SUBJECT = "feature_", "field_", "probability_", "subject_"
+DECIDED, EVENT = "decided_at", "event_time"
+MOMENT = pl.Datetime("us", "UTC")
+
+Bool = npt.NDArray[np.bool_]
+Keys = Mapping[str, Mapping[bytes, bytes]]
+
+# Kept whether or not a row may be kept for learning.
+_PLAIN = ("degraded", "age_ms", "applied", "rules")
+_STEPS = ("features_us", "model_us", "decision_us")
+_WORDS = pl.Series([level.name.lower() for level in Decision])
+
+
+def keys_of(
+    batch: Sequence[tuple[Records, Bool]], *, subjects: Subjects
+) -> dict[str, dict[bytes, bytes]]:
+    """
+    Take the keys of all who are in some records, and draw those that are missing.
+
+    Raises:
+        JournalError: The keys cannot be read or written.
+    """
+    wanted: dict[str, set[bytes]] = {}
+    for records, consent in batch:
+        kept = np.flatnonzero(consent).tolist()
+        for entity, ids in zip(records.entities, records.entity_id, strict=True):
+            wanted.setdefault(entity, set()).update(ids[row] for row in kept)
+    return {name: subjects.keys(name, list(ids)) for name, ids in wanted.items()}
+
+
+def table_of(
+    records: Records,
+    *,
+    feature_names: Sequence[str],
+    consent: Bool,
+    keys: Keys,
+) -> pl.DataFrame:
+    """
+    Lay records out; without consent only the decision, its reasons and times remain.
+
+    Args:
+        records: N of them.
+        feature_names: F names.
+        consent: Which may be kept whole; bool [N].
+        keys: By entity and id, of whom they are about.
+    """
+    rows = len(records)
+    first = records.first_sequence
+    decided = pl.Series(records.decision).cast(pl.UInt32)
+    columns: dict[str, pl.Series] = {
+        WRITER: _constant(records.writer, rows),
+        SEQUENCE: pl.Series(np.arange(first, first + rows, dtype=np.int64)),
+        DECIDED: _moments(records.decided_us),
+        "release": _constant(records.release, rows),
+        "spec": _constant(spec_hash_text(records.spec_hash), rows),
+        "decision": _WORDS.gather(decided),
+        "reason_codes": _text(records.reason_codes),
+        **{name: pl.Series(getattr(records, name)) for name in (*_PLAIN, *_STEPS)},
+        "consent": pl.Series(consent),
+    }
+    personal = _personal(records, feature_names, consent=consent, keys=keys)
+    columns |= {
+        name: column.set(pl.Series(~consent), None) if not consent.all() else column
+        for name, column in personal.items()
+    }
+    return pl.DataFrame(columns)
+
+
+def _personal(
+    records: Records,
+    feature_names: Sequence[str],
+    *,
+    consent: Bool,
+    keys: Keys,
+) -> dict[str, pl.Series]:
+    """Lay out what is about the person: who, what was bought, what was made of it."""
+    columns = _names(records, consent=consent, keys=keys)
+    columns[EVENT] = _moments(records.event_time_us)
+    columns["amount_cents"] = pl.Series(records.cents)
+    columns["list_hits"] = pl.Series(records.list_hits)
+    for name, values in records.fields.items():
+        columns[FIELD + name] = pl.Series(values)
+    for at, name in enumerate(feature_names):
+        columns[FEATURE + name] = pl.Series(records.features[:, at])
+    for at in range(records.probabilities.shape[1]):
+        columns[f"{PROBABILITY}{at}"] = pl.Series(records.probabilities[:, at])
+    columns["score"] = pl.Series(records.score)
+    return columns
+
+
+def _names(records: Records, *, consent: Bool, keys: Keys) -> dict[str, pl.Series]:
+    """Compute pseudonyms of who may be kept; a transaction's goes with its customer."""
+    kept = np.flatnonzero(consent).tolist()
+    columns: dict[str, pl.Series] = {}
+    for entity, ids in zip(records.entities, records.entity_id, strict=True):
+        distinct = {ids[row] for row in kept}
+        named = {one: pseudonym(keys[entity][one], entity, one) for one in distinct}
+        columns[SUBJECT + entity] = pl.Series(
+            [named.get(one, "") for one in ids], dtype=pl.String
+        )
+    owner = keys[records.entities[0]]
+    transactions = [""] * len(records)
+    fingerprints = np.zeros(len(records), np.uint64)
+    for row in kept:
+        key = owner[records.entity_id[0][row]]
+        transactions[row] = pseudonym(key, TRANSACTION, records.transaction_id[row])
+        # Made of ids and amount, it would tell who they were to one who tries all.
+        fingerprints[row] = _keyed(key, int(records.fingerprint[row]))
+    return {
+        TRANSACTION: pl.Series(transactions, dtype=pl.String),
+        "fingerprint": pl.Series(fingerprints),
+        **columns,
+    }
+
+
+def _keyed(key: bytes, fingerprint: int) -> int:
+    digest = hmac.digest(key, fingerprint.to_bytes(8, "little"), "sha256")
+    return int.from_bytes(digest[:8], "little")
+
+
+def _constant(text: str, rows: int) -> pl.Series:
+    return pl.repeat(text, rows, dtype=pl.String, eager=True)
+
+
+def _text(values: Sequence[bytes]) -> pl.Series:
+    return pl.Series([one.decode(errors="replace") for one in values], dtype=pl.String)
+
+
+def _moments(time_us: npt.NDArray[np.int64]) -> pl.Series:
+    moments: pl.Series = pl.Series(time_us).cast(MOMENT)
+    return moments

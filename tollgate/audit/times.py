@@ -1,0 +1,17 @@
+"""Times as people read them."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+
+
+def now_us() -> int:
+    """Read the wall clock, µs since the epoch."""
+    return time.time_ns() // 1000
+
+
+def utc_text(time_us: int) -> str:
+    """Write µs since the epoch as RFC 3339, UTC."""
+    moment = datetime.fromtimestamp(time_us / 1e6, timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

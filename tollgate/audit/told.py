@@ -1,0 +1,214 @@
+"""Say what is in a record in words that a reviewer reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tollgate.audit.kept import FeatureRange, Kept, TrainingPart
+from tollgate.audit.rows import FEATURE, FIELD, SUBJECT
+from tollgate.features.definition import FeatureSpec
+from tollgate.features.describe import in_words, window_text
+from tollgate.features.entries import MISSING
+from tollgate.features.fields import hash_words
+from tollgate.schema import REASON_SEPARATOR, Applied, Degraded
+
+DEGRADED_WORDS = {
+    Degraded.STORE_UNAVAILABLE: "The store gave no answer in time: some features are "
+    "their declared defaults.",
+    Degraded.LAST_KNOWN_VECTOR: "The store gave no answer in time: some features come "
+    "from the last known values.",
+    Degraded.COLD_START: "A customer or a terminal was never seen before.",
+    Degraded.EVENT_TOO_LATE: "The purchase was older than what is kept: it was scored "
+    "and not applied, or its windows reach back too far.",
+    Degraded.WINDOW_OVERFLOW: "More happened than is kept: windows are too small.",
+    Degraded.STATE_CORRUPT: "A kept value was damaged: features are their defaults.",
+    Degraded.MODEL_OUTPUT: "The model's output was no probability: the policy's "
+    "fallback decided.",
+    Degraded.ESSENTIAL_MISSING: "An essential feature was missing or too old: at least "
+    "a review.",
+    Degraded.FEED_STALE: "A feed was older than it may be.",
+    Degraded.FIELD_MISSING: "A declared field was left out, or has a value that "
+    "training did not know.",
+    Degraded.LOOKUPS_UNREAD: "Lists and earlier decisions could not be read.",
+    Degraded.TABLE_MISSING: "A table had no number that holds for this row.",
+}
+APPLIED_WORDS = {
+    Applied.NO: "no",
+    Applied.YES: "yes",
+    Applied.UNKNOWN: "not known: the store was lost before it answered",
+    Applied.DUPLICATE: "it was applied before",
+}
+OWN_REASONS = {"ESSENTIAL_MISSING": "Data this decision needs is missing or too old."}
+NO_TEXT = "The policy that was kept has no text for it."
+
+
+class Told(msgspec.Struct, frozen=True):
+    """
+    One feature or input.
+
+    Attributes:
+        name: Its name.
+        value: As people write it.
+        meaning: What it is; empty when it is not known.
+        place: Where it lies among what the model was trained on, from 0 to 1; None
+            when that is not known.
+        outside: It lies outside of all of that.
+    """
+
+    name: str
+    value: str
+    meaning: str = ""
+    place: float | None = None
+    outside: bool = False
+
+
+def features_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
+    """List the vector that was scored, with what each number is."""
+    spec = kept.spec if kept else None
+    known = {one.name: one for one in spec.features} if spec else {}
+    training = kept.training if kept and kept.training else TrainingPart()
+    told = []
+    for column, value in values.items():
+        if not column.startswith(FEATURE) or value is None:
+            continue
+        name = column[len(FEATURE) :]
+        meaning = ""
+        if spec is not None and name in known:
+            parts = (in_words(known[name], spec), window_text(known[name], spec))
+            meaning = ", ".join(part for part in parts if part)
+        known_range = training.features.get(name, FeatureRange())
+        place = place_among(value, known_range, training.quantiles)
+        told.append(
+            Told(
+                name=name,
+                value=f"{value:,.6g}",
+                meaning=meaning,
+                place=None if math.isnan(place) else min(1.0, max(0.0, place)),
+                outside=place in (-1.0, 2.0),
+            )
+        )
+    return told
+
+
+def place_among(value: float, known: FeatureRange, levels: Sequence[float]) -> float:
+    """
+    Tell which share of the training's values lies below one, as its quantiles have it.
+
+    Args:
+        value: The value.
+        known: Values at the quantiles.
+        levels: Which quantiles these are, ascending from 0 to 1.
+
+    Returns:
+        0 to 1; -1 below and 2 above all of them; NaN where nothing is known.
+    """
+    pairs = [
+        (level, one)
+        for level, one in zip(levels, known.quantiles, strict=False)
+        if one is not None
+    ]
+    if len(pairs) < 2 or value != value:
+        return math.nan
+    values = [np.float32(one) for _, one in pairs]
+    if value < values[0]:
+        return -1.0
+    if value > values[-1]:
+        return 2.0
+    below = [level for level, one in pairs if np.float32(one) < value]
+    above = [level for level, one in pairs if np.float32(one) > value]
+    # Between its neighbours, or in the middle of those that are equal to it.
+    return (max(below, default=0.0) + min(above, default=1.0)) / 2
+
+
+def inputs_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
+    """List what was asked."""
+    told = []
+    if values["amount_cents"] is not None:
+        told.append(Told("amount", f"{values['amount_cents'] / 100:,.2f}"))
+        told.append(Told("event time", moment(values["event_time"])))
+        told.append(Told("transaction", values["transaction"], "a pseudonym"))
+    for column, value in values.items():
+        if column.startswith(SUBJECT) and value is not None:
+            told.append(Told(column[len(SUBJECT) :], value, "a pseudonym"))
+        elif column.startswith(FIELD) and value is not None:
+            name = column[len(FIELD) :]
+            spec = kept.spec if kept else None
+            told.append(Told(name, field_text(name, value, spec), "a declared field"))
+    hits = values["list_hits"]
+    if hits:
+        names = [one.name for one in kept.policy.lists] if kept and kept.policy else []
+        told.append(Told("on lists", ", ".join(bits_named(hits, names, "list"))))
+    return told
+
+
+def field_text(name: str, value: int, spec: FeatureSpec | None) -> str:
+    """Write a declared field as it was sent, as far as that is known."""
+    if value == MISSING:
+        return "not sent"
+    found = [one for one in spec.fields if one.name == name] if spec else []
+    if not found:
+        return f"{value} (its declaration was not kept)"
+    if found[0].type != "category":
+        return f"{value / 10 ** found[0].decimals:.{found[0].decimals}f}"
+    words = found[0].vocabulary
+    for word, known in zip(
+        words, hash_words([one.encode() for one in words]).tolist(), strict=True
+    ):
+        if known == value:
+            return word
+    return "a word that is not in the vocabulary"
+
+
+def reasons_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
+    """List the codes of the answer with their texts."""
+    policy = kept.policy if kept else None
+    texts = OWN_REASONS | (policy.reasons if policy else {})
+    codes = [one for one in values["reason_codes"].split(REASON_SEPARATOR) if one]
+    return [Told(code, texts.get(code, NO_TEXT)) for code in codes]
+
+
+def rules_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
+    """List the rules that held."""
+    rules = kept.policy.rules if kept and kept.policy else ()
+    told = []
+    for at in range(64):
+        if values["rules"] >> at & 1:
+            if at < len(rules):
+                one = rules[at]
+                told.append(Told(one.name, one.code, f"owner: {one.owner}"))
+            else:
+                told.append(Told(f"rule {at + 1}", "", "not in the policy kept"))
+    return told
+
+
+def degraded_told(values: dict[str, Any]) -> list[Told]:
+    """List what made the answer worth less."""
+    bits = values["degraded"]
+    told = [
+        Told(bit.name or "", words)
+        for bit, words in DEGRADED_WORDS.items()
+        if bits & bit
+    ]
+    rest = bits & ~sum(DEGRADED_WORDS)
+    return told + (
+        [Told(f"bits {rest:#x}", "Unknown to this Tollgate.")] if rest else []
+    )
+
+
+def bits_named(bits: int, names: list[str], what: str) -> list[str]:
+    """Name the bits that are set."""
+    return [
+        names[at] if at < len(names) else f"{what} {at + 1}"
+        for at in range(64)
+        if bits >> at & 1
+    ]
+
+
+def moment(value: Any) -> str:
+    """Write a time to the millisecond, UTC."""
+    return f"{value:%Y-%m-%d %H:%M:%S}.{value.microsecond // 1000:03d} UTC"

@@ -1,0 +1,196 @@
+"""
+The journal's worker: from the stream into sealed segments.
+
+An entry is acknowledged when its records are on disk and linked. A worker that is
+killed before leaves it to the next one, which knows by writer and number what is
+sealed already: nothing is lost, nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from tollgate.audit.chain import Chain
+from tollgate.audit.links import WriterEnd
+from tollgate.audit.sealing import Sealer
+from tollgate.audit.source import ChunkSource, Taken
+from tollgate.errors import JournalError, StoreError, TollgateError
+from tollgate.journal.record import Records, decode_chunk
+from tollgate.journal.stream import End
+
+log = logging.getLogger(__name__)
+
+SEAL_ROWS = 50_000  # some 10 MB, sealed within a second
+SEAL_S = 30.0
+WORKER_LOCK = ".worker.lock"
+
+_PASSING = (StoreError, JournalError)  # Redis is away, or the disk is full
+_POLLED = 64  # entries at once
+_RETRY_S = (0.1, 0.5, 1.0, 5.0)  # then at the last, for as long as it takes
+
+
+class Tally(msgspec.Struct):
+    """What a worker did since it started."""
+
+    chunks: int = 0
+    records: int = 0
+    segments: int = 0
+    buried: int = 0
+    retries: int = 0
+
+
+class JournalWorker:
+    """
+    Seals one product's decisions.
+
+    Args:
+        source: Where they come from.
+        sealer: Where they go.
+        chain: The sealer's.
+        seal_rows: Records that make a segment.
+        seal_s: Time after which fewer do.
+        on_sealed: Called after records are sealed and acknowledged.
+        on_step: Told of each step, for tests that stop there.
+    """
+
+    def __init__(
+        self,
+        source: ChunkSource,
+        sealer: Sealer,
+        *,
+        chain: Chain,
+        seal_rows: int = SEAL_ROWS,
+        seal_s: float = SEAL_S,
+        on_sealed: Callable[[], None] = lambda: None,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        self._source = source
+        self._sealer = sealer
+        self._chain = chain
+        self._seal_rows = seal_rows
+        self._seal_s = seal_s
+        self._on_sealed = on_sealed
+        self._on_step = on_step
+        self._ids: list[bytes] = []
+        self._batch: list[Records] = []
+        self._ends: list[WriterEnd] = []
+        self._rows = 0
+        self._decoded = 0  # of the entries taken last
+        self._due_s = 0.0
+        self.tally = Tally()
+
+    def run(
+        self, stopped: threading.Event, *, until_idle_s: float | None = None
+    ) -> None:
+        """
+        Go on until told to stop, or until nothing came for a while.
+
+        What was taken is sealed before the end, unless Redis or the disk are away.
+        """
+        self._until_done(self._require_chain, stopped, passing=StoreError)
+        quiet_s = time.monotonic()
+        while not stopped.is_set():
+            wait_s = 0.2 if until_idle_s is not None else 0.5
+            if self.step(stopped, wait_s=wait_s):
+                quiet_s = time.monotonic()
+            elif until_idle_s is not None and time.monotonic() - quiet_s > until_idle_s:
+                break
+        self._until_done(self._seal, stopped)
+
+    def step(self, stopped: threading.Event, *, wait_s: float) -> int:
+        """Take some entries, and seal when it is time; how many there were."""
+        taken: list[Taken] = []
+
+        def polled() -> None:
+            self._decoded = 0
+            taken.extend(self._source.poll(most=_POLLED, wait_s=wait_s))
+
+        if self._until_done(polled, stopped):
+            self._until_done(lambda: self._decode(taken), stopped)
+        if self._ids and (
+            self._rows >= self._seal_rows or time.monotonic() >= self._due_s
+        ):
+            self._until_done(self._seal, stopped)
+        return len(taken)
+
+    def _require_chain(self) -> None:
+        mark = self._chain.mark()
+        self._source.require_chain(mark, self._chain.hashes)
+        self._source.note(mark)
+
+    def _decode(self, taken: list[Taken]) -> None:
+        if taken and not self._ids:
+            self._due_s = time.monotonic() + self._seal_s
+        for one in taken[self._decoded :]:
+            try:
+                self._take(one)
+            except JournalError as exc:
+                self._source.bury(one, str(exc))
+                log.warning("entry %s is a dead letter: %s", one.id.decode(), exc)
+                self.tally.buried += 1
+            self._ids.append(one.id)
+            self._decoded += 1
+        self.tally.chunks += len(taken)
+
+    def _take(self, taken: Taken) -> None:
+        if taken.end:
+            self._ends.append(decode_end(taken.end))
+            return
+        records = decode_chunk(taken.chunk)
+        if records.product != self._chain.links[0].product:
+            raise JournalError("a chunk", f"is of product {records.product}")
+        self._batch.append(records)
+        self._rows += len(records)
+
+    def _seal(self) -> None:
+        if not self._ids:
+            return
+        links = self._sealer.seal(self._batch, ends=self._ends)
+        self._on_step("sealed")
+        self._source.note(self._chain.mark())
+        self._source.acknowledge(self._ids)
+        self._on_step("acknowledged")
+        self.tally.segments += sum(link.kind == "segment" for link in links)
+        self.tally.records += sum(link.rows for link in links)
+        self._ids, self._batch, self._ends, self._rows = [], [], [], 0
+        self._on_sealed()
+
+    def _until_done(
+        self,
+        work: Callable[[], None],
+        stopped: threading.Event,
+        *,
+        passing: type[TollgateError] | tuple[type[TollgateError], ...] = _PASSING,
+    ) -> bool:
+        """Try until it works; False when told to stop before."""
+        for pause_s in itertools.chain(_RETRY_S, itertools.repeat(_RETRY_S[-1])):
+            try:
+                work()
+            except passing as exc:
+                log.warning("%s", exc)
+                self.tally.retries += 1
+                if stopped.wait(pause_s):
+                    return False
+            else:
+                return True
+        return False
+
+
+def decode_end(raw: bytes) -> WriterEnd:
+    """
+    Read what a writer came to.
+
+    Raises:
+        JournalError: It is nothing of the kind.
+    """
+    try:
+        end = msgspec.msgpack.decode(raw, type=End)
+    except msgspec.MsgspecError as exc:
+        raise JournalError("a writer's end", f"cannot be read: {exc}") from exc
+    return WriterEnd(writer=end.writer, sequence=end.sequence, killed=end.killed)

@@ -1,0 +1,174 @@
+"""Bring a table into the store: a packed value for each id, part by part."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.backfill.checkpoint import Checkpoint
+from tollgate.backfill.pace import open_pace
+from tollgate.errors import StoreError
+from tollgate.features.spec import FeatureSpec, Table
+from tollgate.features.tables import Slots, TableRows, pack_slots, unpack_slots
+from tollgate.store.connection import Command
+from tollgate.store.redis import RedisStore
+from tollgate.store.table_list import MAX_LISTED, pack_ids, table_prefix, unpack_ids
+
+I64 = npt.NDArray[np.int64]
+Progress = Callable[[int, int], None]
+
+_PART_IDS = 64  # per call: a decision may wait behind it
+_JITTER = 0.1  # part of `max_age` by which times to live differ, by the id
+_MAX_HASH = 2**32
+
+
+class Loaded(msgspec.Struct):
+    """
+    What a run did.
+
+    Attributes:
+        rows: Rows of the file.
+        ids: Ids of the file.
+        done_before: Ids that an earlier run had brought in.
+        written: Ids that this run wrote.
+        too_old: Ids that have no row any purchase may take, left out.
+        damaged: Values that could not be read, and were replaced.
+        newest_us: From when on the newest row holds; µs, 0 for always or no row.
+    """
+
+    rows: int = 0
+    ids: int = 0
+    done_before: int = 0
+    written: int = 0
+    too_old: int = 0
+    damaged: int = 0
+    newest_us: int = 0
+
+
+def load_table(
+    spec: FeatureSpec,
+    table: Table,
+    rows: TableRows,
+    store: RedisStore,
+    *,
+    rate_per_s: float | None = 0.0,
+    progress: Progress | None = None,
+    wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+) -> Loaded:
+    """
+    Add a table's rows to what the store has of it, from where an earlier run left off.
+
+    The newest rows of an id stay. One run at a time: two would lose each other's rows.
+
+    Args:
+        spec: Whose table.
+        table: Which one.
+        rows: What to add.
+        store: Where to.
+        rate_per_s: Most ids a second; see `Pace`.
+        progress: Called with (ids done, ids in all).
+        wall_us: The clock; times to live are counted from it.
+
+    Raises:
+        StoreError: The store has no answer; another run goes on from there.
+    """
+    number: dict[bytes, int] = {}
+    owner = np.array([number.setdefault(one, len(number)) for one in rows.ids], "i8")
+    slots = Slots.empty(len(number), len(table.columns)).joined(
+        owner, valid_us=rows.valid_us, values=rows.values
+    )
+    ids = list(number)
+    checkpoint = Checkpoint(spec, _fingerprint(table, rows), store)
+    done = Loaded(rows=len(rows), ids=len(ids))
+    done.done_before = min(checkpoint.read(), len(ids))
+    done.newest_us = int(rows.valid_us.max(initial=0))
+    pace = open_pace(spec, store, rate_per_s)
+    load = _Load(spec, table, store, done)
+    for start in range(done.done_before, len(ids), _PART_IDS):
+        begun_s = pace.begin()
+        part = slice(start, start + _PART_IDS)
+        load.part(ids[part], slots.part(part), now_us=wall_us())
+        checkpoint.write(min(part.stop, len(ids)))
+        pace.end(begun_s, len(ids[part]))
+        if progress:
+            progress(min(part.stop, len(ids)), len(ids))
+    if table.refresh_us:
+        load.listed(ids)
+    checkpoint.write(0)  # loading this file again later is another load
+    return done
+
+
+class _Load:
+    """Writes the values of one table."""
+
+    def __init__(
+        self, spec: FeatureSpec, table: Table, store: RedisStore, done: Loaded
+    ) -> None:
+        self._table = table
+        self._store = store
+        self._done = done
+        self._lateness_us = spec.lateness_us
+        self._prefix = table_prefix(spec, table)
+
+    def part(self, ids: Sequence[bytes], new: Slots, *, now_us: int) -> None:
+        """Join some ids' rows with those that the store has."""
+        keys = [b"%b:%b" % (self._prefix, one) for one in ids]
+        found = self._asked([(b"GET", key) for key in keys])
+        old = unpack_slots(self._table, [value or b"" for value in found])
+        self._done.damaged += int(old.corrupt.sum())
+        joined = old.with_slots(new)
+        commands: list[Command] = []
+        for key, value, left_s in zip(
+            keys,
+            pack_slots(self._table, joined),
+            self._left_s(keys, joined.newest_us(), now_us).tolist(),
+            strict=True,
+        ):
+            if not self._table.max_age_us:
+                commands.append((b"SET", key, value))
+            elif left_s > 0:
+                commands.append((b"SET", key, value, b"EX", b"%d" % left_s))
+        self._asked(commands)
+        self._done.written += len(commands)
+        self._done.too_old += len(keys) - len(commands)
+
+    def listed(self, ids: Sequence[bytes]) -> None:
+        """Tell a step that starts which ids there are."""
+        (value,) = self._asked([(b"GET", self._prefix)])
+        listed = list(dict.fromkeys([*ids, *unpack_ids(value)]))[:MAX_LISTED]
+        self._asked([(b"SET", self._prefix, pack_ids(listed))])
+
+    def _left_s(self, keys: Sequence[bytes], newest_us: I64, now_us: int) -> I64:
+        """Tell how long values are of use; [K] whole seconds, no fewer."""
+        spread = np.array([zlib.crc32(key) / _MAX_HASH for key in keys])
+        most_us = self._table.max_age_us
+        of_use_us = newest_us + most_us + self._lateness_us - now_us
+        left_s = (of_use_us + spread * _JITTER * most_us) // 1_000_000 + 1
+        return np.where(of_use_us > 0, left_s, 0).astype(np.int64)
+
+    def _asked(self, commands: list[Command]) -> list[Any]:
+        """Run commands in one round trip; every one must have its answer."""
+        if not commands:
+            return []
+        _, replies = self._store.flush([], beside=commands)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise StoreError(f"the store refused: {reply}") from reply
+        return replies
+
+
+def _fingerprint(table: Table, rows: TableRows) -> str:
+    """Tell one load from another; 16 hexadecimal digits."""
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(table.layout.to_bytes(8, "big"))
+    digest.update(rows.valid_us.tobytes())
+    digest.update(rows.values.tobytes())
+    digest.update(b"\0".join(rows.ids))
+    return digest.hexdigest()

@@ -1,0 +1,175 @@
+"""`explain`: why one purchase was decided as it was."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tollgate.cli import console, running
+from tollgate.cli.journal_options import Folder, Keys, default_folder, default_keys
+from tollgate.cli.stream import Product, Repository, State
+
+if TYPE_CHECKING:
+    from tollgate.audit.explained import Explained
+    from tollgate.settings import Settings
+
+
+def explain(
+    decision: Annotated[
+        str, typer.Argument(help="Transaction id, or WRITER:NUMBER of a record.")
+    ],
+    customer: Annotated[
+        str | None,
+        typer.Option(help="Id of whose purchase it was; without it all are tried."),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Redis with the stream, for decisions not sealed yet.",
+            show_default="the store",
+        ),
+    ] = None,
+    folder: Folder = None,
+    keys: Keys = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, not tables.")
+    ] = False,
+    product: Product = None,
+    repository: Repository = None,
+    state: State = None,
+) -> None:
+    """Say why a purchase was decided so: rules, thresholds, what moved the score."""
+    import msgspec
+
+    from tollgate.errors import InputError
+
+    chosen = console.settings(product=product, repository=repository, state=state)
+    place = folder or default_folder(chosen)
+    try:
+        found = _sealed(
+            decision, place, keys or default_keys(place), chosen, customer=customer
+        )
+    except InputError as exc:
+        waiting = _waiting(decision, place, chosen, store=store, instead=exc)
+        if waiting is None:
+            raise
+        found = waiting
+    if as_json:
+        told = msgspec.to_builtins(found) | {"margin": found.margin}
+        # JSON has no NaN: reasons of the answer moved nothing.
+        for one in told["reasons"]:
+            if math.isnan(one["contribution"]):
+                one["contribution"] = None
+        console.out.print_json(data=told)
+        return
+    _print(found)
+
+
+def _sealed(
+    decision: str, place: Path, keys: Path, chosen: Settings, *, customer: str | None
+) -> Explained:
+    """Explain a sealed decision; InputError when it is none."""
+    from tollgate.audit.explained import explained
+    from tollgate.audit.kept import newest_kept
+    from tollgate.audit.lookup import find
+    from tollgate.audit.subjects import FILE, Subjects
+    from tollgate.audit.tables import read_table
+
+    subjects = Subjects(keys) if (keys / FILE).exists() else None
+    found = find(place, decision, subjects=subjects, customer=customer)
+    return explained(
+        read_table(place, found.link)[found.row : found.row + 1],
+        place=f"link {found.link.number}, row {found.row}",
+        product=found.link.product,
+        kept=newest_kept(place, found.values["release"]),
+        repository=_repository(chosen),
+    )
+
+
+def _waiting(
+    decision: str, place: Path, chosen: Settings, *, store: str | None, instead: object
+) -> Explained | None:
+    """Explain a decision that is in the stream; None when it is not."""
+    from tollgate.audit.chain import Chain
+    from tollgate.audit.explained import explained
+    from tollgate.audit.gathering import served_specs
+    from tollgate.audit.kept import newest_kept
+    from tollgate.audit.links import link_paths
+    from tollgate.audit.releases import Releases
+    from tollgate.audit.waiting import find_waiting, waiting_table
+    from tollgate.errors import TollgateError
+
+    try:
+        url = store or running.store_url(chosen)
+        records = find_waiting(url, product=chosen.product, wanted=decision)
+    except TollgateError as exc:
+        console.say(f"not in the journal ({instead}), and not looked for in the stream")
+        raise exc from None
+    if records is None:
+        return None
+    known = _repository(chosen)
+    specs = served_specs(known, chosen.product) if known else {}
+    releases = kept = None
+    if link_paths(place):
+        releases = Releases(Chain(place, product=chosen.product), repository=known)
+        kept = newest_kept(place, records.release)
+    return explained(
+        waiting_table(records, spec=specs.get(records.spec_hash), releases=releases),
+        place="the stream, not sealed yet",
+        product=chosen.product,
+        kept=kept,
+        repository=known,
+    )
+
+
+def _repository(chosen: Settings) -> Path | None:
+    return chosen.repository_path if chosen.repository_path.is_dir() else None
+
+
+def _print(found: Explained) -> None:
+    score = "no score" if found.score is None else f"score {found.score:.4f}"
+    _line(f"{found.decision}, {score}, by {found.release} at {found.decided}")
+    _line(f"record {found.record}, {found.place}")
+    if found.threshold is not None:
+        one = found.threshold
+        _line(
+            f"thresholds of segment {one.segment}: review from {one.review:g}, "
+            f"decline from {one.decline:g}"
+        )
+    for rule in found.rules:
+        _line(f"rule {rule.name} held: {rule.value} ({rule.meaning})")
+    for bit in found.degraded:
+        _line(f"{bit.name}: {bit.value}")
+    if found.unexplained:
+        _line(f"no exact contributions: {found.unexplained}")
+    else:
+        _print_contributions(found)
+    told = [one.text for one in found.reasons] or [
+        f"{one.value or one.name}" for one in found.codes
+    ]
+    if told:
+        _line("a person is told:")
+    for number, text in enumerate(told, start=1):
+        _line(f"  {number}. {text}")
+
+
+def _print_contributions(found: Explained) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for at, name in enumerate(("feature", "value", "moved the score by")):
+        table.add_column(name, justify="right" if at else "left")
+    for one in found.contributions:
+        table.add_row(one.feature, f"{one.value:,.6g}", f"{one.amount:+.4f}")
+    console.out.print(table)
+    _line(
+        f"{found.expected:+.4f} before anything is known, {found.margin:+.4f} with it "
+        "(the score's margin; of two classes its log-odds)"
+    )
+
+
+def _line(text: str) -> None:
+    console.out.print(text, highlight=False, soft_wrap=True, markup=False)

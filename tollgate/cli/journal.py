@@ -1,0 +1,218 @@
+"""`journal`: seal decisions, prove them, forget people."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tollgate.cli import console, running
+from tollgate.cli.journal_options import (
+    Anchor,
+    Folder,
+    Keys,
+    default_anchor,
+    default_folder,
+    default_keys,
+)
+from tollgate.cli.stream import Product, Repository, State
+from tollgate.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tollgate.audit.verify import Proof
+
+_IDLE_S = 1.0
+
+
+def run(
+    store: Annotated[
+        str | None,
+        typer.Option(help="Redis with the stream.", show_default="the store"),
+    ] = None,
+    folder: Folder = None,
+    keys: Keys = None,
+    anchor: Anchor = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="How long segments stay, as 400d.", show_default="for ever"),
+    ] = None,
+    consent: Annotated[
+        str | None,
+        typer.Option(
+            help="Field that says whether a row may be kept.",
+            show_default="what policies say",
+        ),
+    ] = None,
+    group: Annotated[str, typer.Option(help="Consumer group; one per folder.")] = (
+        "journal"
+    ),
+    seal_rows: Annotated[
+        int, typer.Option(min=1, help="Decisions that make a segment.")
+    ] = 50_000,
+    seal_after: Annotated[
+        str, typer.Option(help="Time after which fewer make one.")
+    ] = "30s",
+    until_idle: Annotated[
+        bool, typer.Option(help="End when nothing has come for a second.")
+    ] = False,
+    product: Product = None,
+    repository: Repository = None,
+    state: State = None,
+) -> None:
+    """Seal decisions out of the stream into segments, until Ctrl-C or SIGTERM."""
+    from tollgate.audit.afterwards import Afterwards
+    from tollgate.audit.anchor import AnchorFile
+    from tollgate.audit.chain import Chain
+    from tollgate.audit.files import lock
+    from tollgate.audit.releases import Releases
+    from tollgate.audit.sealing import Sealer
+    from tollgate.audit.source import ChunkSource
+    from tollgate.audit.subjects import Subjects
+    from tollgate.audit.worker import WORKER_LOCK, JournalWorker
+
+    chosen = console.settings(product=product, repository=repository, state=state)
+    place = folder or default_folder(chosen)
+    seal_s = seconds(seal_after, flag="--seal-after")
+    keep_s = seconds(keep, flag="--keep") if keep else None
+    chain = Chain(
+        place,
+        product=chosen.product,
+        anchor=AnchorFile(anchor or default_anchor(place)),
+    )
+    with lock(place / WORKER_LOCK, wait=False) as alone:
+        if not alone:
+            raise InputError(place, "another worker seals into this folder")
+        known = chosen.repository_path if chosen.repository_path.is_dir() else None
+        releases = Releases(chain, repository=known, consent=consent)
+        afterwards = Afterwards(
+            chain, releases, repository=known, keep_s=keep_s, say=console.say
+        )
+        afterwards()  # what a worker before this one left undone
+        worker = JournalWorker(
+            ChunkSource(
+                store or running.store_url(chosen), product=chosen.product, group=group
+            ),
+            Sealer(
+                chain,
+                subjects=Subjects(keys or default_keys(place)),
+                releases=releases,
+            ),
+            chain=chain,
+            seal_rows=seal_rows,
+            seal_s=seal_s,
+            on_sealed=afterwards,
+        )
+        _run(worker.run, until_idle=until_idle)
+    tally = worker.tally
+    console.out.print(
+        f"sealed {tally.records:,} decisions in {tally.segments:,} segments; "
+        f"dead letters {tally.buried:,}, retries {tally.retries:,}",
+        highlight=False,
+    )
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="Folder of the journal.")],
+    anchor: Anchor = None,
+) -> None:
+    """Prove every link, file and record; exit status 1 when one is not as sealed."""
+    from tollgate.audit.verify import verify as prove
+
+    with console.progress("proving") as advance:
+        proof = prove(folder, anchor=anchor or default_anchor(folder), progress=advance)
+    if anchor is not None and not proof.anchored:
+        raise InputError(anchor, "holds no mark of a journal")
+    for finding in proof.findings:
+        console.out.print(str(finding), highlight=False, soft_wrap=True, markup=False)
+    for line in _told(proof):
+        console.say(line)
+    if proof.findings:
+        raise typer.Exit(1)
+
+
+def erase(
+    customer: Annotated[
+        str | None, typer.Option(help="Id of the customer to forget.")
+    ] = None,
+    subject: Annotated[
+        list[str] | None,
+        typer.Option(help="Another subject, as ENTITY=ID; repeatable."),
+    ] = None,
+    folder: Folder = None,
+    keys: Keys = None,
+    state: State = None,
+) -> None:
+    """Delete people's keys: their records stay sealed, and are nobody's any more."""
+    from tollgate.audit.subjects import FILE, Subjects
+    from tollgate.audit.times import now_us, utc_text
+
+    wanted = [("customer", customer)] if customer is not None else []
+    for text in subject or ():
+        entity, found, one = text.partition("=")
+        if not found:
+            raise InputError("--subject", f"{text!r} is not ENTITY=ID")
+        wanted.append((entity, one))
+    if not wanted:
+        raise InputError("journal erase", "names nobody: give --customer or --subject")
+    chosen = console.settings(state=state)
+    place = keys or default_keys(folder or default_folder(chosen))
+    if not (place / FILE).exists():
+        raise InputError(place, f"there is no {FILE}")
+    known = Subjects(place)
+    day = utc_text(now_us())[:10]
+    erased = [known.erase(entity, one.encode(), day=day) for entity, one in wanted]
+    known.close()
+    console.out.print(
+        f"erased {sum(erased)} of {len(erased)} subjects; "
+        f"{len(erased) - sum(erased)} had no key",
+        highlight=False,
+    )
+    if not all(erased):
+        raise typer.Exit(1)
+
+
+def _run(work: object, *, until_idle: bool) -> None:
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    console.say("sealing decisions; Ctrl-C ends")
+    work(stopped, until_idle_s=_IDLE_S if until_idle else None)  # type: ignore[operator]
+
+
+def _told(proof: Proof) -> Sequence[str]:
+    lines = [
+        f"{proof.links:,} links, {proof.records:,} decisions"
+        + (f", {proof.removed:,} removed by retention" if proof.removed else "")
+        + (": as sealed" if not proof.findings else "")
+    ]
+    lost = sum(proof.missing.values())
+    if lost:
+        lines.append(
+            f"{lost:,} decisions of {len(proof.missing)} writers never came: "
+            "they were dropped, or died with their writer"
+        )
+    if not proof.anchored:
+        lines.append("no anchor: whether links are missing at the end cannot be told")
+    if proof.head is not None:
+        lines.append(f"head: link {proof.head.number}, {proof.head.hash}")
+    return lines
+
+
+def seconds(text: str, *, flag: str) -> float:
+    """
+    Read a duration of a flag.
+
+    Raises:
+        InputError: It is none; names the flag.
+    """
+    from tollgate.features.document import duration_us
+
+    try:
+        return duration_us(text) / 1e6
+    except ValueError as exc:
+        raise InputError(flag, str(exc)) from exc

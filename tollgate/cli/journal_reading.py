@@ -1,0 +1,70 @@
+"""`journal export`: one decision for a reviewer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tollgate.cli import console
+from tollgate.cli.journal_options import (
+    Anchor,
+    Folder,
+    Keys,
+    default_anchor,
+    default_folder,
+    default_keys,
+)
+from tollgate.cli.stream import State
+
+
+def export(
+    decision: Annotated[
+        str, typer.Argument(help="Transaction id, or WRITER:NUMBER of a record.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Page to write.", show_default="decision.html"),
+    ] = None,
+    customer: Annotated[
+        str | None,
+        typer.Option(help="Id of whose purchase it was; without it all are tried."),
+    ] = None,
+    folder: Folder = None,
+    keys: Keys = None,
+    anchor: Anchor = None,
+    state: State = None,
+) -> None:
+    """Write one decision as a page that a reviewer reads, with its proof."""
+    from tollgate.audit.anchor import read_anchor
+    from tollgate.audit.kept import newest_kept
+    from tollgate.audit.lookup import find
+    from tollgate.audit.page import page_of
+    from tollgate.audit.subjects import FILE, Subjects
+    from tollgate.errors import InputError
+    from tollgate.repository.atomic import replace_file
+
+    place = folder or default_folder(console.settings(state=state))
+    known = keys or default_keys(place)
+    found = find(
+        place,
+        decision,
+        subjects=Subjects(known) if (known / FILE).exists() else None,
+        customer=customer,
+        marks=read_anchor(anchor or default_anchor(place)),
+    )
+    kept = newest_kept(place, found.values["release"])
+    target = out or Path("decision.html")
+    try:
+        replace_file(target, page_of(found, kept).encode(), mode=0o600)
+    except OSError as exc:
+        raise InputError(target, f"cannot be written: {exc.strerror}") from exc
+    for problem in found.evidence.problems:
+        console.say(f"not as it was sealed: {problem}")
+    console.out.print(
+        f"{found.values['decision']} of {found.values['release']} → {target}",
+        highlight=False,
+    )
+    if found.evidence.problems:
+        raise typer.Exit(1)

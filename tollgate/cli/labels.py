@@ -1,0 +1,161 @@
+"""`labels`: what purchases turned out to be, and how right decisions were."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tollgate.cli import console, running
+from tollgate.cli.journal_options import (
+    Anchor,
+    Folder,
+    Keys,
+    default_anchor,
+    default_folder,
+    default_keys,
+)
+from tollgate.cli.stream import STORE_DEADLINE_S, Product, Repository, State, StoreUrl
+
+if TYPE_CHECKING:
+    from tollgate.audit.accuracy import Accuracy
+    from tollgate.audit.chain import Chain
+    from tollgate.features.spec import FeatureSpec
+    from tollgate.store.events import Labels
+
+LegitimateAfter = Annotated[
+    str | None,
+    typer.Option(
+        help="Age, as 30d, from which a decision without a label was legitimate.",
+        show_default="only labelled decisions are judged",
+    ),
+]
+
+
+def load(
+    file: Annotated[Path, typer.Argument(help="Parquet, CSV or JSON lines.")],
+    journal_only: Annotated[
+        bool, typer.Option(help="Leave the store alone: it has them from a feed.")
+    ] = False,
+    legitimate_after: LegitimateAfter = None,
+    folder: Folder = None,
+    keys: Keys = None,
+    anchor: Anchor = None,
+    product: Product = None,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+) -> None:
+    """Bring labels into the store and beside the decisions; then judge releases."""
+    from tollgate.audit.labels import read_labels
+    from tollgate.cli.pipeline import served_spec
+
+    chosen = console.settings(
+        product=product, repository=repository, state=state, store_url=store_url
+    )
+    spec = served_spec(chosen.repository_path, product=chosen.product)
+    labels = read_labels(file, spec=spec)
+    if not journal_only:
+        _into_store(labels, spec=spec, url=running.store_url(chosen))
+    place = folder or default_folder(chosen)
+    chain = _chain(place, anchor, product=chosen.product)
+    if chain is None:
+        console.say(f"no journal in {place}: labels are in the store alone")
+        return
+    _into_journal(labels, spec=spec, chain=chain, keys=keys or default_keys(place))
+    _print(chain, legitimate_after)
+
+
+def accuracy(
+    legitimate_after: LegitimateAfter = None,
+    folder: Folder = None,
+    anchor: Anchor = None,
+    product: Product = None,
+    state: State = None,
+) -> None:
+    """Print precision, recall and AUC of every release on its labelled decisions."""
+    from tollgate.errors import InputError
+
+    chosen = console.settings(product=product, state=state)
+    place = folder or default_folder(chosen)
+    chain = _chain(place, anchor, product=chosen.product)
+    if chain is None:
+        raise InputError(place, "holds no journal")
+    _print(chain, legitimate_after)
+
+
+def _chain(place: Path, anchor: Path | None, *, product: str) -> Chain | None:
+    """Open the journal, if there is one."""
+    from tollgate.audit.anchor import AnchorFile
+    from tollgate.audit.chain import Chain
+    from tollgate.audit.links import link_paths
+
+    if not link_paths(place):
+        return None
+    file = AnchorFile(anchor or default_anchor(place))
+    return Chain(place, product=product, anchor=file)
+
+
+def _into_store(labels: Labels, *, spec: FeatureSpec, url: str) -> None:
+    from tollgate.audit.labels import told_to_store
+    from tollgate.store.cluster import open_store
+    from tollgate.store.writer import EventWriter
+
+    store = open_store(url, deadline_s=STORE_DEADLINE_S)
+    landed = EventWriter(spec, store).labels(told_to_store(labels))
+    store.close()
+    console.out.print(
+        f"store: applied {landed.applied.sum():,}, had already "
+        f"{landed.duplicate.sum():,}, too late {landed.too_late.sum():,}",
+        highlight=False,
+    )
+
+
+def _into_journal(
+    labels: Labels, *, spec: FeatureSpec, chain: Chain, keys: Path
+) -> None:
+    from tollgate.audit.labels import seal_labels
+    from tollgate.audit.subjects import Subjects
+
+    subjects = Subjects(keys)
+    link = seal_labels(chain, labels, spec=spec, subjects=subjects)
+    subjects.close()
+    rows = link.rows if link else 0
+    console.out.print(
+        f"journal: {rows:,} of {len(labels):,} labels are new and of people it knows",
+        highlight=False,
+    )
+
+
+def _print(chain: Chain, legitimate_after: str | None) -> None:
+    from rich.table import Table
+
+    from tollgate.audit.accuracy import accuracy as judge
+    from tollgate.cli.journal import seconds
+
+    before_us = None
+    if legitimate_after is not None:
+        age_s = seconds(legitimate_after, flag="--legitimate-after")
+        before_us = time.time_ns() // 1000 - int(age_s * 1e6)
+    table = Table(box=None, pad_edge=False)
+    heads = ("release", "decisions", "labelled", "frauds", "precision", "recall")
+    more = ("precision, declined", "recall, declined", "AUC", "average precision")
+    for at, name in enumerate((*heads, *more)):
+        table.add_column(name, justify="right" if at else "left")
+    for one in judge(chain, legitimate_before_us=before_us):
+        table.add_row(*_cells(one))
+    console.out.print(table)
+
+
+def _cells(one: Accuracy) -> list[str]:
+    shares = (
+        *(one.flagged, one.caught, one.declined, one.caught_declined),
+        *(one.roc_auc, one.average_precision),
+    )
+    return [
+        one.release,
+        *(f"{number:,}" for number in (one.decisions, one.labelled, one.frauds)),
+        *("" if share != share else f"{share:.3f}" for share in shares),
+    ]

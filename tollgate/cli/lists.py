@@ -1,0 +1,157 @@
+"""Commands for allow and deny lists: `lists add`, `remove`, `show`, `load`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tollgate.cli import console, running
+from tollgate.errors import InputError, RepositoryError
+
+if TYPE_CHECKING:
+    from tollgate.store.listing import ListStore
+
+Name = Annotated[str, typer.Argument(help="List, as the policy names it.")]
+Ids = Annotated[list[str], typer.Argument(help="Ids.")]
+State = Annotated[
+    str | None,
+    typer.Option(help="State folder of `tollgate up`.", show_default=".tollgate"),
+]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(help="Online store.", show_default="that of the server in --state"),
+]
+Repository = Annotated[
+    str | None, typer.Option(help="Whose policy.", show_default="model_repository")
+]
+Early = Annotated[
+    bool, typer.Option("--early", help="No served policy asks for this list yet.")
+]
+
+_TIMEOUT_S = 10.0  # of one command; nobody waits for it but a person
+
+
+def add(
+    name: Name,
+    ids: Ids,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+    early: Early = False,
+) -> None:
+    """Put ids into a list; the next decision knows of it."""
+    with _opened(name, repository, state, store_url, early=early) as (store, key):
+        done = store.add(key, [one.encode() for one in ids])
+        _say(name, store.size(key), f"{done:,} added, {len(ids) - done:,} were in it")
+
+
+def remove(
+    name: Name,
+    ids: Ids,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+    early: Early = False,
+) -> None:
+    """Take ids out of a list."""
+    with _opened(name, repository, state, store_url, early=early) as (store, key):
+        done = store.remove(key, [one.encode() for one in ids])
+        _say(name, store.size(key), f"{done:,} removed, {len(ids) - done:,} were not")
+
+
+def load(
+    name: Name,
+    file: Annotated[Path, typer.Argument(help="Text, an id a line.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take out what the file has not.")
+    ] = False,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+    early: Early = False,
+) -> None:
+    """Put the ids of a file into a list; with --replace it then holds no others."""
+    ids = set(_read(file))
+    with _opened(name, repository, state, store_url, early=early) as (store, key):
+        done = f"{store.add(key, ids):,} added"
+        if replace:
+            # After adding: at no moment is an id missing that is to stay.
+            others = [one for one in store.members(key) if one not in ids]
+            done += f", {store.remove(key, others):,} removed"
+        _say(name, store.size(key), done)
+
+
+def show(
+    name: Name,
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids to look up; all of it if none.")
+    ] = None,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+    early: Early = False,
+) -> None:
+    """
+    Print the ids of a list, or whether it holds some.
+
+    Exit status 1: it holds not all of those that were named.
+    """
+    with _opened(name, repository, state, store_url, early=early) as (store, key):
+        if not ids:
+            for member in store.members(key):
+                typer.echo(member.decode(errors="replace"))
+            return
+        held = store.holds(key, [one.encode() for one in ids])
+    for one, inside in zip(ids, held, strict=True):
+        typer.echo(f"{one}: {'in' if inside else 'not in'} {name}")
+    if not all(held):
+        raise typer.Exit(1)
+
+
+def _read(file: Path) -> Iterable[bytes]:
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as exc:
+        raise InputError(file, f"cannot be read: {exc.strerror}") from exc
+    return [one.strip() for one in lines if one.strip()]
+
+
+def _say(name: str, size: int, done: str) -> None:
+    console.out.print(f"{name}: {done}; {size:,} now", highlight=False, markup=False)
+
+
+@contextmanager
+def _opened(
+    name: str,
+    repository: str | None,
+    state: str | None,
+    store_url: str | None,
+    *,
+    early: bool,
+) -> Iterator[tuple[ListStore, bytes]]:
+    """Find the list, which the served policy must name, and open the store."""
+    from tollgate.store.listing import ListStore
+    from tollgate.store.lists import list_key
+
+    chosen = console.settings(repository=repository, state=state, store_url=store_url)
+    if not early:
+        _require_named(name, chosen.repository_path, product=chosen.product)
+    store = ListStore(running.store_url(chosen), timeout_s=_TIMEOUT_S)
+    try:
+        yield store, list_key(chosen.product, name)
+    finally:
+        store.close()
+
+
+def _require_named(name: str, repository: Path, *, product: str) -> None:
+    from tollgate.repository.release import served_policy
+
+    names = [one.name for one in served_policy(repository, product=product).lists]
+    if name not in names:
+        known = f"it has {', '.join(names)}" if names else "it has none"
+        problem = f"{name!r} is no list of the served policy: {known}; or add --early"
+        raise RepositoryError(repository, problem, where="lists")

@@ -1,0 +1,124 @@
+"""Commands for policies: `policy check`, `diff`, `simulate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tollgate.cli import console
+
+if TYPE_CHECKING:
+    from tollgate.features.definition import FeatureSpec
+    from tollgate.policy import Policy
+
+Spec = Annotated[
+    Path, typer.Option(help="The features.yaml that the policy is served with.")
+]
+SPEC = Path("model_repository/fraud_features/1/features.yaml")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
+
+_DIFFERENT = 1  # exit status of a comparison
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="A policy.yaml.")], spec: Spec = SPEC
+) -> None:
+    """
+    Check a policy as a server does when it loads it, and say what it holds.
+
+    Exit status 2: it cannot be meant; the line says which line of the file, and why.
+    """
+    from tollgate.features.spec import load_spec
+
+    policy = _load(file, load_spec(spec))
+    parts = {
+        "labels": len(policy.labels),
+        "segments": len(policy.segments) - 1,
+        "lists": len(policy.lists),
+        "rules": len(policy.rules),
+    }
+    counts = ", ".join(f"{count} {name}" for name, count in parts.items())
+    typer.echo(f"{file}: sound: {counts}")
+
+
+def diff(
+    old: Annotated[Path, typer.Argument(help="A policy.yaml.")],
+    new: Annotated[Path, typer.Argument(help="Another one.")],
+    as_json: Json = False,
+) -> None:
+    """
+    Say what differs between two policies, in words.
+
+    Exit status 0: nothing; 1: something; 2: a file cannot be read.
+    """
+    import msgspec
+
+    from tollgate.policy.compare import compare
+    from tollgate.policy.document import read_document
+
+    found = compare(read_document(old).raw, read_document(new).raw)
+    if as_json:
+        console.out.print_json(data=msgspec.to_builtins(found))
+    elif not found:
+        console.out.print("the same policy")
+    for one in () if as_json else found:
+        typer.echo(f"{one.where}: {one.what}: {one.words}")
+    if found:
+        raise typer.Exit(_DIFFERENT)
+
+
+def simulate(
+    new: Annotated[Path, typer.Argument(help="The policy.yaml to try.")],
+    on: Annotated[
+        Path,
+        typer.Option(
+            help="A folder of the journal, or a Parquet file: docs/policy.md."
+        ),
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Policy to compare with; else what was decided then."),
+    ] = None,
+    spec: Spec = SPEC,
+    picture: Annotated[Path | None, typer.Option(help="PNG to write.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a changed policy would have decided: more declines, money, segments."""
+    import msgspec
+
+    from tollgate.cli.policy_tables import outcome_tables
+    from tollgate.features.spec import load_spec
+    from tollgate.redecide import compare_policies, draw, read_rows
+
+    features = load_spec(spec)
+    policy = _load(new, features)
+    other = None if against is None else _load(against, features)
+    past = read_rows(
+        on,
+        policies=[policy] if other is None else [policy, other],
+        feature_names=features.feature_names,
+        fields=features.fields,
+    )
+    outcome = compare_policies(past, new=policy, old=other)
+    if picture is not None:
+        draw(outcome, picture)
+    if as_json:
+        console.out.print_json(data=msgspec.to_builtins(outcome))
+        return
+    for table in outcome_tables(outcome):
+        console.out.print(table, highlight=False)
+    if picture is not None:
+        console.say(f"drawn: {picture}")
+
+
+def _load(path: Path, spec: FeatureSpec) -> Policy:
+    from tollgate.policy import load_policy
+
+    return load_policy(
+        path,
+        feature_names=spec.feature_names,
+        fields=spec.fields,
+        id_names=spec.id_names,
+    )

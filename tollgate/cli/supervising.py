@@ -1,0 +1,159 @@
+"""Serve a product under supervision: what `up` and `serve` share."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tollgate.cli import console
+from tollgate.errors import InputError
+from tollgate.repository.check import require_sound
+from tollgate.server.address import announce
+from tollgate.server.embedded import Embedded, serve
+from tollgate.settings import Settings
+from tollgate.supervisor.bundle import write_at_fault
+from tollgate.supervisor.faults import Fault, FaultLog
+from tollgate.supervisor.heartbeat import Heartbeat
+from tollgate.supervisor.json_log import JsonFormatter
+from tollgate.supervisor.metrics import SupervisorMetrics
+from tollgate.supervisor.recycling import Recycling
+from tollgate.supervisor.served import Served
+from tollgate.supervisor.side_port import side_port as open_side_port
+from tollgate.supervisor.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+
+def supervise(
+    chosen: Settings,
+    *,
+    side_port: int,
+    host: str = "127.0.0.1",
+    recycling: Recycling | None = None,
+    drain_delay_s: float = 0.0,
+    log_format: str = "text",
+) -> None:
+    """
+    Serve until SIGTERM or Ctrl-C.
+
+    Args:
+        chosen: Where things are.
+        side_port: HTTP port of readiness and metrics; 0 takes a free one.
+        host: Address of all ports.
+        recycling: When a step is started anew although it works.
+        drain_delay_s: How long to serve on after SIGTERM while not ready.
+        log_format: "text" or "json".
+
+    Raises:
+        ServerError: Something died and would not stay mended.
+    """
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    heartbeats: list[Heartbeat] = []
+    _log_lines(log_format, lambda: ", ".join(beat.release for beat in heartbeats))
+    product, repository, state = (
+        chosen.product,
+        chosen.repository_path,
+        chosen.state_path,
+    )
+    require_sound(repository, product=product, config_name=chosen.model_config_name)
+    with contextlib.ExitStack() as stack:
+        embedded = stack.enter_context(
+            serve(
+                repository,
+                product=product,
+                state=state,
+                grpc_port=chosen.grpc_port,
+                metrics_port=chosen.metrics_port,
+                store_url=chosen.store_url or None,
+                model_config_name=chosen.model_config_name,
+                host=host,
+            )
+        )
+        metrics = SupervisorMetrics()
+        heartbeats.append(
+            Heartbeat(embedded.triton, product, observe=metrics.probe_s.observe)
+        )
+        supervisor = Supervisor(
+            _served(embedded, chosen),
+            heartbeats=heartbeats,
+            recycling=recycling or Recycling(),
+            fault=_keeper(metrics, state=state, repository=repository),
+        )
+        port = stack.enter_context(
+            open_side_port(supervisor, metrics, host=host, port=side_port)
+        )
+        _say_ready(embedded, chosen, port=port)
+        supervisor.run(stopped.wait)
+        console.say("draining …")
+        time.sleep(drain_delay_s)
+
+
+def _served(embedded: Embedded, chosen: Settings) -> Served:
+    repository, product = chosen.repository_path, chosen.product
+    return Served(
+        embedded,
+        repository=repository,
+        product=product,
+        model_config_name=chosen.model_config_name,
+        announce=partial(
+            announce,
+            embedded.triton,
+            state=chosen.state_path,
+            repository=repository,
+            product=product,
+            store_url=embedded.store_url,
+        ),
+    )
+
+
+def _keeper(
+    metrics: SupervisorMetrics, *, state: Path, repository: Path
+) -> Callable[[Fault], None]:
+    """Count a fault, keep it, and pack a bundle beside the work."""
+    faults = FaultLog(state)
+
+    def pack() -> None:
+        try:
+            write_at_fault(state=state, repository=repository)
+        except (InputError, OSError) as error:
+            log.warning("no bundle was written: %s", error)
+
+    def keep(fault: Fault) -> None:
+        metrics.fault(fault)
+        faults.add(fault)
+        threading.Thread(target=pack, name="bundle", daemon=True).start()
+
+    return keep
+
+
+def _say_ready(embedded: Embedded, chosen: Settings, *, port: int) -> None:
+    host = embedded.metrics_url.removeprefix("http://").rpartition(":")[0]
+    console.out.print(
+        f"READY  {chosen.product}, release {embedded.release}\n"
+        f"grpc     {embedded.grpc_url}\n"
+        f"metrics  {embedded.metrics_url}\n"
+        f"health   http://{host}:{port}/readyz\n"
+        f"logs     {chosen.state_path / 'logs'}",
+        highlight=False,
+    )
+
+
+def _log_lines(kind: str, release: Callable[[], str]) -> None:
+    """Write the project's own log lines to standard error."""
+    handler = logging.StreamHandler()
+    if kind == "json":
+        handler.setFormatter(JsonFormatter(release=release))
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    own = logging.getLogger("tollgate")
+    own.handlers[:] = [handler]
+    own.setLevel(logging.INFO)
+    own.propagate = False

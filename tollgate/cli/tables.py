@@ -1,0 +1,102 @@
+"""Tables that features take numbers from: how commands name their files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from tollgate.cli import console
+from tollgate.errors import InputError
+
+if TYPE_CHECKING:
+    from tollgate.backfill.tables import Loaded
+    from tollgate.features.spec import FeatureSpec, Table
+    from tollgate.features.tables import TableRows
+    from tollgate.store.redis import RedisStore
+
+TableFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table",
+        metavar="NAME=FILE",
+        help="File of a table of features.yaml; Parquet, CSV or JSON lines; again "
+        "for each.",
+    ),
+]
+
+
+def read_tables(
+    given: list[str] | None, spec: FeatureSpec
+) -> list[tuple[Table, TableRows]]:
+    """
+    Read the files that `--table` names.
+
+    Raises:
+        InputError: One is not NAME=FILE, or its file cannot be used.
+    """
+    from tollgate.history import find_table, read_table_rows
+
+    read: list[tuple[Table, TableRows]] = []
+    for text in given or []:
+        name, equals, file = text.partition("=")
+        if not (name and equals and file):
+            raise InputError("--table", f"{text!r} is not NAME=FILE")
+        table = find_table(spec, name)
+        if table in (one for one, _ in read):
+            raise InputError("--table", f"{name!r} appears twice")
+        read.append((table, read_table_rows(Path(file), spec=spec, table=table)))
+    return read
+
+
+def load_tables(
+    tables: list[tuple[Table, TableRows]],
+    spec: FeatureSpec,
+    store: RedisStore,
+    *,
+    rate: float | None,
+) -> None:
+    """Bring tables into the store, and say what was done."""
+    from tollgate.backfill.tables import load_table
+
+    for table, rows in tables:
+        begun_s = time.monotonic()
+        with console.progress(f"loading {table.name}") as advance:
+            done = load_table(
+                spec, table, rows, store, rate_per_s=rate, progress=advance
+            )
+        taken_s = time.monotonic() - begun_s
+        text = f"{rows.source}: {_told(done)}, in {taken_s:.1f} s"
+        console.out.print(text, highlight=False, soft_wrap=True)
+        if late := _late(table, done):
+            console.say(late)
+
+
+def _told(done: Loaded) -> str:
+    parts = [
+        f"{done.rows:,} rows of {done.ids:,} ids",
+        f"{done.done_before:,} done before",
+        f"{done.written:,} written",
+    ]
+    for number, text in (
+        (done.too_old, "too old for any purchase"),
+        (done.damaged, "damaged and replaced"),
+    ):
+        if number:
+            parts.append(f"{number:,} {text}")
+    return ", ".join(parts)
+
+
+def _late(table: Table, done: Loaded) -> str:
+    """Say so if purchases may have been scored without the rows that hold for them."""
+    read_us = time.time_ns() // 1000 + table.refresh_us
+    if not 0 < done.newest_us < read_us:
+        return ""
+    begin, end = (
+        np.datetime64(one, "us").astype("M8[s]") for one in (done.newest_us, read_us)
+    )
+    text = f"{table.name} holds from {begin} UTC on: purchases from then until {end} "
+    return text + "may have been scored without it"

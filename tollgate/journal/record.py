@@ -1,0 +1,265 @@
+"""
+Records of decisions, and the chunks in which they travel: columns in few bytes.
+
+A chunk is magic, version, length and CRC-32, then a head, the names, and the columns.
+Whole numbers, lengths of ids among them, are kept as the smallest of their column and
+what each is above it, in as many bytes as that takes; none where all are the same.
+Floats and fingerprints are kept as they are, ids and codes one behind the other.
+docs/journal.md has the layout byte by byte.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import zlib
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import JournalError
+from tollgate.journal.packing import Reader, pack_numbers, unpack_numbers
+
+MAGIC = b"TGJR"
+VERSION = 1
+# Fields of an entry of the stream: a chunk, or what a writer came to (stream.py).
+CHUNK_FIELD, END_FIELD = b"c", b"e"
+MAX_CHUNK_ROWS = 4_096
+MAX_CHUNK_BYTES = 16 << 20
+
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+U32 = npt.NDArray[np.uint32]
+U8 = npt.NDArray[np.uint8]
+F32 = npt.NDArray[np.float32]
+
+_SEAL = struct.Struct("<4sBII")  # magic, version, length of all, CRC of the rest
+_HEAD = struct.Struct("<8sQQIHHH")  # writer, first, spec, rows, F, K, names' length
+
+# Whole numbers of every record, in this order; then each declared field, then lengths.
+_NUMBERS: tuple[tuple[str, Any], ...] = (
+    ("decided_us", np.int64),
+    ("event_time_us", np.int64),
+    ("cents", np.int64),
+    ("degraded", np.uint32),
+    ("age_ms", np.uint32),
+    ("applied", np.uint8),
+    ("list_hits", np.uint32),
+    ("decision", np.uint8),
+    ("rules", np.uint64),
+    ("features_us", np.uint32),
+    ("model_us", np.uint32),
+    ("decision_us", np.uint32),
+)
+
+
+class Records(msgspec.Struct, frozen=True, eq=False):
+    """
+    N decisions of one writer, as columns; their numbers follow one another.
+
+    Attributes:
+        writer: Who decided; 16 hexadecimal digits, drawn anew by each process.
+        first_sequence: Number of the first record, from 0 on as its writer counts. A
+            dropped record has a number, too: a gap in them tells of it.
+        product: Whose decisions.
+        release: Which release decided.
+        spec_hash: Of the features.
+        entities: Names of the product's entities, in the order of its spec.
+        decided_us: When, by the wall clock, µs; int64 [N].
+        transaction_id: N ids as sent.
+        entity_id: Per entity, N ids as sent.
+        event_time_us: When the purchase was, µs; int64 [N].
+        cents: Its amount; int64 [N].
+        fields: Declared fields by name, scaled or hashed, MISSING where not sent (see
+            tollgate/features/fields.py); int64 [N] each.
+        fingerprint: Of all inputs of the row; uint64 [N].
+        features: The vector that was scored; float32 [N, F].
+        probabilities: What the model made of it; float32 [N, K].
+        score: float32 [N]; NaN where the model gave none.
+        degraded: Degraded bits; uint32 [N].
+        age_ms: Of the oldest last known value used; 0 from the store; uint32 [N].
+        applied: Applied, of the event in the store; uint8 [N].
+        list_hits: Bit i: an id is on the policy's i-th list; uint32 [N].
+        decision: Decision; uint8 [N].
+        reason_codes: N texts of codes, joined by `|`.
+        rules: Bit i: the policy's i-th rule held; uint64 [N].
+        features_us: Time of the feature step; uint32 [N].
+        model_us: From the feature step's end to the decision step; uint32 [N].
+        decision_us: Time of the decision step; uint32 [N].
+    """
+
+    writer: str
+    first_sequence: int
+    product: str
+    release: str
+    spec_hash: int
+    entities: tuple[str, ...]
+    decided_us: I64
+    transaction_id: list[bytes]
+    entity_id: list[list[bytes]]
+    event_time_us: I64
+    cents: I64
+    fields: dict[str, I64]
+    fingerprint: U64
+    features: F32
+    probabilities: F32
+    score: F32
+    degraded: U32
+    age_ms: U32
+    applied: U8
+    list_hits: U32
+    decision: U8
+    reason_codes: list[bytes]
+    rules: U64
+    features_us: U32
+    model_us: U32
+    decision_us: U32
+
+    def __len__(self) -> int:
+        return len(self.transaction_id)
+
+
+class _Names(msgspec.Struct, frozen=True, array_like=True):
+    product: str
+    release: str
+    entities: tuple[str, ...]
+    fields: tuple[str, ...]
+
+
+def stream_key(product: str) -> bytes:
+    """Name the stream of a product's journal."""
+    return f"tollgate:{product}:journal".encode()
+
+
+def encode_chunk(records: Records) -> bytes:
+    """
+    Pack records.
+
+    Raises:
+        JournalError: They are none, too many, or their columns differ in length.
+    """
+    rows = len(records)
+    if not 0 < rows <= MAX_CHUNK_ROWS:
+        raise JournalError(
+            "a chunk", f"has 1 to {MAX_CHUNK_ROWS:,} records, not {rows:,}"
+        )
+    names = msgspec.msgpack.encode(
+        _Names(
+            records.product, records.release, records.entities, tuple(records.fields)
+        )
+    )
+    texts = [records.transaction_id, *records.entity_id, records.reason_codes]
+    try:
+        numbers = np.array(
+            [
+                *(
+                    getattr(records, name).view(_signed(kind))
+                    for name, kind in _NUMBERS
+                ),
+                *records.fields.values(),
+                *(list(map(len, column)) for column in texts),
+            ],
+            np.int64,
+        )
+        floats = np.hstack(
+            (records.features, records.probabilities, records.score[:, None]),
+            dtype=np.float32,
+            casting="no",
+        )
+    except (ValueError, TypeError) as exc:
+        raise JournalError("a chunk", f"its columns do not fit: {exc}") from exc
+    if numbers.shape[1:] != (rows,) or len(records.fingerprint) != rows:
+        raise JournalError("a chunk", "its columns differ in length")
+    body = b"".join(
+        (
+            _HEAD.pack(
+                bytes.fromhex(records.writer),
+                records.first_sequence,
+                records.spec_hash,
+                rows,
+                records.features.shape[1],
+                records.probabilities.shape[1],
+                len(names),
+            ),
+            names,
+            pack_numbers(numbers),
+            records.fingerprint.astype("<u8", copy=False).tobytes(),
+            floats.tobytes(),
+            *itertools.chain.from_iterable(texts),
+        )
+    )
+    size = _SEAL.size + len(body)
+    return _SEAL.pack(MAGIC, VERSION, size, zlib.crc32(body)) + body
+
+
+def _signed(kind: Any) -> Any:
+    # np.array would take uint64 and int64 to float64.
+    return np.int64 if kind is np.uint64 else kind
+
+
+def decode_chunk(raw: bytes) -> Records:
+    """
+    Unpack a chunk.
+
+    Raises:
+        JournalError: It is none, it is damaged, or of a version unknown here.
+    """
+    reader = Reader(_unsealed(raw))
+    writer, first, spec, rows, features, outputs, size = _HEAD.unpack(
+        reader.take(_HEAD.size)
+    )
+    if not 0 < rows <= MAX_CHUNK_ROWS:
+        raise JournalError("a chunk", f"claims {rows:,} records")
+    try:
+        names = msgspec.msgpack.decode(reader.take(size), type=_Names)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise JournalError("a chunk", f"its names cannot be read: {exc}") from exc
+    fixed, declared = len(_NUMBERS), len(names.fields)
+    columns = fixed + declared + len(names.entities) + 2
+    numbers = unpack_numbers(reader, columns=columns, rows=rows)
+    fingerprint = np.frombuffer(reader.take(8 * rows), "<u8").astype(np.uint64)
+    width = features + outputs + 1
+    floats = np.frombuffer(reader.take(4 * width * rows), "<f4").reshape(rows, width)
+    texts = [reader.texts(lengths) for lengths in numbers[fixed + declared :]]
+    reader.end()
+    plain = {
+        name: numbers[at].view(kind) if kind is np.uint64 else numbers[at].astype(kind)
+        for at, (name, kind) in enumerate(_NUMBERS)
+    }
+    return Records(
+        writer=writer.hex(),
+        first_sequence=first,
+        product=names.product,
+        release=names.release,
+        spec_hash=spec,
+        entities=names.entities,
+        transaction_id=texts[0],
+        entity_id=texts[1:-1],
+        reason_codes=texts[-1],
+        fields=dict(zip(names.fields, numbers[fixed:], strict=False)),
+        fingerprint=fingerprint,
+        features=floats[:, :features].astype(np.float32),
+        probabilities=floats[:, features:-1].astype(np.float32),
+        score=floats[:, -1].astype(np.float32),
+        **plain,
+    )
+
+
+def _unsealed(raw: bytes) -> bytes:
+    """Check seal and checksum; what is sealed."""
+    if raw[: len(MAGIC)] != MAGIC or len(raw) < _SEAL.size:
+        start = raw[: len(MAGIC)]
+        raise JournalError("a chunk", f"begins with {start!r}, not {MAGIC!r}: foreign")
+    _, version, size, crc = _SEAL.unpack_from(raw)
+    if version != VERSION:
+        problem = f"has version {version}, this Tollgate reads {VERSION}"
+        raise JournalError("a chunk", problem)
+    if size != len(raw) or size > MAX_CHUNK_BYTES:
+        raise JournalError("a chunk", f"has {len(raw):,} bytes, and claims {size:,}")
+    body = raw[_SEAL.size :]
+    found = zlib.crc32(body)
+    if found != crc:
+        raise JournalError("a chunk", f"its checksum is {found:08x}, not {crc:08x}")
+    return body

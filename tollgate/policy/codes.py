@@ -1,0 +1,47 @@
+"""Reason codes: which an answer may give, in which order, and what each says."""
+
+from __future__ import annotations
+
+from tollgate.policy.definition import ESSENTIAL_MISSING, OWN_CODES
+from tollgate.policy.document import Document, RawMeaning
+from tollgate.schema import REASON_SEPARATOR
+
+# Given whatever the policy says, so a policy need not know of it: features.yaml
+# declares what is essential, and an older policy stays valid when it does.
+_BUILT_IN = {ESSENTIAL_MISSING: "Data this decision needs is missing or too old."}
+_MAX_CODES = 63  # they travel as bits of one integer
+
+
+def name_codes(document: Document) -> tuple[str, ...]:
+    """
+    List the codes of an answer: our own, those of degraded bits, those of rules.
+
+    Raises:
+        PolicyError: A code has no text, a text no code, or there are too many.
+    """
+    raw = document.raw
+    places = {
+        one.code: ("degraded", bit, "code")
+        for bit, one in raw.degraded.items()
+        if isinstance(one, RawMeaning)
+    }
+    given = list(dict.fromkeys([*OWN_CODES, *places]))
+    given += [one.code for one in raw.rules if one.code not in given]
+    codes = list(dict.fromkeys(given))
+    if len(codes) > _MAX_CODES:
+        document.refuse(("rules",), f"{len(codes)} codes, {_MAX_CODES} are allowed")
+    told = dict.fromkeys([*codes, *raw.contributions.values()])
+    for code in told:
+        if code not in raw.reasons | _BUILT_IN:
+            document.refuse(("reasons",), f"no text for {code}")
+        if REASON_SEPARATOR in code:
+            document.refuse(("reasons", code), f"{code} holds a {REASON_SEPARATOR}")
+    for code in raw.reasons:
+        if code not in told:
+            document.refuse(("reasons", code), f"nothing gives the code {code}")
+    return tuple(codes)
+
+
+def name_reasons(document: Document) -> dict[str, str]:
+    """Give each code its text."""
+    return _BUILT_IN | document.raw.reasons

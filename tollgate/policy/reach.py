@@ -1,0 +1,124 @@
+"""Can every segment and every rule hold, and does one get in another's way?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tollgate.policy.conditions import Condition, Names
+from tollgate.policy.document import Document, RawMeaning
+from tollgate.policy.lines import Place
+from tollgate.policy.spans import Box, Spans, common, meet, remove_all
+from tollgate.policy.tables import Asked
+from tollgate.schema import Degraded
+
+# Variables of boxes that no condition names.
+_SEGMENT, _EVENT_TIME = "segment ", "event time "
+_EVER = 2**62
+
+
+def check_reach(
+    document: Document,
+    names: Names,
+    *,
+    segments: Sequence[Asked],
+    rules: Sequence[Asked],
+) -> None:
+    """
+    Demand segments and rules that can hold.
+
+    Raises:
+        PolicyError: Conditions contradict each other, two segments overlap, or earlier
+            rules with `stop` leave nothing to a rule.
+    """
+    _Reach(document, names, segments).check(rules)
+
+
+class _Reach:
+    def __init__(
+        self, document: Document, names: Names, segments: Sequence[Asked]
+    ) -> None:
+        self._document = document
+        self._unscored = {Degraded.MODEL_OUTPUT.name} | {
+            name
+            for name, one in document.raw.degraded.items()
+            if isinstance(one, RawMeaning) and one.fallback is not None
+        }
+        self._domains: dict[str, Spans] = names.domains | {
+            _SEGMENT: ((0, len(segments)),),
+            _EVENT_TIME: ((-_EVER, _EVER),),
+        }
+        self._segments = [
+            self._box(one, ("segments", at, "when")) for at, one in enumerate(segments)
+        ]
+        self._apart()
+
+    def check(self, rules: Sequence[Asked]) -> None:
+        """Go through the rules in their order."""
+        parts = self._parts()
+        stopped: list[Box] = []
+        stops: list[str] = []
+        for at, asked in enumerate(rules):
+            place: Place = ("rules", at)
+            box = self._box(asked, (*place, "when"))
+            boxes = [found for part in parts if (found := common(box, part))]
+            if not boxes:
+                problem = f"never holds in {', '.join(self._named(asked))}"
+                self._document.refuse((*place, "segments"), problem)
+            if not remove_all(boxes, stopped, domains=self._domains):
+                problem = f"is never reached: stopped by {' and '.join(stops)}"
+                self._document.refuse(place, problem)
+            if asked.stop:
+                stopped += boxes
+                stops.append(self._document.raw.rules[at].name)
+
+    def _parts(self) -> list[Box]:
+        """Take all there is apart: the rows of each segment, and the other ones."""
+        other = remove_all([{}], self._segments, domains=self._domains)
+        return [
+            *({**box, _SEGMENT: ((0, 0),)} for box in other),
+            *(
+                {**box, _SEGMENT: ((at, at),)}
+                for at, box in enumerate(self._segments, 1)
+            ),
+        ]
+
+    def _apart(self) -> None:
+        raw = self._document.raw.segments
+        for at, box in enumerate(self._segments):
+            for before in range(at):
+                if common(box, self._segments[before]) is not None:
+                    line = self._document.source.line(("segments", before))
+                    problem = f"overlaps {raw[before].name} of line {line}"
+                    self._document.refuse(("segments", at), problem)
+
+    def _box(self, asked: Asked, place: Place) -> Box:
+        """Make the box of what is asked for; it must hold something."""
+        box: dict[str, Spans] = {}
+        for one in asked.conditions:
+            name = one.variable.name
+            box[name] = meet(box.get(name, one.variable.domain), one.spans)
+            if not box[name]:
+                self._document.refuse((*place, name), "can never hold")
+        self._scored(asked.conditions, place)
+        if asked.segments is not None:
+            box[_SEGMENT] = tuple((one, one) for one in asked.segments)
+        since = -_EVER if asked.from_us is None else asked.from_us
+        until = _EVER if asked.until_us is None else asked.until_us - 1
+        box[_EVENT_TIME] = ((since, until),)
+        return box
+
+    def _scored(self, conditions: Sequence[Condition], place: Place) -> None:
+        """Refuse to look at a score where there is none."""
+        without = [
+            one.variable.name
+            for one in conditions
+            if one.variable.name in self._unscored and one.wanted
+        ]
+        for one in conditions:
+            if one.variable.kind in ("score", "label") and without:
+                problem = f"can never hold: with {without[0]} no score is used"
+                self._document.refuse((*place, one.variable.name), problem)
+
+    def _named(self, asked: Asked) -> list[str]:
+        names = ["other", *(one.name for one in self._document.raw.segments)]
+        return [names[at] for at in asked.segments or range(len(names))]

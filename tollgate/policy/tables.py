@@ -1,0 +1,209 @@
+"""The conditions of segments and rules as arrays: all rows, all of them, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.policy.conditions import Condition
+from tollgate.policy.facts import I64, RowFacts
+from tollgate.policy.variables import Variable
+from tollgate.schema import AMOUNT, MISSING
+
+Bool = npt.NDArray[np.bool_]
+F64 = npt.NDArray[np.float64]
+
+_ALWAYS = Condition(Variable(AMOUNT, "amount", scale=100.0), ())
+_LISTS_FROM = 32  # bits of lists lie above those of degraded
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """
+    What a segment or a rule asks for.
+
+    Attributes:
+        conditions: All of them must hold.
+        segments: Numbers of the segments it is for; None for all.
+        from_us, until_us: Event times it is for; `until_us` is not.
+        stop: No later rule is asked where it holds.
+    """
+
+    conditions: tuple[Condition, ...]
+    segments: tuple[int, ...] | None = None
+    from_us: int | None = None
+    until_us: int | None = None
+    stop: bool = False
+
+
+class Tables:
+    """
+    Segments and rules, compiled.
+
+    Args:
+        segments: They do not overlap.
+        rules: In their order.
+    """
+
+    def __init__(self, segments: Sequence[Asked], rules: Sequence[Asked]) -> None:
+        self._segments = len(segments)
+        asked = [*segments, *rules]
+        # Everything that a condition names, once.
+        self.named = tuple(
+            dict.fromkeys(one.variable for part in asked for one in part.conditions)
+        )
+        numbers = [
+            (at, one)
+            for at, part in enumerate(asked)
+            for one in _numbers(part.conditions)
+        ]
+        self._variables = list(dict.fromkeys(one.variable for _, one in numbers))
+        # Features first: they are taken out of their array in one go.
+        self._variables.sort(key=lambda one: one.kind != "feature")
+        self._features = [
+            one.column for one in self._variables if one.kind == "feature"
+        ]
+        column = {one: at for at, one in enumerate(self._variables)}
+        self._columns = np.array([column[one.variable] for _, one in numbers], np.intp)
+        self._low = np.array([one.low for _, one in numbers])
+        self._high = np.array([one.high for _, one in numbers])
+        owners = [at for at, _ in numbers]
+        self._starts = np.searchsorted(owners, np.arange(len(asked)))
+        self._unequal = [
+            (at, column[one.variable], value)
+            for at, one in numbers
+            for value in one.unequal
+        ]
+        self._words = [
+            (at, one, np.array(one.hashes, np.int64))
+            for at, part in enumerate(asked)
+            for one in part.conditions
+            if one.variable.kind == "category" or one.absent
+        ]
+        bits = [_bits(part.conditions) for part in asked]
+        self._mask = np.array([mask for mask, _ in bits], np.uint64)
+        self._want = np.array([want for _, want in bits], np.uint64)
+        self._number = np.arange(1, self._segments + 1, dtype=np.uint8)
+        self._times = _times(rules)
+        self.timed = self._times is not None  # event times matter
+        self._allowed = _allowed(rules, self._segments)
+
+    def held(
+        self, facts: RowFacts, *, score: F64, scored: Bool, degraded: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[np.uint8], Bool]:
+        """
+        Tell each row's segment, and which rules hold for it.
+
+        Args:
+            facts: What is known of N rows.
+            score: NaN where it is not to be used; [N].
+            scored: Where it is; [N].
+            degraded: Bits, the model's output included; uint32 [N].
+
+        Returns:
+            0 for a row in no segment, else 1 + the segment's place, [N]; and bool
+            [N, R], as if no rule stopped another.
+        """
+        met = self._met(facts, score=score, scored=scored)
+        hits = facts.list_hits.astype(np.uint64) << np.uint64(_LISTS_FROM)
+        bits = degraded.astype(np.uint64) | hits
+        met &= (bits[:, None] & self._mask) == self._want
+        cut = self._segments
+        if not cut:
+            segment = np.zeros(len(met), np.uint8)
+        else:
+            segment = (met[:, :cut] * self._number).sum(axis=1, dtype=np.uint8)
+        rules = met[:, cut:]
+        if self._times is not None:
+            at = facts.event_time_us[:, None]
+            rules &= (at >= self._times[0]) & (at < self._times[1])
+        if self._allowed is not None:
+            rules &= self._allowed[segment]
+        return segment, rules
+
+    def _met(self, facts: RowFacts, *, score: F64, scored: Bool) -> Bool:
+        """Compare numbers and words; [N, segments and rules]."""
+        if not len(self._mask):
+            return np.ones((len(score), 0), np.bool_)
+        values = self._values(facts, score=score, scored=scored)
+        taken = values[:, self._columns]
+        single = (taken >= self._low) & (taken <= self._high)
+        met: Bool = np.logical_and.reduceat(single, self._starts, axis=1)
+        for at, column, value in self._unequal:
+            met[:, at] &= values[:, column] != value
+        for at, one, hashes in self._words:
+            words = _field(facts, one.variable, len(score))
+            found = (words[:, None] == hashes).any(axis=1)
+            met[:, at] &= ~found & (words != MISSING) if one.inverted else found
+        return met
+
+    def _values(self, facts: RowFacts, *, score: F64, scored: Bool) -> F64:
+        """Gather the numbers that conditions name; NaN where there is none."""
+        values = np.empty((len(score), len(self._variables)))
+        taken = len(self._features)
+        if taken:
+            values[:, :taken] = facts.features[:, self._features]
+        for at, one in enumerate(self._variables[taken:], taken):
+            if one.kind == "amount":
+                np.divide(facts.cents, one.scale, out=values[:, at])
+            elif one.kind == "score":
+                values[:, at] = score
+            elif one.kind == "label":
+                values[:, at] = np.where(
+                    scored, facts.probabilities[:, one.column], np.nan
+                )
+            else:
+                whole = _field(facts, one, len(score))
+                values[:, at] = np.where(whole == MISSING, np.nan, whole / one.scale)
+        return values
+
+
+def _field(facts: RowFacts, variable: Variable, rows: int) -> I64:
+    """Take a declared field; MISSING for all rows when no request had it."""
+    column = facts.fields.get(variable.name)
+    return np.full(rows, MISSING) if column is None else column
+
+
+def _numbers(conditions: Sequence[Condition]) -> list[Condition]:
+    """Take the comparisons of numbers; one that always holds where there is none."""
+    kinds = ("category", "bit", "list")
+    found = [
+        one for one in conditions if one.variable.kind not in kinds and not one.absent
+    ]
+    return found or [_ALWAYS]
+
+
+def _bits(conditions: Sequence[Condition]) -> tuple[int, int]:
+    """Tell which bits matter, and what they must be."""
+    mask = want = 0
+    for one in conditions:
+        if one.variable.kind in ("bit", "list"):
+            above = _LISTS_FROM if one.variable.kind == "list" else 0
+            bit = 1 << (one.variable.column + above)
+            mask |= bit
+            want |= bit * one.wanted
+    return mask, want
+
+
+def _times(rules: Sequence[Asked]) -> tuple[I64, I64] | None:
+    """Tell from when and until when each rule is for; None when all are for ever."""
+    if all(one.from_us is None and one.until_us is None for one in rules):
+        return None
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    since = [least if one.from_us is None else one.from_us for one in rules]
+    until = [most if one.until_us is None else one.until_us for one in rules]
+    return np.array(since), np.array(until)
+
+
+def _allowed(rules: Sequence[Asked], segments: int) -> Bool | None:
+    """Tell which rules are for which segment; None when all are for all."""
+    if all(one.segments is None for one in rules):
+        return None
+    allowed = np.ones((segments + 1, len(rules)), np.bool_)
+    for at, one in enumerate(rules):
+        if one.segments is not None:
+            allowed[:, at] = np.isin(np.arange(segments + 1), one.segments)
+    return allowed

@@ -1,0 +1,102 @@
+"""Which reasons a person is told: codes of an answer, and of what raised its score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.policy.definition import Policy
+
+MOST_REASONS = 4
+
+F64 = npt.NDArray[np.float64]
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """
+    One reason.
+
+    Attributes:
+        code: Its code.
+        text: What a person is told; the code where nobody wrote a text.
+        feature: What raised the score; empty for a code of the answer.
+        contribution: By how much, on the model's margin; NaN for a code of the answer.
+    """
+
+    code: str
+    text: str
+    feature: str = ""
+    contribution: float = math.nan
+
+
+def told_reasons(
+    policy: Policy,
+    codes: Sequence[str],
+    *,
+    contributions: F64,
+    feature_names: Sequence[str],
+    feature_texts: Mapping[str, str] | None = None,
+) -> tuple[Reason, ...]:
+    """
+    Choose what to tell of one decision.
+
+    Args:
+        policy: It maps features to codes, and codes to texts. A feature that it does
+            not map is not told, unless it maps none at all.
+        codes: Of the answer; they come first, in its order.
+        contributions: What each feature added to the score; float64 [F].
+        feature_names: Of these F.
+        feature_texts: What to tell of features where the policy maps none.
+
+    Returns:
+        At most MOST_REASONS, no code and no text twice: those of the answer, then
+        those of the features that raised the score, the one that raised it most
+        first; equal ones in the order of the features.
+    """
+    found: list[Reason] = []
+    said: set[str] = set()
+    of_features = _raising(policy, contributions, feature_names, feature_texts or {})
+    for one in (
+        *(Reason(code, policy.reasons.get(code, code)) for code in codes),
+        *of_features,
+    ):
+        if not {one.code, one.text} & said:
+            found.append(one)
+            said |= {one.code, one.text}
+    return tuple(found[:MOST_REASONS])
+
+
+def told_codes(
+    policy: Policy,
+    codes: Sequence[str],
+    *,
+    contributions: F64,
+    feature_names: Sequence[str],
+) -> tuple[str, ...]:
+    """Choose as `told_reasons` does; their codes alone."""
+    told = told_reasons(
+        policy, codes, contributions=contributions, feature_names=feature_names
+    )
+    return tuple(one.code for one in told)
+
+
+def _raising(
+    policy: Policy,
+    contributions: F64,
+    feature_names: Sequence[str],
+    feature_texts: Mapping[str, str],
+) -> Iterator[Reason]:
+    """List the reasons of features that raised the score, the largest first."""
+    for at in np.argsort(-contributions, kind="stable").tolist():
+        name, amount = feature_names[at], float(contributions[at])
+        if not amount > 0:
+            continue
+        if name in policy.contributions:
+            code = policy.contributions[name]
+            yield Reason(code, policy.reasons.get(code, code), name, amount)
+        elif not policy.contributions and name in feature_texts:
+            yield Reason(name, feature_texts[name], name, amount)

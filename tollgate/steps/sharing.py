@@ -1,0 +1,150 @@
+"""
+Answer identical dry requests of one moment from one look at the store.
+
+A dry run changes nothing, so who asks the same twice within a second may have the same
+vector. What this process writes for one of its entities in between ends that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.schema import Degraded
+from tollgate.steps.batch import Group
+from tollgate.store.scored import Scored
+
+MOST_ROWS = 4_096  # 2 MB of vectors and look-ups
+_UNSHARED = np.uint32(
+    Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR | Degraded.LOOKUPS_UNREAD
+)
+
+Entity = tuple[int, bytes]  # its place in the spec, and an id
+Ask = Callable[[Sequence[Group]], list[Scored]]
+
+
+class _Kept(msgspec.Struct, frozen=True, eq=False):
+    scored: Scored
+    until_s: float
+    entities: frozenset[Entity]
+
+
+class DryShare:
+    """
+    Vectors of the last second's dry requests.
+
+    Args:
+        life_s: How long one is shared; 0 shares nothing.
+        most_rows: Rows to keep; the oldest request leaves first.
+        clock: Monotonic, seconds.
+
+    Attributes:
+        rows: Rows that were answered without the store, since the start.
+    """
+
+    def __init__(
+        self,
+        life_s: float,
+        *,
+        most_rows: int = MOST_ROWS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.rows = 0
+        self._life_s = life_s
+        self._most_rows = most_rows
+        self._clock = clock
+        self._held = 0
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._users: dict[Entity, set[bytes]] = {}
+
+    def score(
+        self,
+        groups: Sequence[Group],
+        *,
+        fingerprints: npt.NDArray[np.uint64],
+        ask: Ask,
+    ) -> list[Scored]:
+        """
+        Score groups of a batch, each distinct dry one once a moment.
+
+        Args:
+            groups: Those that write come first.
+            fingerprints: Of all rows of the batch; uint64 [N].
+            ask: Scores groups by the store; not called for none.
+        """
+        if not self._life_s or not (self._kept or any(one.dry for one in groups)):
+            return ask(groups)
+        now_s = self._clock()
+        self._expire(now_s)
+        # Rows of a dry request see each other, so only whole requests are identical.
+        keys = [fingerprints[one.rows].tobytes() if one.dry else b"" for one in groups]
+        for one in groups:
+            if not one.dry:
+                self._forget(_entities(one))
+        found = {key: self._kept[key].scored for key in keys if key in self._kept}
+        asked = [
+            at
+            for at, key in enumerate(keys)
+            if not key or (key not in found and keys.index(key) == at)
+        ]
+        fresh = ask([groups[at] for at in asked]) if asked else []
+        results: dict[int, Scored] = dict(zip(asked, fresh, strict=True))
+        for at in asked:
+            if keys[at]:
+                found[keys[at]] = results[at]
+                self._keep(keys[at], groups[at], results[at], now_s=now_s)
+        self.rows += sum(
+            len(one.rows) for at, one in enumerate(groups) if at not in results
+        )
+        return [
+            results[at] if at in results else found[key] for at, key in enumerate(keys)
+        ]
+
+    def _keep(self, key: bytes, group: Group, scored: Scored, *, now_s: float) -> None:
+        rows = len(group.rows)
+        if rows > self._most_rows or (scored.degraded & _UNSHARED).any():
+            return
+        entities = _entities(group)
+        self._kept[key] = _Kept(scored, now_s + self._life_s, entities)
+        for one in entities:
+            self._users.setdefault(one, set()).add(key)
+        self._held += rows
+        while self._held > self._most_rows:
+            self._drop(next(iter(self._kept)))
+
+    def _expire(self, now_s: float) -> None:
+        """Drop what is too old; requests stand in the order of their time."""
+        while self._kept:
+            key, oldest = next(iter(self._kept.items()))
+            if oldest.until_s > now_s:
+                return
+            self._drop(key)
+
+    def _forget(self, entities: frozenset[Entity]) -> None:
+        """Drop what was read of entities that are about to change."""
+        for one in entities & self._users.keys():
+            for key in tuple(self._users.get(one, ())):
+                self._drop(key)
+
+    def _drop(self, key: bytes) -> None:
+        kept = self._kept.pop(key)
+        self._held -= len(kept.scored.degraded)
+        for one in kept.entities:
+            users = self._users[one]
+            users.discard(key)
+            if not users:
+                del self._users[one]
+
+
+def _entities(group: Group) -> frozenset[Entity]:
+    """Name the entities whose values a group's rows are read from, or change."""
+    return frozenset(
+        (place, one)
+        for place, column in enumerate(group.purchases.entity_id)
+        for one in column
+    )

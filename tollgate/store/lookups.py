@@ -1,0 +1,120 @@
+"""
+What is looked up for each row beside its windows: lists, and earlier decisions.
+
+One command for all ids of a batch, and one for each list: they ride in the flush that
+the windows need anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import InputError
+from tollgate.features.spec import FeatureSpec
+from tollgate.schema import LISTS_PARAMETER, TRANSACTION_ID, Degraded
+from tollgate.store.connection import Command
+from tollgate.store.decided import decided_key
+from tollgate.store.events import Purchases
+from tollgate.store.lists import LookupList
+
+MOST_LISTS = 32  # bits of `list_hits`
+_UNREAD = np.uint32(Degraded.LOOKUPS_UNREAD)
+
+
+class Looked(msgspec.Struct, frozen=True, eq=False):
+    """
+    What was found for N rows.
+
+    Attributes:
+        earlier: Per row the value kept of its decision, as it came; empty without one.
+        list_hits: Bit i: the i-th list holds an id of the row; uint32 [N].
+        degraded: LOOKUPS_UNREAD where any of it could not be read; uint32 [N].
+    """
+
+    earlier: list[bytes]
+    list_hits: npt.NDArray[np.uint32]
+    degraded: npt.NDArray[np.uint32]
+
+
+NOTHING = Looked([], np.zeros(0, np.uint32), np.zeros(0, np.uint32))  # of no rows
+
+
+class Lookups:
+    """
+    The look-ups of one product.
+
+    Args:
+        spec: Whose ids they are made by.
+        lists: In the order of their bits.
+
+    Raises:
+        InputError: A list is of ids that rows do not have, or there are too many.
+    """
+
+    def __init__(self, spec: FeatureSpec, lists: Sequence[LookupList] = ()) -> None:
+        columns = [TRANSACTION_ID, *(entity.key for entity in spec.entities)]
+        if len(lists) > MOST_LISTS:
+            problem = f"{len(lists)} of them, {MOST_LISTS} are allowed"
+            raise InputError(LISTS_PARAMETER, problem)
+        for one in lists:
+            if one.of not in columns:
+                problem = f"{one.of!r} is none of {', '.join(columns)}"
+                raise InputError(LISTS_PARAMETER, problem, where=one.name)
+        self._prefix = decided_key(spec.product, b"")
+        self._lists = [(one.key, columns.index(one.of)) for one in lists]
+
+    def commands(self, batches: Sequence[Purchases]) -> list[Command]:
+        """Say what to ask for batches of purchases, all in one flush."""
+        prefix = self._prefix
+        keys = [prefix + one for batch in batches for one in batch.transaction_id]
+        return [
+            (b"MGET", *keys),
+            *((b"SMISMEMBER", key, *_column(batches, at)) for key, at in self._lists),
+        ]
+
+    def read(
+        self, batches: Sequence[Purchases], replies: Sequence[Any]
+    ) -> list[Looked]:
+        """
+        Take the replies apart again.
+
+        Args:
+            batches: What `commands` was asked for.
+            replies: To these commands, exceptions among them; none when there was no
+                call, or it failed.
+        """
+        rows = sum(map(len, batches))
+        degraded = np.zeros(rows, np.uint32)
+        hits = np.zeros(rows, np.uint32)
+        values = [b""] * rows
+        if not replies:
+            degraded[:] = _UNREAD
+        for place, reply in enumerate(replies):
+            if not isinstance(reply, list):  # refused, or its node is away
+                degraded[:] = _UNREAD
+            elif place:
+                hits |= np.array(reply, np.uint32) << np.uint32(place - 1)
+            elif reply.count(None) < rows:  # mostly there is no decision at all
+                values = [one if isinstance(one, bytes) else b"" for one in reply]
+                lost = [isinstance(one, Exception) for one in reply]
+                degraded |= np.array(lost) * _UNREAD
+        looked, start = [], 0
+        for batch in batches:
+            part = slice(start, start + len(batch))
+            looked.append(Looked(values[part], hits[part], degraded[part]))
+            start = part.stop
+        return looked
+
+
+def _column(batches: Sequence[Purchases], at: int) -> list[bytes]:
+    """Take the ids of all batches: 0 is the transaction's, then the entities'."""
+    return [
+        one
+        for batch in batches
+        for one in (batch.entity_id[at - 1] if at else batch.transaction_id)
+    ]

@@ -1,0 +1,235 @@
+"""
+Numbers out of tables, for the purchases of a batch: from memory, or by its one flush.
+
+A table without `refresh` is read with every batch. One with it is read when the step
+starts and held in memory; what is not there, or was read longer ago than `refresh`,
+is asked for beside the batch's own call. So a look-up costs no round trip of its own.
+What the store gave last stands in, where it has no answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features.spec import FeatureSpec, Table
+from tollgate.features.tables import Slots, TableColumns, columns_of, unpack_slots
+from tollgate.schema import Degraded
+from tollgate.store.connection import Command
+from tollgate.store.events import Purchases
+from tollgate.store.last_known import LastKnown
+from tollgate.store.table_list import table_prefix
+
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+FOUND = ("memory", "store", "absent", "corrupt", "unread")
+
+_TABLE_MISSING = np.uint32(Degraded.TABLE_MISSING)
+_STATE_CORRUPT = np.uint32(Degraded.STATE_CORRUPT)
+_UNAVAILABLE = np.uint32(Degraded.STORE_UNAVAILABLE)
+_LAST_KNOWN = np.uint32(Degraded.LAST_KNOWN_VECTOR)
+
+_SPREAD = 0.2  # part of `refresh` by which ids differ: they are not all due at once
+_MAX_HASH = 2**32
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """
+    What tables hold for a batch of purchases.
+
+    Attributes:
+        columns: (table, column) -> numbers, NaN where there is none; float64 [N].
+        degraded: Degraded bits; uint32 [N].
+        age_us: Of the oldest value that stands in for an answer; int64 [N].
+    """
+
+    columns: TableColumns
+    degraded: npt.NDArray[np.uint32]
+    age_us: I64
+
+
+class Wanted(msgspec.Struct):
+    """
+    The ids that some batches want, and what is known of them.
+
+    Attributes:
+        keys: Their store keys, table by table; [K].
+        first: Where each table's keys begin; [tables + 1].
+        code: Per batch and table, which of its keys a purchase wants; [N] each.
+        time_us: Per batch, the purchases' times; [N].
+        values: As packed; empty for one that is not there; [K].
+        known: Some answer of the store's is known; bool [K].
+        due: The store is to be asked; places, ascending.
+        unread: And it has not answered; bool [K].
+        age_us: Since it last did; int64 [K].
+    """
+
+    keys: list[bytes]
+    first: list[int]
+    code: list[list[I64]]
+    time_us: list[I64]
+    values: list[bytes]
+    known: Bool
+    due: list[int]
+    unread: Bool
+    age_us: I64
+
+    def commands(self) -> list[Command]:
+        """Say what to send beside the batches' calls; mostly nothing for look-ups."""
+        if not self.due:
+            return []
+        return [(b"MGET", *(self.keys[at] for at in self.due))]
+
+
+class Tables:
+    """
+    The tables of one product.
+
+    Args:
+        spec: Whose tables.
+        memory: Holds values that were read.
+    """
+
+    def __init__(self, spec: FeatureSpec, memory: LastKnown) -> None:
+        self.counts: Counter[str] = Counter()
+        self.memory = memory
+        self._tables = spec.tables
+        self._prefix = [table_prefix(spec, table) + b":" for table in spec.tables]
+
+    def want(self, batches: Sequence[Purchases]) -> Wanted:
+        """Name the ids that batches want, with what memory holds of them."""
+        place: dict[bytes, int] = {}
+        first = [0]
+        code: list[list[I64]] = [[] for _ in batches]
+        for table, prefix in zip(self._tables, self._prefix, strict=True):
+            for purchases, own in zip(batches, code, strict=True):
+                keys = [prefix + one for one in purchases.entity_id[table.entity]]
+                places = [place.setdefault(key, len(place)) for key in keys]
+                own.append(np.array(places, np.int64) - first[-1])
+            first.append(len(place))
+        count = len(place)
+        wanted = Wanted(
+            keys=list(place),
+            first=first,
+            code=code,
+            time_us=[purchases.event_time_us for purchases in batches],
+            values=[b""] * count,
+            known=np.zeros(count, np.bool_),
+            due=[],
+            unread=np.ones(count, np.bool_),
+            age_us=np.zeros(count, np.int64),
+        )
+        for table, (start, stop) in zip(
+            self._tables, itertools.pairwise(first), strict=True
+        ):
+            if table.refresh_us:
+                self._recall(wanted, range(start, stop))
+                limit_us = _limits_us(table, wanted.keys[start:stop])
+                fresh = wanted.known[start:stop] & (
+                    wanted.age_us[start:stop] <= limit_us
+                )
+                wanted.unread[start:stop] = ~fresh
+        wanted.due = wanted.unread.nonzero()[0].tolist()
+        self.counts["memory"] += count - len(wanted.due)
+        return wanted
+
+    def note(self, wanted: Wanted, replies: Sequence[Any]) -> None:
+        """Take the replies to the commands; a value that did not come stays unread."""
+        for reply in replies:
+            if isinstance(reply, list) and len(reply) == len(wanted.due):
+                self._take(wanted, reply)
+
+    def read(self, wanted: Wanted) -> list[Looked]:
+        """Read what is known by now, for each batch."""
+        if not self._tables:
+            return [_nothing(len(one)) for one in wanted.time_us]
+        if wanted.unread.any():
+            lost = wanted.unread & ~wanted.known
+            self._recall(wanted, lost.nonzero()[0].tolist())
+        slots = [
+            unpack_slots(table, wanted.values[start:stop])
+            for table, (start, stop) in zip(
+                self._tables, itertools.pairwise(wanted.first), strict=True
+            )
+        ]
+        self._count(wanted, np.concatenate([one.corrupt for one in slots]))
+        return [self._looked(wanted, slots, batch) for batch in range(len(wanted.code))]
+
+    def _recall(self, wanted: Wanted, places: Sequence[int]) -> None:
+        """Take from memory what it holds of some keys, by their places."""
+        found = self.memory.find([wanted.keys[at] for at in places])
+        wanted.known[places] = found.known
+        wanted.age_us[places] = found.age_us
+        for at, value in zip(places, found.values, strict=True):
+            wanted.values[at] = value
+
+    def _take(self, wanted: Wanted, reply: Sequence[Any]) -> None:
+        keys, values = [], []
+        for at, value in zip(wanted.due, reply, strict=True):
+            if isinstance(value, Exception):
+                continue
+            wanted.values[at] = value = value or b""
+            wanted.unread[at], wanted.known[at] = False, True
+            wanted.age_us[at] = 0
+            keys.append(wanted.keys[at])
+            values.append(value)
+        self.memory.put(keys, values)
+
+    def _count(self, wanted: Wanted, corrupt: Bool) -> None:
+        there = np.array([bool(value) for value in wanted.values], np.bool_)
+        asked = np.zeros(len(there), np.bool_)
+        asked[wanted.due] = True
+        came = asked & ~wanted.unread
+        for name, places in (
+            ("store", came & there & ~corrupt),
+            ("absent", came & ~there),
+            ("corrupt", came & corrupt),
+            ("unread", wanted.unread),
+        ):
+            self.counts[name] += int(places.sum())
+
+    def _looked(self, wanted: Wanted, slots: Sequence[Slots], batch: int) -> Looked:
+        own = wanted.code[batch]
+        time_us = wanted.time_us[batch]
+        degraded = np.zeros(len(time_us), np.uint32)
+        age_us = np.zeros(len(time_us), np.int64)
+        columns: dict[tuple[str, str], npt.NDArray[np.float64]] = {}
+        for table, some, code, start in zip(
+            self._tables, slots, own, wanted.first[:-1], strict=True
+        ):
+            numbers = some.as_of(table, code, time_us)
+            columns |= columns_of(table, numbers)
+            unread, known = wanted.unread[code + start], wanted.known[code + start]
+            corrupt = some.corrupt[code]
+            lacking = np.isnan(numbers).any(axis=1) & (known | ~unread)
+            degraded |= lacking * _TABLE_MISSING | corrupt * _STATE_CORRUPT
+            degraded |= (unread & known) * _LAST_KNOWN
+            degraded |= (unread & ~known) * _UNAVAILABLE
+            stand_in = np.where(unread & known, wanted.age_us[code + start], 0)
+            np.maximum(age_us, stand_in, out=age_us)
+        return Looked(columns=columns, degraded=degraded, age_us=age_us)
+
+
+def _limits_us(table: Table, keys: Sequence[bytes]) -> npt.NDArray[np.float64]:
+    """Tell how old values may be before the store is asked again; [K]."""
+    part = np.fromiter(map(zlib.crc32, keys), np.float64, len(keys))
+    limits: npt.NDArray[np.float64] = table.refresh_us * (
+        1 - part * (_SPREAD / _MAX_HASH)
+    )
+    return limits
+
+
+def _nothing(rows: int) -> Looked:
+    return Looked(
+        columns={},
+        degraded=np.zeros(rows, np.uint32),
+        age_us=np.zeros(rows, np.int64),
+    )

@@ -1,0 +1,126 @@
+"""
+A decision a second, so that "ready" means: it decides.
+
+Triton calls a model ready whose process is dead; only an answer proves life. The
+requests are dry runs and leave no trace.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from tollgate.errors import ServerError
+from tollgate.server import control
+from tollgate.server.control import Reachable
+from tollgate.server.probe import ask_once
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+TIMEOUT_S = 1.0
+STALE_S = 3.0  # a product that has not decided for so long is not ready
+
+
+class Heartbeat:
+    """
+    Ask one product for a decision again and again, from a thread of its own.
+
+    Args:
+        server: The server; its address may not change.
+        product: The ensemble.
+        interval_s: Between two requests.
+        timeout_s: For an answer.
+        observe: Called with the seconds of each answer.
+
+    Attributes:
+        release: The release that answered last.
+        problem: Why the last request failed; empty when it did not.
+        failures: How many failed in a row.
+    """
+
+    def __init__(
+        self,
+        server: Reachable,
+        product: str,
+        *,
+        interval_s: float = INTERVAL_S,
+        timeout_s: float = TIMEOUT_S,
+        observe: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self.product = product
+        self.release = ""
+        self.problem = ""
+        self.failures = 0
+        self._server = server
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._observe = observe
+        self._answered_s = -STALE_S
+        self._decided = 0
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(
+            target=self._live, name=f"heartbeat-{product}", daemon=True
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether the last request was answered, and lately."""
+        fresh = time.monotonic() - self._answered_s < STALE_S
+        return fresh and not self.failures
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stopped = True
+        self._wake.set()
+        self._thread.join()
+
+    def forgive(self) -> None:
+        """Forget failures whose cause was mended, and ask at once."""
+        self.failures = 0
+        self._answered_s = -STALE_S  # ready only with the next answer
+        self._wake.set()
+
+    def others_answered(self) -> bool:
+        """
+        Tell whether callers got decisions since this was asked last.
+
+        A product that answers others and not us in time is overloaded, not dead.
+        """
+        try:
+            counters = control.statistics(self._server, self.product, timeout_s=1.0)
+            decided = int(counters[self.product].get("inference_count", 0))
+        except (ServerError, KeyError):
+            return False
+        before, self._decided = self._decided, decided
+        return decided > before
+
+    def _live(self) -> None:
+        while not self._stopped:
+            self.beat()
+            self._wake.wait(self._interval_s)
+            self._wake.clear()
+
+    def beat(self) -> None:
+        """Ask once."""
+        begun_s = time.monotonic()
+        try:
+            release = ask_once(self._server, self.product, timeout_s=self._timeout_s)
+        except ServerError as error:
+            if not self.failures:
+                log.warning("%s does not decide: %s", self.product, error)
+            self.problem = str(error)
+            self.failures += 1
+            return
+        self._answered_s = time.monotonic()
+        self._observe(self._answered_s - begun_s)
+        if self.failures:
+            log.warning("%s decides again", self.product)
+        self.release, self.problem, self.failures = release, "", 0

@@ -1,0 +1,89 @@
+"""What the supervisor counts, for Prometheus."""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from tollgate.supervisor.faults import Fault
+from tollgate.supervisor.supervisor import Supervisor
+
+# A probe waits for the queue delay too: 5 ms and up.
+_PROBE_BUCKETS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+class SupervisorMetrics:
+    """Counters and gauges of one supervisor, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._faults = Counter(
+            "tollgate_faults",
+            "Things that went wrong with a process, a step or a product",
+            ["part", "mended"],
+            registry=registry,
+        )
+        self._mend_s = Histogram(
+            "tollgate_mend_seconds",
+            "From noticing a fault to having mended it",
+            ["part"],
+            buckets=(0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 30.0),
+            registry=registry,
+        )
+        self.probe_s = Histogram(
+            "tollgate_probe_seconds",
+            "A decision on a made-up purchase, asked every second",
+            buckets=_PROBE_BUCKETS,
+            registry=registry,
+        )
+        self._ready = Gauge(
+            "tollgate_ready",
+            "Whether the product decided within the last seconds",
+            ["product", "release"],
+            registry=registry,
+        )
+        self._stub_bytes = Gauge(
+            "tollgate_step_resident_bytes",
+            "Resident memory of a Python step",
+            ["model", "version", "instance"],
+            registry=registry,
+        )
+        self._stub_age_s = Gauge(
+            "tollgate_step_age_seconds",
+            "Since the start of a Python step",
+            ["model", "version", "instance"],
+            registry=registry,
+        )
+        self._recycled = Gauge(
+            "tollgate_steps_recycled",
+            "Python steps started anew although they worked, since the start",
+            registry=registry,
+        )
+        started = Gauge(
+            "tollgate_supervisor_start_time_seconds",
+            "When the supervisor started, seconds since the epoch",
+            registry=registry,
+        )
+        started.set(time.time())
+
+    def fault(self, fault: Fault) -> None:
+        """Count a fault."""
+        mended = fault.mended_s is not None
+        self._faults.labels(part=fault.part, mended=str(mended).lower()).inc()
+        if fault.mended_s is not None:
+            self._mend_s.labels(part=fault.part).observe(fault.mended_s)
+
+    def look(self, supervisor: Supervisor) -> None:
+        """Take over what is true now; called before each scrape."""
+        self._ready.clear()
+        for beat in supervisor.heartbeats:
+            ready = beat.ready and not supervisor.draining
+            self._ready.labels(product=beat.product, release=beat.release).set(ready)
+        self._recycled.set(supervisor.recycled)
+        self._stub_bytes.clear()
+        self._stub_age_s.clear()
+        for stub in supervisor.stubs:
+            step = (stub.step.model, str(stub.step.version), stub.step.instance)
+            self._stub_bytes.labels(*step).set(stub.resident_bytes)
+            self._stub_age_s.labels(*step).set(stub.age_s)

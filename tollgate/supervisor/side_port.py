@@ -1,0 +1,131 @@
+"""
+The side port: what an orchestrator asks, apart from the port of the payments.
+
+    /livez    200 while the supervisor looks after its processes
+    /readyz   200 while every product decides in time; JSON says which does not
+    /readyz/PRODUCT
+    /metrics  the supervisor's own, for Prometheus
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from tollgate.errors import SetupError
+from tollgate.supervisor.metrics import SupervisorMetrics
+from tollgate.supervisor.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+# Mending may take a restart of everything; longer than that, it is stuck itself.
+_STUCK_S = 120.0
+_JSON = "application/json"
+
+
+@contextmanager
+def side_port(
+    supervisor: Supervisor, metrics: SupervisorMetrics, *, host: str, port: int
+) -> Iterator[int]:
+    """
+    Answer HTTP until the context ends.
+
+    Args:
+        supervisor: Whose state is told.
+        metrics: Its metrics.
+        host: Address to listen on.
+        port: 0 takes a free one.
+
+    Returns:
+        The port.
+
+    Raises:
+        SetupError: The address cannot be listened on.
+    """
+
+    class Answers(_Answers):
+        state = _State(supervisor, metrics)
+
+    try:
+        server = ThreadingHTTPServer((host, port), Answers)
+    except OSError as error:
+        raise SetupError(
+            f"{host}:{port} cannot be listened on: {error.strerror}",
+            remedy="choose another --side-port",
+        ) from error
+    server.daemon_threads = True
+    thread = threading.Thread(
+        target=server.serve_forever, args=(0.1,), name="side-port", daemon=True
+    )
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _State:
+    """What the pages say."""
+
+    def __init__(self, supervisor: Supervisor, metrics: SupervisorMetrics) -> None:
+        self._supervisor = supervisor
+        self._metrics = metrics
+
+    def page(self, path: str) -> tuple[int, str, bytes] | None:
+        """Answer a path: status, content type, body; None for one that is not there."""
+        if path == "/livez":
+            idle_s = time.monotonic() - self._supervisor.ticked_s
+            return 200 if idle_s < _STUCK_S else 503, "text/plain", b"live\n"
+        if path == "/metrics":
+            self._metrics.look(self._supervisor)
+            return 200, CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)
+        if path == "/readyz" or path.startswith("/readyz/"):
+            return self._readiness(path.removeprefix("/readyz").strip("/"))
+        return None
+
+    def _readiness(self, product: str) -> tuple[int, str, bytes] | None:
+        draining = self._supervisor.draining
+        products = {
+            beat.product: {
+                "ready": beat.ready and not draining,
+                "release": beat.release,
+                "problem": "draining" if draining else beat.problem,
+            }
+            for beat in self._supervisor.heartbeats
+            if product in ("", beat.product)
+        }
+        if not products:
+            return None
+        ready = all(one["ready"] for one in products.values())
+        body = msgspec.json.encode({"ready": ready, "products": products}) + b"\n"
+        return 200 if ready else 503, _JSON, body
+
+
+class _Answers(BaseHTTPRequestHandler):
+    state: _State
+    timeout = 5.0  # s; a caller that says nothing does not keep its thread
+    server_version = "tollgate"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer one request."""
+        page = self.state.page(self.path.partition("?")[0])
+        status, kind, body = page or (404, "text/plain", b"not found\n")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: an orchestrator asks every second."""

@@ -1,0 +1,15 @@
+"""
+A server for the tests of those who call Tollgate.
+
+    with TestServer() as server:
+        server.answer("t-1", Answer(decision="decline", score=0.97))
+        ...
+
+It speaks the contract over real gRPC, in this process and without Triton, and does
+what it is told: answers, faults, delays. It needs the extra `client`.
+"""
+
+from tollgate.testing.script import Answer, Asked
+from tollgate.testing.server import TestServer
+
+__all__ = ["Answer", "Asked", "TestServer"]
