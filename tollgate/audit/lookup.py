@@ -59,12 +59,10 @@ class Sealed(msgspec.Struct, frozen=True):
     A record with all that the journal knows of it.
 
     Attributes:
-        link: Its segment.
-        row: Where it stands there.
+        link, row: Its segment, and where it stands there.
         values: Its columns.
-        flags: What late checks found: check and detail.
-        reasons: What a person is told of it, first first.
-        unexplained: Why there are none; empty if nobody looked for them yet.
+        flags: What late checks found.
+        reasons, unexplained: As `sealed_reasons` returns them.
         evidence: What proves it.
     """
 

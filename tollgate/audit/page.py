@@ -7,7 +7,7 @@ from typing import Any
 
 from tollgate.audit.kept import Kept
 from tollgate.audit.lookup import Evidence, Sealed
-from tollgate.audit.page_parts import lines, listed, section, table
+from tollgate.audit.page_parts import lines, listed, section, table, track
 from tollgate.audit.page_style import SAFE, STYLE
 from tollgate.audit.rows import PROBABILITY, SEQUENCE, WRITER
 from tollgate.audit.told import (
@@ -158,7 +158,7 @@ def _features(values: dict[str, Any], kept: Kept | None) -> str:
     )
     rows = [
         f"<tr><th>{escape(one.name)}</th>"
-        f'<td class="number">{escape(one.value)}</td><td>{_track(one)}</td>'
+        f'<td class="number">{escape(one.value)}</td><td>{track(one)}</td>'
         f'<td class="soft">{escape(one.meaning)}</td></tr>'
         for one in told
     ]
@@ -174,19 +174,6 @@ def _features(values: dict[str, Any], kept: Kept | None) -> str:
         f'<p class="soft">{age} Spec {escape(values["spec"])}.</p>'
         + table(heads, rows)
         + f"<p>Probabilities ({escape(labels)}): {escape(outputs)}</p>",
-    )
-
-
-def _track(told: Told) -> str:
-    """Draw where a value lies among those of the training, by their quantiles."""
-    if told.place is None:
-        return '<span class="soft">not known</span>'
-    at = told.place * 100
-    words = "outside of training" if told.outside else f"above {at:.0f} % of training"
-    kind = "track out" if told.outside else "track"
-    return (
-        f'<span class="{kind}" title="{words}"><i style="left:{at:.0f}%"></i></span>'
-        + ('<span class="bad soft">outside</span>' if told.outside else "")
     )
 
 

@@ -36,3 +36,16 @@ def table(heads: Sequence[str], rows: Sequence[str]) -> str:
 def section(title: str, content: str) -> str:
     """Lay out a section."""
     return f"<section><h2>{title}</h2>{content}</section>\n"
+
+
+def track(told: Told) -> str:
+    """Draw where a value lies among those of the training, by their quantiles."""
+    if told.place is None:
+        return '<span class="soft">not known</span>'
+    at = told.place * 100
+    words = "outside of training" if told.outside else f"above {at:.0f} % of training"
+    kind = "track out" if told.outside else "track"
+    return (
+        f'<span class="{kind}" title="{words}"><i style="left:{at:.0f}%"></i></span>'
+        + ('<span class="bad soft">outside</span>' if told.outside else "")
+    )

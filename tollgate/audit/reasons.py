@@ -131,7 +131,10 @@ def _reasons(own: pl.DataFrame, teller: Teller) -> tuple[pl.DataFrame, int]:
     rows = own.filter(pl.col("spec") == spec_hash_text(teller.spec.spec_hash))
     lines: list[tuple[object, ...]] = []
     if len(rows):
-        facts = facts_of(rows, teller.spec)
+        try:
+            facts = facts_of(rows, teller.spec)
+        except KeyError:  # sealed with other columns than the hash of its spec says
+            return pl.DataFrame(schema=_SCHEMA), len(own)
         exact = teller.explains(facts.features, facts.probabilities)
         rows = rows.filter(pl.Series(exact))
         amounts = teller.contributions(facts.features[exact])

@@ -7,31 +7,25 @@ through its policy.yaml. Nothing is proven here: that is what `verify` is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tollgate.audit.cases import facts_of
 from tollgate.audit.chain import Chain
+from tollgate.audit.differing import Bool, near_rows, told, wrong_by_aspect
 from tollgate.audit.opened import Model, Opened, open_release
 from tollgate.audit.releases import Releases
 from tollgate.audit.rows import SEQUENCE, WRITER
 from tollgate.audit.tables import read_table
 from tollgate.errors import TollgateError
-from tollgate.policy import Decided, decide
+from tollgate.policy import decide
 from tollgate.repository.release import spec_hash_text
-from tollgate.schema import Decision
 
 MOST_NAMED = 100  # of the records that differ; the rest are counted
-
-_WORDS = np.array([level.name.lower() for level in Decision], np.object_)
-
-Bool = npt.NDArray[np.bool_]
-F32 = npt.NDArray[np.float32]
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -195,7 +189,7 @@ def _again(own: pl.DataFrame, found: _Decider, part: Part) -> list[Difference]:
         classes = facts.probabilities.shape[1]
         part.problem = f"has {computed.shape[1]} classes, its records have {classes}"
         return []
-    near = _near(facts.probabilities, computed, found.tolerance)
+    near = near_rows(facts.probabilities, computed, found.tolerance)
     # What is as near as promised counts as it was: then the policy must agree exactly.
     used = np.where(near[:, None], facts.probabilities, computed)
     decided = decide(
@@ -203,7 +197,7 @@ def _again(own: pl.DataFrame, found: _Decider, part: Part) -> list[Difference]:
     )
     wrong = {
         "probabilities": ~near,
-        **_wrong(rows, decided, rules=part.through == part.release),
+        **wrong_by_aspect(rows, decided, rules=part.through == part.release),
     }
     any_wrong: Bool = np.any(list(wrong.values()), axis=0)
     part.differing += int(any_wrong.sum())
@@ -216,67 +210,10 @@ def _again(own: pl.DataFrame, found: _Decider, part: Part) -> list[Difference]:
             record=f"{rows[WRITER][row]}:{rows[SEQUENCE][row]}",
             release=part.release,
             what=tuple(
-                _told(aspect, row, rows, decided, was=facts.probabilities, now=computed)
+                told(aspect, row, rows, decided, was=facts.probabilities, now=computed)
                 for aspect, where in wrong.items()
                 if where[row]
             ),
         )
         for row in np.flatnonzero(any_wrong)[:MOST_NAMED].tolist()
     ]
-
-
-def _near(was: F32, now: F32, tolerance: float) -> Bool:
-    """Tell which rows are the same bits, or as near as allowed; bool [N]."""
-    same = _same_bits(was, now)
-    if tolerance:
-        with np.errstate(invalid="ignore"):
-            same |= np.abs(was.astype(np.float64) - now) <= tolerance
-    near: Bool = same.all(axis=1)
-    return near
-
-
-def _same_bits(was: F32, now: F32) -> Bool:
-    """Compare bits; one NaN is as good as another."""
-    same: Bool = was.view(np.uint32) == now.view(np.uint32)
-    both: Bool = np.isnan(was) & np.isnan(now)
-    return same | both
-
-
-def _wrong(rows: pl.DataFrame, decided: Decided, *, rules: bool) -> dict[str, Bool]:
-    """Tell by aspect which rows differ; rules of another release are not the same."""
-    codes = [one.decode() for one in decided.reason_codes.tolist()]
-    score = np.ascontiguousarray(rows["score"].to_numpy(), np.float32)
-    found: dict[str, Bool] = {
-        "score": ~_same_bits(score, decided.score),
-        "decision": rows["decision"].to_numpy() != _WORDS[decided.decision],
-        "codes": (rows["reason_codes"] != pl.Series(codes, dtype=pl.String)).to_numpy(),
-        "degraded": rows["degraded"].to_numpy() != decided.degraded,
-    }
-    if rules:
-        found["rules"] = rows["rules"].to_numpy() != decided.rules
-    return found
-
-
-def _told(
-    aspect: str, row: int, rows: pl.DataFrame, decided: Decided, *, was: F32, now: F32
-) -> str:
-    """Say what a record had, and what it has now."""
-    if aspect == "probabilities":
-        return f"probabilities {_numbers(was[row])} → {_numbers(now[row])}"
-    if aspect == "score":
-        return f"score {_numbers([rows['score'][row]])} → " + _numbers(
-            [decided.score[row]]
-        )
-    if aspect == "decision":
-        return f"decision {rows['decision'][row]} → {_WORDS[decided.decision[row]]}"
-    if aspect == "codes":
-        after = decided.reason_codes[row].decode()
-        return f"codes {rows['reason_codes'][row] or 'none'} → {after or 'none'}"
-    if aspect == "degraded":
-        return f"degraded {rows['degraded'][row]:#x} → {int(decided.degraded[row]):#x}"
-    return f"rules {rows['rules'][row]:#b} → {int(decided.rules[row]):#b}"
-
-
-def _numbers(values: Sequence[float] | F32) -> str:
-    """Write float32 so that other bits are another text."""
-    return ", ".join(f"{float(one):.9g}" for one in values)

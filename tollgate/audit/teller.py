@@ -62,8 +62,11 @@ class Teller:
 
     def explains(self, rows: F32, probabilities: F32) -> npt.NDArray[np.bool_]:
         """Tell of which rows the explanation gives the very answer; bool [N]."""
+        answers = self._explainer.probabilities(rows)
+        if answers.shape != probabilities.shape:
+            return np.zeros(len(rows), np.bool_)
         with np.errstate(invalid="ignore"):
-            away = np.abs(self._explainer.probabilities(rows) - probabilities)
+            away = np.abs(answers - probabilities)
         near: npt.NDArray[np.bool_] = (away <= TOLERANCE).all(axis=1)
         return near
 

@@ -28,6 +28,8 @@ def explain(
     store: Annotated[
         str | None,
         typer.Option(
+            "--store",
+            "--store-url",
             help="Redis with the stream, for decisions not sealed yet.",
             show_default="the store",
         ),

@@ -53,7 +53,7 @@ def _go_on(drain: SpoolDrain, stopped: threading.Event) -> None:
             log.debug("the spool waits: %s", error)
             continue
         if done is not None and done.segments:
-            log.warning("%s", told(done))
+            log.info("%s", told(done))
 
 
 def told(done: Drained) -> str:

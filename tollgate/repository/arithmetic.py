@@ -29,8 +29,17 @@ _EXACT = frozenset(
         *("Clip", "Concat", "Constant", "ConstantOfShape", "Div", "Equal", "Expand"),
         *("Flatten", "Floor", "Gather", "GatherElements", "Greater", "GreaterOrEqual"),
         *("Identity", "IsNaN", "LabelEncoder", "Less", "LessOrEqual", "Max", "Min"),
-        *("Mul", "Neg", "Not", "OneHot", "OneHotEncoder", "Or", "Reshape", "Shape"),
-        *("Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where", "ZipMap"),
+        *("Mul", "Neg", "Not", "OneHot", "OneHotEncoder", "Or", "Relu", "Reshape"),
+        *(
+            "Shape",
+            "Slice",
+            "Squeeze",
+            "Sub",
+            "Transpose",
+            "Unsqueeze",
+            "Where",
+            "ZipMap",
+        ),
     ]
 )
 # Of each number, or of each row, alone.

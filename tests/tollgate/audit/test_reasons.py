@@ -140,6 +140,18 @@ def test_reasons_of_one_record(open_journal: Open) -> None:
     assert sealed(approved) == ([], "it was neither reviewed nor declined")
 
 
+def test_a_changed_reason_is_found(open_journal: Open) -> None:
+    """Reasons are proven as decisions are, row by row."""
+    journal = open_journal()
+    journal.sealer.seal([decided(30)])
+    (link,) = find(journal)
+    path = journal.folder / link.table
+    table = pl.read_parquet(path)
+    table.with_columns(table["text"].scatter(2, "You look odd.")).write_parquet(path)
+    findings = verify(journal.folder, marks=journal.marks()).findings
+    assert f"{link.table}: row 2: was changed" in [str(one) for one in findings]
+
+
 def test_reasons_age_with_their_decisions(open_journal: Open) -> None:
     """They say something of a purchase, so they go when it goes."""
     journal = open_journal()

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, load, numpy_helper, save
 from records_decided import decided, opened
 from records_made import REPOSITORY, SPEC_HASH, made
 
+from tollgate.audit.reasons import Reasons
 from tollgate.audit.replay import replay
 from tollgate.repository.arithmetic import arithmetic_of
 from tollgate.repository.release import read_release, write_release
@@ -115,6 +116,17 @@ def test_a_record_without_a_vector_is_counted_apart(open_journal: Open) -> None:
     (part,) = again(journal).parts
     # The fraud product declares no field, so what its values mean is not known.
     assert (part.same, part.withheld, part.differing) == (0, 10, 0)
+
+
+def test_features_without_names_are_replayed_by_number(open_journal: Open) -> None:
+    """A worker that knew no repository sealed them so; the release is served still."""
+    journal = open_journal(repository=None)
+    journal.sealer.seal([decided(30)])
+    (part,) = again(journal).parts
+    assert (part.same, part.differing, part.problem) == (30, 0, "")
+    Reasons(journal.chain, journal.releases, repository=REPOSITORY).find_new()
+    (link,) = journal.chain.alive("reasons")
+    assert link.rows > 0
 
 
 def test_other_features_are_not_decided(open_journal: Open) -> None:

@@ -185,6 +185,9 @@ def test_replay_of_real_decisions_is_clean(
     status, text = run("replay", str(folder), *repository)
     assert status == 0, text
     assert "fraud-1: 30 of 30 the same (bit for bit" in text
+    status, text = run("replay", str(folder), *repository, "--json")
+    assert status == 0, text
+    assert '"same": 30' in text
 
 
 def test_dataset_takes_labels_of_a_file(sealed: Path, tmp_path: Path) -> None:

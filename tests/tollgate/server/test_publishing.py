@@ -197,8 +197,8 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         "/explain.npz: has SHA-256 7692c3ad3540…, artifact.json says d9298a10d1b0…: ",
     ),
     "reasons that are missing": (
-        lambda folder: _edit(folder, files={"explain.npz": "0" * 64}),
-        "/explain.npz: is missing: artifact.json names it",
+        lambda folder: _edit(folder, files={"reasons.npz": "0" * 64}),
+        "/reasons.npz: is missing: artifact.json names it",
     ),
     "a file outside the folder": (
         lambda folder: _edit(folder, files={"../explain.npz": "0" * 64}),

@@ -1,0 +1,76 @@
+"""In what do records differ from what is decided now, and what had they then?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tollgate.policy import Decided
+from tollgate.schema import Decision
+
+_WORDS = np.array([level.name.lower() for level in Decision], np.object_)
+
+Bool = npt.NDArray[np.bool_]
+F32 = npt.NDArray[np.float32]
+
+
+def near_rows(was: F32, now: F32, tolerance: float) -> Bool:
+    """Tell which rows are the same bits, or as near as allowed; bool [N]."""
+    same = _same_bits(was, now)
+    if tolerance:
+        with np.errstate(invalid="ignore"):
+            same |= np.abs(was.astype(np.float64) - now) <= tolerance
+    near: Bool = same.all(axis=1)
+    return near
+
+
+def _same_bits(was: F32, now: F32) -> Bool:
+    """Compare bits; one NaN is as good as another."""
+    same: Bool = was.view(np.uint32) == now.view(np.uint32)
+    both: Bool = np.isnan(was) & np.isnan(now)
+    return same | both
+
+
+def wrong_by_aspect(
+    rows: pl.DataFrame, decided: Decided, *, rules: bool
+) -> dict[str, Bool]:
+    """Tell by aspect which rows differ; rules of another release are not the same."""
+    codes = [one.decode() for one in decided.reason_codes.tolist()]
+    score = np.ascontiguousarray(rows["score"].to_numpy(), np.float32)
+    found: dict[str, Bool] = {
+        "score": ~_same_bits(score, decided.score),
+        "decision": rows["decision"].to_numpy() != _WORDS[decided.decision],
+        "codes": (rows["reason_codes"] != pl.Series(codes, dtype=pl.String)).to_numpy(),
+        "degraded": rows["degraded"].to_numpy() != decided.degraded,
+    }
+    if rules:
+        found["rules"] = rows["rules"].to_numpy() != decided.rules
+    return found
+
+
+def told(
+    aspect: str, row: int, rows: pl.DataFrame, decided: Decided, *, was: F32, now: F32
+) -> str:
+    """Say what a record had, and what it has now."""
+    if aspect == "probabilities":
+        return f"probabilities {_numbers(was[row])} → {_numbers(now[row])}"
+    if aspect == "score":
+        return f"score {_numbers([rows['score'][row]])} → " + _numbers(
+            [decided.score[row]]
+        )
+    if aspect == "decision":
+        return f"decision {rows['decision'][row]} → {_WORDS[decided.decision[row]]}"
+    if aspect == "codes":
+        after = decided.reason_codes[row].decode()
+        return f"codes {rows['reason_codes'][row] or 'none'} → {after or 'none'}"
+    if aspect == "degraded":
+        return f"degraded {rows['degraded'][row]:#x} → {int(decided.degraded[row]):#x}"
+    return f"rules {rows['rules'][row]:#b} → {int(decided.rules[row]):#b}"
+
+
+def _numbers(values: Sequence[float] | F32) -> str:
+    """Write float32 so that other bits are another text."""
+    return ", ".join(f"{float(one):.9g}" for one in values)
