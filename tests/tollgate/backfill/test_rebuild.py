@@ -17,5 +17,6 @@ def test_a_lost_store_is_rebuilt_under_load() -> None:
     found = lose_the_store.run(customers=200, load_s=2, rate_per_s=150)
     assert found["answered"] == found["sent"]
     assert found["identical_with_feed"]
-    between = found["sent_between_history_and_loss"]
-    assert 0 < found["missing_without_feed"] <= 1.2 * between
+    # Only what the store had applied when it was lost: the rest was spooled, or came
+    # after the rebuild.
+    assert 0 < found["missing_without_feed"] <= found["sent"] - found["spooled"]
