@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -145,19 +146,22 @@ def open_step(
     triton.Tensor = Tensor
     triton.InferenceResponse = Response
     triton.get_input_tensor_by_name = lambda request, name: request.tensors.get(name)
-    sys.modules["triton_python_backend_utils"] = triton
-    os.environ[STORE_URL_VARIABLE] = store_url
     given = parameters or {}
     texts = {name: {"string_value": text} for name, text in given.items()}
     step = FeatureStep()
-    step.initialize(
-        {
-            "model_config": json.dumps({"parameters": texts}),
-            "model_name": STEP.name,
-            "model_repository": str(STEP),
-            "model_version": "1",
-        }
-    )
+    # Both are looked at here alone; what runs later in this process must not see them.
+    with (
+        mock.patch.dict(sys.modules, {triton.__name__: triton}),
+        mock.patch.dict(os.environ, {STORE_URL_VARIABLE: store_url}),
+    ):
+        step.initialize(
+            {
+                "model_config": json.dumps({"parameters": texts}),
+                "model_name": STEP.name,
+                "model_repository": str(STEP),
+                "model_version": "1",
+            }
+        )
     return step
 
 
