@@ -85,8 +85,9 @@ def run(folder: Path, *, kills: int, dry_load: bool, seed: int) -> dict[str, obj
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status) or status == 0, "a publisher failed by itself"
         found["kills"] += os.WIFSIGNALED(status)
-        if not os.WIFSIGNALED(status):  # it was faster: not counted
-            whole_s *= 0.9  # the machine was busy when it was timed
+        # One that was faster is not counted. A machine is now busy, now idle: about
+        # one in six shall be, so that the end is tried as often as the beginning.
+        whole_s *= 1.02 if os.WIFSIGNALED(status) else 0.9
         after = list_versions(repository, STEP)
         if os.WIFSIGNALED(status):
             found["old"] += after == before
