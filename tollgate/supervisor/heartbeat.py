@@ -59,7 +59,7 @@ class Heartbeat:
         self._timeout_s = timeout_s
         self._observe = observe
         self._answered_s = -STALE_S
-        self._decided = 0
+        self._decided: int | None = None  # by others, when the first request failed
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(
@@ -90,17 +90,20 @@ class Heartbeat:
 
     def others_answered(self) -> bool:
         """
-        Tell whether callers got decisions since this was asked last.
+        Tell whether callers got decisions since the first request of these failed.
 
         A product that answers others and not us in time is overloaded, not dead.
         """
+        decided = self._count()
+        return None not in (decided, self._decided) and decided != self._decided
+
+    def _count(self) -> int | None:
+        """Read how many decisions the product has made; None when nobody says."""
         try:
             counters = control.statistics(self._server, self.product, timeout_s=1.0)
-            decided = int(counters[self.product].get("inference_count", 0))
+            return int(counters[self.product].get("inference_count", 0))
         except (ServerError, KeyError):
-            return False
-        before, self._decided = self._decided, decided
-        return decided > before
+            return None
 
     def _live(self) -> None:
         while not self._stopped:
@@ -116,6 +119,7 @@ class Heartbeat:
         except ServerError as error:
             if not self.failures:
                 log.warning("%s does not decide: %s", self.product, error)
+                self._decided = self._count()
             self.problem = str(error)
             self.failures += 1
             return

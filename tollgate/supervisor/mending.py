@@ -13,6 +13,8 @@ from tollgate.supervisor.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 
+_AGAIN_S = 1.0  # after one that did not help
+
 
 class Mender:
     """
@@ -34,6 +36,7 @@ class Mender:
         self._heartbeats = heartbeats
         self._fault = fault
         self._flapping = flapping
+        self._again_s: dict[str, float] = {}
 
     def mend(self, part: str, what: str, action: Callable[[], None]) -> None:
         """
@@ -48,6 +51,8 @@ class Mender:
             ServerError: It was mended too often, so it is not mended at all.
         """
         begun_s, noticed = time.monotonic(), now_text()
+        if begun_s < self._again_s.get(part, begun_s):
+            return
         log.error("%s: %s", part, what)
         why = self._flapping.mended(part, now_s=begun_s)
         if why:
@@ -56,6 +61,7 @@ class Mender:
         try:
             action()
         except (ServerError, RepositoryError) as error:
+            self._again_s[part] = time.monotonic() + _AGAIN_S
             self._tell(noticed, part, what, None, str(error))
             return
         taken_s = time.monotonic() - begun_s

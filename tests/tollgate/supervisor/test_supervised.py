@@ -12,7 +12,14 @@ import pytest
 
 from loadtests.supervised import Supervised
 from loadtests.supervised import supervised as supervised_up
+from tollgate.errors import ServerError
 from tollgate.server.address import find_server
+from tollgate.server.embedded import serve
+from tollgate.server.probe import probe
+from tollgate.supervisor.faults import Fault
+from tollgate.supervisor.flapping import Flapping
+from tollgate.supervisor.heartbeat import Heartbeat
+from tollgate.supervisor.mending import Mender
 from tollgate.supervisor.stubs import find_stubs
 
 pytestmark = pytest.mark.slow
@@ -87,3 +94,50 @@ def test_sigterm_ends_it_and_everything_it_started(tmp_path: Path) -> None:
     assert len(stubs) == 3
     assert not any(Path(f"/proc/{pid}").exists() for pid in (server, *stubs))
     assert find_server(tmp_path / "state") is None
+
+
+def test_a_product_that_answers_others_is_overloaded_and_a_hung_one_is_not(
+    tmp_path: Path,
+) -> None:
+    """What was decided before the first failure says nothing."""
+    with serve(REPOSITORY, state=tmp_path / "state") as server:
+        beat = Heartbeat(server.triton, "fraud", timeout_s=0.5)
+        beat.beat()
+        assert beat.ready
+        (stub,) = (
+            one
+            for one in find_stubs(server.triton.pid)
+            if one.step.model == "fraud_decision"
+        )
+        os.kill(stub.pid, signal.SIGSTOP)
+        try:
+            beat.beat()
+            assert beat.failures == 1
+            assert not beat.others_answered()
+        finally:
+            os.kill(stub.pid, signal.SIGCONT)
+        probe(server.triton, "fraud", rows=[1])  # somebody else
+        assert beat.others_answered()
+        beat.beat()
+        assert beat.ready
+
+
+def test_what_could_not_be_mended_is_not_tried_at_once_again() -> None:
+    """A second later; meanwhile it counts for nothing."""
+    tried: list[str] = []
+    told: list[Fault] = []
+
+    def fail() -> None:
+        tried.append("x")
+        raise ServerError("x", "no")
+
+    mender = Mender([], fault=told.append, flapping=Flapping(most=1))
+    mender.mend("x", "died", fail)
+    mender.mend("x", "died", fail)
+    assert tried == ["x"]
+    assert [(one.mended_s, one.outcome) for one in told] == [(None, "x: no")]
+    mender._again_s.clear()
+    with pytest.raises(ServerError, match="gives up: x failed 2 times within 60 s"):
+        mender.mend("x", "died", fail)
+    assert tried == ["x"]
+    assert told[-1].outcome.startswith("given up")
