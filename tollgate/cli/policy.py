@@ -14,25 +14,26 @@ if TYPE_CHECKING:
     from tollgate.policy import Policy
 
 Spec = Annotated[
-    Path, typer.Option(help="The features.yaml that the policy is served with.")
+    Path | None,
+    typer.Option(
+        help="The features.yaml that the policy is served with.",
+        show_default="the released one",
+    ),
 ]
-SPEC = Path("model_repository/fraud_features/1/features.yaml")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
 
 _DIFFERENT = 1  # exit status of a comparison
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="A policy.yaml.")], spec: Spec = SPEC
+    file: Annotated[Path, typer.Argument(help="A policy.yaml.")], spec: Spec = None
 ) -> None:
     """
     Check a policy as a server does when it loads it, and say what it holds.
 
     Exit status 2: it cannot be meant; the line says which line of the file, and why.
     """
-    from tollgate.features.spec import load_spec
-
-    policy = _load(file, load_spec(spec))
+    policy = _load(file, _features(spec))
     parts = {
         "labels": len(policy.labels),
         "segments": len(policy.segments) - 1,
@@ -81,7 +82,7 @@ def simulate(
         Path | None,
         typer.Option(help="Policy to compare with; else what was decided then."),
     ] = None,
-    spec: Spec = SPEC,
+    spec: Spec = None,
     picture: Annotated[Path | None, typer.Option(help="PNG to write.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -89,10 +90,9 @@ def simulate(
     import msgspec
 
     from tollgate.cli.policy_tables import outcome_tables
-    from tollgate.features.spec import load_spec
     from tollgate.redecide import compare_policies, draw, read_rows
 
-    features = load_spec(spec)
+    features = _features(spec)
     policy = _load(new, features)
     other = None if against is None else _load(against, features)
     past = read_rows(
@@ -111,6 +111,17 @@ def simulate(
         console.out.print(table, highlight=False)
     if picture is not None:
         console.say(f"drawn: {picture}")
+
+
+def _features(path: Path | None) -> FeatureSpec:
+    """Read the features that a policy may name."""
+    from tollgate.cli import pipeline
+    from tollgate.features.spec import load_spec
+
+    if path is not None:
+        return load_spec(path)
+    chosen = console.settings()
+    return pipeline.served_spec(chosen.repository_path, product=chosen.product)
 
 
 def _load(path: Path, spec: FeatureSpec) -> Policy:
