@@ -154,7 +154,9 @@ def test_what_is_asked_in_one_turn_of_the_loop_goes_at_once_and_together(server)
     # A wait of ten minutes would show.
     answers = run(main, server, coalescing=Coalescing(wait_s=600.0))
     assert {answer.source for answer in answers} == {"model"}
-    assert [len(request) for request in requests_of(server)] == [1, 32, 32, 6]
+    alone, *together = [len(request) for request in requests_of(server)]
+    # Which of those under way at once arrives first is the server's affair.
+    assert (alone, sorted(together)) == (1, [6, 32, 32])
 
 
 def test_rows_wait_for_a_request_to_return_and_then_go_together(server):
