@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.tollgate-ready
 EXTRAS := server,convert,client,load,stream,dev
 
+# Processes that run tests. A file's tests run in one; half of them wait for servers.
+WORKERS ?= 2
+
 # The Python that .venv is made with; empty takes the first that fits of these.
 PYTHON ?=
 PYTHONS := python3.12 python3.11 python3.10 python3
@@ -28,10 +31,11 @@ up: $(READY) ## Serve model_repository on 127.0.0.1:8001 until Ctrl-C
 	@$(BIN)/tollgate up
 
 test: check ## Run the checks and every test; minutes
-	@$(BIN)/python -m pytest -q -m "not system"
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not system"
 
 test-quick: $(READY) ## Run the tests that need no server; minutes
-	@$(BIN)/python -m pytest -q -m "not slow and not system"
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile \
+	  -m "not slow and not system"
 
 test-system: $(READY) ## Run the tests of TLS and ACL (Debian: redis-server)
 	@$(BIN)/python -m pytest -q -m system
