@@ -57,7 +57,7 @@ def find_stubs(server_pid: int, *, proc: Path = Path("/proc")) -> list[Stub]:
 
 
 def _children(proc: Path) -> Iterator[int]:
-    return (int(entry.name) for entry in os.scandir(proc) if entry.name.isdigit())
+    return (int(name) for name in os.listdir(proc) if name.isdigit())
 
 
 def _stub(process: Path, server_pid: int, uptime_s: float) -> Stub | None:

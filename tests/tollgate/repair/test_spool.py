@@ -152,6 +152,18 @@ def test_a_killed_writer_loses_its_last_moment_only(
             assert fd is not None
 
 
+def test_a_clock_that_is_set_back_changes_no_order(
+    tmp_path: Path, spec_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was taken later is applied later, whatever the time says."""
+    for hour in (5, 1, 3):
+        monkeypatch.setattr(time, "time_ns", lambda hour=hour: hour * 3600 * 10**9)
+        spool = PurchaseSpool(tmp_path, spec_path)
+        assert spool.append(made(hour, 1))
+        spool.close()
+    assert ids_in(tmp_path) == ["t5", "t1", "t3"]
+
+
 def test_a_step_goes_on_without_a_folder(
     tmp_path: Path, spec_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
