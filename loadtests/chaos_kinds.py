@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -14,9 +13,7 @@ import msgspec
 from loadtests.processes import descendants
 from loadtests.proxy import Proxy
 from tollgate.errors import ServerError, SetupError
-from tollgate.repository.release import plan_load
-from tollgate.server import control
-from tollgate.server.embedded import Embedded, bring_up
+from tollgate.server.embedded import Embedded
 
 PRODUCT = "fraud"
 SLOW_S = 0.1
@@ -77,8 +74,7 @@ def _start_server(place: Place) -> None:
             if time.monotonic() > until_s:
                 raise
             time.sleep(0.1)
-    loads = plan_load(place.repository, product=PRODUCT)
-    bring_up(place.server.triton, loads, product=PRODUCT)
+    place.server.serving.again()
 
 
 def _kill_stub(place: Place) -> None:
@@ -87,14 +83,8 @@ def _kill_stub(place: Place) -> None:
 
 
 def _load_step(place: Place) -> None:
-    """Load the step with another parameter: without one Triton does nothing."""
-    for load in plan_load(place.repository, product=PRODUCT):
-        if load.name == _FEATURES:
-            config = json.loads(load.config_json)
-            config.setdefault("parameters", {})["generation"] = {"string_value": "2"}
-            control.load_model(
-                place.server.triton, load.name, config=json.dumps(config)
-            )
+    """Start the step anew, as a supervisor would."""
+    place.server.serving.renew(_FEATURES)
 
 
 def _stop_server(place: Place) -> None:

@@ -74,6 +74,8 @@ FIELDS_PARAMETER = "fields"  # declared fields; `fields_text`
 
 # What it adds to the feature step's, where the policy has lists.
 LISTS_PARAMETER = "lists"  # tollgate/store/lists.py
+# Beside a step's code where a server of ours runs it: what its release tells it alone.
+SLOT_FILE = "slot.json"
 
 
 class Decision(enum.IntEnum):

@@ -15,7 +15,8 @@ from converters.training import PARAMETERS, train_xgboost
 from tollgate.cli.pipeline import publish_and_release
 from tollgate.errors import ConversionError, InputError, RepositoryError
 from tollgate.features.spec import load_spec
-from tollgate.repository.release import plan_load, read_release, verify_release
+from tollgate.repository.release import read_release, verify_release
+from tollgate.repository.rendering import plan_load
 from tollgate.repository.served import read_served, require_spec
 
 

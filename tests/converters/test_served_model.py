@@ -10,7 +10,7 @@ from converters.sample import Sample
 from converters.sources.worker import model_of
 from converters.training import train_xgboost
 from tollgate.cli.pipeline import publish_and_release
-from tollgate.repository.release import plan_load
+from tollgate.repository.rendering import plan_load
 from tollgate.server.control import infer, load_model
 from tollgate.server.launcher import TritonServer
 

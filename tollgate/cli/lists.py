@@ -148,7 +148,7 @@ def _opened(
 
 
 def _require_named(name: str, repository: Path, *, product: str) -> None:
-    from tollgate.repository.release import served_policy
+    from tollgate.repository.rendering import served_policy
 
     names = [one.name for one in served_policy(repository, product=product).lists]
     if name not in names:

@@ -18,7 +18,8 @@ from tollgate.server.address import announce
 from tollgate.server.embedded import Embedded, serve
 from tollgate.settings import Settings
 from tollgate.supervisor.bundle import write_at_fault
-from tollgate.supervisor.faults import Fault, FaultLog
+from tollgate.supervisor.converging import Converger
+from tollgate.supervisor.faults import Fault, FaultLog, now_text
 from tollgate.supervisor.heartbeat import Heartbeat
 from tollgate.supervisor.json_log import JsonFormatter
 from tollgate.supervisor.metrics import SupervisorMetrics
@@ -81,36 +82,69 @@ def supervise(
         heartbeats.append(
             Heartbeat(embedded.triton, product, observe=metrics.probe_s.observe)
         )
+        keep = _keeper(metrics, state=state, repository=repository)
+        place = _Place(embedded, chosen, host=host)
+        converger = Converger(
+            embedded.serving,
+            repository=repository,
+            product=product,
+            config_name=chosen.model_config_name,
+            refused=partial(_refused, keep, product, heartbeats[0]),
+        )
         supervisor = Supervisor(
-            _served(embedded, chosen),
+            Served(embedded, announce=place.announce),
             heartbeats=heartbeats,
+            convergers=[converger],
             recycling=recycling or Recycling(),
-            fault=_keeper(metrics, state=state, repository=repository),
+            fault=keep,
         )
         port = stack.enter_context(
             open_side_port(supervisor, metrics, host=host, port=side_port)
         )
+        place.side_port = port
+        place.announce()
         _say_ready(embedded, chosen, port=port)
         supervisor.run(stopped.wait)
         console.say("draining …")
         time.sleep(drain_delay_s)
 
 
-def _served(embedded: Embedded, chosen: Settings) -> Served:
-    repository, product = chosen.repository_path, chosen.product
-    return Served(
-        embedded,
-        repository=repository,
-        product=product,
-        model_config_name=chosen.model_config_name,
-        announce=partial(
-            announce,
-            embedded.triton,
-            state=chosen.state_path,
-            repository=repository,
-            product=product,
-            store_url=embedded.store_url,
-        ),
+class _Place:
+    """Tells other processes where the server is, after each start."""
+
+    def __init__(self, embedded: Embedded, chosen: Settings, *, host: str) -> None:
+        self._embedded = embedded
+        self._chosen = chosen
+        self._host = host
+        self.side_port = 0
+
+    def announce(self) -> None:
+        announce(
+            self._embedded.triton,
+            state=self._chosen.state_path,
+            repository=self._chosen.repository_path,
+            product=self._chosen.product,
+            store_url=self._embedded.store_url,
+            side_port_url=f"http://{self._host}:{self.side_port}",
+        )
+
+
+def _refused(
+    keep: Callable[[Fault], None],
+    product: str,
+    beat: Heartbeat,
+    release: str,
+    why: str,
+) -> None:
+    keep(
+        Fault(
+            time=now_text(),
+            part=product,
+            what=f"release {release} was not taken",
+            mended_s=None,
+            outcome=why,
+            release=beat.release,
+        )
     )
 
 

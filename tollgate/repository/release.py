@@ -7,25 +7,16 @@ desired state: every server converges to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import RepositoryError
-from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
-from tollgate.policy import Policy
 from tollgate.repository.atomic import replace_file
-from tollgate.repository.configs import merge, to_json, to_text
 from tollgate.repository.hashes import SHORT_DIGITS, hash_version
-from tollgate.repository.product import Product, read_product
-from tollgate.repository.told import (
-    decision_parameters,
-    features_parameters,
-    load_policy_of,
-)
+from tollgate.repository.product import Product
 
 RELEASE_FILE = "release.json"
 
@@ -77,13 +68,6 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 def spec_hash_text(spec_hash: int) -> str:
     """Print the hash of a feature spec (0 … 2**64 - 1) as 16 hexadecimal digits."""
     return f"{spec_hash:016x}"
-
-
-class PlannedLoad(msgspec.Struct, frozen=True):
-    """A model to load, and the configuration to load it with (JSON)."""
-
-    name: str
-    config_json: str
 
 
 def release_path(repository: Path, product: str) -> Path:
@@ -146,16 +130,48 @@ def verify_release(repository: Path, release: Release) -> None:
     Raises:
         RepositoryError: A version is missing, a file is missing, changed or extra.
     """
+    pairs = [
+        (step, version)
+        for step in release.versions
+        for version in release.loaded_versions(step)
+    ]
+    _verify(repository, release, pairs=pairs, named=release.hashes)
+
+
+def verify_active(repository: Path, release: Release) -> None:
+    """
+    Prove that what answers is what the release was made of; the rest may be gone.
+
+    Raises:
+        RepositoryError: A version is missing, a file is missing, changed or extra.
+    """
+    pairs = list(release.versions.items())
+    folders = tuple(f"{step}/{version}/" for step, version in pairs)
+    named = {
+        name: digest
+        for name, digest in release.hashes.items()
+        if name.startswith(folders)
+    }
+    _verify(repository, release, pairs=pairs, named=named)
+
+
+def _verify(
+    repository: Path,
+    release: Release,
+    *,
+    pairs: Iterable[tuple[str, int]],
+    named: Mapping[str, str],
+) -> None:
+    """Compare versions of steps, as they lie there, with the hashes named for them."""
     path = release_path(repository, release.product)
     actual: dict[str, str] = {}
-    for step in release.versions:
-        for version in release.loaded_versions(step):
-            if not (repository / step / str(version)).is_dir():
-                problem = f"version {version} is not in the repository"
-                raise RepositoryError(path, problem, where=step)
-            actual |= hash_version(repository, step, version=version)
-    for name in sorted(actual.keys() | release.hashes.keys()):
-        if problem := _hash_problem(actual.get(name), release.hashes.get(name)):
+    for step, version in pairs:
+        if not (repository / step / str(version)).is_dir():
+            problem = f"version {version} is not in the repository"
+            raise RepositoryError(path, problem, where=step)
+        actual |= hash_version(repository, step, version=version)
+    for name in sorted(actual.keys() | named.keys()):
+        if problem := _hash_problem(actual.get(name), named.get(name)):
             raise RepositoryError(path, problem, where=f"hashes: {name}")
 
 
@@ -189,99 +205,3 @@ def require_steps(
         if name not in product.steps:
             problem = f'"{name}" is not a step of "{product.name}"'
             raise RepositoryError(source, problem, where="versions")
-
-
-def _released_spec(release: Release, models: Product) -> FeatureSpec:
-    """Read the spec of the pinned feature version; it must be the release's."""
-    step = models.features_step
-    version = str(release.versions[step])
-    spec = load_spec(models.repository / step / version / SPEC_FILE)
-    actual = spec_hash_text(spec.spec_hash)
-    if actual != release.spec_hash:
-        path = release_path(models.repository, release.product)
-        problem = f"is {release.spec_hash} but version {version} of {step} has {actual}"
-        raise RepositoryError(path, problem, where="spec_hash")
-    return spec
-
-
-def served_policy(repository: Path, *, product: str) -> Policy:
-    """
-    Read the policy of a product's release.
-
-    Raises:
-        RepositoryError: The release cannot be read, or does not fit the repository.
-        PolicyError: The policy cannot be used.
-    """
-    release = read_release(repository, product=product)
-    models = read_product(repository, product)
-    step = models.decision_step
-    spec = _released_spec(release, models)
-    return load_policy_of(repository / step / str(release.versions[step]), spec)
-
-
-def _merged_configs(
-    repository: Path, product: str, *, config_name: str
-) -> list[ModelConfig]:
-    """Merge release and configurations, in the order in which models are loaded."""
-    release = read_release(repository, product=product)
-    models = read_product(repository, product, config_name=config_name)
-    require_steps(release_path(repository, product), release.versions, product=models)
-    verify_release(repository, release)
-    spec = _released_spec(release, models)
-    step = models.decision_step
-    policy = load_policy_of(repository / step / str(release.versions[step]), spec)
-    told = {
-        models.features_step: features_parameters(policy, product),
-        step: decision_parameters(release.name, spec, release.spec_hash),
-    }
-    merged = [
-        merge(
-            config,
-            versions=release.loaded_versions(name),
-            parameters=told.get(name),
-        )
-        for name, config in models.steps.items()
-    ]
-    return [*merged, merge(models.ensemble, pins=release.versions)]
-
-
-def plan_load(
-    repository: Path, *, product: str, config_name: str = ""
-) -> list[PlannedLoad]:
-    """
-    Plan what to load for a product's release, after verifying it.
-
-    Args:
-        repository: The model repository.
-        product: Name of the ensemble.
-        config_name: Named configuration to take where a model has it.
-
-    Returns:
-        The steps in the order in which data flows, then the ensemble.
-
-    Raises:
-        RepositoryError: A file cannot be read, or the release does not fit what is
-            in the repository.
-        SpecError: The features.yaml cannot be used.
-        PolicyError: The policy.yaml cannot be used.
-    """
-    return [
-        PlannedLoad(name=config.name, config_json=to_json(config))
-        for config in _merged_configs(repository, product, config_name=config_name)
-    ]
-
-
-def render(repository: Path, product: str, *, config_name: str = "") -> dict[str, str]:
-    """
-    Print the merged configurations, for a Triton that Tollgate does not run.
-
-    Returns:
-        Text of a config.pbtxt per model, in the order of `plan_load`.
-
-    Raises:
-        RepositoryError: As `plan_load`.
-    """
-    return {
-        config.name: to_text(config)
-        for config in _merged_configs(repository, product, config_name=config_name)
-    }

@@ -35,6 +35,9 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         product: The ensemble.
         admin_secret: What opens the control API.
         store_url: The online store.
+        slots: Folder of its own copies of that repository, absolute; empty if it
+            reads the repository itself.
+        side_port_url: Where readiness and releases are told; empty for nowhere.
     """
 
     grpc_url: str
@@ -44,6 +47,8 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     product: str
     admin_secret: str
     store_url: str = ""
+    slots: str = ""
+    side_port_url: str = ""
 
     def __repr__(self) -> str:
         """Print it without the secret."""
@@ -54,9 +59,20 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The gRPC metadata that opens the restricted protocols."""
         return {ADMIN_HEADER: self.admin_secret}
 
+    @property
+    def own_repository(self) -> Path:
+        """Folder that it reads models from."""
+        return Path(self.slots or self.repository)
+
 
 def announce(
-    triton: TritonServer, *, state: Path, repository: Path, product: str, store_url: str
+    triton: TritonServer,
+    *,
+    state: Path,
+    repository: Path,
+    product: str,
+    store_url: str,
+    side_port_url: str = "",
 ) -> None:
     """
     Tell other processes of this user where a server is.
@@ -67,6 +83,7 @@ def announce(
         repository: The model repository.
         product: The ensemble.
         store_url: The online store.
+        side_port_url: Where its readiness is told; empty for nowhere.
     """
     address = Address(
         grpc_url=triton.grpc_url,
@@ -76,6 +93,8 @@ def announce(
         product=product,
         admin_secret=triton.admin_headers[ADMIN_HEADER],
         store_url=store_url,
+        slots=str(triton.own_repository),
+        side_port_url=side_port_url,
     )
     text = msgspec.json.format(msgspec.json.encode(address), indent=2)
     replace_file(state / ADDRESS_FILE, text + b"\n", mode=_OWNER_ONLY)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import logging
-import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
@@ -17,11 +13,15 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import RepositoryError, ServerError
 from tollgate.repository.configs import NAMED_CONFIGS, merge, read_config, to_json
+from tollgate.repository.hashes import hash_version
 from tollgate.repository.product import Product
+from tollgate.repository.serving_plan import Part
 from tollgate.server import control, placement
 from tollgate.server.control import Reachable
+from tollgate.server.lock import one_at_a_time
 from tollgate.server.model_trial import Trial, require_answers
 from tollgate.server.probe import probe
+from tollgate.server.slots import Slots
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +63,13 @@ def load_beside(
             has what it had.
     """
     step = models.model_step
-    with _one_at_a_time(models.repository / step):
+    with one_at_a_time(server.own_repository or models.repository / step):
         running = _running_config(server, models)
         served = control.ready_versions(server, step)
         if version in served:
             problem = f"has a version {version} already: it serves another repository"
             raise ServerError(step, f"{server.grpc_url} {problem}")
+        _copy(server, models, version=version, served=served)
         try:
             _load(server, running, versions=[*served, version])
             require_answers(server, step, version=version, trial=trial)
@@ -76,6 +77,33 @@ def load_beside(
         except BaseException:
             _restore(server, running, versions=served)
             raise
+
+
+def _copy(
+    server: Reachable, models: Product, *, version: int, served: Sequence[int]
+) -> None:
+    """Give a server the version's files, where it does not read them itself."""
+    own = server.own_repository
+    if own is None or own == models.repository.resolve():
+        return
+    slots = Slots(own)
+    if slots.origin != models.repository.resolve():
+        problem = f"{server.grpc_url} serves another repository, {slots.origin}"
+        raise ServerError(models.model_step, problem)
+    slots.place(_part(models, version), repository=models.repository, loaded=served)
+
+
+def _part(models: Product, version: int) -> Part:
+    """Describe a version of the model, as its files are now."""
+    step = models.model_step
+    prefix = f"{step}/{version}/"
+    hashes = hash_version(models.repository, step, version=version)
+    return Part(
+        step=step,
+        version=version,
+        hashes={name.removeprefix(prefix): sha for name, sha in hashes.items()},
+        told=None,
+    )
 
 
 def _running_config(server: Reachable, models: Product) -> ModelConfig:
@@ -133,23 +161,3 @@ def _restore(
         _load(server, running, versions=versions)
     except ServerError as error:
         log.warning("%s keeps the new version loaded: %s", server.grpc_url, error)
-
-
-@contextlib.contextmanager
-def _one_at_a_time(model: Path) -> Iterator[None]:
-    """
-    Keep publishers apart while one reads a version policy and sends it back.
-
-    Each would undo the other's version otherwise. Some network filesystems do not
-    lock a folder; there, two publishers at once must not be.
-    """
-    descriptor = os.open(model, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):
-                raise
-        yield
-    finally:
-        os.close(descriptor)

@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -31,12 +32,17 @@ class Reachable(Protocol):
     def admin_headers(self) -> dict[str, str]:
         """What opens the restricted protocols."""
 
+    @property
+    def own_repository(self) -> Path | None:
+        """Folder that it reads models from, if that can be known here."""
+
 
 class Endpoint(msgspec.Struct, frozen=True):
     """A server that somebody else started."""
 
     grpc_url: str
     admin_headers: dict[str, str] = {}
+    own_repository: Path | None = None
 
 
 @contextmanager

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
-from tollgate import schema
-from tollgate.errors import ServerError
 from tollgate.repair.background import drained
-from tollgate.repository.release import PlannedLoad, plan_load
-from tollgate.server import control, placement
+from tollgate.repository.release import read_release
+from tollgate.repository.serving_plan import plan_serving
 from tollgate.server.address import announced
 from tollgate.server.launcher import SPOOL_FOLDER, TritonServer
-from tollgate.server.probe import probe
 from tollgate.server.redis import EmbeddedRedis
+from tollgate.server.serving import Serving
+from tollgate.server.slots import Slots
 
 log = logging.getLogger(__name__)
+
+SLOTS_FOLDER = "served"  # in the state folder: what the server reads
 
 
 class Embedded(msgspec.Struct, frozen=True):
@@ -32,6 +33,7 @@ class Embedded(msgspec.Struct, frozen=True):
         store_url: The online store.
         release: What the decision step calls the release that answered the probes.
         triton: The server.
+        serving: What it has loaded of the product.
         redis: The store's process; None when the store was given by URL.
     """
 
@@ -40,6 +42,7 @@ class Embedded(msgspec.Struct, frozen=True):
     store_url: str
     release: str
     triton: TritonServer
+    serving: Serving
     redis: EmbeddedRedis | None
 
 
@@ -77,16 +80,18 @@ def serve(
         SetupError: This machine lacks something.
         ServerError: A process did not start, a model did not load, a probe failed.
     """
-    loads = plan_load(repository, product=product, config_name=model_config_name)
+    release = read_release(repository, product=product)
+    plan = plan_serving(repository, release, config_name=model_config_name)
     with ExitStack() as stack:
         redis = None
         if store_url is None:
             redis = stack.enter_context(EmbeddedRedis(state))
             store_url = redis.url
         stack.enter_context(drained(state / SPOOL_FOLDER, store_url))
+        slots = Slots(state / SLOTS_FOLDER)
         triton = stack.enter_context(
             TritonServer(
-                repository,
+                slots.folder,
                 state=state,
                 store_url=store_url,
                 journal_url=journal_url,
@@ -96,7 +101,11 @@ def serve(
                 host=host,
             )
         )
-        release = bring_up(triton, loads, product=product)
+        serving = Serving(
+            triton, slots, record=state / f"{SLOTS_FOLDER}-{product}.json"
+        )
+        answered = serving.begin(plan)
+        log.info("%s: release %s is ready at %s", product, answered, triton.grpc_url)
         stack.enter_context(
             announced(
                 triton,
@@ -110,38 +119,8 @@ def serve(
             grpc_url=triton.grpc_url,
             metrics_url=triton.metrics_url,
             store_url=store_url,
-            release=release,
+            release=answered,
             triton=triton,
+            serving=serving,
             redis=redis,
         )
-
-
-def bring_up(
-    triton: TritonServer, loads: Sequence[PlannedLoad], *, product: str
-) -> str:
-    """
-    Load a plan and prove that the product answers.
-
-    Args:
-        triton: A running server that has none of it.
-        loads: What to load, in this order.
-        product: The ensemble to ask.
-
-    Returns:
-        The release that answered.
-    """
-    gpu = placement.has_gpu()
-    for load in loads:
-        try:
-            control.load_model(
-                triton, load.name, config=placement.placed(load.config_json, gpu=gpu)
-            )
-        except ServerError as error:
-            raise ServerError(load.name, f"did not load: {error.problem}") from error
-    proof = probe(triton, product)
-    # The probes' made-up entities are always new ones.
-    degraded = proof.degraded & ~schema.Degraded.COLD_START
-    if degraded:
-        log.warning("%s is ready but degraded: %s", product, degraded.name)
-    log.info("%s: release %s is ready at %s", product, proof.release, triton.grpc_url)
-    return proof.release

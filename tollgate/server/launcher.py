@@ -112,6 +112,11 @@ class TritonServer:
         """The gRPC metadata that opens the restricted protocols."""
         return {ADMIN_HEADER: self._secret}
 
+    @property
+    def own_repository(self) -> Path:
+        """The model repository that it reads."""
+        return self._repository
+
     def alive(self) -> bool:
         """Tell whether the process runs."""
         return self._child is not None and self._child.alive()

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import trace_of
+from tollgate.schema import SLOT_FILE
 
 log = logging.getLogger("tollgate.steps")
 
@@ -26,19 +27,27 @@ Array = npt.NDArray[Any]
 
 
 class StepConfig(msgspec.Struct, frozen=True):
-    """Where a step's version directory is, and the parameters of its config."""
+    """
+    What a step is started with.
+
+    Attributes:
+        directory: Its version directory.
+        parameters: Of its configuration, and what its release tells this version.
+    """
 
     directory: Path
     parameters: Mapping[str, str]
 
 
 def step_config(args: Mapping[str, str]) -> StepConfig:
-    """Read what Triton passes to `initialize`."""
-    parameters = json.loads(args["model_config"]).get("parameters", {})
-    return StepConfig(
-        directory=Path(args["model_repository"]) / args["model_version"],
-        parameters={name: one["string_value"] for name, one in parameters.items()},
-    )
+    """Read what Triton passes to `initialize`, and the slot it starts in, if any."""
+    given = json.loads(args["model_config"]).get("parameters", {})
+    parameters = {name: one["string_value"] for name, one in given.items()}
+    directory = Path(args["model_repository"]) / args["model_version"]
+    slot = directory / SLOT_FILE
+    if slot.is_file():
+        parameters |= json.loads(slot.read_bytes())["told"]
+    return StepConfig(directory=directory, parameters=parameters)
 
 
 def gather(pb: Any, requests: Sequence[Any], name: str) -> Array:

@@ -1,24 +1,18 @@
-"""What a supervisor owns, and how its server is brought back to the release."""
+"""What a supervisor owns, and how its server is brought back to what it served."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-from tollgate.repository.product import read_product
-from tollgate.repository.release import plan_load
-from tollgate.server.embedded import Embedded, bring_up
+from tollgate.server.embedded import Embedded
 
 
 class Served:
     """
-    A running server with its products.
+    A running server with its product.
 
     Args:
         embedded: The processes.
-        repository: The model repository.
-        product: The ensemble in it.
-        model_config_name: Named configuration to take where a model has it.
         announce: Tells other processes where the server is, after each start.
     """
 
@@ -26,34 +20,26 @@ class Served:
         self,
         embedded: Embedded,
         *,
-        repository: Path,
-        product: str,
-        model_config_name: str = "",
         announce: Callable[[], None] = lambda: None,
     ) -> None:
         self.triton = embedded.triton
         self.redis = embedded.redis
         self.store_url = embedded.store_url
-        self.repository = repository
-        self.product = product
-        self.model_config_name = model_config_name
+        self.serving = embedded.serving
         self._announce = announce
 
-    def steps(self, product: str) -> list[str]:
-        """Name the models that a product's ensemble is made of, as data flows."""
-        return list(read_product(self.repository, product).steps)
+    def steps(self) -> list[str]:
+        """Name the models that the product is made of, as data flows."""
+        active = self.serving.active
+        return list(active.slots) if active else []
 
     def restart_triton(self) -> None:
         """
-        Start the server again, with what the release says now.
+        Start the server again, with what it served; the repository is not asked.
 
         Raises:
-            RepositoryError: The release does not fit together.
             ServerError: It did not start, load or answer.
         """
-        loads = plan_load(
-            self.repository, product=self.product, config_name=self.model_config_name
-        )
         self.triton.restart()
         self._announce()
-        bring_up(self.triton, loads, product=self.product)
+        self.serving.again()

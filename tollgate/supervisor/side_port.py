@@ -4,6 +4,7 @@ The side port: what an orchestrator asks, apart from the port of the payments.
     /livez    200 while the supervisor looks after its processes
     /readyz   200 while every product decides in time; JSON says which does not
     /readyz/PRODUCT
+    /releases  JSON: per product the release wanted, the one that answers, and how far
     /metrics  the supervisor's own, for Prometheus
 """
 
@@ -89,6 +90,9 @@ class _State:
         if path == "/metrics":
             self._metrics.look(self._supervisor)
             return 200, CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)
+        if path == "/releases":
+            products = [one.now for one in self._supervisor.convergers]
+            return 200, _JSON, msgspec.json.encode(products) + b"\n"
         if path == "/readyz" or path.startswith("/readyz/"):
             return self._readiness(path.removeprefix("/readyz").strip("/"))
         return None

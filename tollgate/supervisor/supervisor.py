@@ -19,9 +19,9 @@ from functools import partial
 
 from tollgate.errors import ServerError
 from tollgate.server import control
+from tollgate.supervisor.converging import Converger
 from tollgate.supervisor.faults import Fault
 from tollgate.supervisor.flapping import Flapping
-from tollgate.supervisor.healing import renew
 from tollgate.supervisor.heartbeat import Heartbeat
 from tollgate.supervisor.mending import Mender
 from tollgate.supervisor.recycling import Recycling
@@ -46,6 +46,7 @@ class Supervisor:
     Args:
         served: What it owns.
         heartbeats: One per product, not yet started.
+        convergers: Likewise; what keeps it at the release of its repository.
         recycling: When a step is started anew although it works.
         fault: Called with each thing that went wrong, once it is mended or not.
         flapping: When to give up.
@@ -61,6 +62,7 @@ class Supervisor:
         served: Served,
         *,
         heartbeats: Sequence[Heartbeat],
+        convergers: Sequence[Converger] = (),
         recycling: Recycling,
         fault: Callable[[Fault], None],
         flapping: Flapping | None = None,
@@ -70,6 +72,7 @@ class Supervisor:
         self.recycled = 0
         self._served = served
         self.heartbeats = tuple(heartbeats)
+        self.convergers = tuple(convergers)
         self._recycling = recycling
         self._mender = Mender(
             self.heartbeats, fault=fault, flapping=flapping or Flapping()
@@ -102,11 +105,15 @@ class Supervisor:
         """
         for beat in self.heartbeats:
             beat.start()
+        for converger in self.convergers:
+            converger.start()
         try:
             while not wait(TICK_S):
                 self.tick()
         finally:
             self.draining = True
+            for converger in self.convergers:
+                converger.stop()
             for beat in self.heartbeats:
                 beat.stop()
 
@@ -173,7 +180,7 @@ class Supervisor:
 
     def _renew(self, model: str) -> None:
         try:
-            renew(self._served.triton, model)
+            self._served.serving.renew(model)
         except ServerError as error:
             log.warning("%s: %s; the server is started anew", model, error)
             self._known = {}
@@ -203,7 +210,7 @@ class Supervisor:
     def _renew_steps(self, beat: Heartbeat, stubs: Sequence[Stub]) -> None:
         """Start all steps of a product anew, dead ones that nobody missed too."""
         log.warning("%s: its steps are started anew: %s", beat.product, beat.problem)
-        steps = self._served.steps(beat.product)
+        steps = self._served.steps()
         self._kill([stub for stub in stubs if stub.step.model in steps])
         for model in steps:
             what = f"{beat.product} does not decide"
@@ -231,7 +238,7 @@ class Supervisor:
         stub, why = due
         log.info("%s %s: started anew", stub.step.model, why)
         try:
-            renew(self._served.triton, stub.step.model)
+            self._served.serving.renew(stub.step.model)
         except ServerError as error:
             log.warning("%s was not started anew: %s", stub.step.model, error)
         else:

@@ -13,7 +13,7 @@ from tollgate.errors import InputError, RepositoryError
 from tollgate.repository.check import check
 from tollgate.repository.configs import config_path, read_config
 from tollgate.repository.product import read_product
-from tollgate.repository.release import plan_load, render
+from tollgate.repository.rendering import plan_load, render
 
 MODEL = "fraud_model"
 

@@ -13,13 +13,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.features.spec import load_spec
 from tollgate.repository.compose import compose_release
-from tollgate.repository.release import (
-    plan_load,
-    read_release,
-    release_path,
-    render,
-    write_release,
-)
+from tollgate.repository.release import read_release, release_path, write_release
+from tollgate.repository.rendering import plan_load, render
 
 STEPS = ("fraud_features", "fraud_model", "fraud_decision")
 

@@ -10,18 +10,13 @@ import pytest
 
 from tollgate.repository.compose import compose_release
 from tollgate.repository.configs import CONFIG_FILE
-from tollgate.repository.release import (
-    Release,
-    plan_load,
-    read_release,
-    render,
-    write_release,
-)
+from tollgate.repository.release import Release, read_release, write_release
+from tollgate.repository.rendering import plan_load, render
 from tollgate.repository.versions import publish_version
 from tollgate.server import control
-from tollgate.server.embedded import serve
 from tollgate.server.launcher import TritonServer
 from tollgate.server.probe import probe
+from tollgate.server.redis import EmbeddedRedis
 
 pytestmark = pytest.mark.slow
 
@@ -38,11 +33,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(models: Path) -> Iterator[TritonServer]:
-    """A real Triton that runs the release of the copy."""
-    first = read_release(models, product="fraud")
-    with serve(models, product="fraud", state=models.parent / "state") as embedded:
-        assert embedded.release == first.name
-        yield embedded.triton
+    """A plain Triton that runs the release of the copy."""
+    state = models.parent / "state"
+    with (
+        EmbeddedRedis(state) as redis,
+        TritonServer(models, state=state, store_url=redis.url) as triton,
+    ):
+        for load in plan_load(models, product="fraud"):
+            control.load_model(triton, load.name, config=load.config_json)
+        yield triton
 
 
 def _release_same_model_again(repository: Path) -> Release:

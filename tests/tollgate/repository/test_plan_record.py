@@ -10,7 +10,7 @@ import pytest
 from tollgate.repository.check import check
 from tollgate.repository.hashes import PLAN_FILE, hash_file, plan_record
 from tollgate.repository.plan import PlanRecord
-from tollgate.repository.release import plan_load
+from tollgate.repository.rendering import plan_load
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ import pytest
 
 from tollgate.errors import RepositoryError
 from tollgate.repository.release import (
-    plan_load,
     read_release,
     release_path,
     verify_release,
     write_release,
 )
+from tollgate.repository.rendering import plan_load
 
 STEPS = ("fraud_features", "fraud_model", "fraud_decision")
 Edit = Callable[[str, str, str], None]

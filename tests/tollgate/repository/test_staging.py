@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.repository.check import check
-from tollgate.repository.release import plan_load
+from tollgate.repository.rendering import plan_load
 from tollgate.repository.staging import remove_leftovers, staging
 
 STAGE = """

@@ -13,12 +13,8 @@ from tollgate.errors import PolicyError
 from tollgate.features.definition import Field
 from tollgate.features.spec import load_spec
 from tollgate.repository.hashes import hash_version
-from tollgate.repository.release import (
-    plan_load,
-    read_release,
-    served_policy,
-    write_release,
-)
+from tollgate.repository.release import read_release, write_release
+from tollgate.repository.rendering import plan_load, served_policy
 from tollgate.repository.told import decision_parameters
 from tollgate.schema import read_fields
 from tollgate.store.lists import LookupList, read_lists

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from tollgate.repository.check import check
-from tollgate.repository.release import plan_load
+from tollgate.repository.rendering import plan_load
 from tollgate.repository.staging import PREFIX
 from tollgate.repository.versions import list_versions
 from tollgate.server.publishing import publish

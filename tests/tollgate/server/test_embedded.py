@@ -10,10 +10,10 @@ import pytest
 
 from tollgate import schema
 from tollgate.errors import ServerError
-from tollgate.repository.release import PlannedLoad
-from tollgate.server.embedded import bring_up
+from tollgate.server import control
 from tollgate.server.launcher import TritonServer
 from tollgate.server.probe import probe_columns
+from tollgate.server.serving import probe_whole
 
 ConfigJson = Callable[[str], str]
 
@@ -48,10 +48,9 @@ def test_a_product_is_ready_when_it_answers(
     server: TritonServer, config_json: ConfigJson, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The release is what the answers say; bits other than a cold start are told."""
+    control.load_model(server, "toy", config=config_json("toy"))
     with caplog.at_level(logging.INFO):
-        release = bring_up(
-            server, [PlannedLoad("toy", config_json("toy"))], product="toy"
-        )
+        release = probe_whole(server, "toy")
     assert release == "toy-7"
     assert "toy is ready but degraded: STORE_UNAVAILABLE\n" in caplog.text
 
@@ -61,20 +60,8 @@ def test_a_product_that_answers_badly_is_not_ready(
     server: TritonServer, config_json: ConfigJson
 ) -> None:
     """A row with an error stops it, with the row and its words."""
-    loads = [PlannedLoad("faulty", config_json("faulty"))]
+    control.load_model(server, "faulty", config=config_json("faulty"))
     with pytest.raises(
         ServerError, match="probe of 8 rows, row 1: amount: -1: negative"
     ):
-        bring_up(server, loads, product="faulty")
-
-
-@pytest.mark.slow
-def test_a_model_that_does_not_load_is_named(
-    server: TritonServer, config_json: ConfigJson
-) -> None:
-    """The message begins with the model and names the file."""
-    loads = [PlannedLoad("corrupt", config_json("corrupt"))]
-    with pytest.raises(
-        ServerError, match=r"corrupt: did not load: .*/1/model\.onnx: onnxruntime"
-    ):
-        bring_up(server, loads, product="corrupt")
+        probe_whole(server, "faulty")

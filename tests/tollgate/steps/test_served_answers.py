@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import time
@@ -12,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
+from retelling import told_otherwise
 
 from clients.client import Client
 from clients.decisions import Decisions
 from clients.errors import InvalidRequest
-from tollgate.repository.release import plan_load
-from tollgate.server import control
 from tollgate.server.embedded import Embedded, serve
 from tollgate.store.decided import decided_key
 
@@ -87,7 +85,7 @@ def wait_until_kept(served: Embedded, name: str, count: int) -> None:
 
 
 def test_again_is_the_same_whatever_happened_since(
-    served: Embedded, client: Client, repository: Path
+    served: Embedded, client: Client
 ) -> None:
     """Other events, a release of another name: every bit of the first answer."""
     first = client.decide(rows("a", 9))
@@ -97,18 +95,11 @@ def test_again_is_the_same_whatever_happened_since(
         rows("a", 9, transaction_id=[f"x{row}" for row in range(9)], **before)
     )
     assert bits(client.decide(rows("a", 9))) == bits(first)
-    plan = {one.name: one for one in plan_load(repository, product="fraud")}
-    config = plan["fraud_decision"].config_json
-    changed = json.loads(config)
-    changed["parameters"]["release"]["string_value"] = "fraud-99"
-    control.load_model(served.triton, "fraud_decision", config=json.dumps(changed))
-    try:
+    with told_otherwise(served, "fraud_decision", release="fraud-99"):
         assert bits(client.decide(rows("a", 9))) == bits(first)
         dry = client.decide(rows("a", 9), dry_run=True)
         assert bits(dry) == bits(first)
         assert set(np.asarray(client.decide(rows("b", 2)).release)) == {"fraud-99"}
-    finally:
-        control.load_model(served.triton, "fraud_decision", config=config)
 
 
 def test_a_changed_amount_is_a_conflict(served: Embedded, client: Client) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -18,6 +17,7 @@ import numpy as np
 import polars as pl
 import pytest
 import redis
+from retelling import told_otherwise
 from tritonclient.grpc import service_pb2_grpc
 
 from clients.client import Client
@@ -30,9 +30,7 @@ from tollgate.errors import ClientError, InvalidRequest
 from tollgate.features.offline import build
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import history_of
-from tollgate.repository.release import plan_load
 from tollgate.schema import Degraded
-from tollgate.server import control
 from tollgate.server.embedded import Embedded, serve
 
 pytestmark = pytest.mark.slow
@@ -326,19 +324,13 @@ def test_the_metrics_of_the_papers_are_on_the_page(
 
 
 def test_a_foreign_feature_spec_never_meets_the_model(
-    served: Embedded, client: Client, repository: Path
+    served: Embedded, client: Client
 ) -> None:
     """The decision step refuses features of a spec its release does not name."""
-
-    plan = {one.name: one for one in plan_load(repository, product="fraud")}
-    decision = plan["fraud_decision"]
-
-    changed = json.loads(decision.config_json)
-    changed["parameters"]["expected_spec_hash"]["string_value"] = "00000000000000ff"
-    control.load_model(served.triton, "fraud_decision", config=json.dumps(changed))
-    try:
-        with pytest.raises(ClientError, match="but the release is of 00000000000000ff"):
-            client.decide(rows(1), dry_run=True)
-    finally:
-        control.load_model(served.triton, "fraud_decision", config=decision.config_json)
+    other = "00000000000000ff"
+    with (
+        told_otherwise(served, "fraud_decision", expected_spec_hash=other),
+        pytest.raises(ClientError, match=f"but the release is of {other}"),
+    ):
+        client.decide(rows(1), dry_run=True)
     assert client.decide(rows(1), dry_run=True).error.tolist() == [""]

@@ -1,0 +1,233 @@
+"""A server follows its repository from release to release, and always answers."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tollgate.errors import TollgateError
+from tollgate.repository.compose import compose_release
+from tollgate.repository.release import (
+    Release,
+    read_release,
+    release_path,
+    write_release,
+)
+from tollgate.server import control
+from tollgate.server.embedded import Embedded, serve
+from tollgate.server.probe import probe
+from tollgate.supervisor import converging
+from tollgate.supervisor.converging import Converger
+from tollgate.supervisor.stubs import find_stubs
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
+STEPS = ("fraud_features", "fraud_model", "fraud_decision")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The committed product, with a second version of model and policy."""
+    copy = tmp_path_factory.mktemp("follow") / "model_repository"
+    shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for step in ("fraud_model", "fraud_decision"):
+        shutil.copytree(copy / step / "1", copy / step / "2")
+    return copy
+
+
+@pytest.fixture(scope="module")
+def served(repository: Path) -> Iterator[Embedded]:
+    """One server for the tests of this module; they run in their order."""
+    with serve(repository, state=repository.parent / "state") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def refused() -> list[tuple[str, str]]:
+    """What the server would not take."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def converger(
+    served: Embedded, repository: Path, refused: list[tuple[str, str]]
+) -> Converger:
+    """Follows when told to."""
+    return Converger(
+        served.serving,
+        repository=repository,
+        product="fraud",
+        refused=lambda release, why: refused.append((release, why)),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed may be tried again without a pause."""
+    monkeypatch.setattr(converging, "_RETRY_S", 0.0)
+
+
+class Caller:
+    """Asks all the while."""
+
+    def __init__(self, server: Embedded) -> None:
+        self._server = server
+        self.releases: list[str] = []
+        self.problems: list[Exception] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+
+    def __enter__(self) -> Caller:
+        self._thread.start()
+        while not self.releases and not self.problems:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        while not self._ended.is_set():
+            try:
+                found = probe(self._server.triton, "fraud", rows=(1,)).release
+                self.releases.append(found)
+            except TollgateError as error:
+                self.problems.append(error)
+
+
+def write(repository: Path, **versions: int) -> Release:
+    """Make other versions the release."""
+    current = read_release(repository, product="fraud")
+    release = compose_release(
+        repository,
+        product="fraud",
+        versions={**current.versions, **versions},
+        actor="test",
+        reason="test",
+        spec_hash=current.spec_hash,
+    )
+    write_release(repository, release)
+    return release
+
+
+def loaded(server: Embedded) -> dict[str, list[int]]:
+    """Slots that answer, per step."""
+    return {step: control.ready_versions(server.triton, step) for step in STEPS}
+
+
+def test_the_next_release_is_taken_while_requests_are_answered(
+    served: Embedded, repository: Path, converger: Converger
+) -> None:
+    """Each answer is of one of the two; the steps of the one before stay loaded."""
+    before = {stub.pid for stub in find_stubs(served.triton.pid)}
+    release = write(repository, fraud_model=2)
+    with Caller(served) as caller:
+        converger.look()
+    assert caller.problems == []
+    assert caller.releases == sorted(caller.releases)
+    assert probe(served.triton, "fraud").release == release.name == "fraud-2"
+    assert loaded(served) == {
+        "fraud_features": [1001],
+        "fraud_model": [1, 2],
+        "fraud_decision": [1001, 1002],
+    }
+    assert before <= {stub.pid for stub in find_stubs(served.triton.pid)}
+    assert converger.now.state == "converged"
+    assert converger.now.running == converger.now.desired == "fraud-2"
+
+
+def test_the_way_back_starts_no_process(
+    served: Embedded, repository: Path, converger: Converger
+) -> None:
+    """The release before this one is loaded still."""
+    before = {stub.pid for stub in find_stubs(served.triton.pid)}
+    first = read_release(REPOSITORY, product="fraud")
+    write_release(repository, first)
+    with Caller(served) as caller:
+        converger.look()
+    assert caller.problems == []
+    assert caller.releases[-1] in ("fraud-1", "fraud-2")
+    assert probe(served.triton, "fraud").release == "fraud-1"
+    assert {stub.pid for stub in find_stubs(served.triton.pid)} == before
+
+
+def test_a_release_that_does_not_load_changes_nothing(
+    served: Embedded,
+    repository: Path,
+    converger: Converger,
+    refused: list[tuple[str, str]],
+) -> None:
+    """Its step fails as it starts: told once, with the reason, and never answers."""
+    before = loaded(served)
+    step = repository / "fraud_decision" / "3"
+    shutil.copytree(repository / "fraud_decision" / "1", step)
+    (step / "model.py").write_text('raise RuntimeError("not today")\n')
+    release = write(repository, fraud_decision=3)
+    with Caller(served) as caller:
+        converger.look()
+        converger.look()
+    assert caller.problems == []
+    assert set(caller.releases) == {"fraud-1"}
+    assert loaded(served) == before
+    assert converger.now.state == "failed"
+    assert (converger.now.desired, converger.now.running) == (release.name, "fraud-1")
+    assert "not today" in converger.now.doing
+    assert converger.now.attempts == 2
+    assert [name for name, _ in refused] == [release.name]
+
+
+def test_files_may_come_after_the_release_that_names_them(
+    served: Embedded, repository: Path, converger: Converger
+) -> None:
+    """A copy that is not finished is waited for."""
+    write_release(repository, read_release(REPOSITORY, product="fraud"))
+    release = write(repository, fraud_decision=2)
+    away = repository.parent / "away"
+    (repository / "fraud_decision" / "2").rename(away)
+    converger.look()
+    assert converger.now.state == "failed"
+    assert "version 2 is not in the repository" in converger.now.doing
+    away.rename(repository / "fraud_decision" / "2")
+    converger.look()
+    assert converger.now.running == release.name
+    assert probe(served.triton, "fraud").release == release.name
+
+
+def test_a_release_keeps_its_name_to_itself(
+    served: Embedded, repository: Path, converger: Converger
+) -> None:
+    """Other versions under the name that answers are not taken for the same."""
+    path = release_path(repository, "fraud")
+    before = path.read_bytes()
+    name = read_release(repository, product="fraud").name
+    changed = write(repository, fraud_model=2).name
+    path.write_bytes(path.read_bytes().replace(changed.encode(), name.encode()))
+    converger.look()
+    assert f"{name} answers already, with other versions" in converger.now.doing
+    path.write_bytes(before)
+    converger.look()
+    assert converger.now.state == "converged"
+
+
+def test_a_server_that_died_comes_back_as_it_was(
+    served: Embedded, repository: Path, converger: Converger
+) -> None:
+    """From its own copies; the repository may say what it likes."""
+    name = served.serving.active
+    assert name is not None
+    path = release_path(repository, "fraud")
+    before = path.read_bytes()
+    path.write_text("{")
+    converger.look()
+    assert converger.now.state == "failed"
+    served.triton.restart()
+    served.serving.again()
+    assert probe(served.triton, "fraud").release == name.release
+    path.write_bytes(before)

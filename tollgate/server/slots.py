@@ -1,0 +1,237 @@
+"""
+A server's own model repository: verified copies, each in a slot of its own.
+
+The repository that people publish to changes under a server's feet: files are copied
+in, halves of them at first, or changed by mistake. What a server loads is copied out
+of it once, and proven by its hashes on the way; after that nothing reaches it.
+
+A slot is what Triton calls a version. An ONNX model keeps its number. A Python step is
+told things by its release, so one version in two releases takes two slots: version 3
+is served in slot 3001, then 3002. What it is told lies beside its code, in `slot.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tollgate.errors import RepositoryError, ServerError
+from tollgate.repository.configs import CONFIG_FILE, NAMED_CONFIGS
+from tollgate.repository.hashes import (
+    PLAN_FILE,
+    SHORT_DIGITS,
+    hash_file,
+    plan_record,
+    version_files,
+)
+from tollgate.repository.serving_plan import Part
+from tollgate.repository.versions import list_versions
+from tollgate.schema import SLOT_FILE
+
+_ORIGIN = ".origin"  # file with the path of the repository
+_PER_VERSION = 1000
+_CHUNK_BYTES = 1 << 20
+
+
+class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    What lies in a slot.
+
+    Attributes:
+        version: Its version in the repository it came from.
+        hashes: SHA-256 of each file of it, by path below the version directory.
+        told: What its release tells it; None for a step that nobody tells anything.
+    """
+
+    version: int
+    hashes: Mapping[str, str]
+    told: Mapping[str, str] | None
+
+
+class Slots:
+    """
+    The copies that one server reads.
+
+    Args:
+        folder: The repository that Triton is started with; made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder.resolve()
+
+    def place(self, part: Part, *, repository: Path, loaded: Collection[int]) -> int:
+        """
+        Copy a part into a slot, unless one holds it already.
+
+        Args:
+            part: What to serve.
+            repository: Where its version directory is.
+            loaded: Slots of the step that must stay as they are.
+
+        Returns:
+            The slot.
+
+        Raises:
+            RepositoryError: A file is not what the release says, or cannot be read.
+            ServerError: No slot is free, or the copy cannot be written.
+        """
+        held = self.holds(part, repository=repository)
+        if held is not None:
+            return held
+        model = self.folder / part.step
+        model.mkdir(exist_ok=True)
+        _link_beside(repository / part.step, model)
+        source = repository / part.step / str(part.version)
+        for number in self._numbers(part):
+            if number not in loaded:
+                self._copy(source, model / str(number), wanted=_slot(part))
+                return number
+        problem = f"version {part.version} is served with other files: no slot is free"
+        raise ServerError(part.step, problem)
+
+    def holds(self, part: Part, *, repository: Path) -> int | None:
+        """Find the slot that holds a part, byte by byte; None when there is none."""
+        source = repository / part.step / str(part.version)
+        for number in self._numbers(part):
+            directory = self.folder / part.step / str(number)
+            if _holds(directory, _slot(part), source=source):
+                return number
+        return None
+
+    @property
+    def origin(self) -> Path | None:
+        """The repository that is copied from; None while nothing was."""
+        try:
+            return Path((self.folder / _ORIGIN).read_text())
+        except OSError:
+            return None
+
+    def begin(self, origin: Path) -> None:
+        """
+        Copy from a repository from now on; call it alone.
+
+        Halves of copies that a killed server left are removed.
+        """
+        (self.folder / _ORIGIN).write_text(str(origin.resolve()))
+        for left in self.folder.parent.glob(f".{self.folder.name}-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def add_ensemble(self, name: str) -> None:
+        """Make the directories that Triton wants to see of an ensemble."""
+        (self.folder / name / "1").mkdir(parents=True, exist_ok=True)
+
+    def sweep(self, step: str, *, keep: Collection[int]) -> None:
+        """Remove the slots of a step that nothing needs any more."""
+        for number in list_versions(self.folder, step):
+            if number not in keep:
+                shutil.rmtree(self.folder / step / str(number), ignore_errors=True)
+
+    def _numbers(self, part: Part) -> list[int]:
+        if part.told is None:
+            return [part.version]
+        first = part.version * _PER_VERSION
+        model = self.folder / part.step
+        there = set(list_versions(self.folder, part.step)) if model.is_dir() else set()
+        used = [n for n in sorted(there) if first < n < first + _PER_VERSION]
+        fresh = next(
+            (n for n in range(first + 1, first + _PER_VERSION) if n not in there), None
+        )
+        return used if fresh is None else [*used, fresh]
+
+    def _copy(self, source: Path, target: Path, *, wanted: Slot) -> None:
+        parent = self.folder.parent
+        staged = Path(tempfile.mkdtemp(prefix=f".{self.folder.name}-", dir=parent))
+        try:
+            for name, digest in wanted.hashes.items():
+                _copy_file(source / name, staged / name, sha256=digest)
+            # A plan is built on this machine for this model; it comes along, unnamed.
+            plan = source / PLAN_FILE
+            for path in (plan, plan_record(plan)):
+                if path.is_file():
+                    shutil.copyfile(path, staged / path.name)
+            (staged / SLOT_FILE).write_bytes(msgspec.json.encode(wanted))
+            staged.chmod(0o755)
+            shutil.rmtree(target, ignore_errors=True)
+            os.rename(staged, target)
+        except OSError as exc:
+            problem = f"its copy cannot be written: {exc.strerror}: {exc.filename}"
+            raise ServerError(target.parent.name, problem) from exc
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+def _slot(part: Part) -> Slot:
+    return Slot(part.version, part.hashes, part.told)
+
+
+def read_slot(directory: Path) -> Slot | None:
+    """Read what lies in a slot; None when nothing whole does."""
+    try:
+        return msgspec.json.decode((directory / SLOT_FILE).read_bytes(), type=Slot)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _holds(directory: Path, wanted: Slot, *, source: Path) -> bool:
+    """Tell whether a slot holds just this, byte by byte."""
+    if read_slot(directory) != wanted:
+        return False
+    plan = source / PLAN_FILE
+    with contextlib.suppress(RepositoryError):
+        found = {
+            path.relative_to(directory).as_posix(): hash_file(path)
+            for path in version_files(directory)
+            if path.name not in (SLOT_FILE, PLAN_FILE, plan_record(plan).name)
+        }
+        return found == dict(wanted.hashes) and _same_plan(directory, plan)
+    return False
+
+
+def _same_plan(directory: Path, plan: Path) -> bool:
+    ours = directory / PLAN_FILE
+    if ours.is_file() and plan.is_file():
+        return hash_file(ours) == hash_file(plan)
+    return ours.is_file() == plan.is_file()
+
+
+def _copy_file(source: Path, target: Path, *, sha256: str) -> None:
+    """Copy a file, and prove what was copied."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    try:
+        with source.open("rb") as origin, target.open("xb") as file:
+            while chunk := origin.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                file.write(chunk)
+    except FileNotFoundError as exc:
+        raise RepositoryError(source, "is missing") from exc
+    found = digest.hexdigest()
+    if found != sha256:
+        was, now = sha256[:SHORT_DIGITS], found[:SHORT_DIGITS]
+        raise RepositoryError(source, f"has changed: release {was}…, file {now}…")
+
+
+def _link_beside(origin: Path, model: Path) -> None:
+    """
+    Link what lies beside the versions: a configuration may refer to it.
+
+    Not the configurations: one that is edited would have Triton load the step again.
+    """
+    for path in origin.resolve().iterdir():
+        link = model / path.name
+        if path.name.isdigit() or path.name.startswith("."):
+            continue
+        if path.name in (CONFIG_FILE, NAMED_CONFIGS):
+            continue
+        if link.is_symlink() and link.readlink() == path:
+            continue
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
