@@ -31,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         store_url: Online store that runs elsewhere; empty starts Redis here.
         model_config_name: Named configuration of models that have it; empty for none.
         spool: Folder of purchases that the store missed; empty: in the state folder.
+        require_approval: Whether a release needs a second person.
     """
 
     repository: str = "model_repository"
@@ -41,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store_url: str = ""
     model_config_name: str = ""
     spool: str = ""
+    require_approval: bool = False
 
     @property
     def repository_path(self) -> Path:

@@ -12,20 +12,19 @@ from tollgate.explanation import EXPLAIN_FILE
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
 from tollgate.repository.artifact import ARTIFACT_FILE
+from tollgate.repository.history import find_release
 from tollgate.repository.product import read_product
-from tollgate.repository.release import RELEASE_FILE, read_release
+from tollgate.repository.release import RELEASE_FILE
 from tollgate.repository.versions import list_versions
 
 log = logging.getLogger(__name__)
 
 
 def gather(repository: Path, name: str, *, product: str) -> dict[str, bytes]:
-    """Read the files of a release; none, if the repository's is another."""
+    """Read the files of a release; none, if the repository does not know it."""
     try:
-        release = read_release(repository, product=product)
+        release = find_release(repository, product, name)
         models = read_product(repository, product)
-        if release.name != name:
-            return {}
         wanted = {
             SPEC_FILE: models.features_step,
             POLICY_FILE: models.decision_step,

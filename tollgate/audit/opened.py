@@ -23,8 +23,9 @@ from tollgate.features.spec import SPEC_FILE, load_spec
 from tollgate.policy import POLICY_FILE, Policy, load_policy
 from tollgate.repository.arithmetic import Arithmetic, arithmetic_of
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file
+from tollgate.repository.history import find_release
 from tollgate.repository.onnx_model import MODEL_FILE
-from tollgate.repository.release import RELEASE_FILE, Release, read_release
+from tollgate.repository.release import RELEASE_FILE, Release
 from tollgate.schema import FEATURES, MAX_BATCH_ROWS, PROBABILITIES
 from tollgate.server.onnx_session import OnnxSession
 
@@ -211,13 +212,10 @@ def open_release(
 
 
 def _served(name: str, repository: Path | None, *, product: str) -> Release:
-    problem = "was not kept by the journal, and is not the repository's release"
+    problem = "was not kept by the journal, and is not the repository's"
     if repository is None:
         raise RepositoryError(f"release {name}", problem)
     try:
-        release = read_release(repository, product=product)
+        return find_release(repository, product, name)
     except (RepositoryError, InputError) as exc:
         raise RepositoryError(f"release {name}", f"{problem}: {exc}") from exc
-    if release.name != name:
-        raise RepositoryError(f"release {name}", f"{problem}, {release.name}")
-    return release

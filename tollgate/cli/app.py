@@ -20,6 +20,8 @@ from tollgate.cli import (
     lists,
     policy,
     publish,
+    release,
+    release_changes,
     repair,
     score,
     serve,
@@ -44,6 +46,10 @@ policy_commands = typer.Typer(
 )
 list_commands = typer.Typer(
     help="Allow and deny lists that the policy asks for.", no_args_is_help=True
+)
+release_commands = typer.Typer(
+    help="What answers, what did, and going from one to the next.",
+    no_args_is_help=True,
 )
 repair_commands = typer.Typer(
     help="Make good what the store missed.", no_args_is_help=True
@@ -78,6 +84,16 @@ policy_commands.command("check")(policy.check)
 policy_commands.command("diff")(policy.diff)
 policy_commands.command("simulate")(policy.simulate)
 app.command("publish", rich_help_panel=_ENGINEERS)(publish.publish)
+app.add_typer(release_commands, name="release", rich_help_panel=_OPERATORS)
+release_commands.command("list")(release.list_releases)
+release_commands.command("show")(release.show)
+release_commands.command("diff")(release.diff)
+release_commands.command("history")(release.history)
+release_commands.command("status")(release.status)
+release_commands.command("activate")(release_changes.activate)
+release_commands.command("rollback")(release_changes.rollback)
+release_commands.command("approve")(release_changes.approve)
+release_commands.command("render")(release.render)
 app.command("up", rich_help_panel=_OPERATORS)(serve.up)
 app.command("serve", rich_help_panel=_OPERATORS)(serve.serve)
 app.command("bundle", rich_help_panel=_OPERATORS)(serve.bundle)

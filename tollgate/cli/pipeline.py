@@ -18,7 +18,7 @@ from tollgate.history import History
 from tollgate.replay import labels_of, purchases_of, spans
 from tollgate.repository.configs import config_path, read_config, to_text
 from tollgate.repository.product import read_product
-from tollgate.repository.release import Release, read_release, write_release
+from tollgate.repository.release import Release, read_release
 from tollgate.schema import (
     AMOUNT,
     EVENT_TIME,
@@ -102,6 +102,7 @@ def publish_and_release(
 ) -> Release:
     """Publish what was converted, then release it: two steps, as by two people."""
     from converters.folder import write_converted
+    from tollgate.repository.activation import activate
     from tollgate.repository.compose import compose_release
     from tollgate.repository.served import read_served
     from tollgate.server.publishing import publish
@@ -122,7 +123,13 @@ def publish_and_release(
         reason=reason,
         spec_hash=record.spec_hash or "",
     )
-    write_release(repository, release)
+    activate(
+        repository,
+        release,
+        action="activate",
+        actor=release.actor,
+        reason=release.reason,
+    )
     return release
 
 

@@ -25,7 +25,13 @@ from tollgate.repository.wiring import wiring_findings
 __all__ = ["Finding", "check", "check_staged", "require_sound"]
 
 
-def check(repository: Path, *, product: str, config_name: str = "") -> list[Finding]:
+def check(
+    repository: Path,
+    *,
+    product: str,
+    config_name: str = "",
+    release: Release | None = None,
+) -> list[Finding]:
     """
     Find everything that would keep a product from loading or from deciding right.
 
@@ -37,6 +43,7 @@ def check(repository: Path, *, product: str, config_name: str = "") -> list[Find
         repository: The model repository.
         product: Name of the ensemble.
         config_name: Named configuration to check where a model has it.
+        release: What is to be checked in the place of release.json.
 
     Returns:
         The findings, wiring first; empty when the repository is sound.
@@ -45,7 +52,9 @@ def check(repository: Path, *, product: str, config_name: str = "") -> list[Find
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    return _findings(repository, product, staged=None, config_name=config_name)
+    return _findings(
+        repository, product, staged=None, config_name=config_name, given=release
+    )
 
 
 def check_staged(repository: Path, *, product: str, staged: Path) -> list[Finding]:
@@ -70,21 +79,34 @@ def check_staged(repository: Path, *, product: str, staged: Path) -> list[Findin
     return _findings(repository, product, staged=staged)
 
 
-def require_sound(repository: Path, *, product: str, config_name: str = "") -> None:
+def require_sound(
+    repository: Path,
+    *,
+    product: str,
+    config_name: str = "",
+    release: Release | None = None,
+) -> None:
     """
-    Demand a repository without findings.
+    Demand a repository without findings, with another release in it if one is given.
 
     Raises:
         RepositoryError: The first finding.
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    for finding in check(repository, product=product, config_name=config_name):
+    for finding in check(
+        repository, product=product, config_name=config_name, release=release
+    ):
         raise finding.as_error()
 
 
 def _findings(
-    repository: Path, product: str, *, staged: Path | None, config_name: str = ""
+    repository: Path,
+    product: str,
+    *,
+    staged: Path | None,
+    config_name: str = "",
+    given: Release | None = None,
 ) -> list[Finding]:
     """Collect all findings, on the pinned versions or with a staged model."""
     findings: list[Finding] = []
@@ -93,8 +115,8 @@ def _findings(
         findings += wiring_findings(models)
         release = None
         release_problems: list[Finding] = []
-        if staged is None or release_path(repository, product).exists():
-            release = _usable_release(models, problems=release_problems)
+        if given or staged is None or release_path(repository, product).exists():
+            release = _usable_release(models, given, problems=release_problems)
         findings += rule_findings(models, release=release)
         with collecting(findings):
             findings += _content_findings(models, release=release, staged=staged)
@@ -103,11 +125,13 @@ def _findings(
     return findings
 
 
-def _usable_release(models: Product, *, problems: list[Finding]) -> Release | None:
+def _usable_release(
+    models: Product, given: Release | None, *, problems: list[Finding]
+) -> Release | None:
     """Read and verify the release; None when it does not pin this product's steps."""
     release = None
     with collecting(problems):
-        found = read_release(models.repository, product=models.name)
+        found = given or read_release(models.repository, product=models.name)
         path = release_path(models.repository, models.name)
         require_steps(path, found.versions, product=models)
         release = found

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
+import msgspec
+
 from tollgate.repository.hashes import hash_version
+from tollgate.repository.history import read_history
 from tollgate.repository.product import read_product
 from tollgate.repository.release import (
     Release,
@@ -53,7 +56,7 @@ def compose_release(
     current = read_release(repository, product=product) if path.exists() else None
     previous = _previous(repository, current, versions=versions)
     return Release(
-        name=_next_name(product, current),
+        name=_next_name(repository, product),
         product=product,
         versions=dict(versions),
         hashes=_hashes(repository, versions, previous or {}),
@@ -61,15 +64,44 @@ def compose_release(
         previous=previous,
         actor=actor,
         reason=reason,
-        time=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        time=now_text(),
     )
 
 
-def _next_name(product: str, current: Release | None) -> str:
-    """Count releases: fraud-1, fraud-2, …; a name of another form starts anew."""
-    number = current.name.removeprefix(f"{product}-") if current else ""
-    following = int(number) + 1 if number.isascii() and number.isdigit() else 1
-    return f"{product}-{following}"
+def recompose_release(repository: Path, release: Release) -> Release:
+    """
+    Describe a release of earlier days, to be the desired one again.
+
+    It keeps its name, its content, and who made it, when and why. The release that is
+    in the repository becomes its `previous`.
+
+    Raises:
+        RepositoryError: The release in the repository cannot be read.
+    """
+    product = release.product
+    there = release_path(repository, product).exists()
+    current = read_release(repository, product=product) if there else None
+    previous = _previous(repository, current, versions=release.versions)
+    own = release.hashes_of(release.versions)
+    return msgspec.structs.replace(
+        release,
+        hashes=_hashes(repository, previous or {}) | own,
+        previous=previous,
+        challenger=None,
+    )
+
+
+def now_text() -> str:
+    """Tell the time as releases do: RFC 3339 in UTC."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _next_name(repository: Path, product: str) -> str:
+    """Count releases: fraud-1, fraud-2, …; names of another form do not count."""
+    names = [entry.release.name for entry in read_history(repository, product)]
+    numbers = [name.removeprefix(f"{product}-") for name in names]
+    counted = [int(one) for one in numbers if one.isascii() and one.isdigit()]
+    return f"{product}-{max(counted, default=0) + 1}"
 
 
 def _previous(

@@ -64,6 +64,15 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         sets = (self.versions, self.previous or {}, self.challenger or {})
         return sorted({versions[step] for versions in sets if step in versions})
 
+    def hashes_of(self, versions: Mapping[str, int]) -> dict[str, str]:
+        """Pick the hashes of the files of some versions."""
+        folders = tuple(f"{step}/{version}/" for step, version in versions.items())
+        return {
+            name: digest
+            for name, digest in self.hashes.items()
+            if name.startswith(folders)
+        }
+
 
 def spec_hash_text(spec_hash: int) -> str:
     """Print the hash of a feature spec (0 … 2**64 - 1) as 16 hexadecimal digits."""
@@ -145,14 +154,12 @@ def verify_active(repository: Path, release: Release) -> None:
     Raises:
         RepositoryError: A version is missing, a file is missing, changed or extra.
     """
-    pairs = list(release.versions.items())
-    folders = tuple(f"{step}/{version}/" for step, version in pairs)
-    named = {
-        name: digest
-        for name, digest in release.hashes.items()
-        if name.startswith(folders)
-    }
-    _verify(repository, release, pairs=pairs, named=named)
+    _verify(
+        repository,
+        release,
+        pairs=release.versions.items(),
+        named=release.hashes_of(release.versions),
+    )
 
 
 def _verify(

@@ -123,8 +123,7 @@ def _parts(models: Product, release: Release) -> dict[str, Part]:
             version=version,
             hashes={
                 path.removeprefix(prefix): digest
-                for path, digest in release.hashes.items()
-                if path.startswith(prefix)
+                for path, digest in release.hashes_of({name: version}).items()
             },
             told=told.get(name, {}) if config.backend == PYTHON_BACKEND else None,
         )

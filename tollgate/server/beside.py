@@ -16,9 +16,9 @@ from tollgate.repository.configs import NAMED_CONFIGS, merge, read_config, to_js
 from tollgate.repository.hashes import hash_version
 from tollgate.repository.product import Product
 from tollgate.repository.serving_plan import Part
+from tollgate.repository.turns import one_at_a_time
 from tollgate.server import control, placement
 from tollgate.server.control import Reachable
-from tollgate.server.lock import one_at_a_time
 from tollgate.server.model_trial import Trial, require_answers
 from tollgate.server.probe import probe
 from tollgate.server.slots import Slots

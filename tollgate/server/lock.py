@@ -7,12 +7,9 @@ of them is gone, also after the owner was killed.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from tollgate.errors import SetupError
@@ -75,23 +72,3 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-@contextlib.contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
-    """
-    Keep those apart who read what a server has loaded and send it back changed.
-
-    Each would undo the other's change otherwise. Some network filesystems do not
-    lock a folder; there, two at once must not be.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):
-                raise
-        yield
-    finally:
-        os.close(descriptor)

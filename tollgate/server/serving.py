@@ -26,9 +26,9 @@ from tollgate.errors import ServerError
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.configs import merge, to_json
 from tollgate.repository.serving_plan import ServingPlan
+from tollgate.repository.turns import one_at_a_time
 from tollgate.server import control, placement
 from tollgate.server.launcher import TritonServer
-from tollgate.server.lock import one_at_a_time
 from tollgate.server.probe import probe
 from tollgate.server.slots import Slots
 

@@ -144,7 +144,7 @@ def test_other_features_are_not_decided(open_journal: Open) -> None:
         ("nowhere", "model.onnx: version 1 of fraud_model is not in the repository"),
         ("removed", "model.onnx: version 1 of fraud_model is not in the repository"),
         ("changed", "model.onnx: is not what release fraud-1 was made of"),
-        ("unknown", "was not kept by the journal, and is not the repository's release"),
+        ("unknown", "was not kept by the journal, and is not the repository's"),
     ],
 )
 def test_a_release_that_is_gone_is_said(

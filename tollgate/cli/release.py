@@ -1,0 +1,243 @@
+"""Commands that read releases: `release list|show|diff|history|render|status`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tollgate.cli import console
+
+if TYPE_CHECKING:
+    from tollgate.repository.release import Release
+    from tollgate.supervisor.replicas import Replica
+
+Repository = Annotated[
+    str | None, typer.Option(help="Model repository.", show_default="model_repository")
+]
+Product = Annotated[
+    str | None, typer.Option(help="Ensemble in it.", show_default="fraud")
+]
+State = Annotated[
+    str | None,
+    typer.Option(
+        help="State folder of a server that runs here.", show_default=".tollgate"
+    ),
+]
+ModelConfigName = Annotated[
+    str | None,
+    typer.Option(
+        help="Take configs/NAME.pbtxt of each model that has it.",
+        metavar="NAME",
+        show_default="config.pbtxt",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
+
+_BEHIND = 1  # exit status: a replica does not run what is wanted
+
+
+def list_releases(
+    repository: Repository = None, product: Product = None, as_json: Json = False
+) -> None:
+    """List every release that was ever active, with the versions it is made of."""
+    import msgspec
+    from rich.table import Table
+
+    from tollgate.repository.history import read_history, releases_of
+
+    chosen = console.settings(repository=repository, product=product)
+    entries = read_history(chosen.repository_path, chosen.product)
+    releases = releases_of(entries)
+    if as_json:
+        console.out.print_json(data=msgspec.to_builtins(list(releases.values())))
+        return
+    active = entries[-1].release if entries else None
+    table = Table("release", "", "versions", "made", "by", "why", box=None)
+    for release in releases.values():
+        table.add_row(
+            release.name,
+            "active" if active and release.name == active.name else "",
+            _versions(release),
+            _minute(release.time),
+            release.actor,
+            release.reason,
+        )
+    console.out.print(table)
+
+
+def show(
+    name: Annotated[
+        str | None, typer.Argument(help="A release; the active one if none.")
+    ] = None,
+    repository: Repository = None,
+    product: Product = None,
+) -> None:
+    """Print a release as JSON: versions, hashes, who, why, when."""
+    import msgspec
+
+    release = _release(name, repository=repository, product=product)
+    console.out.print_json(data=msgspec.to_builtins(release))
+
+
+def diff(
+    old: Annotated[str, typer.Argument(help="A release.")],
+    new: Annotated[
+        str | None, typer.Argument(help="Another; the active one if none.")
+    ] = None,
+    repository: Repository = None,
+    product: Product = None,
+) -> None:
+    """Show what changes from one release to another: versions, files, their text."""
+    from tollgate.repository.difference import difference_lines
+
+    chosen = console.settings(repository=repository, product=product)
+    first = _release(old, repository=repository, product=product)
+    second = _release(new, repository=repository, product=product)
+    for line in difference_lines(chosen.repository_path, first, second):
+        console.out.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def history(
+    repository: Repository = None, product: Product = None, as_json: Json = False
+) -> None:
+    """Show who made which release active, when, why, and what it replaced."""
+    import msgspec
+    from rich.table import Table
+
+    from tollgate.repository.history import read_history
+
+    chosen = console.settings(repository=repository, product=product)
+    entries = read_history(chosen.repository_path, chosen.product)
+    if as_json:
+        console.out.print_json(data=msgspec.to_builtins(entries))
+        return
+    table = Table("time", "", "release", "from", "by", "confirmed", "why", box=None)
+    for one in entries:
+        table.add_row(
+            _minute(one.time),
+            one.action,
+            one.release.name,
+            one.origin or "",
+            one.actor,
+            one.approver or "",
+            one.reason,
+        )
+    console.out.print(table)
+
+
+def render(
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for MODEL/config.pbtxt; printed if none."),
+    ] = None,
+    repository: Repository = None,
+    product: Product = None,
+    model_config_name: ModelConfigName = None,
+) -> None:
+    """Merge release and configurations, for a Triton that Tollgate does not run."""
+    from tollgate.repository.configs import CONFIG_FILE
+    from tollgate.repository.rendering import render as rendered
+
+    chosen = console.settings(
+        repository=repository, product=product, model_config_name=model_config_name
+    )
+    texts = rendered(
+        chosen.repository_path, chosen.product, config_name=chosen.model_config_name
+    )
+    for model, text in texts.items():
+        if out is None:
+            console.out.print(f"# {model}/{CONFIG_FILE}", highlight=False)
+            console.out.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            path = out / model / CONFIG_FILE
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            console.say(f"wrote {path}")
+
+
+def status(
+    replica: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Side port of a replica, host:port, or of a headless service; "
+            "may be given again.",
+            show_default="the server of --state",
+        ),
+    ] = None,
+    repository: Repository = None,
+    product: Product = None,
+    state: State = None,
+    as_json: Json = False,
+) -> None:
+    """
+    Compare what is wanted with what each replica runs.
+
+    Exit status 0: all run it; 1: one does not, or does not answer.
+    """
+    import msgspec
+    from rich.table import Table
+
+    from tollgate.cli.running import side_port_url
+    from tollgate.repository.release import read_release
+    from tollgate.supervisor.replicas import ask_replicas, find_replicas
+
+    chosen = console.settings(repository=repository, product=product, state=state)
+    wanted = read_release(chosen.repository_path, product=chosen.product).name
+    if replica:
+        addresses = find_replicas(replica)
+    else:
+        addresses = [side_port_url(chosen).removeprefix("http://")]
+    asked = ask_replicas(addresses)
+    behind = [one for one in asked if not _runs(one, chosen.product, wanted)]
+    if as_json:
+        console.out.print_json(
+            data={"desired": wanted, "replicas": msgspec.to_builtins(asked)}
+        )
+    else:
+        console.out.print(f"desired  {wanted}", highlight=False)
+        table = Table("replica", "runs", "", "since", box=None)
+        for one in asked:
+            for found in one.products:
+                if found.product == chosen.product:
+                    words = ": ".join(filter(None, (found.state, found.doing)))
+                    table.add_row(one.address, found.running, words, found.since)
+            if one.problem:
+                table.add_row(one.address, "", f"[red]{one.problem}[/]", "")
+        console.out.print(table)
+    if behind:
+        console.say(f"{len(behind)} of {len(asked)} do not run {wanted}")
+        raise typer.Exit(_BEHIND)
+
+
+def _runs(replica: Replica, product: str, wanted: str) -> bool:
+    return any(
+        found.product == product and found.running == wanted
+        for found in replica.products
+    )
+
+
+def _release(
+    name: str | None, *, repository: str | None, product: str | None
+) -> Release:
+    from tollgate.repository.history import find_release
+    from tollgate.repository.release import read_release
+
+    chosen = console.settings(repository=repository, product=product)
+    if name is None:
+        return read_release(chosen.repository_path, product=chosen.product)
+    return find_release(chosen.repository_path, chosen.product, name)
+
+
+def _versions(release: Release) -> str:
+    prefix = f"{release.product}_"
+    return ", ".join(
+        f"{step.removeprefix(prefix)} {version}"
+        for step, version in release.versions.items()
+    )
+
+
+def _minute(time: str) -> str:
+    """Print a time in UTC, to the minute."""
+    return time[:16].replace("T", " ")

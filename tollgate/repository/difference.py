@@ -1,0 +1,63 @@
+"""What changes from one release to another, in lines that people read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tollgate.repository.hashes import SHORT_DIGITS
+from tollgate.repository.release import Release
+
+_TEXT = (".yaml", ".yml", ".py", ".md")
+
+
+def difference_lines(repository: Path, old: Release, new: Release) -> Iterator[str]:
+    """
+    Tell what differs: versions, then the files of each step, with the text of those
+    that people write, as long as both are in the repository.
+    """
+    yield f"{old.name} -> {new.name}"
+    if old.spec_hash != new.spec_hash:
+        yield f"spec_hash  {old.spec_hash} -> {new.spec_hash}"
+    for step, version in new.versions.items():
+        was = old.versions.get(step)
+        if was == version:
+            yield f"{step}  {version}, the same"
+            continue
+        yield f"{step}  {'none' if was is None else was} -> {version}"
+        before = _files(old, step)
+        after = _files(new, step)
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                yield f"    {name}  {_short(before, name)} -> {_short(after, name)}"
+                if was is not None and name.endswith(_TEXT):
+                    folder = repository / step
+                    pair = (folder / str(was) / name, folder / str(version) / name)
+                    yield from _text_lines(*pair)
+
+
+def _files(release: Release, step: str) -> dict[str, str]:
+    """Give the hash of each file of a step's version, by its path in there."""
+    version = release.versions.get(step)
+    if version is None:
+        return {}
+    prefix = f"{step}/{version}/"
+    return {
+        name.removeprefix(prefix): digest
+        for name, digest in release.hashes_of({step: version}).items()
+    }
+
+
+def _short(hashes: dict[str, str], name: str) -> str:
+    return hashes[name][:SHORT_DIGITS] if name in hashes else "none"
+
+
+def _text_lines(old: Path, new: Path) -> Iterator[str]:
+    try:
+        before, after = (path.read_text().splitlines() for path in (old, new))
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in difflib.unified_diff(before, after, lineterm="", n=1):
+        if not line.startswith(("---", "+++")):
+            yield f"        {line}"

@@ -1,0 +1,167 @@
+"""
+Every release a product ever had: who made it what answers, when, why, from what.
+
+One line of JSON for each time that a release was made the desired one, beside
+release.json, only ever added to. A release is written here before it is there, so
+whatever answered can be found; a line whose writer was killed half-way is no line.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tollgate.errors import RepositoryError
+from tollgate.repository.release import Release, read_release, release_path
+
+HISTORY_FILE = "history.jsonl"
+
+Action = Literal["activate", "rollback"]
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    One time that a release was made the desired one.
+
+    Attributes:
+        action: "rollback" when it was one before.
+        time: When, RFC 3339 in UTC.
+        actor: Who.
+        approver: Who confirmed it; None when nobody was asked.
+        reason: Why.
+        origin: Name of the release that was there; None when there was none.
+        release: What became the desired release.
+    """
+
+    action: Action
+    time: str
+    actor: str
+    reason: str
+    origin: str | None
+    release: Release
+    approver: str | None = None
+
+
+def history_path(repository: Path, product: str) -> Path:
+    """Name the file that holds a product's history."""
+    return repository / product / HISTORY_FILE
+
+
+def add_entry(repository: Path, entry: Entry) -> None:
+    """
+    Add an entry, on disk when this returns.
+
+    Raises:
+        RepositoryError: It cannot be written.
+    """
+    path = history_path(repository, entry.release.product)
+    line = msgspec.json.encode(entry) + b"\n"
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            # Half a line of a writer that was killed ends here, alone.
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            os.write(descriptor, b"\n" + line if torn else line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        raise RepositoryError(path, f"cannot be written: {exc.strerror}") from exc
+
+
+def read_history(repository: Path, product: str) -> list[Entry]:
+    """
+    Read a product's history, oldest first.
+
+    A release that is there without an entry was written by hand or before there was a
+    history; it comes last, with what it says of itself.
+
+    Raises:
+        RepositoryError: The file, or release.json, cannot be read.
+    """
+    entries = _written(repository, product)
+    current = _unwritten(repository, product, entries)
+    return [*entries, current] if current else entries
+
+
+def settle(repository: Path, product: str) -> list[Entry]:
+    """
+    Read a product's history, after writing down what was there without an entry.
+
+    Raises:
+        RepositoryError: The file, or release.json, cannot be read or written.
+    """
+    entries = _written(repository, product)
+    current = _unwritten(repository, product, entries)
+    if current is None:
+        return entries
+    add_entry(repository, current)
+    return [*entries, current]
+
+
+def _written(repository: Path, product: str) -> list[Entry]:
+    path = history_path(repository, product)
+    entries: list[Entry] = []
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        lines = []
+    except OSError as exc:
+        raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            entries.append(msgspec.json.decode(line, type=Entry))
+        except msgspec.ValidationError as exc:
+            raise RepositoryError(path, str(exc), where=f"line {number}") from exc
+        except msgspec.DecodeError:
+            continue  # torn: its writer was killed
+    return entries
+
+
+def releases_of(entries: list[Entry]) -> dict[str, Release]:
+    """
+    Collect the releases of a history by their names, in the order they first came.
+
+    Of two releases of one name, the later stands.
+    """
+    return {entry.release.name: entry.release for entry in entries}
+
+
+def find_release(repository: Path, product: str, name: str) -> Release:
+    """
+    Find a release by its name.
+
+    Raises:
+        RepositoryError: There was never one of that name, or the history cannot be
+            read.
+    """
+    found = releases_of(read_history(repository, product))
+    if name not in found:
+        known = ", ".join(list(found)[-5:]) or "none"
+        path = history_path(repository, product)
+        raise RepositoryError(path, f"there is no release {name}; known: {known}")
+    return found[name]
+
+
+def _unwritten(repository: Path, product: str, entries: list[Entry]) -> Entry | None:
+    """Describe the release that is there, if it has no entry; it speaks for itself."""
+    if not release_path(repository, product).exists():
+        return None
+    release = read_release(repository, product=product)
+    if entries and entries[-1].release == release:
+        return None
+    return Entry(
+        action="activate",
+        time=release.time,
+        actor=release.actor,
+        reason=release.reason,
+        origin=entries[-1].release.name if entries else None,
+        release=release,
+    )
