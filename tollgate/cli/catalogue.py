@@ -78,7 +78,7 @@ def _released_parts(
     versions = {
         f"{release.name} (active)": release.versions,
         "previous": release.previous or {},
-        "challenger": release.challenger or {},
+        "challenger": release.challenger.versions if release.challenger else {},
     }
     found = {}
     for label, pinned in versions.items():

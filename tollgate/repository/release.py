@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -30,6 +30,34 @@ UtcTime = Annotated[
 ]
 
 
+class Challenger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """
+    A release on trial beside the one that answers.
+
+    Attributes:
+        release: What it is called, and will be when it is promoted.
+        versions: Version per step.
+        spec_hash: Hash of its feature spec.
+        mode: "shadow": scored off the path, from the journal. "canary": answers a
+            share of the customers.
+        percent: That share, 0 to 100; whoever is in it stays in it when it grows.
+        seed: What decides who is in it.
+        actor: Who began it.
+        reason: Why.
+        time: When, RFC 3339 in UTC.
+    """
+
+    release: Name
+    versions: Versions
+    spec_hash: SpecHash
+    mode: Literal["shadow", "canary"]
+    percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
+    actor: str
+    reason: str
+    time: UtcTime
+
+
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
     One combination of features, model and policy.
@@ -42,7 +70,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             path in the repository.
         spec_hash: Hash of the feature spec, 16 hexadecimal digits.
         previous: Versions of the release before it; kept loaded for a roll-back.
-        challenger: Versions of a release on trial; loaded too.
+        challenger: A release on trial.
         actor: Who made it.
         reason: Why.
         time: When, RFC 3339 in UTC.
@@ -54,14 +82,15 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     hashes: dict[str, Sha256]
     spec_hash: SpecHash
     previous: Versions | None = None
-    challenger: Versions | None = None
+    challenger: Challenger | None = None
     actor: str
     reason: str
     time: UtcTime
 
     def loaded_versions(self, step: str) -> list[int]:
         """List the versions of a step that stay loaded, ascending."""
-        sets = (self.versions, self.previous or {}, self.challenger or {})
+        trial = self.challenger.versions if self.challenger else {}
+        sets = (self.versions, self.previous or {}, trial)
         return sorted({versions[step] for versions in sets if step in versions})
 
     def hashes_of(self, versions: Mapping[str, int]) -> dict[str, str]:

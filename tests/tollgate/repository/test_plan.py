@@ -7,13 +7,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.features.spec import load_spec
 from tollgate.repository.compose import compose_release
-from tollgate.repository.release import read_release, release_path, write_release
+from tollgate.repository.release import (
+    Challenger,
+    read_release,
+    release_path,
+    write_release,
+)
 from tollgate.repository.rendering import plan_load, render
 
 STEPS = ("fraud_features", "fraud_model", "fraud_decision")
@@ -76,8 +82,17 @@ def test_challenger_is_kept_loaded(second: Path) -> None:
         for name, digest in release.hashes.items()
         if name.startswith("fraud_model/1/")
     }
-    challenger = dict.fromkeys(STEPS, 1) | {"fraud_model": 5}
-    _change(second, challenger=challenger, hashes=release.hashes | more)
+    challenger = Challenger(
+        release="fraud-9",
+        versions=dict.fromkeys(STEPS, 1) | {"fraud_model": 5},
+        spec_hash=release.spec_hash,
+        mode="shadow",
+        actor="test",
+        reason="test",
+        time="2026-01-01T00:00:00Z",
+    )
+    trial = msgspec.to_builtins(challenger)
+    _change(second, challenger=trial, hashes=release.hashes | more)
     assert read_release(second, product="fraud").loaded_versions("fraud_model") == [
         1,
         2,
