@@ -33,6 +33,7 @@ EVENT_TIME = "event_time"
 FEATURES = "features"
 CONTEXT = "context"
 PROBABILITIES = "probabilities"
+CHALLENGER_PROBABILITIES = "challenger_probabilities"  # optional, of a canary
 
 # Outputs of the ensemble and of the decision step: name -> Triton type.
 ANSWER_TYPES = {
@@ -71,6 +72,11 @@ SPEC_HASH_PARAMETER = "expected_spec_hash"
 FEATURE_NAMES_PARAMETER = "feature_names"  # joined by commas, in order
 ENTITY_NAMES_PARAMETER = "entity_names"
 FIELDS_PARAMETER = "fields"  # declared fields; `fields_text`
+
+# And these while a challenger answers a share of the customers.
+CHALLENGER_PARAMETER = "challenger"  # its release
+CANARY_PERCENT_PARAMETER = "canary_percent"
+CANARY_SEED_PARAMETER = "canary_seed"
 
 # What it adds to the feature step's, where the policy has lists.
 LISTS_PARAMETER = "lists"  # tollgate/store/lists.py

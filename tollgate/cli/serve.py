@@ -144,6 +144,7 @@ def serve(
         ),
         drain_delay_s=drain_delay,
         log_format=log_format,
+        recall=True,
     )
 
 

@@ -39,6 +39,7 @@ def supervise(
     recycling: Recycling | None = None,
     drain_delay_s: float = 0.0,
     log_format: str = "text",
+    recall: bool = False,
 ) -> None:
     """
     Serve until SIGTERM or Ctrl-C.
@@ -50,6 +51,7 @@ def supervise(
         recycling: When a step is started anew although it works.
         drain_delay_s: How long to serve on after SIGTERM while not ready.
         log_format: "text" or "json".
+        recall: Serve what was served here before, when the release cannot be.
 
     Raises:
         ServerError: Something died and would not stay mended.
@@ -64,7 +66,8 @@ def supervise(
         chosen.repository_path,
         chosen.state_path,
     )
-    require_sound(repository, product=product, config_name=chosen.model_config_name)
+    if not recall:
+        require_sound(repository, product=product, config_name=chosen.model_config_name)
     with contextlib.ExitStack() as stack:
         embedded = stack.enter_context(
             serve(
@@ -76,6 +79,7 @@ def supervise(
                 store_url=chosen.store_url or None,
                 model_config_name=chosen.model_config_name,
                 host=host,
+                recall=recall,
             )
         )
         metrics = SupervisorMetrics()

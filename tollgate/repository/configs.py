@@ -15,6 +15,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import InputError, RepositoryError
+from tollgate.schema import CHALLENGER_PROBABILITIES, PROBABILITIES
 
 CONFIG_FILE = "config.pbtxt"
 NAMED_CONFIGS = "configs"
@@ -118,6 +119,31 @@ def merge(
     for key, value in (parameters or {}).items():
         merged.parameters[key].string_value = value
     return merged
+
+
+def add_canary(ensemble: ModelConfig, *, step: str, version: int) -> None:
+    """
+    Wire a second version of an ensemble's model into it, for a challenger.
+
+    What reads the model's output in the ensemble is offered the other output too, as
+    CHALLENGER_PROBABILITIES; nothing else changes.
+
+    Args:
+        ensemble: Changed in place; its versions are pinned already.
+        step: The model.
+        version: The challenger's.
+    """
+    steps = ensemble.ensemble_scheduling.step
+    (model,) = (one for one in steps if one.model_name == step)
+    output = model.output_map[PROBABILITIES]
+    readers = [one for one in steps if output in one.input_map.values()]
+    for reader in readers:
+        reader.input_map[CHALLENGER_PROBABILITIES] = CHALLENGER_PROBABILITIES
+    second = steps.add()
+    second.CopyFrom(model)
+    second.model_version = version
+    second.output_map.clear()
+    second.output_map[PROBABILITIES] = CHALLENGER_PROBABILITIES
 
 
 def to_json(config: ModelConfig) -> str:

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import RepositoryError
 from tollgate.repository.plan import plan_findings
 from tollgate.repository.product import Product, read_product
 from tollgate.repository.release import (
+    Challenger,
     Release,
     release_path,
     require_steps,
@@ -27,10 +29,12 @@ from tollgate.repository.release import (
 from tollgate.repository.rendering import released_spec
 from tollgate.repository.rules import PYTHON_BACKEND
 from tollgate.repository.told import (
+    canary_parameters,
     decision_parameters,
     features_parameters,
     load_policy_of,
 )
+from tollgate.schema import CHALLENGER_PROBABILITIES
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -60,6 +64,7 @@ class ServingPlan(msgspec.Struct, frozen=True):
         product: Name of the ensemble.
         release: The release.
         parts: Part per step, in the order in which data flows.
+        canary: The challenger's model, where one answers a share of the customers.
         configs: Configuration per step, as its file has it.
         ensemble: Configuration of the ensemble, likewise.
     """
@@ -68,6 +73,7 @@ class ServingPlan(msgspec.Struct, frozen=True):
     product: str
     release: Release
     parts: dict[str, Part]
+    canary: Part | None
     configs: dict[str, ModelConfig]
     ensemble: ModelConfig
 
@@ -94,13 +100,61 @@ def plan_serving(
         release_path(repository, release.product), release.versions, product=models
     )
     verify_active(repository, release)
+    canary = canary_of(release)
     return ServingPlan(
         repository=repository,
         product=release.product,
         release=release,
         parts=_parts(models, release),
+        canary=_canary_part(models, release, canary) if canary else None,
         configs=dict(models.steps),
         ensemble=models.ensemble,
+    )
+
+
+def canary_of(release: Release) -> Challenger | None:
+    """Give the challenger that answers a share of the customers, if one does."""
+    challenger = release.challenger
+    return challenger if challenger and challenger.mode == "canary" else None
+
+
+def _canary_part(models: Product, release: Release, canary: Challenger) -> Part:
+    """Describe the challenger's model; the rest of it is the release's own."""
+    path = release_path(models.repository, release.product)
+    step = models.model_step
+    others = {name for name in models.steps if name != step}
+    same = all(canary.versions.get(one) == release.versions[one] for one in others)
+    if canary.spec_hash != release.spec_hash or not same:
+        problem = "a canary has the features and the policy of the release"
+        raise RepositoryError(path, problem, where="challenger")
+    decision = models.steps[models.decision_step]
+    if CHALLENGER_PROBABILITIES not in {one.name for one in decision.input}:
+        file = models.config_path(models.decision_step)
+        problem = f"has no optional input {CHALLENGER_PROBABILITIES}, for a canary"
+        raise RepositoryError(file, problem, where="input")
+    verify_active(models.repository, structs.replace(release, versions=canary.versions))
+    return _part(models, release, step, canary.versions[step], told=None)
+
+
+def _part(
+    models: Product,
+    release: Release,
+    step: str,
+    version: int,
+    *,
+    told: Mapping[str, str] | None,
+) -> Part:
+    """Describe one version of one step."""
+    _require_plan(models.repository / step / str(version), models.steps[step])
+    prefix = f"{step}/{version}/"
+    return Part(
+        step=step,
+        version=version,
+        hashes={
+            path.removeprefix(prefix): digest
+            for path, digest in release.hashes_of({step: version}).items()
+        },
+        told=told,
     )
 
 
@@ -109,25 +163,22 @@ def _parts(models: Product, release: Release) -> dict[str, Part]:
     step = models.decision_step
     directory = models.repository / step / str(release.versions[step])
     policy = load_policy_of(directory, spec)
+    canary = canary_of(release)
     told: dict[str, Mapping[str, str]] = {
         models.features_step: features_parameters(policy, release.product),
-        step: decision_parameters(release.name, spec, release.spec_hash),
+        step: decision_parameters(release.name, spec, release.spec_hash)
+        | (canary_parameters(canary) if canary else {}),
     }
-    parts = {}
-    for name, config in models.steps.items():
-        version = release.versions[name]
-        _require_plan(models.repository / name / str(version), config)
-        prefix = f"{name}/{version}/"
-        parts[name] = Part(
-            step=name,
-            version=version,
-            hashes={
-                path.removeprefix(prefix): digest
-                for path, digest in release.hashes_of({name: version}).items()
-            },
+    return {
+        name: _part(
+            models,
+            release,
+            name,
+            release.versions[name],
             told=told.get(name, {}) if config.backend == PYTHON_BACKEND else None,
         )
-    return parts
+        for name, config in models.steps.items()
+    }
 
 
 def _require_plan(version: Path, config: ModelConfig) -> None:

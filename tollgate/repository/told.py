@@ -6,7 +6,11 @@ from pathlib import Path
 
 from tollgate.features.definition import FeatureSpec
 from tollgate.policy import POLICY_FILE, Policy, load_policy
+from tollgate.repository.release import Challenger
 from tollgate.schema import (
+    CANARY_PERCENT_PARAMETER,
+    CANARY_SEED_PARAMETER,
+    CHALLENGER_PARAMETER,
     ENTITY_NAMES_PARAMETER,
     FEATURE_NAMES_PARAMETER,
     FIELDS_PARAMETER,
@@ -47,6 +51,15 @@ def features_parameters(policy: Policy, product: str) -> Parameters:
     """Tell the feature step which lists to look up, where there are any."""
     lists = lookup_lists(policy, product)
     return {LISTS_PARAMETER: lists_text(lists)} if lists else {}
+
+
+def canary_parameters(challenger: Challenger) -> Parameters:
+    """Tell the decision step whose answers come from a challenger's model."""
+    return {
+        CHALLENGER_PARAMETER: challenger.release,
+        CANARY_PERCENT_PARAMETER: repr(challenger.percent),
+        CANARY_SEED_PARAMETER: str(challenger.seed),
+    }
 
 
 def decision_parameters(release: str, spec: FeatureSpec, spec_hash: str) -> Parameters:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from tollgate.errors import PolicyError, RepositoryError, SpecError
 from tollgate.repair.background import drained
 from tollgate.repository.release import read_release
-from tollgate.repository.serving_plan import plan_serving
+from tollgate.repository.serving_plan import ServingPlan, plan_serving
 from tollgate.server.address import announced
 from tollgate.server.launcher import SPOOL_FOLDER, TritonServer
 from tollgate.server.redis import EmbeddedRedis
@@ -58,6 +59,7 @@ def serve(
     journal_url: str | None = None,
     model_config_name: str = "",
     host: str = "127.0.0.1",
+    recall: bool = False,
 ) -> Iterator[Embedded]:
     """
     Serve the release of a product until the context ends.
@@ -74,14 +76,22 @@ def serve(
             nowhere.
         model_config_name: Named configuration to take where a model has it.
         host: Address to listen on; see `TritonServer`.
+        recall: Serve what was served here before, when the release cannot be.
 
     Raises:
         RepositoryError: The release does not fit together.
         SetupError: This machine lacks something.
         ServerError: A process did not start, a model did not load, a probe failed.
     """
-    release = read_release(repository, product=product)
-    plan = plan_serving(repository, release, config_name=model_config_name)
+    record = state / f"{SLOTS_FOLDER}-{product}.json"
+    plan: ServingPlan | None = None
+    try:
+        release = read_release(repository, product=product)
+        plan = plan_serving(repository, release, config_name=model_config_name)
+    except (RepositoryError, SpecError, PolicyError) as error:
+        if not (recall and record.exists()):
+            raise
+        log.error("%s: %s; what was served before is served", product, error)
     with ExitStack() as stack:
         redis = None
         if store_url is None:
@@ -104,7 +114,7 @@ def serve(
         serving = Serving(
             triton, slots, record=state / f"{SLOTS_FOLDER}-{product}.json"
         )
-        answered = serving.begin(plan)
+        answered = serving.begin(plan) if plan else serving.recall()
         log.info("%s: release %s is ready at %s", product, answered, triton.grpc_url)
         stack.enter_context(
             announced(

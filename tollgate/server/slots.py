@@ -12,7 +12,6 @@ is served in slot 3001, then 3002. What it is told lies beside its code, in `slo
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
@@ -134,6 +133,18 @@ class Slots:
             if number not in keep:
                 shutil.rmtree(self.folder / step / str(number), ignore_errors=True)
 
+    def require_whole(self, step: str, number: int) -> None:
+        """
+        Demand that a slot holds what was copied into it.
+
+        Raises:
+            ServerError: It does not.
+        """
+        directory = self.folder / step / str(number)
+        slot = read_slot(directory)
+        if slot is None or _hashes(directory) != dict(slot.hashes):
+            raise ServerError(step, f"slot {number} is damaged or not there")
+
     def _numbers(self, part: Part) -> list[int]:
         if part.told is None:
             return [part.version]
@@ -184,15 +195,23 @@ def _holds(directory: Path, wanted: Slot, *, source: Path) -> bool:
     """Tell whether a slot holds just this, byte by byte."""
     if read_slot(directory) != wanted:
         return False
-    plan = source / PLAN_FILE
-    with contextlib.suppress(RepositoryError):
-        found = {
+    return _hashes(directory) == dict(wanted.hashes) and _same_plan(
+        directory, source / PLAN_FILE
+    )
+
+
+def _hashes(directory: Path) -> dict[str, str]:
+    """Hash what was copied into a slot; nothing of one that cannot be read."""
+    plan = directory / PLAN_FILE
+    ours = {SLOT_FILE, plan.name, plan_record(plan).name}
+    try:
+        return {
             path.relative_to(directory).as_posix(): hash_file(path)
             for path in version_files(directory)
-            if path.name not in (SLOT_FILE, PLAN_FILE, plan_record(plan).name)
+            if path.name not in ours
         }
-        return found == dict(wanted.hashes) and _same_plan(directory, plan)
-    return False
+    except RepositoryError:
+        return {}
 
 
 def _same_plan(directory: Path, plan: Path) -> bool:

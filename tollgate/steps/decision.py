@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from tollgate.journal.rows import Heading
 from tollgate.policy import POLICY_FILE, RowFacts, decide, load_policy
 from tollgate.schema import (
+    CHALLENGER_PROBABILITIES,
     CONTEXT,
     ENTITY_NAMES_PARAMETER,
     FEATURE_NAMES_PARAMETER,
@@ -24,6 +26,7 @@ from tollgate.schema import (
     read_fields,
 )
 from tollgate.steps import triton
+from tollgate.steps.canary import read_canary
 from tollgate.steps.journal import open_journal
 from tollgate.store.decided import read_decided
 
@@ -72,14 +75,22 @@ class DecisionStep:
             fields=self._fields,
         )
         labels = {"model": args["model_name"], "version": args["model_version"]}
-        self._journal = open_journal(
-            pb, heading, window_s=self._policy.idempotency_s, labels=labels
-        )
+        window_s = self._policy.idempotency_s
+        self._journal = open_journal(pb, heading, window_s=window_s, labels=labels)
+        self._canary = read_canary(parameters, entities)
+        self._canary_journal = None
+        if self._canary is not None:
+            heading = structs.replace(heading, release=self._canary.release)
+            labels["version"] += "-canary"
+            self._canary_journal = open_journal(
+                pb, heading, window_s=window_s, labels=labels
+            )
 
     def finalize(self) -> None:
         """Leave no decision without its record."""
-        if self._journal is not None:
-            self._journal.close()
+        for journal in (self._journal, self._canary_journal):
+            if journal is not None:
+                journal.close()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a dynamic batch of requests."""
@@ -91,10 +102,17 @@ class DecisionStep:
         packed = np.ascontiguousarray(triton.gather(pb, requests, CONTEXT))
         context = packed.view(self._dtype)[:, 0]
         foreign = context["spec_hash"] != self._spec_hash
+        probabilities = triton.gather(pb, requests, PROBABILITIES)
+        chosen = None
+        if self._canary is not None:
+            chosen = self._canary.rows(context)
+            theirs = triton.gather(pb, requests, CHALLENGER_PROBABILITIES)
+            probabilities = np.where(chosen[:, None], theirs, probabilities)
         outputs = self._decide(
             context,
-            triton.gather(pb, requests, PROBABILITIES),
+            probabilities,
             triton.gather(pb, requests, FEATURES),
+            chosen=chosen,
             began_us=began_us,
         )
         bounds = triton.row_bounds(pb, requests, PROBABILITIES)
@@ -111,6 +129,7 @@ class DecisionStep:
         probabilities: Array,
         features: Array,
         *,
+        chosen: Array | None,
         began_us: int,
     ) -> dict[str, Array]:
         """Fill the answer's columns, [N, 1] each; keep what was decided."""
@@ -124,14 +143,19 @@ class DecisionStep:
             fields={name: context[f"field_{name}"] for name in self._fields},
         )
         decided = decide(facts, policy=self._policy)
-        if self._journal is not None:
-            self._journal.keep(
-                context,
-                decided,
-                features=features,
-                probabilities=probabilities,
-                began_us=began_us,
-            )
+        for journal, left_out in (
+            (self._journal, chosen),
+            (self._canary_journal, None if chosen is None else ~chosen),
+        ):
+            if journal is not None:
+                journal.keep(
+                    context,
+                    decided,
+                    features=features,
+                    probabilities=probabilities,
+                    began_us=began_us,
+                    left_out=left_out,
+                )
         columns = {
             "decision": _WORDS[decided.decision],
             "score": decided.score,
@@ -140,6 +164,8 @@ class DecisionStep:
             "error": np.full(len(context), b"", np.object_),
             "release": np.full(len(context), self._release, np.object_),
         }
+        if self._canary is not None:
+            columns["release"][chosen] = self._canary.release.encode()
         made = np.flatnonzero(context["earlier_length"])
         if len(made):
             earlier = read_decided(context["earlier"][made])

@@ -66,6 +66,7 @@ class StepJournal:
         features: Array,
         probabilities: Array,
         began_us: int,
+        left_out: Array | None = None,
     ) -> None:
         """
         Keep a batch's decisions: not dry runs, bad rows, nor those made before.
@@ -77,9 +78,12 @@ class StepJournal:
             features: float32 [N, F].
             probabilities: float32 [N, K].
             began_us: CLOCK_MONOTONIC when the step took the batch.
+            left_out: Rows that another journal keeps; bool [N], None for none.
         """
         apart = context["dry_run"] | context["bad"] | (context["earlier_length"] > 0)
         apart |= context["spec_hash"] != self._spec_hash
+        if left_out is not None:
+            apart |= left_out
         decisions: tuple[Array, ...] = (
             *(decided.score, decided.degraded, decided.decision),
             *(decided.reason_codes, decided.rules),

@@ -21,7 +21,8 @@ import msgspec
 from tollgate.errors import RepositoryError, TollgateError
 from tollgate.repository.check import require_sound
 from tollgate.repository.release import Release, read_release, release_path
-from tollgate.repository.serving_plan import plan_serving
+from tollgate.repository.serving_plan import canary_of, plan_serving
+from tollgate.server.loaded import Line
 from tollgate.server.serving import Serving
 from tollgate.supervisor.faults import now_text
 
@@ -127,8 +128,9 @@ class Converger:
 
     def _go(self, release: Release) -> None:
         active = self._serving.active
-        if active is None or release.name != active.release:
+        if active is None or not _is_served(release, active):
             self._tell(desired=release.name, state="converging", doing="checking")
+            self._require_same(release)
             log.info("%s: release %s is wanted", self._product, release.name)
             require_sound(
                 self._repository, product=self._product, config_name=self._config_name
@@ -138,10 +140,6 @@ class Converger:
             )
             self._serving.switch(plan, told=self._told)
             log.info("%s: release %s answers", self._product, release.name)
-        elif release.versions != active.versions:
-            path = release_path(self._repository, self._product)
-            problem = f"{release.name} answers already, with other versions"
-            raise RepositoryError(path, problem, where="name")
         self._tell(
             desired=release.name,
             running=self._running(),
@@ -149,6 +147,16 @@ class Converger:
             doing="",
             attempts=0,
         )
+
+    def _require_same(self, release: Release) -> None:
+        """Demand that a release that answers is not another one by now."""
+        active = self._serving.active
+        if active is None or active.release != release.name:
+            return
+        if active.versions != release.versions:
+            path = release_path(self._repository, self._product)
+            problem = f"{release.name} answers already, with other versions"
+            raise RepositoryError(path, problem, where="name")
 
     def _told(self, doing: str) -> None:
         self._tell(doing=doing)
@@ -187,6 +195,16 @@ class Converger:
                 log.exception("%s: the repository was not followed", self._product)
             self._wake.wait(INTERVAL_S)
             self._wake.clear()
+
+
+def _is_served(release: Release, active: Line) -> bool:
+    """Tell whether what is wanted is what answers, its canary included."""
+    canary = active.canary.challenger if active.canary else None
+    return (
+        release.name == active.release
+        and release.versions == active.versions
+        and canary_of(release) == canary
+    )
 
 
 def _content(path: Path) -> bytes:

@@ -12,8 +12,8 @@ from tollgate import schema
 from tollgate.errors import ServerError
 from tollgate.server import control
 from tollgate.server.launcher import TritonServer
+from tollgate.server.loading import probe_whole
 from tollgate.server.probe import probe_columns
-from tollgate.server.serving import probe_whole
 
 ConfigJson = Callable[[str], str]
 

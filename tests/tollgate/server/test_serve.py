@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tollgate.errors import RepositoryError, ServerError
 from tollgate.server import control
 from tollgate.server.embedded import serve
 
@@ -35,3 +36,27 @@ def test_the_repository_is_ready_and_nothing_is_written(tmp_path: Path) -> None:
     assert not product.triton.alive()
     assert not product.redis.alive()
     assert _files(repository) == before
+
+
+@pytest.mark.slow
+def test_what_was_served_before_is_served_when_the_release_is_broken(
+    tmp_path: Path,
+) -> None:
+    """From the server's own copies, proven again; without these it is refused."""
+    repository = tmp_path / "models"
+    leftovers = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(REPOSITORY, repository, ignore=leftovers)
+    state = tmp_path / "state"
+    with serve(repository, state=state):
+        pass
+    (repository / "fraud/release.json").write_text("{")
+    with serve(repository, state=state, recall=True) as product:
+        assert product.release == "fraud-1"
+    with pytest.raises(RepositoryError), serve(repository, state=state):
+        pass
+    (state / "served/fraud_model/1/model.onnx").write_bytes(b"damaged")
+    with (
+        pytest.raises(ServerError, match="fraud_model: slot 1 is damaged"),
+        serve(repository, state=state, recall=True),
+    ):
+        pass

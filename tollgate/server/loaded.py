@@ -1,0 +1,102 @@
+"""What a server has loaded of a product, and may have loaded next to it."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from tollgate.errors import ServerError
+from tollgate.repository.configs import to_json
+from tollgate.repository.release import Challenger
+from tollgate.repository.serving_plan import ServingPlan
+
+# What may not change while both releases are loaded: they share a configuration.
+_SHAPE = ("platform", "backend", "max_batch_size", "input", "output")
+
+
+class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    A challenger's model beside the release's.
+
+    Attributes:
+        step: The model.
+        slot: Its slot.
+        challenger: Who it is, and whose answers are its.
+    """
+
+    step: str
+    slot: int
+    challenger: Challenger
+
+
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    A release as a server has it loaded.
+
+    Attributes:
+        release: Its name.
+        versions: Version per step.
+        slots: Slot per step.
+        canary: The model of a challenger that answers a share of the customers.
+    """
+
+    release: str
+    versions: dict[str, int]
+    slots: dict[str, int]
+    canary: Canary | None = None
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    What is loaded, kept beside the copies: enough to load it all again.
+
+    Attributes:
+        product: Name of the ensemble.
+        active: What answers.
+        kept: What else stays loaded, the release before it.
+        configs: Configuration per step, as JSON, without a version policy.
+        ensemble: That of the ensemble, as JSON, without pins.
+    """
+
+    product: str
+    active: Line
+    kept: Line | None
+    configs: dict[str, str]
+    ensemble: str
+
+
+def record_of(plan: ServingPlan, active: Line, *, kept: Line | None) -> Record:
+    return Record(
+        product=plan.product,
+        active=active,
+        kept=kept,
+        configs={step: to_json(config) for step, config in plan.configs.items()},
+        ensemble=to_json(plan.ensemble),
+    )
+
+
+def loaded_slots(record: Record) -> dict[str, list[int]]:
+    """List the slots of each step that a record keeps loaded."""
+    loaded: dict[str, set[int]] = {step: set() for step in record.active.slots}
+    for line in (record.active, record.kept):
+        if line is None:
+            continue
+        for step in loaded.keys() & line.slots.keys():
+            loaded[step].add(line.slots[step])
+        if line.canary is not None:
+            loaded[line.canary.step].add(line.canary.slot)
+    return {step: sorted(slots) for step, slots in loaded.items()}
+
+
+def require_shape(old: Record, plan: ServingPlan) -> None:
+    """Demand that both releases fit the same configurations."""
+    if plan.configs.keys() != old.configs.keys():
+        problem = "has other steps than the release that is loaded; start it anew"
+        raise ServerError(plan.product, problem)
+    for step, config in plan.configs.items():
+        was, now = json.loads(old.configs[step]), json.loads(to_json(config))
+        for key in _SHAPE:
+            if was.get(key) != now.get(key):
+                problem = f"{key} of config.pbtxt has changed; the server has to be"
+                raise ServerError(step, f"{problem} started anew to serve it")
