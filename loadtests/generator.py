@@ -89,10 +89,18 @@ def command_line(
     run_s: float,
     body: str = "BODY",
     log: str = "LOG",
+    rate_per_s: int = 0,
 ) -> list[str]:
-    """Write h2load's command: prior-knowledge HTTP/2, one thread, a closed loop."""
+    """
+    Write h2load's command: prior-knowledge HTTP/2, one thread.
+
+    A closed loop, unless a rate is given: then so many requests are sent in a second,
+    as long as fewer are under way than the scenario says.
+    """
+    paced = ["--rps", str(rate_per_s // scenario.connections)] if rate_per_s else []
     return [
         "h2load",
+        *paced,
         *("-t", "1"),
         *("-c", str(scenario.connections)),
         *("-m", str(scenario.streams)),
@@ -114,6 +122,7 @@ def run_h2load(
     grpc_url: str,
     run_s: float,
     folder: Path,
+    rate_per_s: int = 0,
 ) -> Generated:
     """
     Send bodies, one after the other and from the first again when they end.
@@ -125,6 +134,7 @@ def run_h2load(
         grpc_url: The server.
         run_s: From the first request on, warm-up and tail included.
         folder: For files; what an earlier run left there is replaced.
+        rate_per_s: Requests in a second; 0 for a closed loop.
 
     Raises:
         ServerError: h2load failed.
@@ -135,7 +145,12 @@ def run_h2load(
     bodies[0].tofile(body)
     log.unlink(missing_ok=True)  # h2load appends
     command = command_line(
-        scenario, grpc_url=grpc_url, run_s=run_s, body=str(body), log=str(log)
+        scenario,
+        grpc_url=grpc_url,
+        run_s=run_s,
+        body=str(body),
+        log=str(log),
+        rate_per_s=rate_per_s,
     )
     before = os.times()
     said = _run(

@@ -202,7 +202,8 @@ def status(
             for found in one.products:
                 if found.product == chosen.product:
                     words = ": ".join(filter(None, (found.state, found.doing)))
-                    table.add_row(one.address, found.running, words, found.since)
+                    runs = ", ".join(filter(None, (found.running, found.canary)))
+                    table.add_row(one.address, runs, words, _minute(found.since))
             if one.problem:
                 table.add_row(one.address, "", f"[red]{one.problem}[/]", "")
         console.out.print(table)

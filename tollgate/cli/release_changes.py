@@ -14,6 +14,8 @@ from tollgate.cli.release import Product, Repository, State
 from tollgate.errors import InputError, RepositoryError, ServerError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tollgate.repository.history import Action
     from tollgate.repository.release import Release
     from tollgate.settings import Settings
@@ -189,7 +191,7 @@ def _follow(chosen: Settings, release: Release, *, wait_s: float) -> None:
     if not wait_s:
         return
     begun_s = time.monotonic()
-    _wait(url, release, product=chosen.product, wait_s=wait_s)
+    _wait(url, release, repository=chosen.repository_path, wait_s=wait_s)
     taken_s = time.monotonic() - begun_s
     console.out.print(
         f"answers  {release.name}, after {taken_s:.1f} s", highlight=False
@@ -206,22 +208,25 @@ def _server(chosen: Settings) -> str:
     return found.side_port_url
 
 
-def _wait(url: str, release: Release, *, product: str, wait_s: float) -> None:
+def _wait(url: str, release: Release, *, repository: Path, wait_s: float) -> None:
     """
-    Wait until a server answers as a release.
+    Wait until a server answers as a release that was just made the desired one.
 
     Raises:
         ServerError: It would not take it, or it took too long.
     """
+    from tollgate.repository.release import release_path
+    from tollgate.supervisor.converging import digest_of
     from tollgate.supervisor.replicas import ask_replica
 
     until_s, said = time.monotonic() + wait_s, ""
+    file = digest_of(release_path(repository, release.product).read_bytes())
     while True:
-        (now,) = (one for one in ask_replica(url) if one.product == product)
-        if now.desired == release.name:
+        (now,) = (one for one in ask_replica(url) if one.product == release.product)
+        if now.file == file:
             if now.state == "failed":
                 problem = f"{release.name} was not taken, {now.running} goes on"
-                raise ServerError(product, f"{problem}: {now.doing}")
+                raise ServerError(release.product, f"{problem}: {now.doing}")
             if now.state == "converged":
                 return
             if now.doing not in ("", said):
@@ -229,7 +234,8 @@ def _wait(url: str, release: Release, *, product: str, wait_s: float) -> None:
                 console.say(f"{said} …")
         if time.monotonic() > until_s:
             problem = f"{now.running} answers still, after {wait_s:g} s"
-            raise ServerError(product, f"{problem}: {now.state} {now.doing}".rstrip())
+            text = f"{problem}: {now.state} {now.doing}".rstrip()
+            raise ServerError(release.product, text)
         time.sleep(_LOOK_S)
 
 

@@ -9,6 +9,7 @@ it, and what was broken may be mended in place.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -20,6 +21,7 @@ import msgspec
 
 from tollgate.errors import RepositoryError, TollgateError
 from tollgate.repository.check import require_sound
+from tollgate.repository.hashes import SHORT_DIGITS
 from tollgate.repository.release import Release, read_release, release_path
 from tollgate.repository.serving_plan import canary_of, plan_serving
 from tollgate.server.loaded import Line
@@ -47,6 +49,8 @@ class Convergence(msgspec.Struct, frozen=True):
         doing: What is being done, or the reason of the failure.
         since: When this state began, RFC 3339 in UTC.
         attempts: How often the desired release was tried in vain.
+        file: The release.json that this is about: its SHA-256, the first 12 digits.
+        canary: Challenger that answers a share of the customers, with the share.
     """
 
     product: str
@@ -56,6 +60,8 @@ class Convergence(msgspec.Struct, frozen=True):
     doing: str
     since: str
     attempts: int = 0
+    file: str = ""
+    canary: str = ""
 
 
 class Converger:
@@ -118,7 +124,12 @@ class Converger:
         if settled or (waiting and self.now.state == "failed"):
             return
         if content != self._tried:
-            self._tell(attempts=0)
+            self._tell(
+                attempts=0,
+                file=digest_of(content),
+                state="converging",
+                doing="checking",
+            )
         self._tried = content
         try:
             release = read_release(self._repository, product=self._product)
@@ -143,6 +154,7 @@ class Converger:
         self._tell(
             desired=release.name,
             running=self._running(),
+            canary=_canary_words(release),
             state="converged",
             doing="",
             attempts=0,
@@ -205,6 +217,16 @@ def _is_served(release: Release, active: Line) -> bool:
         and release.versions == active.versions
         and canary_of(release) == canary
     )
+
+
+def digest_of(content: bytes) -> str:
+    """Name a release.json by what it says."""
+    return hashlib.sha256(content).hexdigest()[:SHORT_DIGITS]
+
+
+def _canary_words(release: Release) -> str:
+    canary = canary_of(release)
+    return f"{canary.release} {canary.percent:g} %" if canary else ""
 
 
 def _content(path: Path) -> bytes:

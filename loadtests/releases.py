@@ -1,0 +1,309 @@
+"""
+What callers see while releases change: `python -m loadtests.releases`.
+
+`tollgate up` under a fixed rate of single rows; release after release is activated,
+then canaries come, grow and go. Prints the table of docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from loadtests.answers import tally
+from loadtests.bodies import bodies_of
+from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
+from loadtests.generator import Generated, make_generator, run_h2load
+from loadtests.latency import Latency, latency_of
+from loadtests.scenarios import Scenario
+from loadtests.supervised import Supervised, supervised
+from loadtests.surroundings import CHECKOUT, measured_on
+from loadtests.traffic import Traffic, traffic_of
+from tollgate.errors import ServerError, TollgateError
+from tollgate.features.spec import load_spec
+from tollgate.repository.activation import activate, compose_next
+from tollgate.repository.compose import now_text
+from tollgate.repository.hashes import hash_version
+from tollgate.repository.release import (
+    Challenger,
+    Release,
+    read_release,
+    release_path,
+)
+from tollgate.server.address import find_server
+from tollgate.supervisor.converging import digest_of
+from tollgate.supervisor.replicas import ask_replica
+
+_WARM_UP_S, _BEFORE_S = 5.0, 10.0
+_CHANGE_S = 4.0  # the most that a change may take on average, or the load ends first
+_PATIENCE_S = 30.0
+_MODEL, _DECISION = "fraud_model", "fraud_decision"
+_SCENARIO = Scenario(
+    "paced", rows=1, connections=4, streams=64, most_requests_per_s=1_000
+)
+
+
+# A kind of change, and what describes the release after it from the repository.
+Todo = tuple[str, Callable[[Path], Release]]
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One change of what answers: its kind, and when it began and ended, µs."""
+
+    kind: str
+    begun_us: int
+    ended_us: int
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where it all happens."""
+
+    product: Supervised
+    repository: Path
+    changes: list[Change]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Change releases under load; print the table; status 1 when a request failed."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.releases")
+    parser.add_argument("--activations", type=int, default=50)
+    parser.add_argument("--canaries", type=int, default=20)
+    parser.add_argument("--rate", type=int, default=1_000, help="requests per second")
+    given = parser.parse_args(arguments)
+    try:
+        changes, generated = run(
+            given.activations, given.canaries, rate_per_s=given.rate
+        )
+    except TollgateError as error:
+        print(f"loadtests.releases: {error}", file=sys.stderr)
+        return error.exit_status
+    failures = Counter(one.failure for one in generated.kept.answers if one.failure)
+    print("\n".join(to_markdown(changes, generated, failures)))
+    command = " ".join(["python -m loadtests.releases", *arguments])
+    print(f"\n{measured_on()}. `{command}`")
+    return 1 if failures else 0
+
+
+def run(
+    activations: int, canaries: int, *, rate_per_s: int
+) -> tuple[list[Change], Generated]:
+    """Serve, load and change."""
+    with tempfile.TemporaryDirectory(prefix="tollgate-releases-") as name:
+        folder = Path(name)
+        generator = make_generator(folder)
+        repository = _repository(folder / "model_repository")
+        step = repository / "fraud_features/1/features.yaml"
+        spec = load_spec(step)
+        history = simulated_history(
+            spec, customers=2_000, terminals=4_000, days=HISTORY_DAYS
+        )
+        with supervised(repository, state=folder / "state") as product:
+            address = find_server(folder / "state")
+            if address is None:
+                raise ServerError("tollgate up", "is not there")
+            fill_store(spec, history, store_url=address.store_url)
+            place = Place(product, repository, [])
+            todo = [*_activations(activations), *_canaries(canaries)]
+            run_s = _WARM_UP_S + _BEFORE_S + _CHANGE_S * len(todo)
+            bodies = _bodies(traffic_of(history, days=HISTORY_DAYS), rate_per_s, run_s)
+            problems: list[Exception] = []
+            changing = threading.Thread(
+                target=_change_all, args=(place, todo, problems), daemon=True
+            )
+            changing.start()
+            generated = run_h2load(
+                generator,
+                _SCENARIO,
+                bodies=bodies,
+                grpc_url=product.grpc_url,
+                run_s=run_s,
+                folder=folder,
+                rate_per_s=rate_per_s,
+            )
+            if changing.is_alive():
+                raise ServerError("releases", "changed more slowly than the load ended")
+            if problems:
+                raise problems[0]
+            return place.changes, generated
+
+
+def _repository(folder: Path) -> Path:
+    """Copy the product; each of model and policy has a second version."""
+    leave = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(CHECKOUT / "model_repository", folder, ignore=leave)
+    for step in (_MODEL, _DECISION):
+        shutil.copytree(folder / step / "1", folder / step / "2")
+    return folder
+
+
+def _bodies(traffic: Traffic, rate_per_s: int, run_s: float) -> np.ndarray:
+    count = round(rate_per_s * (run_s + 1))
+    return bodies_of(traffic.columns(0, count), rows=1)
+
+
+def _activations(count: int) -> Iterator[Todo]:
+    """Name releases to go to, in turns: another model, another policy, and so on."""
+    for number in range(count):
+        step = (_MODEL, _DECISION)[number % 2]
+        yield f"activate {step}", partial(_other, step=step)
+
+
+def _other(repository: Path, *, step: str = _MODEL) -> Release:
+    """Describe the release with the other version of a step."""
+    version = 3 - read_release(repository, product="fraud").versions[step]
+    return compose_next(
+        repository,
+        product="fraud",
+        versions={step: version},
+        actor="load",
+        reason="load",
+    )
+
+
+def _canaries(count: int) -> Iterator[Todo]:
+    """Name what becomes of canaries: start, grow, then promoted or stopped in turns."""
+    for number in range(count):
+        yield "canary start", partial(_canary, percent=5.0)
+        yield "canary grow", partial(_canary, percent=50.0)
+        if number % 2:
+            yield "canary promote", _other
+        else:
+            yield "canary stop", partial(_canary, percent=None)
+
+
+def _canary(repository: Path, *, percent: float | None) -> Release:
+    """Describe the release with a canary of the other model; None for without one."""
+    release = read_release(repository, product="fraud")
+    if percent is None:
+        own = release.hashes_of(release.versions)
+        before = release.hashes_of(release.previous or {})
+        return structs.replace(release, challenger=None, hashes=own | before)
+    version = 3 - release.versions[_MODEL]
+    challenger = release.challenger or Challenger(
+        release="fraud-next",
+        versions={**release.versions, _MODEL: version},
+        spec_hash=release.spec_hash,
+        mode="canary",
+        seed=1,
+        actor="load",
+        reason="load",
+        time=now_text(),
+    )
+    hashes = release.hashes | hash_version(repository, _MODEL, version=version)
+    return structs.replace(
+        release,
+        hashes=hashes,
+        challenger=structs.replace(challenger, percent=percent),
+    )
+
+
+def _change_all(
+    place: Place,
+    todo: Sequence[Todo],
+    problems: list[Exception],
+) -> None:
+    time.sleep(_WARM_UP_S + _BEFORE_S)
+    try:
+        for kind, make in todo:
+            begun_us = time.time_ns() // 1000
+            release = make(place.repository)
+            activate(
+                place.repository,
+                release,
+                action="activate",
+                actor="load",
+                reason=kind,
+            )
+            _wait(place, release)
+            place.changes.append(Change(kind, begun_us, time.time_ns() // 1000))
+    except TollgateError as error:
+        problems.append(error)
+
+
+def _wait(place: Place, release: Release) -> None:
+    """Wait until the server went there."""
+    until_s = time.monotonic() + _PATIENCE_S
+    file = digest_of(release_path(place.repository, "fraud").read_bytes())
+    while True:
+        (now,) = ask_replica(place.product.health_url)
+        if now.file == file and now.state == "converged":
+            return
+        if time.monotonic() > until_s or (now.file == file and now.state == "failed"):
+            raise ServerError("fraud", f"{release.name}: {now.state}: {now.doing}")
+        time.sleep(0.05)
+
+
+def to_markdown(
+    changes: Sequence[Change], generated: Generated, failures: Counter[str]
+) -> list[str]:
+    """Write a line for the time before, and one for each kind of change."""
+    log = generated.log
+    ended_us = log.start_us + log.took_us
+    first_us = changes[0].begun_us
+    before = (ended_us < first_us) & (ended_us >= first_us - int(_BEFORE_S * 1e6))
+    lines = [
+        "| | times | median s | requests | failed | p50 ms | p99 ms | longest ms |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        _line("before", "", "", latency_of(log.took_us[before]), int(before.sum()), 0),
+    ]
+    kinds = list(dict.fromkeys(change.kind for change in changes))
+    for kind in [*kinds, "all changes"]:
+        mine = [change for change in changes if kind in (change.kind, "all changes")]
+        inside = np.zeros(len(ended_us), np.bool_)
+        failed = 0
+        for change in mine:
+            inside |= (ended_us >= change.begun_us) & (ended_us < change.ended_us)
+            failed += sum(
+                bool(one.failure) and change.begun_us <= one.ended_us < change.ended_us
+                for one in generated.kept.answers
+            )
+        taken_s = sorted((one.ended_us - one.begun_us) / 1e6 for one in mine)
+        lines.append(
+            _line(
+                kind,
+                str(len(mine)),
+                f"{taken_s[len(taken_s) // 2]:.2f}",
+                latency_of(log.took_us[inside]),
+                int(inside.sum()),
+                failed,
+            )
+        )
+    lines += ["", *_said(generated, failures)]
+    return lines
+
+
+def _line(
+    kind: str, times: str, taken: str, latency: Latency, requests: int, failed: int
+) -> str:
+    cells = (
+        *(kind, times, taken, f"{requests:,}", failed),
+        *(f"{one:.1f}" for one in (latency.p50_ms, latency.p99_ms, latency.max_ms)),
+    )
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _said(generated: Generated, failures: Counter[str]) -> Iterator[str]:
+    """Tell what all answers of the run say."""
+    answers = generated.kept.answers
+    said = tally(answers)
+    yield (
+        f"{said.requests:,} requests answered, {sum(failures.values())} failed, "
+        f"{said.refused_rows} rows refused, {said.degraded_rows:,} rows degraded."
+    )
+    yield from (f"Failed {count} times: {text}" for text, count in failures.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
