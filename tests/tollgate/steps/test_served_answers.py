@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -12,11 +13,15 @@ import numpy as np
 import pytest
 import redis
 from retelling import told_otherwise
+from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.client import Client
 from clients.decisions import Decisions
 from clients.errors import InvalidRequest
+from tollgate.server import control
 from tollgate.server.embedded import Embedded, serve
+from tollgate.server.probe import probe_columns
 from tollgate.store.decided import decided_key
 
 pytestmark = pytest.mark.slow
@@ -147,3 +152,21 @@ def test_twins_at_once_are_one_decision(served: Embedded) -> None:
             one.join()
         assert len(answers) == 8
         assert len({str(bits(one)) for one in answers}) == 1
+
+
+def test_a_request_with_a_queue_timeout_changes_nothing_for_the_next(
+    served: Embedded, client: Client
+) -> None:
+    """Triton's own `timeout`, of 1 ms and of 1 us: those after it are answered."""
+    config = control.model_config(served.triton, "fraud")
+    columns = probe_columns(config, count=1, now_us=NOW_US)
+    inputs = []
+    for name, values in columns.items():
+        tensor = InferInput(name, values.shape, np_to_triton_dtype(values.dtype))
+        tensor.set_data_from_numpy(values)
+        inputs.append(tensor)
+    with InferenceServerClient(served.grpc_url) as plain:
+        for timeout_us in [1_000, 1] * 20:
+            with contextlib.suppress(InferenceServerException):
+                plain.infer("fraud", inputs, timeout=timeout_us, client_timeout=5)
+            assert client.decide(rows("q", 1), dry_run=True).error.tolist() == [""]

@@ -1,0 +1,211 @@
+"""
+Does memory grow? `python -m loadtests.soak --minutes 120`.
+
+`tollgate up` under a fixed rate of single rows, every one a new purchase. Resident
+memory of tritonserver with its steps, of the supervisor and of Redis, and what the
+server holds in /dev/shm, every few seconds; the slope of each, with an interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.answers import tally
+from loadtests.bodies import bodies_of
+from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
+from loadtests.generator import TAIL_S, make_generator, run_h2load
+from loadtests.processes import use_of
+from loadtests.scenarios import Scenario
+from loadtests.supervised import Supervised, supervised
+from loadtests.surroundings import CHECKOUT, measured_on
+from loadtests.traffic import traffic_of
+from tollgate.errors import ServerError, TollgateError
+from tollgate.features.spec import load_spec
+from tollgate.server.address import find_server
+from tollgate.server.environment import SHM
+from tollgate.server.regions import region_prefix
+
+_SAMPLE_S = 5.0
+_PART_S = 60.0  # of the load; each has bodies of its own
+_WARM_UP_SHARE = 0.25  # caches fill in it
+_BLOCKS = 12  # neighbours in time are alike: means of blocks are less so
+# Two-sided 95 % of Student's t with _BLOCKS - 2 degrees of freedom.
+_T = 2.228
+_SCENARIO = Scenario(
+    "paced", rows=1, connections=4, streams=64, most_requests_per_s=1_000
+)
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Memory at one moment, MB (10^6 bytes)."""
+
+    at_s: float
+    server_mb: float
+    supervisor_mb: float
+    redis_mb: float
+    shm_mb: float
+
+
+class Slope(msgspec.Struct, frozen=True):
+    """How fast something grows, MB an hour, with the half of its 95 % interval."""
+
+    per_hour: float
+    half: float
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Load and sample; print the table."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.soak")
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--rate", type=int, default=500, help="requests per second")
+    given = parser.parse_args(arguments)
+    try:
+        samples, answered, failed = run(given.minutes, rate_per_s=given.rate)
+        print("\n".join(to_markdown(samples)))
+    except TollgateError as error:
+        print(f"loadtests.soak: {error}", file=sys.stderr)
+        return error.exit_status
+    print(f"\n{answered:,} requests answered, {failed} failed.")
+    command = " ".join(["python -m loadtests.soak", *arguments])
+    print(f"\n{measured_on()}. `{command}`")
+    return 1 if failed else 0
+
+
+def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, int]:
+    """Serve, load and sample; also how many were answered and failed."""
+    with tempfile.TemporaryDirectory(prefix="tollgate-soak-") as name:
+        folder = Path(name)
+        generator = make_generator(folder)
+        repository = CHECKOUT / "model_repository"
+        spec = load_spec(repository / "fraud_features/1/features.yaml")
+        history = simulated_history(
+            spec, customers=2_000, terminals=4_000, days=HISTORY_DAYS
+        )
+        traffic = traffic_of(history, days=HISTORY_DAYS)
+        with supervised(repository, state=folder / "state") as product:
+            address = find_server(folder / "state")
+            if address is None:
+                raise ServerError("tollgate up", "is not there")
+            fill_store(spec, history, store_url=address.store_url)
+            sampler = _Sampler(product)
+            first = answered = failed = 0
+            until_s = time.monotonic() + minutes * 60
+            while (left_s := until_s - time.monotonic()) > TAIL_S:
+                run_s = min(_PART_S, left_s)
+                count = round(rate_per_s * (run_s + 1))
+                generated = run_h2load(
+                    generator,
+                    _SCENARIO,
+                    bodies=bodies_of(traffic.columns(first, count), rows=1),
+                    grpc_url=product.grpc_url,
+                    run_s=run_s,
+                    folder=folder,
+                    rate_per_s=rate_per_s,
+                )
+                first += count
+                said = tally(generated.kept.answers)
+                answered += said.requests
+                failed += sum(said.failures.values()) + said.refused_rows
+            return sampler.stop(), answered, failed
+
+
+class _Sampler:
+    """Samples from a thread of its own."""
+
+    def __init__(self, product: Supervised) -> None:
+        self._product = product
+        self._server = product.pid("tritonserver")
+        self._redis = product.pid("redis-server")
+        self._prefix = region_prefix(product.state.resolve())
+        self._samples: list[Sample] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> list[Sample]:
+        """End, and give what was sampled."""
+        self._ended.set()
+        self._thread.join()
+        return self._samples
+
+    def _live(self) -> None:
+        while not self._ended.wait(_SAMPLE_S):
+            server = use_of([self._server]).pss_mb
+            redis = use_of([self._redis]).pss_mb
+            both = use_of([self._product.process.pid]).pss_mb
+            shm = sum(
+                one.stat().st_blocks * 512 for one in SHM.glob(f"{self._prefix}*")
+            )
+            self._samples.append(
+                Sample(
+                    at_s=time.monotonic(),
+                    server_mb=server,
+                    supervisor_mb=both - server - redis,
+                    redis_mb=redis,
+                    shm_mb=shm / 1e6,
+                )
+            )
+
+
+def slope_of(at_s: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> Slope:
+    """
+    Fit a line through the means of blocks; the rest is taken for independent noise.
+
+    Args:
+        at_s: Moments, ascending; at least as many as there are blocks.
+        values: MB.
+    """
+    times = np.array([part.mean() for part in np.array_split(at_s, _BLOCKS)]) / 3600
+    means = np.array([part.mean() for part in np.array_split(values, _BLOCKS)])
+    centred = times - times.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ (means - means.mean())) / spread
+    rest = means - means.mean() - slope * centred
+    error = (float(rest @ rest) / (_BLOCKS - 2) / spread) ** 0.5
+    return Slope(per_hour=slope, half=_T * error)
+
+
+def to_markdown(samples: Sequence[Sample]) -> list[str]:
+    """
+    Write a line for each kind of memory.
+
+    Raises:
+        ServerError: There are too few samples for a slope.
+    """
+    kept = samples[int(len(samples) * _WARM_UP_SHARE) :]
+    if len(kept) < 2 * _BLOCKS:
+        raise ServerError("soak", f"{len(kept)} samples are too few; let it run longer")
+    at_s = np.array([one.at_s for one in kept])
+    lines = [
+        "| memory (PSS) | first MB | last MB | MB an hour, 95 % interval |",
+        "|---|---:|---:|---:|",
+    ]
+    for words, name in (
+        ("tritonserver and steps", "server_mb"),
+        ("supervisor", "supervisor_mb"),
+        ("Redis", "redis_mb"),
+        ("/dev/shm", "shm_mb"),
+    ):
+        values: Any = np.array([getattr(one, name) for one in kept])
+        found = slope_of(at_s, values)
+        low, high = found.per_hour - found.half, found.per_hour + found.half
+        lines.append(
+            f"| {words} | {values[0]:.1f} | {values[-1]:.1f} | "
+            f"{found.per_hour:+.1f} ({low:+.1f} to {high:+.1f}) |"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
