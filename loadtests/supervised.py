@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tollgate.errors import ServerError
@@ -29,16 +29,19 @@ class Supervised:
     Args:
         repository: The model repository.
         state: State folder; what it says goes to a file beside it.
+        words: The command and its own options.
     """
 
-    def __init__(self, repository: Path, state: Path) -> None:
+    def __init__(
+        self, repository: Path, state: Path, *, words: Sequence[str] = ("up",)
+    ) -> None:
         self.state = state
         self.said = state.with_suffix(".out")
         state.parent.mkdir(parents=True, exist_ok=True)
         with self.said.open("wb") as said:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-c", _TOLLGATE, "up"),
+                    *(sys.executable, "-c", _TOLLGATE, *words),
                     *("--repository", str(repository), "--state", str(state)),
                     *("--grpc-port", "0", "--metrics-port", "0", "--side-port", "0"),
                 ],
