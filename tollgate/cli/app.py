@@ -6,6 +6,7 @@ import typer
 
 from tollgate.cli import (
     backfill,
+    check,
     convert,
     data,
     demo,
@@ -119,4 +120,4 @@ app.add_typer(label_commands, name="labels", rich_help_panel=_ENGINEERS)
 label_commands.command("load")(labels.load)
 label_commands.command("accuracy")(labels.accuracy)
 app.command("engine", rich_help_panel=_OPERATORS)(engine.engine)
-app.command("check", rich_help_panel=_OPERATORS)(serve.check)
+app.command("check", rich_help_panel=_OPERATORS)(check.check)

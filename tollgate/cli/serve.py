@@ -1,4 +1,4 @@
-"""Commands for SREs: `up`, `serve`, `bundle` and `check`."""
+"""Commands for SREs: `up`, `serve` and `bundle`."""
 
 from __future__ import annotations
 
@@ -161,32 +161,3 @@ def bundle(
         out, state=chosen.state_path, repository=chosen.repository_path
     )
     console.out.print(str(written), highlight=False)
-
-
-def check(
-    repository: Repository = None,
-    product: Product = None,
-    model_config_name: ModelConfigName = None,
-) -> None:
-    """Check that a model repository fits together: wiring, versions, hashes."""
-    from tollgate.repository import check as linter
-
-    chosen = console.settings(
-        repository=repository, product=product, model_config_name=model_config_name
-    )
-    findings = linter.check(
-        chosen.repository_path,
-        product=chosen.product,
-        config_name=chosen.model_config_name,
-    )
-    for finding in findings:
-        console.out.print(str(_short(finding)), highlight=False, soft_wrap=True)
-    if findings:
-        console.say(f"{len(findings)} problem(s)")
-        raise typer.Exit(2)
-    console.out.print(f"{chosen.product}: sound", highlight=False)
-
-
-def _short(finding: object) -> str:
-    """Show a finding's file relative to where the person stands."""
-    return str(finding).replace(f"{Path.cwd()}/", "")

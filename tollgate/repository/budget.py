@@ -16,16 +16,18 @@ SLO_FILE = "slo.yaml"
 
 # The field's table for an answer within 50 ms: request 2, features 15, model 20,
 # post-processing 3, response 2, reserve 8.
-_MODEL_LAYER_US = 20_000
+MODEL_LAYER_US = 20_000
+ANSWER_US = 50_000
 # A model is refused when its fastest run is over the budget by more than this: the
 # machine that publishes is not the one that serves, and never quiet.
 _ROOM = 1.25
 
 
 class _Slo(msgspec.Struct, frozen=True):
-    """The one line of slo.yaml that matters here; other readers take the rest."""
+    """The lines of slo.yaml that matter here; other readers take the rest."""
 
     model_budget_us_per_row: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    latency_objective_ms: Annotated[float, msgspec.Meta(gt=0)] = ANSWER_US / 1000
 
 
 class ModelBudget(msgspec.Struct, frozen=True):
@@ -61,24 +63,40 @@ def read_budget(models: Product) -> ModelBudget:
     Raises:
         RepositoryError: The slo.yaml cannot be read, or the number is none.
     """
-    path = models.repository / models.name / SLO_FILE
-    try:
-        content = path.read_bytes() if path.exists() else b"{}"
-        slo = msgspec.yaml.decode(content, type=_Slo)
-    except OSError as exc:
-        raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
-    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
-        raise RepositoryError(path, " ".join(str(exc).split())) from exc
+    slo = _read_slo(models.repository / models.name / SLO_FILE)
     if slo.model_budget_us_per_row is not None:
         source = f"model_budget_us_per_row in {models.name}/{SLO_FILE}"
         return ModelBudget(us_per_row=slo.model_budget_us_per_row, source=source)
     batching = models.steps[models.model_step].dynamic_batching
     delay_us = batching.max_queue_delay_microseconds
     return ModelBudget(
-        us_per_row=(_MODEL_LAYER_US - delay_us) / MAX_BATCH_ROWS,
-        source=f"{_MODEL_LAYER_US / 1e3:g} ms of 50 are the model's, less "
+        us_per_row=(MODEL_LAYER_US - delay_us) / MAX_BATCH_ROWS,
+        source=f"{MODEL_LAYER_US / 1e3:g} ms of 50 are the model's, less "
         f"{delay_us / 1e3:g} ms of queue delay, over {MAX_BATCH_ROWS} rows",
     )
+
+
+def read_objective_ms(repository: Path, product: str) -> float:
+    """
+    Read within how many ms an answer of a product must be there: 50 unless told.
+
+    It is `latency_objective_ms` in the slo.yaml beside the ensemble.
+
+    Raises:
+        RepositoryError: The slo.yaml cannot be read, or the number is none.
+    """
+    return _read_slo(repository / product / SLO_FILE).latency_objective_ms
+
+
+def _read_slo(path: Path) -> _Slo:
+    """Read a slo.yaml; all defaults where there is none."""
+    try:
+        content = path.read_bytes() if path.exists() else b"{}"
+        return msgspec.yaml.decode(content, type=_Slo)
+    except OSError as exc:
+        raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise RepositoryError(path, " ".join(str(exc).split())) from exc
 
 
 def require_budget(

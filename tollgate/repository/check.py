@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tollgate.errors import PolicyError, SpecError
 from tollgate.repository.contents import content_findings
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.product import Product, read_product
@@ -22,7 +23,7 @@ from tollgate.repository.rules import rule_findings
 from tollgate.repository.versions import list_versions
 from tollgate.repository.wiring import wiring_findings
 
-__all__ = ["Finding", "check", "check_staged", "require_sound"]
+__all__ = ["Finding", "check", "check_staged", "product_findings", "require_sound"]
 
 
 def check(
@@ -52,8 +53,8 @@ def check(
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    return _findings(
-        repository, product, staged=None, config_name=config_name, given=release
+    return _collect(
+        [], repository, product=product, config_name=config_name, given=release
     )
 
 
@@ -76,7 +77,7 @@ def check_staged(repository: Path, *, product: str, staged: Path) -> list[Findin
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    return _findings(repository, product, staged=staged)
+    return _collect([], repository, product=product, staged=staged)
 
 
 def require_sound(
@@ -100,17 +101,41 @@ def require_sound(
         raise finding.as_error()
 
 
-def _findings(
+def product_findings(
+    repository: Path, *, product: str, config_name: str = ""
+) -> list[Finding]:
+    """
+    Find the same as `check`, a features.yaml or policy.yaml that fails included.
+
+    Args:
+        repository: The model repository.
+        product: Name of the ensemble.
+        config_name: Named configuration to check where a model has it.
+    """
+    findings: list[Finding] = []
+    with (
+        collecting(findings, code="TG317", caught=SpecError),
+        collecting(findings, code="TG318", caught=PolicyError),
+    ):
+        _collect(findings, repository, product=product, config_name=config_name)
+    return findings
+
+
+def _collect(
+    findings: list[Finding],
     repository: Path,
-    product: str,
     *,
-    staged: Path | None,
+    product: str,
+    staged: Path | None = None,
     config_name: str = "",
     given: Release | None = None,
 ) -> list[Finding]:
-    """Collect all findings, on the pinned versions or with a staged model."""
-    findings: list[Finding] = []
-    with collecting(findings):
+    """
+    Add all findings, on the pinned versions or with a staged model, and return them.
+
+    Errors of features.yaml and policy.yaml pass; what was found before them is added.
+    """
+    with collecting(findings, code="TG001"):
         models = read_product(repository, product, config_name=config_name)
         findings += wiring_findings(models)
         release = None
@@ -118,10 +143,12 @@ def _findings(
         if given or staged is None or release_path(repository, product).exists():
             release = _usable_release(models, given, problems=release_problems)
         findings += rule_findings(models, release=release)
-        with collecting(findings):
-            findings += _content_findings(models, release=release, staged=staged)
-        # Last: a changed file is better named by what is wrong with it.
-        findings += release_problems
+        try:
+            with collecting(findings, code="TG122"):
+                findings += _content_findings(models, release=release, staged=staged)
+        finally:
+            # Last: a changed file is better named by what is wrong with it.
+            findings += release_problems
     return findings
 
 
@@ -130,7 +157,7 @@ def _usable_release(
 ) -> Release | None:
     """Read and verify the release; None when it does not pin this product's steps."""
     release = None
-    with collecting(problems):
+    with collecting(problems, code="TG310"):
         found = given or read_release(models.repository, product=models.name)
         path = release_path(models.repository, models.name)
         require_steps(path, found.versions, product=models)
@@ -153,7 +180,7 @@ def _content_findings(
         elif name not in given:
             file = str(models.repository / name)
             problem = "has no version: Triton needs a directory 1, for ensembles too"
-            findings.append(Finding(file=file, where="", problem=problem))
+            findings.append(Finding(code="TG002", file=file, where="", problem=problem))
     if findings:
         return findings
     pinned = release.versions if release else {}

@@ -22,7 +22,8 @@ from tollgate.repository.product import Product
 from tollgate.repository.release import Release, release_path, spec_hash_text
 from tollgate.repository.rules import PYTHON_BACKEND
 from tollgate.repository.told import load_policy_of
-from tollgate.repository.wiring import Tensor, field_findings, tensors_of
+from tollgate.repository.wires import Tensor, tensors_of
+from tollgate.repository.wiring import field_findings
 
 STEP_FILE = "model.py"
 _INPUT_KINDS = {schema.AMOUNT: "TYPE_FP64", schema.EVENT_TIME: "TYPE_INT64"}
@@ -51,8 +52,7 @@ def content_findings(
     for name, config in product.steps.items():
         path = directories[name] / STEP_FILE
         if config.backend == PYTHON_BACKEND and not path.is_file():
-            problem = "is missing: the step's code"
-            findings.append(Finding(file=str(path), where="", problem=problem))
+            findings.append(_missing(path, "the step's code", code="TG003"))
     step = product.features_step
     spec = load_spec(directories[step] / SPEC_FILE)
     findings += _spec_findings(product, spec=spec)
@@ -64,8 +64,15 @@ def content_findings(
     if release and release.spec_hash != spec_hash_text(spec.spec_hash):
         file = str(release_path(product.repository, product.name))
         problem = _spec_hash_problem(release.spec_hash, spec)
-        findings.append(Finding(file=file, where="spec_hash", problem=problem))
+        findings.append(
+            Finding(code="TG311", file=file, where="spec_hash", problem=problem)
+        )
     return findings
+
+
+def _missing(path: Path, what: str, *, code: str) -> Finding:
+    """Say that a file is not there."""
+    return Finding(code=code, file=str(path), where="", problem=f"is missing: {what}")
 
 
 def _spec_hash_problem(named: str, spec: FeatureSpec) -> str:
@@ -92,7 +99,13 @@ def _spec_findings(product: Product, *, spec: FeatureSpec) -> list[Finding]:
         ("output", name): one for name, one in outputs.items()
     }
     return [
-        Finding(file=file, where=f"{side} {name}", problem=problem)
+        Finding(
+            code="TG314",
+            file=file,
+            where=f"{side} {name}",
+            problem=problem,
+            at=f"{side}[{name}]",
+        )
         for (side, name), (kind, size) in expected.items()
         if (problem := _tensor_problem(actual.get((side, name)), kind, size=size))
     ]
@@ -113,14 +126,14 @@ def _model_findings(
     """Compare the model, the record of its origin, and the spec."""
     path = directory / MODEL_FILE
     if not path.is_file():
-        return [Finding(file=str(path), where="", problem="is missing: the model")]
+        return [_missing(path, "the model", code="TG313")]
     config = product.steps[product.model_step]
     findings = [*onnx_findings(path, config), *plan_findings(directory, config)]
     record = str(directory / ARTIFACT_FILE)
-    with collecting(findings):
+    with collecting(findings, code="TG312"):
         artifact = read_artifact(directory)
         findings += [
-            Finding(file=record, where=where, problem=problem)
+            Finding(code="TG312", file=record, where=where, problem=problem)
             for where, problem in _artifact_breaks(artifact, hash_file(path), spec=spec)
         ]
         require_same_files(directory, artifact.files)
@@ -138,7 +151,7 @@ def _policy_findings(
     if list(dims) == [len(labels)]:
         return []
     problem = f"{len(labels)} for a model with {schema.PROBABILITIES} {list(dims)}"
-    return [Finding(file=str(path), where="labels", problem=problem)]
+    return [Finding(code="TG315", file=str(path), where="labels", problem=problem)]
 
 
 def _artifact_breaks(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from tollgate.errors import RepositoryError
+from tollgate.errors import InputError, RepositoryError
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -18,11 +18,18 @@ class Finding(msgspec.Struct, frozen=True):
         file: The file as the caller named its repository.
         where: Tensor, key or line inside the file; empty when it is the whole.
         problem: What is wrong, with the value, and what would be right.
+        code: Of the rule that found it; `tollgate.repository.lint.catalogue` says more.
+        at: Path of the field inside a config.pbtxt, for its line; see
+            `tollgate.repository.lint.locator`.
+        line: In the file, from 1 on; 0 when only `at` or `where` can tell.
     """
 
     file: str
     where: str
     problem: str
+    code: str
+    at: str = ""
+    line: int = 0
 
     def __str__(self) -> str:
         """Print the finding as `file: where: problem`."""
@@ -34,10 +41,24 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def collecting(findings: list[Finding]) -> Iterator[None]:
-    """Turn a RepositoryError raised inside the block into a finding, and go on."""
+def collecting(
+    findings: list[Finding],
+    *,
+    code: str,
+    caught: type[InputError] = RepositoryError,
+) -> Iterator[None]:
+    """
+    Turn an error raised inside the block into a finding, and go on.
+
+    Args:
+        findings: What it is added to.
+        code: Of the rule that the error breaks.
+        caught: Kind of error; others pass.
+    """
     try:
         yield
-    except RepositoryError as exc:
+    except caught as exc:
         problem = " ".join(exc.problem.split())
-        findings.append(Finding(file=exc.source, where=exc.where, problem=problem))
+        findings.append(
+            Finding(file=exc.source, where=exc.where, problem=problem, code=code)
+        )

@@ -9,7 +9,7 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.repository.findings import Finding
-from tollgate.repository.wiring import Tensor, tensors_of
+from tollgate.repository.wires import Tensor, tensors_of
 
 MODEL_FILE = "model.onnx"
 
@@ -48,7 +48,7 @@ def onnx_findings(path: Path, config: ModelConfig) -> list[Finding]:
         if not type(exc).__module__.startswith("onnxruntime."):
             raise
         problem = f"onnxruntime {onnxruntime.__version__} cannot load it: {_cause(exc)}"
-        return [Finding(file=str(path), where="", problem=problem)]
+        return [Finding(code="TG313", file=str(path), where="", problem=problem)]
     taken = tensors_of(config.input, origin="config.pbtxt")
     given = tensors_of(config.output, origin="config.pbtxt")
     breaks = [
@@ -60,7 +60,10 @@ def onnx_findings(path: Path, config: ModelConfig) -> list[Finding]:
         for value in session.get_inputs()
         if value.name not in taken
     ]
-    return [Finding(file=str(path), where=w, problem=p) for w, p in breaks]
+    return [
+        Finding(code="TG313", file=str(path), where=where, problem=problem)
+        for where, problem in breaks
+    ]
 
 
 def _cause(exc: Exception) -> str:

@@ -77,13 +77,13 @@ def plan_findings(version: Path, config: ModelConfig) -> list[Finding]:
             "is missing: build it on the machine that serves it, "
             f"tollgate engine {version / MODEL_FILE} --out {path}"
         )
-        return [Finding(file=str(path), where="", problem=problem)]
+        return [Finding(code="TG316", file=str(path), where="", problem=problem)]
     findings: list[Finding] = []
-    with collecting(findings):
+    with collecting(findings, code="TG316"):
         record = read_plan_record(path)
         file = str(plan_record(path))
         findings += [
-            Finding(file=file, where=where, problem=problem)
+            Finding(code="TG316", file=file, where=where, problem=problem)
             for where, problem in _breaks(record, path, model=version / MODEL_FILE)
         ]
     return findings

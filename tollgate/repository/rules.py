@@ -22,11 +22,15 @@ _TIMEOUT_FIELDS = (
     "default_timeout_microseconds",
     "allow_timeout_override",
 )
+DELAY = "dynamic_batching.max_queue_delay_microseconds"
 
 _STALLS = (
     "switches off prefetching, and Triton's batcher then stalls for 500 ms and more; "
     "callers' deadlines bound the queue"
 )
+
+# Code of the rule, field, problem.
+Break = tuple[str, str, str]
 
 
 def rule_findings(product: Product, *, release: Release | None) -> list[Finding]:
@@ -46,78 +50,89 @@ def rule_findings(product: Product, *, release: Release | None) -> list[Finding]
         file = str(product.config_path(name))
         broken = list(_general_breaks(config))
         if name == product.name:
-            broken += _pin_breaks(config, release=release)
+            findings += _pin_findings(config, file=file, release=release)
         else:
             broken += _step_breaks(config, is_model=name == model_step)
-        findings += [Finding(file=file, where=w, problem=p) for w, p in broken]
+        findings += [
+            Finding(code=code, file=file, where=where, problem=problem, at=where)
+            for code, where, problem in broken
+        ]
     return findings
 
 
-def _general_breaks(config: ModelConfig) -> Iterator[tuple[str, str]]:
+def _general_breaks(config: ModelConfig) -> Iterator[Break]:
     """Yield what must hold for the ensemble and its steps alike."""
     if config.max_batch_size != schema.MAX_BATCH_ROWS:
         problem = f"{config.max_batch_size} must be {schema.MAX_BATCH_ROWS}"
-        yield "max_batch_size", problem
+        yield "TG206", "max_batch_size", problem
     policy = config.version_policy.WhichOneof("policy_choice")
     if policy in ("latest", "all"):
         yield (
+            "TG301",
             "version_policy",
             f'"{policy}" unloads or mixes versions when one is dropped in; leave it '
             "out, the release pins versions",
         )
+    if config.response_cache.enable and config.HasField("ensemble_scheduling"):
+        problem = "would answer with decisions on old features; remove it"
+        yield "TG402", "response_cache", problem
 
 
-def _pin_breaks(
-    config: ModelConfig, *, release: Release | None
-) -> Iterator[tuple[str, str]]:
-    """Yield pins and caching of the ensemble that the release cannot mean."""
+def _pin_findings(
+    config: ModelConfig, *, file: str, release: Release | None
+) -> Iterator[Finding]:
+    """Yield pins of the ensemble that the release cannot mean."""
     for step in config.ensemble_scheduling.step:
         pinned = release.versions.get(step.model_name) if release else None
         if step.model_version not in (-1, pinned):
-            yield (
-                f"{step.model_name}: model_version",
-                f"{step.model_version} must be -1: the release pins versions",
+            yield Finding(
+                code="TG303",
+                file=file,
+                where=f"{step.model_name}: model_version",
+                problem=f"{step.model_version} must be -1: the release pins versions",
+                at=f"ensemble_scheduling.step[{step.model_name}].model_version",
             )
-    if config.response_cache.enable:
-        yield "response_cache", "would answer with decisions on old features; remove it"
 
 
-def _step_breaks(config: ModelConfig, *, is_model: bool) -> Iterator[tuple[str, str]]:
+def _step_breaks(config: ModelConfig, *, is_model: bool) -> Iterator[Break]:
     """Yield what must hold for one step."""
     if not config.HasField("dynamic_batching"):
-        yield "dynamic_batching", "is missing: requests would run one at a time"
+        problem = "is missing: requests would run one at a time"
+        yield "TG207", "dynamic_batching", problem
     else:
-        yield from _queue_breaks(config)
+        yield from queue_breaks(config)
     delay_us = config.dynamic_batching.max_queue_delay_microseconds
     if delay_us and not is_model:
         yield (
-            "dynamic_batching.max_queue_delay_microseconds",
+            "TG203",
+            DELAY,
             f"{delay_us} must be left out: only the model step delays, or every "
             "request pays twice",
         )
     if config.model_warmup and config.backend == PYTHON_BACKEND:
         problem = "runs a Python step on made-up requests; only the model step has it"
-        yield "model_warmup", problem
+        yield "TG401", "model_warmup", problem
     if config.response_cache.enable and not is_model:
-        yield "response_cache", "would answer with old features; remove it"
+        yield "TG402", "response_cache", "would answer with old features; remove it"
 
 
-def _queue_breaks(config: ModelConfig) -> Iterator[tuple[str, str]]:
+def queue_breaks(config: ModelConfig) -> Iterator[Break]:
     """Yield bounds and timeouts of queues: either stalls Triton's batcher."""
     batching = config.dynamic_batching
     if batching.priority_levels:
-        yield "dynamic_batching.priority_levels", _STALLS
+        yield "TG202", "dynamic_batching.priority_levels", _STALLS
     policies = {"default_queue_policy": batching.default_queue_policy} | {
-        f"priority_queue_policy {level}": policy
+        f"priority_queue_policy[{level}].value": policy
         for level, policy in batching.priority_queue_policy.items()
     }
     for name, policy in policies.items():
         where = f"dynamic_batching.{name}"
         if policy.max_queue_size:
-            yield f"{where}.max_queue_size", _STALLS
+            yield "TG202", f"{where}.max_queue_size", _STALLS
         for field in _TIMEOUT_FIELDS:
             if getattr(policy, field):
                 yield (
+                    "TG201",
                     f"{where}.{field}",
                     "queue timeouts can leave a model refusing every request; "
                     "deadlines belong to the caller",

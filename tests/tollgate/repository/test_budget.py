@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import RepositoryError
-from tollgate.repository.budget import ModelBudget, read_budget, require_budget
+from tollgate.repository.budget import (
+    ModelBudget,
+    read_budget,
+    read_objective_ms,
+    require_budget,
+)
 from tollgate.repository.product import read_product
 
 MODEL = Path("dir/model.onnx")
@@ -40,6 +45,19 @@ def test_figure_that_is_none_is_refused(repository: Path, text: str) -> None:
         read_budget(read_product(repository, "fraud"))
     assert str(caught.value).startswith(f"{slo}: ")
     assert "\n" not in str(caught.value)
+
+
+def test_objective_is_50_ms_unless_slo_yaml_says_another(repository: Path) -> None:
+    """In its own key; other keys leave it alone."""
+    slo = repository / "fraud" / "slo.yaml"
+    assert read_objective_ms(repository, "fraud") == 50.0
+    slo.write_text("model_budget_us_per_row: 40\n")
+    assert read_objective_ms(repository, "fraud") == 50.0
+    slo.write_text("latency_objective_ms: 20\n")
+    assert read_objective_ms(repository, "fraud") == 20.0
+    slo.write_text("latency_objective_ms: 0\n")
+    with pytest.raises(RepositoryError, match=r"slo\.yaml: Expected `float` > 0"):
+        read_objective_ms(repository, "fraud")
 
 
 def test_slow_model_is_refused_with_the_figures() -> None:

@@ -1,0 +1,129 @@
+"""`tollgate check`: the linter of model repositories and of servers' start lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tollgate.cli import console
+from tollgate.cli.serve import ModelConfigName, Repository
+from tollgate.settings import Settings
+
+if TYPE_CHECKING:
+    from tollgate.repository.lint.linting import Report
+    from tollgate.repository.lint.rule import Severity
+
+Product = Annotated[
+    str | None,
+    typer.Option(help="Check this ensemble alone.", show_default="all models"),
+]
+ServerArgs = Annotated[
+    Path | None,
+    typer.Option(
+        help="File that starts the server: script, Dockerfile, compose, chart, unit.",
+        metavar="FILE",
+    ),
+]
+TargetRelease = Annotated[
+    str | None,
+    typer.Option(
+        help="Triton that is to serve, such as 26.07 or 2.51.0.",
+        metavar="RELEASE",
+        show_default="the image of --server-args",
+    ),
+]
+Cores = Annotated[
+    int | None,
+    typer.Option(
+        help="Cores that the server may use.", min=1, show_default="this machine's"
+    ),
+]
+Objective = Annotated[
+    float | None,
+    typer.Option(
+        help="Within which an answer must be there.",
+        metavar="MS",
+        min=0.1,
+        show_default="a product's slo.yaml, or 50",
+    ),
+]
+Threshold = Annotated[
+    Literal["advice", "warning", "error"],
+    typer.Option(help="Show what matters at least as much."),
+]
+Format = Annotated[
+    Literal["text", "json"], typer.Option("--format", help="Of the findings.")
+]
+Rules = Annotated[
+    bool, typer.Option("--rules", help="List the rules (Markdown) and check nothing.")
+]
+
+
+def check(
+    repository: Repository = None,
+    product: Product = None,
+    model_config_name: ModelConfigName = None,
+    server_args: ServerArgs = None,
+    target: TargetRelease = None,
+    cores: Cores = None,
+    objective: Objective = None,
+    severity: Threshold = "warning",
+    output_format: Format = "text",
+    rules: Rules = False,
+) -> None:
+    """Check any Triton repository offline; status 1 with warnings, 2 with errors."""
+    from tollgate.repository.lint.advisories import release_of
+    from tollgate.repository.lint.catalogue import table
+    from tollgate.repository.lint.linting import Question, lint
+    from tollgate.repository.lint.rule import Severity
+    from tollgate.repository.lint.start_line import read_start_line
+
+    if rules:
+        _print(table())
+        return
+    chosen = console.settings(
+        repository=repository, product=product, model_config_name=model_config_name
+    )
+    is_named = product is not None or chosen.product != Settings().product
+    report = lint(
+        Question(
+            repository=chosen.repository_path,
+            product=chosen.product if is_named else "",
+            config_name=chosen.model_config_name,
+            release=release_of(target) if target else "",
+            start_line=read_start_line(server_args) if server_args else None,
+            cores=cores or len(os.sched_getaffinity(0)),
+            objective_ms=objective,
+        )
+    )
+    _tell(report, threshold=Severity[severity.upper()], as_json=output_format == "json")
+
+
+def _tell(report: Report, *, threshold: Severity, as_json: bool) -> None:
+    """Print what reaches the threshold, and end with its status."""
+    from tollgate.repository.lint import report as printed
+
+    shown = printed.at_least(report.issues, threshold)
+    status = printed.exit_status(shown)
+    if as_json:
+        _print([printed.json_text(shown, folder=Path.cwd())])
+        raise typer.Exit(status)
+    _print(printed.text_lines(shown, folder=Path.cwd()))
+    if shown:
+        console.say(printed.summary(shown))
+    if not status:
+        names = ", ".join(report.products) or f"{len(report.models)} model(s)"
+        _print([f"{names}: sound"])
+    if hidden := len(report.issues) - len(shown):
+        console.say(f"{hidden} below {threshold}; --severity advice shows all")
+    raise typer.Exit(status)
+
+
+def _print(lines: Iterable[str]) -> None:
+    """Print as it is: no colours, no brackets read as marks, no folding."""
+    for line in lines:
+        console.out.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,188 @@
+"""TG5xx: what does a start line leave open, and what is a release known for?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tollgate.repository.findings import Finding
+from tollgate.repository.lint.advisories import (
+    HTTP,
+    NETWORK,
+    SHARED_MEMORY,
+    Advisory,
+    known_for,
+)
+from tollgate.repository.lint.buckets import DEFAULT_MS, blind
+from tollgate.repository.lint.rule import DOCS, Rule, Severity
+from tollgate.repository.lint.start_line import StartLine
+
+_PROTOCOLS = DOCS + "customization_guide/inference_protocols.html"
+_DEPLOY = DOCS + "customization_guide/deploy.html"
+_MANAGEMENT = DOCS + "user_guide/model_management.html"
+_RESTRICTION = {"grpc": "grpc-restricted-protocol", "http": "http-restricted-api"}
+
+RULES = (
+    Rule(
+        code="TG501",
+        title="the server polls its repository",
+        severity=Severity.ERROR,
+        why="POLL loads what it sees, half-copied files too, and unloads what works; "
+        "NVIDIA does not recommend it in production.",
+        source=_MANAGEMENT,
+        mend="--model-control-mode=explicit, and load what a release names.",
+    ),
+    Rule(
+        code="TG502",
+        title="model control is open over gRPC",
+        severity=Severity.ERROR,
+        why="Whoever reaches the port can load a model, and a model is code that runs "
+        "as the server's user.",
+        source=_DEPLOY + "; " + _PROTOCOLS,
+        mend="--grpc-restricted-protocol=model-repository,model-config,shared-memory,"
+        "trace,logging:KEY=SECRET",
+    ),
+    Rule(
+        code="TG503",
+        title="model control is open over HTTP",
+        severity=Severity.ERROR,
+        why="As over gRPC; closing one of the two leaves the other.",
+        source=_DEPLOY + "; " + _PROTOCOLS,
+        mend="--allow-http=false, or --http-restricted-api=model-repository,model-"
+        "config,shared-memory,trace,logging:KEY=SECRET",
+    ),
+    Rule(
+        code="TG504",
+        title="shared memory can be registered by anybody",
+        severity=Severity.WARNING,
+        why="Who can name a region of the server's machine can read and write it "
+        "through requests; with the Python backend that was a way to run code.",
+        source=_PROTOCOLS + "; CVE-2025-23319, CVE-2025-23320, CVE-2025-23334",
+        mend="Name shared-memory in the restricted protocols too.",
+    ),
+    Rule(
+        code="TG505",
+        title="HTTP is open beyond this machine",
+        severity=Severity.WARNING,
+        why="A second protocol to guard, without the connections and deadlines of "
+        "gRPC; its parser had the gravest published holes.",
+        source=_DEPLOY + "; CVE-2025-23310, CVE-2025-23311",
+        mend="--allow-http=false, or --http-address=127.0.0.1 with a proxy before it.",
+    ),
+    Rule(
+        code="TG506",
+        title="the histograms that are switched on are blind to the objective",
+        severity=Severity.WARNING,
+        why="histogram_latencies has boundaries at 100, 500, 2000 and 5000 ms only.",
+        source=DOCS + "user_guide/metrics.html",
+        mend="Give each model boundaries in model_metrics, or measure in the steps.",
+    ),
+    Rule(
+        code="TG507",
+        title="the server calls itself ready without its models",
+        severity=Severity.WARNING,
+        why="With strict-readiness off, /v2/health/ready says yes while models are "
+        "unavailable, and traffic is sent there.",
+        source="tritonserver --help (2.51)",
+        mend="Leave --strict-readiness at true; ask for each product, not the server.",
+    ),
+    Rule(
+        code="TG508",
+        title="the release has known vulnerabilities",
+        severity=Severity.ERROR,
+        why="They are published, with the way in; see the finding.",
+        source="tollgate/repository/lint/advisories.py",
+        mend="Serve with the release that has the fix; until then close the way in.",
+    ),
+    Rule(
+        code="TG509",
+        title="the release has known vulnerabilities, and the way in is closed",
+        severity=Severity.ADVICE,
+        why="The start line leaves them no way in, as long as it stays so.",
+        source="tollgate/repository/lint/advisories.py",
+        mend="Serve with the release that has the fix.",
+    ),
+)
+
+
+def findings(line: StartLine, *, objective_ms: float | None) -> Iterator[Finding]:
+    """Look at what a start line opens."""
+    mode = line.told("model-control-mode", "none")
+    if mode == "poll":
+        yield _at(line, "model-control-mode", "TG501", "poll must be explicit or none")
+    for kind, code in (("grpc", "TG502"), ("http", "TG503")):
+        if not line.is_on(f"allow-{kind}", default=True):
+            continue
+        # In the modes none and poll the calls are refused anyway.
+        option = _RESTRICTION[kind]
+        if mode == "explicit" and not line.restricts(option, "model-repository"):
+            problem = f"explicit without --{option}=model-repository,…"
+            yield _at(line, "model-control-mode", code, problem)
+        if not line.restricts(option, "shared-memory"):
+            problem = "does not name shared-memory"
+            yield _at(line, option, "TG504", problem)
+    if line.open_to("http"):
+        told = line.told("http-address", "0.0.0.0, when it is not told")
+        yield _at(line, "http-address", "TG505", f"HTTP listens on {told}")
+    if not line.is_on("strict-readiness", default=True):
+        yield _at(line, "strict-readiness", "TG507", "must be left at true")
+    if objective_ms is not None and blind(DEFAULT_MS, objective_ms):
+        yield from _histogram_findings(line, objective_ms)
+
+
+def _at(line: StartLine, option: str, code: str, problem: str) -> Finding:
+    return Finding(
+        code=code,
+        file=line.file,
+        where=f"--{option}",
+        problem=problem,
+        line=line.line_of(option),
+    )
+
+
+def _histogram_findings(line: StartLine, objective_ms: float) -> Iterator[Finding]:
+    for option in line.options.get("metrics-config", ()):
+        if option.value.replace(" ", "") == "histogram_latencies=true":
+            yield Finding(
+                code="TG506",
+                file=line.file,
+                where="--metrics-config",
+                problem=f"no boundary at {objective_ms:g} ms, but in models with "
+                "model_metrics",
+                line=option.line,
+            )
+
+
+def release_findings(
+    release: str, *, line: StartLine | None, file: str, at_line: int
+) -> Iterator[Finding]:
+    """
+    Name what a release is known for.
+
+    Args:
+        release: Year and month.
+        line: How the server is started; None when nobody tells, which closes nothing.
+        file: Where the release is told.
+        at_line: On which line; 0 for none.
+    """
+    for advisory in known_for(release):
+        closed = line is not None and _is_closed(advisory, line)
+        names = ", ".join(advisory.names)
+        yield Finding(
+            code="TG509" if closed else "TG508",
+            file=file,
+            where=f"Triton {release}",
+            problem=f"{names}: {advisory.harm}; fixed in {advisory.fixed} "
+            f"({advisory.source})",
+            line=at_line,
+        )
+
+
+def _is_closed(advisory: Advisory, line: StartLine) -> bool:
+    """Tell whether a start line leaves a vulnerability no way in from outside."""
+    outside = [kind for kind in _RESTRICTION if line.open_to(kind)]
+    if advisory.way == NETWORK:
+        return not outside
+    if advisory.way == HTTP:
+        return "http" not in outside
+    assert advisory.way == SHARED_MEMORY
+    return all(line.restricts(_RESTRICTION[kind], "shared-memory") for kind in outside)

@@ -1,0 +1,201 @@
+"""
+Check any Triton repository, and the start line of the server that is to run it.
+
+Nothing is started and nothing is asked of a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tollgate.repository.budget import read_objective_ms
+from tollgate.repository.check import product_findings
+from tollgate.repository.configs import require_config_name
+from tollgate.repository.findings import Finding, collecting
+from tollgate.repository.lint import (
+    execution,
+    exposure,
+    graphs,
+    layout,
+    queues,
+    trial,
+    version_rules,
+    wire_rules,
+)
+from tollgate.repository.lint.catalogue import RULES
+from tollgate.repository.lint.places import Places
+from tollgate.repository.lint.rule import Rule, Severity
+from tollgate.repository.lint.start_line import StartLine
+from tollgate.repository.lint.view import (
+    View,
+    find_products,
+    read_models,
+    with_steps,
+)
+
+_FAMILIES = (layout, wire_rules, queues, version_rules, execution)
+
+
+class Issue(msgspec.Struct, frozen=True):
+    """
+    A finding with its rule.
+
+    Attributes:
+        rule: Which.
+        severity: Here, in this repository.
+        file: The file as the caller named its repository.
+        line: In it, from 1 on; 0 for the file as a whole.
+        where: Tensor or key; empty for the file as a whole.
+        problem: What is wrong, with the value.
+    """
+
+    rule: Rule
+    severity: Severity
+    file: str
+    line: int
+    where: str
+    problem: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """
+    What was found, and in what.
+
+    Attributes:
+        issues: The gravest first, then by file and line.
+        models: Names of the models that were read.
+        products: Those that are products of Tollgate.
+    """
+
+    issues: list[Issue]
+    models: tuple[str, ...]
+    products: tuple[str, ...]
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What is to be checked, and for which server.
+
+    Attributes:
+        repository: The model repository.
+        product: Check this product alone; empty for everything that is there.
+        config_name: Named configuration to read where a model has it.
+        release: Of Triton, year and month; empty when nobody says.
+        start_line: How the server is started; None when nobody says.
+        cores: That the server may use.
+        objective_ms: Within which an answer must be there; None for slo.yaml's, which
+            products alone have.
+    """
+
+    repository: Path
+    product: str = ""
+    config_name: str = ""
+    release: str = ""
+    start_line: StartLine | None = None
+    cores: int = 1
+    objective_ms: float | None = None
+
+
+def lint(question: Question) -> Report:
+    """
+    Find what is wrong, or will be.
+
+    Raises:
+        RepositoryError: There is no such repository, or no model in it.
+        InputError: The name of the configuration cannot be one.
+    """
+    require_config_name(question.config_name)
+    findings: list[Finding] = []
+    view = _view(question, findings=findings)
+    for product in view.products:
+        findings += product_findings(
+            question.repository, product=product, config_name=question.config_name
+        )
+    for family in _FAMILIES:
+        findings += family.findings(view)
+    findings += trial.findings(view, config_name=question.config_name)
+    findings += _server_findings(question, view=view)
+    places = Places()
+    # A product's own check and the rules for all may see the same.
+    issues = {_issue(finding, view=view, places=places) for finding in findings}
+    return Report(
+        issues=sorted(issues, key=_order),
+        models=tuple(view.models),
+        products=view.products,
+    )
+
+
+def _view(question: Question, *, findings: list[Finding]) -> View:
+    """Read the repository; the models of one product when one is asked for."""
+    unread: list[Finding] = []
+    models = read_models(
+        question.repository, config_name=question.config_name, findings=unread
+    )
+    products = find_products(question.repository, models)
+    if question.product:
+        products = [question.product]
+        kept = with_steps(products, models)
+        models = {name: models[name] for name in models if name in kept}
+    files = {model.file for model in models.values()}
+    findings += [finding for finding in unread if finding.file in files]
+    objectives_ms: dict[str, float] = {}
+    for product in products:
+        with collecting(findings, code="TG319"):
+            own_ms = read_objective_ms(question.repository, product)
+            objectives_ms |= dict.fromkeys(with_steps([product], models), own_ms)
+    if question.objective_ms is not None:
+        objectives_ms = dict.fromkeys(models, question.objective_ms)
+    return View(
+        repository=question.repository,
+        models=models,
+        products=tuple(products),
+        in_products=with_steps(products, models),
+        cores=question.cores,
+        objectives_ms=objectives_ms,
+    )
+
+
+def _server_findings(question: Question, *, view: View) -> Iterator[Finding]:
+    """Look at the start line and at the release, as far as they are told."""
+    line = question.start_line
+    if line is not None:
+        strictest_ms = min(view.objectives_ms.values(), default=None)
+        yield from exposure.findings(line, objective_ms=strictest_ms)
+    file, at_line, release = "--target", 0, question.release
+    if line is not None and line.release and not release:
+        file, at_line, release = line.file, line.release_line, line.release
+    if release:
+        yield from exposure.release_findings(
+            release, line=line, file=file, at_line=at_line
+        )
+        yield from graphs.findings(view, release=release)
+
+
+def _issue(finding: Finding, *, view: View, places: Places) -> Issue:
+    """Add rule, severity and line."""
+    rule = RULES[finding.code]
+    return Issue(
+        rule=rule,
+        severity=rule.severity_in(product=_model_of(finding, view) in view.in_products),
+        file=finding.file,
+        line=finding.line or places.line(finding),
+        where=places.where(finding),
+        problem=finding.problem,
+    )
+
+
+def _model_of(finding: Finding, view: View) -> str:
+    """Name the model whose folder a file lies in; empty outside of the repository."""
+    path = Path(finding.file)
+    if not path.is_relative_to(view.repository):
+        return ""
+    return next(iter(path.relative_to(view.repository).parts), "")
+
+
+def _order(issue: Issue) -> tuple[int, str, int, str, str, str]:
+    """Put the gravest first, then go by file and line."""
+    told = issue.rule.code, issue.where, issue.problem
+    return (-issue.severity, issue.file, issue.line, *told)

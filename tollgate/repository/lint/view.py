@@ -1,0 +1,185 @@
+"""A model repository as the rules see it: read once, then only looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from tollgate.errors import RepositoryError
+from tollgate.repository.configs import NAMED_CONFIGS, config_path, read_config
+from tollgate.repository.findings import Finding, collecting
+from tollgate.repository.onnx_model import MODEL_FILE
+from tollgate.repository.release import RELEASE_FILE
+from tollgate.repository.rules import PYTHON_BACKEND
+from tollgate.repository.versions import list_versions
+
+ONNX_BACKEND = "onnxruntime"
+_DECISION = "decision"  # the first output of a product's answer
+_BACKENDS = {
+    "onnxruntime_onnx": ONNX_BACKEND,
+    "tensorrt_plan": "tensorrt",
+    "pytorch_libtorch": "pytorch",
+    "tensorflow_graphdef": "tensorflow",
+    "tensorflow_savedmodel": "tensorflow",
+}
+
+
+class Model(msgspec.Struct, frozen=True):
+    """
+    One model of a repository.
+
+    Attributes:
+        name: Of its directory.
+        path: Its config.pbtxt, or the named configuration in its place.
+        config: What that says; None when there is none, which leaves it to the backend,
+            or when it cannot be read.
+        versions: Version directories, ascending.
+    """
+
+    name: str
+    path: Path
+    config: ModelConfig | None
+    versions: tuple[int, ...]
+
+    @property
+    def file(self) -> str:
+        """The configuration file, for a finding."""
+        return str(self.path)
+
+    @property
+    def directory(self) -> Path:
+        """The model's directory."""
+        inner = self.path.parent
+        return inner if inner.name == self.name else inner.parent
+
+    @property
+    def backend(self) -> str:
+        """What runs it; empty when nothing tells."""
+        if self.config is None:
+            return ""
+        if self.config.backend:
+            return str(self.config.backend)
+        if known := _BACKENDS.get(self.config.platform):
+            return known
+        files = [self.directory / str(one) / MODEL_FILE for one in self.versions]
+        return ONNX_BACKEND if any(path.is_file() for path in files) else ""
+
+    @property
+    def is_python(self) -> bool:
+        """Whether the Python backend runs it."""
+        return self.backend == PYTHON_BACKEND
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether it only carries tensors between others."""
+        return self.config is not None and self.config.HasField("ensemble_scheduling")
+
+
+class View(msgspec.Struct, frozen=True):
+    """
+    A repository, and what is known of the machine that is to serve it.
+
+    Attributes:
+        repository: The folder.
+        models: By name.
+        products: Names of ensembles that are products of Tollgate.
+        in_products: Names of these ensembles and of all their steps.
+        cores: That the server may use.
+        objectives_ms: Within which an answer must be there, by model, where anybody
+            says it.
+    """
+
+    repository: Path
+    models: Mapping[str, Model]
+    products: tuple[str, ...]
+    in_products: frozenset[str]
+    cores: int
+    objectives_ms: Mapping[str, float]
+
+    def configured(self) -> Iterator[tuple[Model, ModelConfig]]:
+        """Go through the models that have a configuration."""
+        for model in self.models.values():
+            if model.config is not None:
+                yield model, model.config
+
+    def ensembles(self) -> Iterator[tuple[Model, ModelConfig]]:
+        """Go through the ensembles."""
+        for model, config in self.configured():
+            if model.is_ensemble:
+                yield model, config
+
+    def steps(self, ensemble: ModelConfig) -> list[tuple[Model, ModelConfig]]:
+        """List the models that an ensemble names, those that are there, once each."""
+        names = dict.fromkeys(
+            step.model_name for step in ensemble.ensemble_scheduling.step
+        )
+        found = [self.models[name] for name in names if name in self.models]
+        return [(model, model.config) for model in found if model.config is not None]
+
+
+def read_models(
+    repository: Path, *, config_name: str, findings: list[Finding]
+) -> dict[str, Model]:
+    """
+    Read every model of a repository.
+
+    Args:
+        repository: The model repository.
+        config_name: Named configuration to read where a model has it.
+        findings: Gets one for each configuration that cannot be read.
+
+    Raises:
+        RepositoryError: There is no such folder, or no model in it.
+    """
+    if not repository.is_dir():
+        raise RepositoryError(repository, "no such model repository")
+    models: dict[str, Model] = {}
+    for folder in sorted(repository.iterdir()):
+        if not folder.is_dir() or folder.name.startswith("."):
+            continue
+        versions = tuple(list_versions(repository, folder.name))
+        path = config_path(repository, folder.name, config_name=config_name)
+        if not path.exists() and not versions:
+            continue  # papers, tests, data: no model
+        config = None
+        with collecting(findings, code="TG001"):
+            if path.exists():
+                config = read_config(repository, folder.name, config_name=config_name)
+        models[folder.name] = Model(
+            name=folder.name, path=path, config=config, versions=versions
+        )
+    named = NAMED_CONFIGS, f"{config_name}.pbtxt"
+    if config_name and not any(repository.glob("/".join(("*", *named)))):
+        raise RepositoryError(
+            repository, f"no model has {'/'.join(named)}", where="model config name"
+        )
+    if not models:
+        raise RepositoryError(repository, "has no model: no folder with a config.pbtxt")
+    return models
+
+
+def find_products(repository: Path, models: Mapping[str, Model]) -> list[str]:
+    """List the ensembles that have a release, or that answer with a decision."""
+    released = {path.parent.name for path in repository.glob(f"*/{RELEASE_FILE}")}
+    deciding = {
+        model.name
+        for model in models.values()
+        if model.is_ensemble
+        and model.config is not None
+        and any(output.name == _DECISION for output in model.config.output)
+    }
+    return sorted(released | deciding)
+
+
+def with_steps(products: Iterable[str], models: Mapping[str, Model]) -> frozenset[str]:
+    """Name ensembles and all their steps."""
+    names = set(products)
+    for product in products:
+        model = models.get(product)
+        if model is not None and model.config is not None:
+            steps = model.config.ensemble_scheduling.step
+            names |= {step.model_name for step in steps}
+    return frozenset(names)
