@@ -3,6 +3,8 @@ How long the feature step takes for a batch: `python -m loadtests.feature_step`.
 
 The step runs in this process, over a real Redis that knows a history; Triton's
 messages around it are not in these figures (`python -m loadtests.h2load` has them).
+Beside waiting stands what does not depend on who else has a core: processor time of
+the step's thread and of Redis, and how often Redis read from its sockets.
 """
 
 from __future__ import annotations
@@ -12,20 +14,21 @@ import json
 import os
 import sys
 import tempfile
+import time
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any, ClassVar
 from unittest import mock
 
 import msgspec
 import numpy as np
+import redis
 
 from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
 from loadtests.latency import latency_of
 from loadtests.surroundings import CHECKOUT
-from loadtests.traffic import Traffic, traffic_of
+from loadtests.traffic import traffic_of
 from tollgate.errors import TollgateError
 from tollgate.features.spec import load_spec
 from tollgate.server.redis import EmbeddedRedis
@@ -70,6 +73,25 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         return self.told
 
 
+class Timed(msgspec.Struct, frozen=True, eq=False):
+    """
+    What some batches took.
+
+    Attributes:
+        total_us: Each, in all; int64 [B].
+        store_us: Of it waiting for the store; int64 [B].
+        step_ms: Processor time of the step's thread, per batch.
+        redis_ms: And of Redis.
+        reads: How often Redis read from a socket, per batch: 1 is one round trip.
+    """
+
+    total_us: Any
+    store_us: Any
+    step_ms: float
+    redis_ms: float
+    reads: float
+
+
 class Metric:
     """A metric that costs nothing: Triton's cost is measured elsewhere."""
 
@@ -109,32 +131,37 @@ def measure(*, batches: int, runs: int) -> list[str]:
     spec = load_spec(STEP / "1" / "features.yaml")
     history = simulated_history(spec, customers=500, terminals=1_000, days=HISTORY_DAYS)
     traffic = traffic_of(history, days=HISTORY_DAYS)
-    head = "| rows | run | p50 ms | p90 ms | p99 ms | of it in the store, p50 | p99 |"
-    lines = [head, "|---:" * 7 + "|"]
+    head = "| rows | run | p50 ms | p90 ms | p99 ms | of it in the store, p50 | p99 "
+    head += "| CPU of the step | of Redis | reads of Redis |"
+    lines = [head, "|---:" * 10 + "|"]
     with (
         tempfile.TemporaryDirectory(prefix="tollgate-step-") as folder,
-        EmbeddedRedis(Path(folder)) as redis,
+        EmbeddedRedis(Path(folder)) as server,
+        redis.Redis.from_url(server.url) as client,
     ):
-        fill_store(spec, history, store_url=redis.url)
-        step = open_step(redis.url)
+        fill_store(spec, history, store_url=server.url)
+        step = open_step(server.url)
         first = 0
         for run in range(1, runs + 1):
             for rows in _SIZES:
                 count = batches + _WARM_UP
-                total, store = _time(
-                    step, traffic, first=first, rows=rows, batches=count
-                )
+                columns = traffic.columns(first, rows * count)
                 first += rows * count
-                whole, part = latency_of(total), latency_of(store)
-                figures = (whole.p50_ms, whole.p90_ms, whole.p99_ms)
-                cells = [*figures, part.p50_ms, part.p99_ms]
-                text = " | ".join(f"{cell:.2f}" for cell in cells)
-                lines.append(f"| {rows} | {run} | {text} |")
+                timed = _time(step, columns, rows=rows, client=client)
+                lines.append(f"| {rows} | {run} | {_cells(timed)} |")
         outcomes = ", ".join(
             f"{count} {name}" for name, count in step._ladder.counts.calls.items()
         )
         step.finalize()
-    return [*lines, "", f"Calls of the store: {outcomes}."]
+    about = "CPU is per batch, in ms; reads are per batch, 1 is one round trip."
+    return [*lines, "", f"{about} Calls of the store: {outcomes}."]
+
+
+def _cells(timed: Timed) -> str:
+    whole, part = latency_of(timed.total_us), latency_of(timed.store_us)
+    figures = (whole.p50_ms, whole.p90_ms, whole.p99_ms, part.p50_ms, part.p99_ms)
+    cells = [*figures, timed.step_ms, timed.redis_ms, timed.reads]
+    return " | ".join(f"{cell:.2f}" for cell in cells)
 
 
 def open_step(
@@ -166,20 +193,38 @@ def open_step(
 
 
 def _time(
-    step: FeatureStep, traffic: Traffic, *, first: int, rows: int, batches: int
-) -> tuple[Any, Any]:
-    """Time batches of one-row requests; µs in all, and waiting for the store."""
-    columns = traffic.columns(first, rows * batches)
-    total = np.zeros(batches, np.int64)
-    store = np.zeros(batches, np.int64)
-    for number in range(batches):
-        start = number * rows
+    step: FeatureStep, columns: dict[str, Any], *, rows: int, client: redis.Redis
+) -> Timed:
+    """Time batches of one-row requests, the first ones aside."""
+    whole = len(columns[_TEXTS[0]])
+    count = whole // rows - _WARM_UP
+    total_us, store_us = np.zeros((2, count), np.int64)
+    redis_s, reads, step_s = 0.0, 0, 0.0
+    for number, start in enumerate(range(0, whole, rows), -_WARM_UP):
+        if number == 0:
+            redis_s, reads = _work(client)
         requests = [request_of(columns, row) for row in range(start, start + rows)]
-        begun = perf_counter()
+        cpu_s, begun_s = time.thread_time(), time.perf_counter()
         step.execute(requests)
-        total[number] = round((perf_counter() - begun) * 1e6)
-        store[number] = round((step._ladder.counts.call_s or 0.0) * 1e6)
-    return total[_WARM_UP:], store[_WARM_UP:]
+        if number >= 0:
+            total_us[number] = round((time.perf_counter() - begun_s) * 1e6)
+            store_us[number] = round((step._ladder.counts.call_s or 0.0) * 1e6)
+            step_s += time.thread_time() - cpu_s
+    after_s, reads_after = _work(client)
+    return Timed(
+        total_us=total_us,
+        store_us=store_us,
+        step_ms=step_s / count * 1e3,
+        redis_ms=(after_s - redis_s) / count * 1e3,
+        reads=(reads_after - reads - 1) / count,  # one was to ask this
+    )
+
+
+def _work(client: redis.Redis) -> tuple[float, int]:
+    """Ask Redis for its processor time so far, s, and how often it read."""
+    told = client.info()
+    cpu_s = float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
+    return cpu_s, int(told["total_reads_processed"])
 
 
 def request_of(columns: dict[str, Any], row: int, *, told: str = "{}") -> Request:

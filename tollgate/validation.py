@@ -29,6 +29,7 @@ F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 _SHOWN_BYTES = 40  # of a value that is itself too long to show
+_BEYOND = MAX_CENTS / 50  # twice the largest amount
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -69,21 +70,23 @@ def check_rows(
     cents, amount_rules = _amounts(amount)
     for row, rule in amount_rules.items():
         errors.setdefault(row, _text(AMOUNT, repr(float(amount[row])), rule))
-    early, ahead = time_us < MIN_EVENT_TIME_US, time_us > now_us + MAX_AHEAD_US
-    for row in np.flatnonzero(early | ahead).tolist():
-        rule = "is before the year 2000" if early[row] else "is over a day ahead"
-        errors.setdefault(row, _text(EVENT_TIME, str(int(time_us[row])), rule))
+    wrong = (time_us < MIN_EVENT_TIME_US) | (time_us > now_us + MAX_AHEAD_US)
+    if wrong.any():
+        for row in np.flatnonzero(wrong).tolist():
+            early = time_us[row] < MIN_EVENT_TIME_US
+            rule = "is before the year 2000" if early else "is over a day ahead"
+            errors.setdefault(row, _text(EVENT_TIME, str(int(time_us[row])), rule))
     bad = np.zeros(len(amount), np.bool_)
-    bad[list(errors)] = True
-    cents[bad] = 0
+    if errors:
+        bad[list(errors)] = True
+        cents[bad] = 0
     return Checked(cents=cents, errors=errors, bad=bad)
 
 
 def _wrong_ids(column: Sequence[bytes]) -> list[int]:
     """List rows whose id is empty, too long or not UTF-8; cheap when none is."""
     longest = max(map(len, column), default=1)
-    shortest = min(map(len, column), default=1)
-    if shortest > 0 and longest <= MAX_ID_BYTES and _is_text(b"\0".join(column)):
+    if all(column) and longest <= MAX_ID_BYTES and _is_text(b"\0".join(column)):
         return []
     return [
         row
@@ -153,11 +156,13 @@ def check_fields(
 
 def _amounts(amount: F64) -> tuple[I64, dict[int, str]]:
     """Turn amounts into cents; int64 [N], and the rule that each bad row broke."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        exact = amount * 100.0
-        rounded = np.rint(exact)
-        whole = np.abs(exact - rounded) <= CENTS_TOLERANCE * np.maximum(1.0, rounded)
-        good = whole & (rounded >= 0) & (rounded <= MAX_CENTS)
+    # Held to just outside of what is allowed, nothing overflows and nothing warns.
+    exact = np.minimum(np.maximum(amount, -1.0), _BEYOND) * 100.0
+    rounded = np.rint(exact)
+    good = np.abs(exact - rounded) <= CENTS_TOLERANCE * np.maximum(1.0, rounded)
+    good &= (rounded >= 0) & (rounded <= MAX_CENTS)
+    if good.all():
+        return rounded.astype(np.int64), {}
     cents = np.where(good, rounded, 0.0).astype(np.int64)
     rules = {
         row: _amount_rule(float(amount[row])) for row in np.flatnonzero(~good).tolist()

@@ -197,12 +197,13 @@ def _checksums(values: Sequence[bytes], size: I64) -> npt.NDArray[np.uint32]:
 
 
 def _columns(starts: I64, body: npt.NDArray[np.void]) -> Entries:
-    flags = body["flags"]
+    # What is looked at more than once is pulled out of the entries' midst first.
+    flags, time_us = body["flags"].copy(), body["time_us"].copy()
     purchase = flags & PURCHASE
     known_fraud = PURCHASE | LABELLED | FRAUD
     return Entries(
         starts=starts,
-        time_us=body["time_us"],
+        time_us=time_us,
         order=order_of(body),
         purchase=purchase,
         cents=body["cents"] * purchase,

@@ -117,6 +117,9 @@ def _own_ends(entries: Entries, rows: Rows, *, low: I64, high: I64) -> I64:
         low: The first event of each row's instant; overwritten.
         high: One past the last; overwritten.
     """
+    if (high - low == 1).all():  # mostly its own event, and no other at its instant
+        alone: I64 = low + (entries.order[low] <= rows.order)
+        return alone
     (open_,) = (low < high).nonzero()
     while len(open_):
         middle = (low[open_] + high[open_]) // 2

@@ -80,7 +80,8 @@ def window_sums(entries: Entries, rows: Rows, *, places: Places | None = None) -
     running[1, 1:] = entries.cents
     running[2, 1:] = entries.fraud
     running.cumsum(axis=1, out=running)
-    sums = running[:, None, places.end] - running[:, places.begin]
+    upto_end = running.take(places.end, axis=1)
+    sums = upto_end[:, None] - running.take(places.begin, axis=1)
     count, cents, fraud = sums.transpose(0, 2, 1)
     first = entries.starts[rows.entity]
     return Sums(

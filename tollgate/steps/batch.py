@@ -83,16 +83,15 @@ def gather(
     """
     names = [TRANSACTION_ID, *(entity.key for entity in spec.entities)]
     ids = {name: triton.gather(pb, requests, name)[:, 0].tolist() for name in names}
-    amount = triton.gather(pb, requests, AMOUNT)[:, 0]
+    amount, bounds = triton.gather_rows(pb, requests, AMOUNT)
     time_us = triton.gather(pb, requests, EVENT_TIME)[:, 0]
-    bounds = triton.row_bounds(pb, requests, AMOUNT)
-    checked = check_rows(ids, amount=amount, time_us=time_us, now_us=now_us)
+    checked = check_rows(ids, amount=amount[:, 0], time_us=time_us, now_us=now_us)
     fields, degraded = _fields(pb, requests, spec, bounds, errors=checked.errors)
     dry = []
     for position, request in enumerate(requests):
         parameters = triton.request_parameters(request)
         dry.append(parameters.get(DRY_RUN, False) is True)
-        if problem := _refused(parameters):
+        if parameters and (problem := _refused(parameters)):
             for row in range(bounds[position], bounds[position + 1]):
                 checked.errors.setdefault(row, problem)
     return Batch(
@@ -148,12 +147,13 @@ def groups(batch: Batch) -> list[Group]:
 
     What a dry run applies must be seen by no other request.
     """
+    spans = dry_spans(batch)
+    if not spans and not batch.errors:
+        rows = np.arange(len(batch.cents))
+        return [Group(rows=rows, purchases=_pick(batch, rows), dry=False)]
     good = np.ones(len(batch.cents), np.bool_)
     good[list(batch.errors)] = False
-    wet, dry = good, []
-    spans = dry_spans(batch)
-    if spans:
-        wet = good.copy()
+    wet, dry = good.copy(), []
     for span in spans:
         wet[span] = False
         dry.append(span.start + np.flatnonzero(good[span]))
@@ -179,11 +179,18 @@ def hopeless(batch: Batch) -> list[tuple[int, str]]:
 def _pick(batch: Batch, rows: Array) -> Purchases:
     if len(rows) == len(batch.cents):
         transaction, *entities = batch.ids.values()
-    else:
-        index = rows.tolist()
-        transaction, *entities = (
-            [column[row] for row in index] for column in batch.ids.values()
+        return Purchases(
+            transaction_id=transaction,
+            entity_id=entities,
+            # It may be Triton's memory, and is maybe kept for later.
+            event_time_us=batch.time_us.copy(),
+            cents=batch.cents,
+            fields=batch.fields,
         )
+    index = rows.tolist()
+    transaction, *entities = (
+        [column[row] for row in index] for column in batch.ids.values()
+    )
     return Purchases(
         transaction_id=transaction,
         entity_id=entities,

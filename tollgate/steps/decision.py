@@ -102,7 +102,7 @@ class DecisionStep:
         packed = np.ascontiguousarray(triton.gather(pb, requests, CONTEXT))
         context = packed.view(self._dtype)[:, 0]
         foreign = context["spec_hash"] != self._spec_hash
-        probabilities = triton.gather(pb, requests, PROBABILITIES)
+        probabilities, bounds = triton.gather_rows(pb, requests, PROBABILITIES)
         chosen = None
         if self._canary is not None:
             chosen = self._canary.rows(context)
@@ -115,7 +115,6 @@ class DecisionStep:
             chosen=chosen,
             began_us=began_us,
         )
-        bounds = triton.row_bounds(pb, requests, PROBABILITIES)
         responses = triton.respond(pb, outputs, bounds)
         if foreign.any():
             for position in range(len(responses)):

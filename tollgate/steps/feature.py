@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -10,28 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from tollgate.errors import InputError
 from tollgate.features.fields import field_values
 from tollgate.features.fingerprint import fingerprints
 from tollgate.features.spec import SPEC_FILE, load_spec
 from tollgate.repair.spool import open_spool
 from tollgate.schema import (
-    BREAKER_CALLS_PARAMETER,
-    BREAKER_FAILURES_PARAMETER,
-    BREAKER_SHARE_PARAMETER,
     CONTEXT,
     CONTEXT_VERSION,
     DRY_SHARE_PARAMETER,
     FEATURES,
-    LAST_KNOWN_AGE_PARAMETER,
-    LAST_KNOWN_SIZE_PARAMETER,
     LISTS_PARAMETER,
     MAX_ID_BYTES,
-    STORE_DEADLINE_PARAMETER,
-    STORE_PROBE_PARAMETER,
-    TABLES_SIZE_PARAMETER,
-    UPDATES,
-    UPDATES_PARAMETER,
     context_dtype,
 )
 from tollgate.steps import triton
@@ -39,29 +27,16 @@ from tollgate.steps.batch import Batch, Group, dry_spans, gather, groups, hopele
 from tollgate.steps.earlier import note_earlier
 from tollgate.steps.metrics import StepMetrics
 from tollgate.steps.sharing import DryShare
-from tollgate.store.breaker import Rules
+from tollgate.steps.store_settings import store_settings
 from tollgate.store.lists import read_lists
-from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.opening import open_ladder
 from tollgate.store.scored import Scored
 
 STORE_URL_VARIABLE = "TOLLGATE_STORE_URL"
 SPOOL_VARIABLE = "TOLLGATE_SPOOL"  # folder of what the store did not apply
 
-_CONFIG = "config.pbtxt"
 _MOST = 2**32 - 1
 _DRY_SHARE_MS = "1000"
-# Parameter of the step's configuration -> its unit in seconds, bytes, or as it is.
-_UNITS = {
-    STORE_DEADLINE_PARAMETER: 1e-3,
-    STORE_PROBE_PARAMETER: 1e-3,
-    BREAKER_FAILURES_PARAMETER: 1.0,
-    BREAKER_CALLS_PARAMETER: 1.0,
-    BREAKER_SHARE_PARAMETER: 1.0,
-    LAST_KNOWN_SIZE_PARAMETER: 1e6,
-    TABLES_SIZE_PARAMETER: 1e6,
-    LAST_KNOWN_AGE_PARAMETER: 1.0,
-}
-_COUNTS = (BREAKER_FAILURES_PARAMETER, BREAKER_CALLS_PARAMETER)
 
 Array = triton.Array
 
@@ -81,7 +56,7 @@ class FeatureStep:
         if not url:
             text = "%s is not set: every row is degraded"
             triton.log.warning(text, STORE_URL_VARIABLE)
-        settings = _store_settings(config.parameters)
+        settings = store_settings(config.parameters)
         spool = os.environ.get(SPOOL_VARIABLE, "") if url else ""
         self._spool = open_spool(spool, config.directory / SPEC_FILE)
         self._ladder = open_ladder(
@@ -161,8 +136,10 @@ class FeatureStep:
     def _note_ids(self, batch: Batch, context: Array) -> None:
         names = ["transaction", *self._spec.entity_names]
         for name, column in zip(names, batch.ids.values(), strict=True):
-            lengths = np.fromiter(map(len, column), np.int64, len(column))
-            context[f"{name}_id_length"] = np.minimum(lengths, MAX_ID_BYTES)
+            lengths = list(map(len, column))
+            if batch.errors:  # which a longer one is
+                lengths = [min(one, MAX_ID_BYTES) for one in lengths]
+            context[f"{name}_id_length"] = lengths
             packed = np.array(column, dtype=f"S{MAX_ID_BYTES}")
             context[f"{name}_id"] = packed.view(f"V{MAX_ID_BYTES}")
 
@@ -174,11 +151,14 @@ class FeatureStep:
             found, fingerprints=context["fingerprint"], ask=self._ask
         )
         for group, one in zip(found, scored, strict=True):
-            features[group.rows] = one.features
-            context["degraded"][group.rows] |= one.degraded
-            context["applied"][group.rows] = one.applied
-            context["age_ms"][group.rows] = np.minimum(one.age_us // 1000, _MOST)
-            context["list_hits"][group.rows] = one.looked.list_hits
+            # A slice is written several times faster than chosen rows are.
+            whole = len(group.rows) == len(features)
+            rows = slice(None) if whole else group.rows
+            features[rows] = one.features
+            context["degraded"][rows] |= one.degraded
+            context["applied"][rows] = one.applied
+            context["age_ms"][rows] = np.minimum(one.age_us // 1000, _MOST)
+            context["list_hits"][rows] = one.looked.list_hits
         return scored
 
     def _ask(self, groups: Sequence[Group]) -> list[Scored]:
@@ -186,56 +166,3 @@ class FeatureStep:
             [group.purchases for group in groups],
             write=[not group.dry for group in groups],
         )
-
-
-def _store_settings(parameters: Mapping[str, str]) -> StoreSettings:
-    """
-    Read how to treat the store from the step's configuration.
-
-    Raises:
-        InputError: A parameter is no number, out of its range, or none of its words.
-    """
-    usual, breaker = StoreSettings(), Rules()
-    told = {
-        name: _number(name, parameters[name]) * _UNITS[name]
-        for name in parameters.keys() & _UNITS.keys()
-    }
-    updates = parameters.get(UPDATES_PARAMETER, UPDATES[0])
-    if updates not in UPDATES:
-        problem = f"{updates!r} is none of {', '.join(UPDATES)}"
-        raise InputError(_CONFIG, problem, where=UPDATES_PARAMETER)
-    return StoreSettings(
-        deadline_s=told.get(STORE_DEADLINE_PARAMETER, usual.deadline_s),
-        breaker=Rules(
-            failures_in_a_row=round(
-                told.get(BREAKER_FAILURES_PARAMETER, breaker.failures_in_a_row)
-            ),
-            recent_calls=round(told.get(BREAKER_CALLS_PARAMETER, breaker.recent_calls)),
-            failed_share=told.get(BREAKER_SHARE_PARAMETER, breaker.failed_share),
-            probe_interval_s=told.get(STORE_PROBE_PARAMETER, breaker.probe_interval_s),
-        ),
-        last_known_bytes=round(
-            told.get(LAST_KNOWN_SIZE_PARAMETER, usual.last_known_bytes)
-        ),
-        last_known_max_age_s=told.get(
-            LAST_KNOWN_AGE_PARAMETER, usual.last_known_max_age_s
-        ),
-        tables_bytes=round(told.get(TABLES_SIZE_PARAMETER, usual.tables_bytes)),
-        updates=updates != "stream",
-        marks=updates == "scoring",
-    )
-
-
-def _number(name: str, text: str) -> float:
-    """Read a parameter; all are above zero, a share is 1 at most, a count is whole."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InputError(_CONFIG, f"{text!r} is no number above 0", where=name)
-    if name in _COUNTS and value != round(value):
-        raise InputError(_CONFIG, f"{text!r} is no whole number", where=name)
-    if name == BREAKER_SHARE_PARAMETER and value > 1:
-        raise InputError(_CONFIG, f"{text!r} is more than 1", where=name)
-    return value

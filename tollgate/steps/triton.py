@@ -52,8 +52,7 @@ def step_config(args: Mapping[str, str]) -> StepConfig:
 
 def gather(pb: Any, requests: Sequence[Any], name: str) -> Array:
     """Take one input of all requests as one array, request after request."""
-    arrays = [pb.get_input_tensor_by_name(one, name).as_numpy() for one in requests]
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return gather_rows(pb, requests, name)[0]
 
 
 def gather_optional(
@@ -85,13 +84,16 @@ def gather_optional(
     return whole
 
 
-def row_bounds(pb: Any, requests: Sequence[Any], name: str) -> list[int]:
-    """Find where each request's rows begin, and where the last one's end."""
-    bounds = [0]
-    for request in requests:
-        tensor = pb.get_input_tensor_by_name(request, name)
-        bounds.append(bounds[-1] + tensor.shape()[0])
-    return bounds
+def gather_rows(pb: Any, requests: Sequence[Any], name: str) -> tuple[Array, list[int]]:
+    """
+    Take one input of all requests as one array, and tell whose rows are whose.
+
+    Returns:
+        It, and where each request's rows begin, and where the last one's end.
+    """
+    arrays = [pb.get_input_tensor_by_name(one, name).as_numpy() for one in requests]
+    bounds = [0, *itertools.accumulate(map(len, arrays))]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays), bounds
 
 
 def request_parameters(request: Any) -> Mapping[str, Any]:

@@ -18,22 +18,27 @@ local HEADER, BASE = 32, 48
 local VERSION = 1
 local PURCHASE, LABELLED, REVISION = 1, 2, 256
 local APPLIED, DUPLICATE, TOO_LATE, FOREIGN = '\1', '\2', '\3', '\4'
-local WRAP = 4294967296
+local WRAP, NEGATIVE = 4294967296, 2147483648  -- of a high word: the sign is set
 local NO_STRING = 'x'  -- shorter than a header: foreign here, damaged to the reader
 
 local unpack, pack = struct.unpack, struct.pack
-local sub, find = string.sub, string.find
+local sub, find, floor = string.sub, string.find, math.floor
 
--- Sum of an entry's words; an entry of 48 bytes has twelve, each column two more.
-local function words(s, at, entry)
-  local a, b, c, d, e, f, g, h, i, j, k, l =
-    unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', s, at)
-  local sum = a + b + c + d + e + f + g + h + i + j + k + l
+-- Sum of the words of an entry's columns, two each.
+local function column_words(s, at, entry)
+  local sum = 0
   for column = at + BASE, at + entry - 1, 8 do
-    a, b = unpack('<I4I4', s, column)
+    local a, b = unpack('<I4I4', s, column)
     sum = sum + a + b
   end
   return sum
+end
+
+-- Sum of an entry's words; without columns it has twelve.
+local function words(s, at, entry)
+  local a, b, c, d, e, f, g, h, i, j, k, l =
+    unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', s, at)
+  return a + b + c + d + e + f + g + h + i + j + k + l + column_words(s, at, entry)
 end
 
 -- Does entry a (at position p of s) come after entry b? By time, then by the order
@@ -71,26 +76,64 @@ local function find_id(body, id, entry)
 end
 
 local function bit(flags, value)
-  return math.floor(flags / value) % 2
+  return floor(flags / value) % 2
 end
 
 -- Sum of a header's words, its checksum left out; two's complement modulo WRAP.
 local function header_words(entry, overflow, count, watermark, dropped)
+  local low, lowest = watermark % WRAP, dropped % WRAP
   return VERSION + entry * 256 + overflow + count
-    + watermark % WRAP + math.floor(watermark / WRAP)
-    + dropped % WRAP + math.floor(dropped / WRAP)
+    + low + (watermark - low) / WRAP + lowest + (dropped - lowest) / WRAP
 end
 
 local write, read = ARGV[1] ~= '0', ARGV[1] ~= '2'
 local events, at = ARGV[3], 1
 local values, statuses = {}, {}
 
-for k = 1, #KEYS do
-  local horizon, cap, ttl, count, entry =
-    unpack('<i8I4I4I4I4', ARGV[2], (k - 1) * 24 + 1)
-  -- A key of another type is an error of its own only, not of the whole batch.
-  local value = redis.pcall('GET', KEYS[k])
-  if value and value.err then value = NO_STRING end
+-- The usual case: every event is a purchase, new, and later than all before it. They
+-- follow the entries that stay, as they came, so nothing is moved or merged; and most
+-- of the header's words are the old ones. Returns the value, or nil if it is not so.
+local function append(value, horizon, cap, count, entry)
+  local stop = #value + 1
+  local form, checksum, overflow, kept, low, high, dropped_low, dropped_high =
+    unpack('<I4I4I4I4I4I4I4I4', value)
+  if form ~= entry * 256 + VERSION or kept == 0 or HEADER + kept * entry + 1 ~= stop
+      or high >= NEGATIVE or dropped_high >= NEGATIVE then
+    return nil
+  end
+  local watermark, dropped = high * WRAP + low, dropped_high * WRAP + dropped_low
+  checksum = checksum - kept - low - high
+  local newest = unpack('<i8', value, stop - entry)
+  local past = at + count * entry
+  for p = at, past - 1, entry do
+    local a, b, c, d, e, f, g, h, i, flags, k, l =
+      unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', events, p)
+    local time, id = b * WRAP + a, sub(events, p + 24, p + 31)
+    if time <= newest or b >= NEGATIVE or flags % 2 ~= PURCHASE
+        or time < watermark - horizon or (overflow > 0 and time <= dropped)
+        or find(value, id, HEADER + 1, true)
+        or (p > at and find(events, id, at, true) < p) then
+      return nil
+    end
+    newest = time
+    if time > watermark then watermark, low, high = time, a, b end
+    checksum = checksum + a + b + c + d + e + f + g + h + i + flags + k + l
+      + column_words(events, p, entry)
+  end
+  local from, oldest = HEADER + 1, watermark - horizon
+  while from < stop and unpack('<i8', value, from) < oldest do
+    checksum = checksum - words(value, from, entry)
+    from = from + entry
+  end
+  kept = (stop - from) / entry + count
+  if kept > cap or (count > 1 and unpack('<i8', events, at) < oldest) then return nil end
+  checksum = (checksum + kept + low + high) % WRAP
+  return pack('<I4I4I4I4I4I4I4I4', form, checksum, overflow, kept, low, high,
+    dropped_low, dropped_high) .. sub(value, from) .. sub(events, at, past - 1)
+end
+
+-- Any case: one event after the other. Returns the value, and whether it changed.
+local function merge(value, horizon, cap, count, entry)
   -- checksum is the entries' alone; the header's words join it when it is packed.
   local body, checksum, overflow, watermark, dropped = '', 0, 0, 0, 0
   local foreign = value and #value < HEADER
@@ -105,9 +148,8 @@ for k = 1, #KEYS do
   end
   local changed = false
 
-  for _ = 1, count do
-    local event = sub(events, at, at + entry - 1)
-    at = at + entry
+  for p = at, at + count * entry - 1, entry do
+    local event = sub(events, p, p + entry - 1)
     local time = unpack('<i8', event)
     local flags = unpack('<I4', event, 37)
     local status = APPLIED
@@ -124,7 +166,7 @@ for k = 1, #KEYS do
         merged = sub(event, 1, 36) .. pack('<I4', has + PURCHASE)
           .. sub(kept, 41, BASE) .. sub(event, BASE + 1)
       elseif bit(flags, PURCHASE) == 0 and (bit(has, LABELLED) == 0
-          or math.floor(flags / REVISION) > math.floor(has / REVISION)) then
+          or floor(flags / REVISION) > floor(has / REVISION)) then
         merged = sub(kept, 1, 36) .. pack('<I4', flags + bit(has, PURCHASE))
           .. sub(event, 41, BASE) .. sub(kept, BASE + 1)
       end
@@ -175,7 +217,29 @@ for k = 1, #KEYS do
     checksum = checksum % WRAP
     value = pack('<BBxxI4I4I4i8i8', VERSION, entry, checksum, overflow, count,
       watermark, dropped) .. body
-    if write then redis.call('SET', KEYS[k], value, 'EX', ttl) end
+  end
+  return value, changed
+end
+
+local printed = {}  -- Redis takes longer to print a number than to find it here
+for k = 1, #KEYS do
+  local horizon, cap, ttl, count, entry =
+    unpack('<i8I4I4I4I4', ARGV[2], (k - 1) * 24 + 1)
+  -- A key of another type is an error of its own only, not of the whole batch.
+  local value = redis.pcall('GET', KEYS[k])
+  if value and value.err then value = NO_STRING end
+  local changed = value and #value > HEADER
+    and append(value, horizon, cap, count, entry)
+  if changed then
+    value = changed
+    for _ = 1, count do statuses[#statuses + 1] = APPLIED end
+  else
+    value, changed = merge(value, horizon, cap, count, entry)
+  end
+  at = at + count * entry
+  if write and changed then
+    printed[ttl] = printed[ttl] or string.format('%d', ttl)
+    redis.call('SET', KEYS[k], value, 'EX', printed[ttl])
   end
   if read then values[k] = value or '' end
 end

@@ -143,16 +143,19 @@ class Packer:
             f"tollgate:{spec.product}:{spec.state_hash:016x}:{name}:".encode()
             for name in spec.entity_names
         ]
-        self._settings = [
-            (
-                one.horizon_us,
-                one.cap,
-                one.horizon_us // 10**6 + _TTL_MARGIN_S,
-                0,
-                ENTRY.itemsize + COLUMN_BYTES * len(one.columns),
-            )
-            for one in spec.entities
-        ]
+        self._settings = np.array(
+            [
+                (
+                    one.horizon_us,
+                    one.cap,
+                    one.horizon_us // 10**6 + _TTL_MARGIN_S,
+                    1,
+                    ENTRY.itemsize + COLUMN_BYTES * len(one.columns),
+                )
+                for one in spec.entities
+            ],
+            ARGUMENTS,
+        )
         self._width = [len(one.columns) for one in spec.entities]
         self._wide = any(self._width)
         self._spec = spec
@@ -191,31 +194,29 @@ class Packer:
             raise ValueError(f"entries are {entries.dtype}, not {ENTRY}")
         keys: list[bytes] = []
         first_key = [0]
-        arguments, events = [], []
+        counts, events = [], []
         codes, orders = [], []
-        for at, (prefix, settings, column) in enumerate(
-            zip(self._prefix, self._settings, entity_id, strict=True)
+        for at, (prefix, column) in enumerate(
+            zip(self._prefix, entity_id, strict=True)
         ):
             number: dict[bytes, int] = {}
-            code = np.fromiter(
-                (number.setdefault(one, len(number)) for one in column),
-                np.int64,
-                len(column),
+            code = np.array(
+                [number.setdefault(one, len(number)) for one in column], np.int64
             )
             order = np.argsort(code, kind="stable")
-            per_key = np.full(len(number), np.array(settings, ARGUMENTS))
-            per_key["events"] = np.bincount(code, minlength=len(number))
-            arguments.append(per_key.tobytes())
             extra = columns[at] if columns is not None else None
             whole = widened(entries, extra, width=self._width[at])
             events.append(whole[order].tobytes())
             keys += [prefix + one for one in number]
             first_key.append(len(keys))
+            counts.append(np.bincount(code, minlength=len(number)))
             codes.append(code)
             orders.append(order)
+        arguments = self._settings.repeat([len(one) for one in counts])
+        arguments["events"] = np.concatenate(counts)
         return Call(
             keys=keys,
-            arguments=b"".join(arguments),
+            arguments=arguments.tobytes(),
             events=b"".join(events),
             first_key=first_key,
             code=codes,
@@ -233,7 +234,7 @@ class Packer:
             events: Ids, and the entries of each with their columns, K in all.
         """
         counts = [len(own) for _, own in events]
-        per_key = np.full(len(events), np.array(self._settings[entity], ARGUMENTS))
+        per_key = self._settings[entity : entity + 1].repeat(len(events))
         per_key["events"] = counts
         return Call(
             keys=[self._prefix[entity] + one for one, _ in events],

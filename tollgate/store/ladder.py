@@ -11,19 +11,18 @@ trouble of the store's.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from tollgate.errors import OutcomeUnknown, StoreError, StorePartial
+from tollgate.errors import OutcomeUnknown
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Applied, Degraded
-from tollgate.store.breaker import Breaker, State
+from tollgate.store.breaker import Breaker
+from tollgate.store.calling import Caller
 from tollgate.store.essential import Essentials
 from tollgate.store.events import Purchases
 from tollgate.store.feeds import Feeds
@@ -39,12 +38,9 @@ from tollgate.store.partial import (
     rows_of,
     spliced,
 )
-from tollgate.store.prober import Prober
-from tollgate.store.redis import Answer, Mode, RedisStore
-from tollgate.store.scored import Counts, Scored, Spool, outcome_of
-from tollgate.store.tables import Looked, Tables, Wanted
-
-log = logging.getLogger(__name__)
+from tollgate.store.redis import Answer, RedisStore
+from tollgate.store.scored import Counts, Scored, Spool
+from tollgate.store.tables import Looked, Tables
 
 F64 = npt.NDArray[np.float64]
 
@@ -92,13 +88,20 @@ class Ladder:
         self.last_known = last_known
         self.tables = tables
         self._lookups = lookups or Lookups(spec)
+        self._caller = Caller(
+            store,
+            breaker=breaker,
+            feeds=feeds,
+            tables=tables,
+            lookups=self._lookups,
+            counts=self.counts,
+            updates=updates,
+        )
         self._spec = spec
-        self._store = store
         self._spool = spool
         self._updates = updates
         self._wall_us = wall_us
         self._essentials = Essentials(spec)
-        self._prober = Prober(breaker, store.probe)
         self._online = OnlineFeatures(spec, store)
 
     def score(
@@ -114,7 +117,7 @@ class Ladder:
         now_us = self._wall_us()
         packed = [self._online.pack(batch) for batch in batches]
         wanted = self.tables.want(batches)
-        asked, found = self._ask(packed, write, now_us=now_us, wanted=wanted)
+        asked, found = self._caller.ask(packed, write, now_us=now_us, wanted=wanted)
         looked = self._lookups.read(batches, found)
         held = self.tables.read(wanted)
         if self._spec.tables:
@@ -123,7 +126,6 @@ class Ladder:
                 for one, table in zip(packed, held, strict=True)
             ]
         stale = self.feeds.stale(now_us)
-        late = self._essentials.behind(stale)
         scored = []
         for position, (one, writes) in enumerate(zip(packed, write, strict=True)):
             answer, lost = part_of(asked, position, call=one.call)
@@ -143,7 +145,7 @@ class Ladder:
             if self._spec.tables:
                 self._add_tables(result, held[position])
             if stale:
-                result.degraded[:] |= _FEED_STALE | late
+                result.degraded[:] |= _FEED_STALE | self._essentials.behind(stale)
             scored.append(structs.replace(result, looked=looked[position]))
         return scored
 
@@ -162,76 +164,7 @@ class Ladder:
 
     def close(self) -> None:
         """End the prober and the connection."""
-        self._prober.close()
-        self._store.close()
-
-    def _ask(
-        self,
-        packed: Sequence[Packed],
-        write: Sequence[bool],
-        *,
-        now_us: int,
-        wanted: Wanted,
-    ) -> tuple[list[Answer] | StoreError, Sequence[Any]]:
-        """
-        Call the store if the breaker lets us.
-
-        Returns:
-            Its answers, or why there are none; and its replies to the look-ups.
-        """
-        counts = self.counts
-        counts.call_s = None
-        if not self.breaker.allows():
-            counts.calls["not_made"] += 1
-            return StoreError("it is left alone"), ()
-        write = [writes and self._updates for writes in write]
-        calls = [
-            (one.call, Mode.WRITE if writes else Mode.DRY)
-            for one, writes in zip(packed, write, strict=True)
-        ]
-        newest_us = max(
-            (
-                int(one.purchases.event_time_us.max())
-                for one, writes in zip(packed, write, strict=True)
-                if writes
-            ),
-            default=None,
-        )
-        feeds = self.feeds.commands(now_us, newest_us=newest_us)
-        tables = wanted.commands()
-        lookups = self._lookups.commands([one.purchases for one in packed])
-        begun_s = time.perf_counter()
-        asked: list[Answer] | StoreError
-        try:
-            asked, replies = self._store.flush(
-                calls, beside=[*feeds, *tables, *lookups]
-            )
-            outcome = "answered"
-        except StorePartial as part:
-            asked, replies, outcome = part, part.replies, outcome_of(part)
-        except StoreError as error:
-            counts.call_s = time.perf_counter() - begun_s
-            counts.calls[outcome_of(error)] += 1
-            self._failed(error)
-            return error, ()
-        counts.call_s = time.perf_counter() - begun_s
-        counts.calls[outcome] += 1
-        if self.breaker.state is not State.CLOSED:
-            log.warning("the store answers again")
-        self.breaker.succeeded()
-        if feeds:
-            self.feeds.note(replies[: len(feeds)])
-        self.tables.note(wanted, replies[len(feeds) : len(feeds) + len(tables)])
-        return asked, replies[len(feeds) + len(tables) :]
-
-    def _failed(self, error: StoreError) -> None:
-        self.feeds.retry()
-        log.debug("%s", error)
-        before = self.breaker.state
-        if self.breaker.failed():
-            if before is State.CLOSED:
-                log.warning("the store is left alone until it answers: %s", error)
-            self._prober.wake()
+        self._caller.close()
 
     def _fresh(self, one: Packed, answer: Answer, *, writes: bool) -> Scored:
         """Read the store's answer, and keep its values for worse times."""

@@ -89,8 +89,7 @@ class Lookups:
                 call, or it failed.
         """
         rows = sum(map(len, batches))
-        degraded = np.zeros(rows, np.uint32)
-        hits = np.zeros(rows, np.uint32)
+        degraded, hits = np.zeros((2, rows), np.uint32)
         values = [b""] * rows
         if not replies:
             degraded[:] = _UNREAD

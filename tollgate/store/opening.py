@@ -21,7 +21,7 @@ from tollgate.store.last_known import LastKnown
 from tollgate.store.lists import LookupList
 from tollgate.store.lookups import Lookups
 from tollgate.store.redis import NoStore, RedisStore
-from tollgate.store.scored import Counts, Spool
+from tollgate.store.scored import Spool
 from tollgate.store.table_list import preload
 from tollgate.store.tables import Tables
 
@@ -119,7 +119,7 @@ def open_ladder(
     if url and not ladder.counts.calls["answered"]:
         # It may come up later; until then rows are answered degraded.
         log.warning("the store did not answer the warm-up")
-    ladder.counts = Counts()
+    ladder.counts.clear()
     ladder.tables.counts.clear()
     return ladder
 

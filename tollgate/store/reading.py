@@ -20,12 +20,13 @@ from tollgate.store.redis import Answer
 
 I64 = npt.NDArray[np.int64]
 
-_TOO_LATE = 3
+_ALL_WELL, _TOO_LATE = b"\1", 3  # status bytes of apply.lua
 # NumPy reads an enum member several times slower than a number of its own.
 _COLD_START = np.uint32(Degraded.COLD_START)
 _EVENT_TOO_LATE = np.uint32(Degraded.EVENT_TOO_LATE)
 _WINDOW_OVERFLOW = np.uint32(Degraded.WINDOW_OVERFLOW)
 _STATE_CORRUPT = np.uint32(Degraded.STATE_CORRUPT)
+_YES = np.uint8(Applied.YES)
 # Status of the Lua function -> what is known of the event.
 _APPLIED = np.array(
     [Applied.NO, Applied.YES, Applied.DUPLICATE, Applied.NO, Applied.NO], np.uint8
@@ -96,9 +97,13 @@ class Reader:
         )
         places = find_places(values.entries, rows)
         sums = window_sums(values.entries, rows, places=places)
-        status = statuses(call, answer)
         bits = _degraded(values, rows, reach, upto=sums.upto).reshape(entities, count)
-        bits |= (status == _TOO_LATE) * _EVENT_TOO_LATE
+        if answer[1].count(_ALL_WELL) == len(answer[1]):
+            applied = np.full(count, _YES)
+        else:
+            status = statuses(call, answer)
+            bits |= (status == _TOO_LATE) * _EVENT_TOO_LATE
+            applied = worst(status)
         degraded = np.bitwise_or.reduce(bits, axis=0)
         features = assemble.assemble(
             self._spec,
@@ -127,7 +132,7 @@ class Reader:
                 fields={name: one[corrupt] for name, one in batch.fields.items()},
                 tables={name: one[corrupt] for name, one in packed.tables.items()},
             )
-        return Vectors(features=features, degraded=degraded, applied=worst(status))
+        return Vectors(features=features, degraded=degraded, applied=applied)
 
     def _sums(
         self,
@@ -198,15 +203,15 @@ def _degraded(
     """Tell, by Degraded bits, what is wrong with the windows of each row; [R]."""
     begin_us = rows.time_us - reach.longest_us
     truncated = begin_us < values.watermark_us[rows.entity] - reach.horizon_us
-    # A value that was full once is whole again when its windows end before then.
-    dropped = values.overflow[rows.entity] > 0
-    dropped &= begin_us < values.dropped_us[rows.entity]
-    bits: npt.NDArray[np.uint32] = (
-        (upto <= 1) * _COLD_START
-        | truncated * _EVENT_TOO_LATE
-        | dropped * _WINDOW_OVERFLOW
-        | values.corrupt[rows.entity] * _STATE_CORRUPT
-    )
+    bits: npt.NDArray[np.uint32] = (upto <= 1) * _COLD_START
+    bits |= truncated * _EVENT_TOO_LATE
+    if values.overflow.any():
+        # A value that was full once is whole again when its windows end before then.
+        dropped = values.overflow[rows.entity] > 0
+        dropped &= begin_us < values.dropped_us[rows.entity]
+        bits |= dropped * _WINDOW_OVERFLOW
+    if values.corrupt.any():
+        bits |= values.corrupt[rows.entity] * _STATE_CORRUPT
     return bits
 
 

@@ -58,6 +58,10 @@ class Counts:
     """
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
         self.call_s: float | None = None
         self.calls: Counter[str] = Counter()
         self.known = 0

@@ -37,6 +37,8 @@ _STATE_CORRUPT = np.uint32(Degraded.STATE_CORRUPT)
 _UNAVAILABLE = np.uint32(Degraded.STORE_UNAVAILABLE)
 _LAST_KNOWN = np.uint32(Degraded.LAST_KNOWN_VECTOR)
 
+_NO_KEYS = np.zeros(0, np.bool_)
+_NO_AGES = np.zeros(0, np.int64)
 _SPREAD = 0.2  # part of `refresh` by which ids differ: they are not all due at once
 _MAX_HASH = 2**32
 
@@ -106,6 +108,8 @@ class Tables:
 
     def want(self, batches: Sequence[Purchases]) -> Wanted:
         """Name the ids that batches want, with what memory holds of them."""
+        if not self._tables:
+            return _none_wanted([purchases.event_time_us for purchases in batches])
         place: dict[bytes, int] = {}
         first = [0]
         code: list[list[I64]] = [[] for _ in batches]
@@ -225,6 +229,20 @@ def _limits_us(table: Table, keys: Sequence[bytes]) -> npt.NDArray[np.float64]:
         1 - part * (_SPREAD / _MAX_HASH)
     )
     return limits
+
+
+def _none_wanted(time_us: list[I64]) -> Wanted:
+    return Wanted(
+        keys=[],
+        first=[0],
+        code=[[] for _ in time_us],
+        time_us=time_us,
+        values=[],
+        known=_NO_KEYS,
+        due=[],
+        unread=_NO_KEYS,
+        age_us=_NO_AGES,
+    )
 
 
 def _nothing(rows: int) -> Looked:

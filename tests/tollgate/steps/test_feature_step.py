@@ -34,8 +34,8 @@ from tollgate.steps.feature import (
     SPOOL_VARIABLE,
     STORE_URL_VARIABLE,
     FeatureStep,
-    _store_settings,
 )
+from tollgate.steps.store_settings import store_settings
 from tollgate.store.breaker import Rules
 from tollgate.store.redis import RedisStore
 
@@ -204,7 +204,7 @@ def test_what_the_store_missed_goes_to_the_spool(
 
 def test_when_the_store_is_left_alone_can_be_set() -> None:
     """Unless said otherwise: 5 in a row, or 10 of 20, and a probe every 250 ms."""
-    assert _store_settings({}).breaker == Rules(
+    assert store_settings({}).breaker == Rules(
         failures_in_a_row=5, recent_calls=20, failed_share=0.5, probe_interval_s=0.25
     )
     given = {
@@ -213,7 +213,7 @@ def test_when_the_store_is_left_alone_can_be_set() -> None:
         BREAKER_SHARE_PARAMETER: "0.75",
         STORE_PROBE_PARAMETER: "40",
     }
-    assert _store_settings(given).breaker == Rules(
+    assert store_settings(given).breaker == Rules(
         failures_in_a_row=3, recent_calls=8, failed_share=0.75, probe_interval_s=0.04
     )
 
@@ -232,17 +232,17 @@ def test_when_the_store_is_left_alone_can_be_set() -> None:
 def test_a_wrong_number_is_refused_by_name(name: str, text: str, problem: str) -> None:
     """File, parameter, value; the step does not load."""
     with pytest.raises(InputError) as caught:
-        _store_settings({name: text})
+        store_settings({name: text})
     assert str(caught.value) == f"config.pbtxt: {name}: {problem}"
 
 
 def test_who_updates_is_one_of_three() -> None:
     """`stream` leaves writing to the stream; any other word is refused by name."""
-    assert _store_settings({}).updates
-    assert _store_settings({UPDATES_PARAMETER: "both"}).updates
-    assert not _store_settings({UPDATES_PARAMETER: "stream"}).updates
+    assert store_settings({}).updates
+    assert store_settings({UPDATES_PARAMETER: "both"}).updates
+    assert not store_settings({UPDATES_PARAMETER: "stream"}).updates
     with pytest.raises(InputError, match="'nobody' is none of scoring, stream, both"):
-        _store_settings({UPDATES_PARAMETER: "nobody"})
+        store_settings({UPDATES_PARAMETER: "nobody"})
 
 
 def test_a_table_that_was_loaded_is_in_the_vector_and_its_hit_rate_on_the_page(

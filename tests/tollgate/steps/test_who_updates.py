@@ -18,7 +18,7 @@ from tollgate.repair.spool import PurchaseSpool
 from tollgate.schema import STORE_DEADLINE_PARAMETER, UPDATES, UPDATES_PARAMETER
 from tollgate.schema import Applied as A
 from tollgate.server.redis import EmbeddedRedis
-from tollgate.steps.feature import _store_settings
+from tollgate.steps.store_settings import store_settings
 from tollgate.store.events import Labels, Packer, Purchases
 from tollgate.store.feeds import FEEDS, PURCHASES, feed_key
 from tollgate.store.ladder import Ladder
@@ -69,7 +69,7 @@ def ladder_of(spec: FeatureSpec, store_url: str) -> Iterator[OpenLadder]:
     ) -> Ladder:
         parameters = {UPDATES_PARAMETER: updates, STORE_DEADLINE_PARAMETER: "5000"}
         ladder = open_ladder(
-            spec, url, settings=_store_settings(parameters), spool=spool
+            spec, url, settings=store_settings(parameters), spool=spool
         )
         opened.append(ladder)
         return ladder

@@ -1,0 +1,89 @@
+"""How a feature step treats its store, read from its configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tollgate.errors import InputError
+from tollgate.schema import (
+    BREAKER_CALLS_PARAMETER,
+    BREAKER_FAILURES_PARAMETER,
+    BREAKER_SHARE_PARAMETER,
+    LAST_KNOWN_AGE_PARAMETER,
+    LAST_KNOWN_SIZE_PARAMETER,
+    STORE_DEADLINE_PARAMETER,
+    STORE_PROBE_PARAMETER,
+    TABLES_SIZE_PARAMETER,
+    UPDATES,
+    UPDATES_PARAMETER,
+)
+from tollgate.store.breaker import Rules
+from tollgate.store.opening import StoreSettings
+
+_CONFIG = "config.pbtxt"
+# Parameter of the step's configuration -> its unit in seconds, bytes, or as it is.
+_UNITS = {
+    STORE_DEADLINE_PARAMETER: 1e-3,
+    STORE_PROBE_PARAMETER: 1e-3,
+    BREAKER_FAILURES_PARAMETER: 1.0,
+    BREAKER_CALLS_PARAMETER: 1.0,
+    BREAKER_SHARE_PARAMETER: 1.0,
+    LAST_KNOWN_SIZE_PARAMETER: 1e6,
+    TABLES_SIZE_PARAMETER: 1e6,
+    LAST_KNOWN_AGE_PARAMETER: 1.0,
+}
+_COUNTS = (BREAKER_FAILURES_PARAMETER, BREAKER_CALLS_PARAMETER)
+
+
+def store_settings(parameters: Mapping[str, str]) -> StoreSettings:
+    """
+    Read how to treat the store from the step's configuration.
+
+    Raises:
+        InputError: A parameter is no number, out of its range, or none of its words.
+    """
+    usual, breaker = StoreSettings(), Rules()
+    told = {
+        name: _number(name, parameters[name]) * _UNITS[name]
+        for name in parameters.keys() & _UNITS.keys()
+    }
+    updates = parameters.get(UPDATES_PARAMETER, UPDATES[0])
+    if updates not in UPDATES:
+        problem = f"{updates!r} is none of {', '.join(UPDATES)}"
+        raise InputError(_CONFIG, problem, where=UPDATES_PARAMETER)
+    return StoreSettings(
+        deadline_s=told.get(STORE_DEADLINE_PARAMETER, usual.deadline_s),
+        breaker=Rules(
+            failures_in_a_row=round(
+                told.get(BREAKER_FAILURES_PARAMETER, breaker.failures_in_a_row)
+            ),
+            recent_calls=round(told.get(BREAKER_CALLS_PARAMETER, breaker.recent_calls)),
+            failed_share=told.get(BREAKER_SHARE_PARAMETER, breaker.failed_share),
+            probe_interval_s=told.get(STORE_PROBE_PARAMETER, breaker.probe_interval_s),
+        ),
+        last_known_bytes=round(
+            told.get(LAST_KNOWN_SIZE_PARAMETER, usual.last_known_bytes)
+        ),
+        last_known_max_age_s=told.get(
+            LAST_KNOWN_AGE_PARAMETER, usual.last_known_max_age_s
+        ),
+        tables_bytes=round(told.get(TABLES_SIZE_PARAMETER, usual.tables_bytes)),
+        updates=updates != "stream",
+        marks=updates == "scoring",
+    )
+
+
+def _number(name: str, text: str) -> float:
+    """Read a parameter; all are above zero, a share is 1 at most, a count is whole."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError(_CONFIG, f"{text!r} is no number above 0", where=name)
+    if name in _COUNTS and value != round(value):
+        raise InputError(_CONFIG, f"{text!r} is no whole number", where=name)
+    if name == BREAKER_SHARE_PARAMETER and value > 1:
+        raise InputError(_CONFIG, f"{text!r} is more than 1", where=name)
+    return value

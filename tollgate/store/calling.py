@@ -1,0 +1,142 @@
+"""
+Call the store for batches: once, with all that rides along, if the breaker lets us.
+
+Feed watermarks, values of tables, lists and earlier decisions are asked for in the
+same flush. What comes back is noted where it belongs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tollgate.errors import StoreError, StorePartial
+from tollgate.store.breaker import Breaker, State
+from tollgate.store.feeds import Feeds
+from tollgate.store.lookups import Lookups
+from tollgate.store.online import Packed
+from tollgate.store.prober import Prober
+from tollgate.store.redis import Answer, Mode, RedisStore
+from tollgate.store.scored import Counts, outcome_of
+from tollgate.store.tables import Tables, Wanted
+
+log = logging.getLogger(__name__)
+
+
+class Caller:
+    """
+    The calls of one product's store.
+
+    Args:
+        store: Its store.
+        breaker: When to leave the store alone.
+        feeds: The product's watermarks.
+        tables: The product's tables.
+        lookups: What is looked up for each row.
+        counts: Where calls are counted.
+        updates: Whether what is scored is written; False leaves that to a stream.
+    """
+
+    def __init__(
+        self,
+        store: RedisStore,
+        *,
+        breaker: Breaker,
+        feeds: Feeds,
+        tables: Tables,
+        lookups: Lookups,
+        counts: Counts,
+        updates: bool,
+    ) -> None:
+        self._store = store
+        self._breaker = breaker
+        self._feeds = feeds
+        self._tables = tables
+        self._lookups = lookups
+        self._counts = counts
+        self._updates = updates
+        self._prober = Prober(breaker, store.probe)
+
+    def ask(
+        self,
+        packed: Sequence[Packed],
+        write: Sequence[bool],
+        *,
+        now_us: int,
+        wanted: Wanted,
+    ) -> tuple[list[Answer] | StoreError, Sequence[Any]]:
+        """
+        Call the store if the breaker lets us.
+
+        Args:
+            packed: Batches.
+            write: Per batch, False for a dry run.
+            now_us: The clock.
+            wanted: Which values of tables the batches want.
+
+        Returns:
+            Its answers, or why there are none; and its replies to the look-ups.
+        """
+        counts = self._counts
+        counts.call_s = None
+        if not self._breaker.allows():
+            counts.calls["not_made"] += 1
+            return StoreError("it is left alone"), ()
+        write = [writes and self._updates for writes in write]
+        calls = [
+            (one.call, Mode.WRITE if writes else Mode.DRY)
+            for one, writes in zip(packed, write, strict=True)
+        ]
+        feeds = self._feeds.commands(now_us, newest_us=_newest_us(packed, write))
+        tables = wanted.commands()
+        lookups = self._lookups.commands([one.purchases for one in packed])
+        beside = [*feeds, *tables, *lookups]
+        begun_s = time.perf_counter()
+        asked: list[Answer] | StoreError
+        try:
+            asked, replies = self._store.flush(calls, beside=beside)
+            outcome = "answered"
+        except StorePartial as part:
+            asked, replies, outcome = part, part.replies, outcome_of(part)
+        except StoreError as error:
+            counts.call_s = time.perf_counter() - begun_s
+            counts.calls[outcome_of(error)] += 1
+            self._failed(error)
+            return error, ()
+        counts.call_s = time.perf_counter() - begun_s
+        counts.calls[outcome] += 1
+        if self._breaker.state is not State.CLOSED:
+            log.warning("the store answers again")
+        self._breaker.succeeded()
+        if feeds:
+            self._feeds.note(replies[: len(feeds)])
+        self._tables.note(wanted, replies[len(feeds) : len(feeds) + len(tables)])
+        return asked, replies[len(feeds) + len(tables) :]
+
+    def close(self) -> None:
+        """End the prober and the connection."""
+        self._prober.close()
+        self._store.close()
+
+    def _failed(self, error: StoreError) -> None:
+        self._feeds.retry()
+        log.debug("%s", error)
+        before = self._breaker.state
+        if self._breaker.failed():
+            if before is State.CLOSED:
+                log.warning("the store is left alone until it answers: %s", error)
+            self._prober.wake()
+
+
+def _newest_us(packed: Sequence[Packed], write: Sequence[bool]) -> int | None:
+    """Find the newest purchase that is written; None when none is."""
+    return max(
+        (
+            int(one.purchases.event_time_us.max())
+            for one, writes in zip(packed, write, strict=True)
+            if writes
+        ),
+        default=None,
+    )
