@@ -20,7 +20,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from msgspec import structs
 
 from loadtests.answers import tally
 from loadtests.bodies import bodies_of
@@ -34,13 +33,13 @@ from loadtests.traffic import Traffic, traffic_of
 from tollgate.errors import ServerError, TollgateError
 from tollgate.features.spec import load_spec
 from tollgate.repository.activation import activate, compose_next
-from tollgate.repository.compose import now_text
-from tollgate.repository.hashes import hash_version
-from tollgate.repository.release import (
-    Challenger,
-    Release,
-    read_release,
-    release_path,
+from tollgate.repository.history import Action
+from tollgate.repository.release import Release, read_release, release_path
+from tollgate.repository.trial import (
+    promoted,
+    with_challenger,
+    with_percent,
+    without_challenger,
 )
 from tollgate.server.address import find_server
 from tollgate.supervisor.converging import digest_of
@@ -55,8 +54,8 @@ _SCENARIO = Scenario(
 )
 
 
-# A kind of change, and what describes the release after it from the repository.
-Todo = tuple[str, Callable[[Path], Release]]
+# A kind of change, and what describes the release after it: (repository, product).
+Todo = tuple[Action, Callable[..., Release]]
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -157,15 +156,15 @@ def _activations(count: int) -> Iterator[Todo]:
     """Name releases to go to, in turns: another model, another policy, and so on."""
     for number in range(count):
         step = (_MODEL, _DECISION)[number % 2]
-        yield f"activate {step}", partial(_other, step=step)
+        yield "activate", partial(_other, step=step)
 
 
-def _other(repository: Path, *, step: str = _MODEL) -> Release:
+def _other(repository: Path, *, product: str, step: str) -> Release:
     """Describe the release with the other version of a step."""
-    version = 3 - read_release(repository, product="fraud").versions[step]
+    version = 3 - read_release(repository, product=product).versions[step]
     return compose_next(
         repository,
-        product="fraud",
+        product=product,
         versions={step: version},
         actor="load",
         reason="load",
@@ -174,38 +173,27 @@ def _other(repository: Path, *, step: str = _MODEL) -> Release:
 
 def _canaries(count: int) -> Iterator[Todo]:
     """Name what becomes of canaries: start, grow, then promoted or stopped in turns."""
+    told = {"actor": "load", "reason": "load"}
     for number in range(count):
-        yield "canary start", partial(_canary, percent=5.0)
-        yield "canary grow", partial(_canary, percent=50.0)
+        yield "challenger start", partial(_canary, **told)
+        yield "challenger raise", partial(with_percent, percent=50.0, **told)
         if number % 2:
-            yield "canary promote", _other
+            yield "promote", promoted
         else:
-            yield "canary stop", partial(_canary, percent=None)
+            yield "challenger stop", without_challenger
 
 
-def _canary(repository: Path, *, percent: float | None) -> Release:
-    """Describe the release with a canary of the other model; None for without one."""
-    release = read_release(repository, product="fraud")
-    if percent is None:
-        own = release.hashes_of(release.versions)
-        before = release.hashes_of(release.previous or {})
-        return structs.replace(release, challenger=None, hashes=own | before)
-    version = 3 - release.versions[_MODEL]
-    challenger = release.challenger or Challenger(
-        release="fraud-next",
-        versions={**release.versions, _MODEL: version},
-        spec_hash=release.spec_hash,
+def _canary(repository: Path, *, product: str, actor: str, reason: str) -> Release:
+    """Describe the release with a canary of the other model."""
+    version = 3 - read_release(repository, product=product).versions[_MODEL]
+    return with_challenger(
+        repository,
+        product=product,
+        versions={_MODEL: version},
         mode="canary",
-        seed=1,
-        actor="load",
-        reason="load",
-        time=now_text(),
-    )
-    hashes = release.hashes | hash_version(repository, _MODEL, version=version)
-    return structs.replace(
-        release,
-        hashes=hashes,
-        challenger=structs.replace(challenger, percent=percent),
+        percent=5.0,
+        actor=actor,
+        reason=reason,
     )
 
 
@@ -218,11 +206,11 @@ def _change_all(
     try:
         for kind, make in todo:
             begun_us = time.time_ns() // 1000
-            release = make(place.repository)
+            release = make(place.repository, product="fraud")
             activate(
                 place.repository,
                 release,
-                action="activate",
+                action=kind,
                 actor="load",
                 reason=kind,
             )

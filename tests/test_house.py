@@ -356,7 +356,7 @@ def libraries(*extras: str) -> str:
         ("tollgate.repository,tollgate.server,tollgate.cli", ["server"]),
         ("tollgate.supervisor", ["server"]),
         ("converters,tollgate.simulate,tollgate.evaluation", ["convert"]),
-        ("tollgate.audit,tollgate.redecide", ["convert"]),
+        ("tollgate.audit,tollgate.redecide,tollgate.challenger", ["convert"]),
     ],
 )
 def test_modules_import_with_the_libraries_they_claim(

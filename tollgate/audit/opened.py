@@ -196,7 +196,17 @@ def open_release(
         release, contents = release_of(kept), kept.files
     else:
         release, contents = _served(name, repository, product=product), {}
-    files = ReleaseFiles(release, kept=contents, repository=repository)
+    return open_files(ReleaseFiles(release, kept=contents, repository=repository))
+
+
+def open_files(files: ReleaseFiles) -> Opened:
+    """
+    Take a release out again whose files are at hand.
+
+    Raises:
+        RepositoryError: A file of it is gone or changed.
+        PolicyError, SpecError: A file cannot be used by this Tollgate.
+    """
     spec = with_file(SPEC_FILE, files.read(SPEC_FILE), load_spec)
 
     def read_policy(path: Path) -> Policy:
@@ -208,7 +218,7 @@ def open_release(
         )
 
     policy = with_file(POLICY_FILE, files.read(POLICY_FILE), read_policy)
-    return Opened(name, spec, policy, files)
+    return Opened(files.release.name, spec, policy, files)
 
 
 def _served(name: str, repository: Path | None, *, product: str) -> Release:

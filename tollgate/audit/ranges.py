@@ -45,6 +45,10 @@ class Seen:
         """List the writers of which something was seen."""
         return sorted(self._spans)
 
+    def spans(self) -> dict[str, list[Span]]:
+        """List all that was seen, by writer."""
+        return {writer: list(self._spans[writer]) for writer in self.writers()}
+
     def highest(self, writer: str) -> int:
         """Tell the highest number of a writer that was seen; -1 without any."""
         spans = self._spans.get(writer)

@@ -14,6 +14,7 @@ from tollgate.store.address import open_client
 from tollgate.stream.redis_group import StreamGroup
 
 GROUP = "journal"
+TRIAL_GROUP = "challenger"  # what it has not read yet is removed like the rest
 DEAD_LETTERS = ":dead-letters"
 MAX_DEAD_LETTERS = 100_000
 
@@ -37,7 +38,8 @@ class ChunkSource:
     Args:
         url: redis://, rediss:// or unix:// address.
         product: Whose decisions.
-        group: Consumer group; made on first use, reading from the beginning.
+        group: Consumer group; made on first use, reading from the beginning. The
+            group of a trial removes nothing, and nothing is kept for it.
 
     Raises:
         InputError: The address is not one of a single Redis.
@@ -88,7 +90,8 @@ class ChunkSource:
         try:
             for at in range(0, len(ids), 1000):
                 self._redis.xack(self._stream, self._group, *ids[at : at + 1000])
-            self._trim()
+            if self._group != TRIAL_GROUP:
+                self._trim()
         except (self._errors.RedisError, OSError) as exc:
             problem = f"the journal's stream cannot be acknowledged: {exc}"
             raise StoreError(problem) from exc
@@ -173,6 +176,7 @@ class ChunkSource:
         keep_from = min(
             self._first_unread(group)
             for group in self._redis.xinfo_groups(self._stream)
+            if group["name"] != TRIAL_GROUP.encode()
         )
         self._redis.xtrim(
             self._stream, minid=f"{keep_from[0]}-{keep_from[1]}", approximate=False

@@ -6,6 +6,8 @@ import typer
 
 from tollgate.cli import (
     backfill,
+    challenger,
+    challenger_changes,
     check,
     convert,
     data,
@@ -52,6 +54,9 @@ release_commands = typer.Typer(
     help="What answers, what did, and going from one to the next.",
     no_args_is_help=True,
 )
+challenger_commands = typer.Typer(
+    help="A release on trial beside the one that answers.", no_args_is_help=True
+)
 repair_commands = typer.Typer(
     help="Make good what the store missed.", no_args_is_help=True
 )
@@ -95,6 +100,13 @@ release_commands.command("activate")(release_changes.activate)
 release_commands.command("rollback")(release_changes.rollback)
 release_commands.command("approve")(release_changes.approve)
 release_commands.command("render")(release.render)
+app.add_typer(challenger_commands, name="challenger", rich_help_panel=_OPERATORS)
+challenger_commands.command("start")(challenger_changes.start)
+challenger_commands.command("raise")(challenger_changes.raise_share)
+challenger_commands.command("promote")(challenger_changes.promote)
+challenger_commands.command("stop")(challenger_changes.stop)
+challenger_commands.command("report")(challenger.report)
+challenger_commands.command("run")(challenger.run)
 app.command("up", rich_help_panel=_OPERATORS)(serve.up)
 app.command("serve", rich_help_panel=_OPERATORS)(serve.serve)
 app.command("bundle", rich_help_panel=_OPERATORS)(serve.bundle)

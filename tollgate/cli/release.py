@@ -53,12 +53,12 @@ def list_releases(
     if as_json:
         console.out.print_json(data=msgspec.to_builtins(list(releases.values())))
         return
-    active = entries[-1].release if entries else None
+    states = _states(entries[-1].release) if entries else {}
     table = Table("release", "", "versions", "made", "by", "why", box=None)
     for release in releases.values():
         table.add_row(
             release.name,
-            "active" if active and release.name == active.name else "",
+            states.get(release.name, ""),
             _versions(release),
             _minute(release.time),
             release.actor,
@@ -106,7 +106,7 @@ def history(
     import msgspec
     from rich.table import Table
 
-    from tollgate.repository.history import read_history
+    from tollgate.repository.history import TRIAL_ACTIONS, read_history
 
     chosen = console.settings(repository=repository, product=product)
     entries = read_history(chosen.repository_path, chosen.product)
@@ -114,11 +114,16 @@ def history(
         console.out.print_json(data=msgspec.to_builtins(entries))
         return
     table = Table("time", "", "release", "from", "by", "confirmed", "why", box=None)
+    before = None
     for one in entries:
+        # Of a challenger, who it was is said here; what answers stands in "from".
+        there = one.release.challenger or before
+        on_trial = there is not None and one.action in TRIAL_ACTIONS
+        before = one.release.challenger
         table.add_row(
             _minute(one.time),
             one.action,
-            one.release.name,
+            there.release if there and on_trial else one.release.name,
             one.origin or "",
             one.actor,
             one.approver or "",
@@ -229,6 +234,13 @@ def _release(
     if name is None:
         return read_release(chosen.repository_path, product=chosen.product)
     return find_release(chosen.repository_path, chosen.product, name)
+
+
+def _states(active: Release) -> dict[str, str]:
+    """Say of releases by name what they are now."""
+    challenger = active.challenger
+    trial = {challenger.release: f"on trial, {challenger.mode}"} if challenger else {}
+    return {**trial, active.name: "active"}
 
 
 def _versions(release: Release) -> str:

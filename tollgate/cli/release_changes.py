@@ -69,7 +69,7 @@ def activate(
     from tollgate.repository.compose import recompose_release
     from tollgate.repository.history import find_release
 
-    chosen = _settings(repository, product, state, require_approval)
+    chosen = settings_of(repository, product, state, require_approval)
     who = actor or getpass.getuser()
     if (name is None) == (not set_):
         raise InputError("release activate", "name a release, or versions with --set")
@@ -80,11 +80,11 @@ def activate(
         release = compose_next(
             chosen.repository_path,
             product=chosen.product,
-            versions=_versions(chosen, set_ or []),
+            versions=versions_of(chosen, set_ or []),
             actor=who,
             reason=reason,
         )
-    _change(chosen, release, action="activate", actor=who, reason=reason, wait_s=wait)
+    change(chosen, release, action="activate", actor=who, reason=reason, wait_s=wait)
 
 
 def rollback(
@@ -101,18 +101,18 @@ def rollback(
 ) -> None:
     """Go back to the release before this one; its steps are loaded still."""
     from tollgate.repository.compose import recompose_release
-    from tollgate.repository.history import find_release, read_history
+    from tollgate.repository.history import find_release, origin_of, read_history
 
-    chosen = _settings(repository, product, state, require_approval)
+    chosen = settings_of(repository, product, state, require_approval)
     entries = read_history(chosen.repository_path, chosen.product)
-    name = to or (entries[-1].origin if entries else None)
+    name = to or origin_of(entries)
     if name is None:
         path = chosen.repository_path / chosen.product
         raise RepositoryError(path, "there is no release before this one")
     found = find_release(chosen.repository_path, chosen.product, name)
     release = recompose_release(chosen.repository_path, found)
     who = actor or getpass.getuser()
-    _change(chosen, release, action="rollback", actor=who, reason=reason, wait_s=wait)
+    change(chosen, release, action="rollback", actor=who, reason=reason, wait_s=wait)
 
 
 def approve(
@@ -136,12 +136,13 @@ def approve(
     _follow(chosen, release, wait_s=wait)
 
 
-def _settings(
+def settings_of(
     repository: str | None,
     product: str | None,
     state: str | None,
     require_approval: bool | None,
 ) -> Settings:
+    """Merge the settings that a change of the release goes by."""
     return console.settings(
         repository=repository,
         product=product,
@@ -150,7 +151,7 @@ def _settings(
     )
 
 
-def _change(
+def change(
     chosen: Settings,
     release: Release,
     *,
@@ -158,16 +159,34 @@ def _change(
     actor: str,
     reason: str,
     wait_s: float,
+    instead_of: Release | None = None,
 ) -> None:
-    """Make a release the desired one, or propose it."""
+    """
+    Make a release the desired one, or propose it.
+
+    Args:
+        chosen: Where things are.
+        release: The release.
+        action: What is done.
+        actor: Who does it.
+        reason: Why.
+        wait_s: How long to wait for the server here to answer as another release.
+        instead_of: What it was made of; None for anything.
+    """
     from tollgate.repository import activation
+    from tollgate.repository.history import TRIAL_ACTIONS
 
     if not reason.strip():
         raise InputError("--reason", "is empty")
     repository = chosen.repository_path
     if chosen.require_approval:
         activation.propose(
-            repository, release, action=action, actor=actor, reason=reason
+            repository,
+            release,
+            action=action,
+            actor=actor,
+            reason=reason,
+            instead_of=instead_of,
         )
         console.out.print(
             f"proposed  {release.name}\n"
@@ -175,8 +194,16 @@ def _change(
             highlight=False,
         )
         return
-    activation.activate(repository, release, action=action, actor=actor, reason=reason)
-    _follow(chosen, release, wait_s=wait_s)
+    activation.activate(
+        repository,
+        release,
+        action=action,
+        actor=actor,
+        reason=reason,
+        instead_of=instead_of,
+    )
+    if action not in TRIAL_ACTIONS:
+        _follow(chosen, release, wait_s=wait_s)
 
 
 def _follow(chosen: Settings, release: Release, *, wait_s: float) -> None:
@@ -239,7 +266,7 @@ def _wait(url: str, release: Release, *, repository: Path, wait_s: float) -> Non
         time.sleep(_LOOK_S)
 
 
-def _versions(chosen: Settings, given: Sequence[str]) -> dict[str, int]:
+def versions_of(chosen: Settings, given: Sequence[str]) -> dict[str, int]:
     """
     Read STEP=VERSION.
 

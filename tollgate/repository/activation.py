@@ -17,6 +17,7 @@ from tollgate.repository.atomic import replace_file
 from tollgate.repository.check import require_sound
 from tollgate.repository.compose import compose_release, now_text
 from tollgate.repository.history import (
+    TRIAL_ACTIONS,
     Action,
     Entry,
     add_entry,
@@ -45,12 +46,14 @@ class Proposal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         actor: Who proposes it; somebody else has to confirm.
         reason: Why.
         release: The release.
+        instead_of: What it was made of, and has to be there still; None for anything.
     """
 
     action: Action
     actor: str
     reason: str
     release: Release
+    instead_of: Release | None = None
 
 
 def compose_next(
@@ -106,9 +109,19 @@ def activate(
     actor: str,
     reason: str,
     approver: str | None = None,
+    instead_of: Release | None = None,
 ) -> None:
     """
     Make a release the desired one.
+
+    Args:
+        repository: The model repository.
+        release: The release.
+        action: What is done.
+        actor: Who does it.
+        reason: Why.
+        approver: Who confirmed it; None when nobody was asked.
+        instead_of: What it was made of, and has to be there still; None for anything.
 
     Raises:
         RepositoryError: It does not fit the repository, or cannot be written; the
@@ -121,6 +134,7 @@ def activate(
     with one_at_a_time(repository / product):
         entries = settle(repository, product)
         _require_new(repository, release, entries)
+        _require_there(release, entries, action=action, expected=instead_of)
         entry = Entry(
             action=action,
             time=now_text(),
@@ -132,7 +146,22 @@ def activate(
         )
         add_entry(repository, entry)
         write_release(repository, release)
-        proposal_path(repository, product).unlink(missing_ok=True)
+        if approver is not None or action not in TRIAL_ACTIONS:
+            proposal_path(repository, product).unlink(missing_ok=True)
+
+
+def _require_there(
+    release: Release, entries: list[Entry], *, action: Action, expected: Release | None
+) -> None:
+    """Demand that nobody changed in between what a change was made of."""
+    there = entries[-1].release if entries else None
+    other = expected is not None and there != expected
+    # Whoever changes the challenger of a release must not bring that release back.
+    if action in TRIAL_ACTIONS:
+        other = other or there is None or there.name != release.name
+    if other:
+        problem = "somebody changed the release in between; look, and do it again"
+        raise RepositoryError(release.product, problem)
 
 
 def _require_new(repository: Path, release: Release, entries: list[Entry]) -> None:
@@ -145,7 +174,13 @@ def _require_new(repository: Path, release: Release, entries: list[Entry]) -> No
 
 
 def propose(
-    repository: Path, release: Release, *, action: Action, actor: str, reason: str
+    repository: Path,
+    release: Release,
+    *,
+    action: Action,
+    actor: str,
+    reason: str,
+    instead_of: Release | None = None,
 ) -> Path:
     """
     Lay a release down for a second person; it replaces one that waits.
@@ -155,7 +190,13 @@ def propose(
     """
     require_sound(repository, product=release.product, release=release)
     path = proposal_path(repository, release.product)
-    proposal = Proposal(action=action, actor=actor, reason=reason, release=release)
+    proposal = Proposal(
+        action=action,
+        actor=actor,
+        reason=reason,
+        release=release,
+        instead_of=instead_of,
+    )
     text = msgspec.json.format(msgspec.json.encode(proposal), indent=2)
     try:
         replace_file(path, text + b"\n")
@@ -190,6 +231,7 @@ def approve(repository: Path, *, product: str, name: str, actor: str) -> Release
         actor=proposal.actor,
         reason=proposal.reason,
         approver=actor,
+        instead_of=proposal.instead_of,
     )
     return proposal.release
 

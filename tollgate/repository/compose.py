@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tollgate.repository.hashes import hash_version
-from tollgate.repository.history import read_history
+from tollgate.repository.history import read_history, releases_of
 from tollgate.repository.product import read_product
 from tollgate.repository.release import (
     Release,
@@ -98,7 +98,7 @@ def now_text() -> str:
 
 def _next_name(repository: Path, product: str) -> str:
     """Count releases: fraud-1, fraud-2, …; names of another form do not count."""
-    names = [entry.release.name for entry in read_history(repository, product)]
+    names = releases_of(read_history(repository, product))
     numbers = [name.removeprefix(f"{product}-") for name in names]
     counted = [int(one) for one in numbers if one.isascii() and one.isdigit()]
     return f"{product}-{max(counted, default=0) + 1}"

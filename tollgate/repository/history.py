@@ -19,15 +19,28 @@ from tollgate.repository.release import Release, read_release, release_path
 
 HISTORY_FILE = "history.jsonl"
 
-Action = Literal["activate", "rollback"]
+Action = Literal[
+    "activate",
+    "rollback",
+    "promote",
+    "challenger start",
+    "challenger raise",
+    "challenger stop",
+]
+# They change who is on trial, and leave what answers.
+TRIAL_ACTIONS: tuple[Action, ...] = (
+    "challenger start",
+    "challenger raise",
+    "challenger stop",
+)
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    One time that a release was made the desired one.
+    One time that a release was made the desired one, or its challenger changed.
 
     Attributes:
-        action: "rollback" when it was one before.
+        action: "rollback" when it was one before, "promote" when it was on trial.
         time: When, RFC 3339 in UTC.
         actor: Who.
         approver: Who confirmed it; None when nobody was asked.
@@ -129,9 +142,38 @@ def releases_of(entries: list[Entry]) -> dict[str, Release]:
     """
     Collect the releases of a history by their names, in the order they first came.
 
-    Of two releases of one name, the later stands.
+    Of two releases of one name, the later stands. One that was on trial is among them.
     """
-    return {entry.release.name: entry.release for entry in entries}
+    found: dict[str, Release] = {}
+    for entry in entries:
+        found[entry.release.name] = entry.release
+        trial = release_on_trial(entry.release)
+        if trial is not None:
+            found.setdefault(trial.name, trial)
+    return found
+
+
+def release_on_trial(release: Release) -> Release | None:
+    """Describe the challenger of a release as what it is when it is promoted."""
+    challenger = release.challenger
+    if challenger is None:
+        return None
+    return Release(
+        name=challenger.release,
+        product=release.product,
+        versions=challenger.versions,
+        hashes=release.hashes_of(challenger.versions),
+        spec_hash=challenger.spec_hash,
+        actor=challenger.actor,
+        reason=challenger.reason,
+        time=challenger.time,
+    )
+
+
+def origin_of(entries: list[Entry]) -> str | None:
+    """Name the release before the one that is there; None when there was none."""
+    changes = [one for one in entries if one.origin != one.release.name]
+    return changes[-1].origin if changes else None
 
 
 def find_release(repository: Path, product: str, name: str) -> Release:

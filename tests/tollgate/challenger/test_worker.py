@@ -1,0 +1,255 @@
+"""From a real stream into counts, judged; once each, whatever dies."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import redis
+from trials_made import (
+    EASY_GATES,
+    SHIFT,
+    STREAM,
+    begin,
+    gates,
+    grow,
+    kept,
+    make_repository,
+    promote,
+    rows,
+    send,
+    work,
+)
+
+from tollgate.audit.source import ChunkSource
+from tollgate.challenger.counts import ALL, group_names
+from tollgate.challenger.gates import Gates, judge
+from tollgate.journal.record import CHUNK_FIELD
+from tollgate.repository.history import read_history
+from tollgate.repository.release import read_release
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """The product with challengers, and gates that let all pass."""
+    made = make_repository(tmp_path)
+    gates(made, EASY_GATES)
+    return made
+
+
+class KilledError(BaseException):
+    """Stands for SIGKILL."""
+
+
+def test_a_shadow_scores_as_its_model_does(
+    repository: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """Model 2 adds to the logarithmic odds: both means by hand, no row left behind."""
+    begin(repository, fraud_model=2)
+    records = rows(repository, 300)
+    send(redis_client, records)
+    assert work(repository, store_url).tally.rows == 300
+    group = kept(repository).groups[ALL]
+    p = records.probabilities[:, 1].astype(np.float64)
+    q = 1 / (1 + (1 - p) / p * np.exp(-SHIFT))
+    assert group.pairs.rows == group.champion.rows == group.challenger.rows == 300
+    assert group.champion.score_sum == pytest.approx(p.sum(), rel=1e-6)
+    assert group.challenger.score_sum == pytest.approx(q.sum(), rel=1e-4)
+    assert group.pairs.shift_squares == pytest.approx(((q - p) ** 2).sum(), rel=1e-3)
+    review, decline = (p >= 0.35) & (p < 0.8), p >= 0.8
+    assert group.champion.errors == 0
+    assert group.champion.decisions[2] >= decline.sum()
+    assert group.champion.decisions[1] + group.champion.decisions[2] >= review.sum()
+    assert sum(group.pairs.cents) == records.cents.sum()
+    took = records.features_us.astype(int) + records.model_us + records.decision_us
+    assert sum(group.champion.times) == 300
+    p99_ms = {one.gate: one for one in judge(kept(repository), Gates())}["p99_ms"]
+    assert p99_ms.rows == 300
+    assert took.max() < 20_000
+
+
+def test_groups_add_up_to_all(
+    repository: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """By segment and by amount, each row is in one of each kind."""
+    begin(repository, fraud_decision=2)
+    send(redis_client, rows(repository, 200), rows(repository, 100, first=200))
+    work(repository, store_url)
+    found = kept(repository).groups
+    for kind in ("segment", "amount"):
+        own = [group for name, group in found.items() if name.startswith(kind)]
+        assert sum(one.pairs.rows for one in own) == 300
+        matrix = np.sum([one.pairs.matrix for one in own], axis=0)
+        assert matrix.tolist() == found[ALL].pairs.matrix
+    moved = np.array(found[ALL].pairs.matrix).reshape(3, 3)
+    assert moved[0, 1] > 0  # policy 2 reviews more
+    assert np.tril(moved, -1).sum() == 0  # and nothing less
+
+
+def test_bands_of_amounts_begin_where_they_say() -> None:
+    """999 cents are below 10, 1,000 are not."""
+    cents = np.array([0, 999, 1_000, 4_999, 5_000, 20_000, 99_999, 100_000])
+    found = group_names(np.zeros(8, np.uint8), cents, segments=["other"])
+    assert {name: np.flatnonzero(own).tolist() for name, own in found.items()} == {
+        "all": list(range(8)),
+        "segment other": list(range(8)),
+        "amount below 10": [0, 1],
+        "amount 10 to 50": [2, 3],
+        "amount 50 to 200": [4],
+        "amount 200 to 1,000": [5, 6],
+        "amount from 1,000": [7],
+    }
+
+
+@pytest.mark.parametrize("step", ["kept", "acknowledged"])
+def test_a_killed_worker_counts_nothing_twice_and_leaves_nothing_out(
+    repository: Path, store_url: str, redis_client: redis.Redis, step: str
+) -> None:
+    """Killed around its acknowledgement; a chunk that a writer sent twice, too."""
+    begin(repository, fraud_decision=2)
+    first, second = rows(repository, 60), rows(repository, 60, first=60)
+    send(redis_client, first, second)
+
+    def kill(reached: str) -> None:
+        if reached == step:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        work(repository, store_url, on_step=kill)
+    send(redis_client, second, rows(repository, 60, first=120))
+    work(repository, store_url)
+    found = kept(repository)
+    assert found.groups[ALL].pairs.rows == 180
+    assert found.seen == {first.writer: [(0, 179)]}
+    assert redis_client.xpending(STREAM, "challenger")["pending"] == 0
+
+
+def test_a_trial_holds_up_nothing(
+    repository: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """What the journal has sealed leaves the stream, read by a trial or not."""
+    begin(repository, fraud_decision=2)
+    send(redis_client, rows(repository, 20))
+    work(repository, store_url)
+    assert redis_client.xlen(STREAM) == 1  # it removes nothing itself
+    send(redis_client, rows(repository, 20, first=20))
+    journal = ChunkSource(store_url, product="fraud")
+    taken = journal.poll(most=10, wait_s=0.1)
+    journal.acknowledge([one.id for one in taken])
+    assert redis_client.xlen(STREAM) == 0
+    redis_client.xadd(STREAM, {CHUNK_FIELD: b"no chunk"})
+    send(redis_client, rows(repository, 20, first=40))
+    tally = work(repository, store_url).tally
+    assert (tally.rows, tally.unreadable) == (20, 1)
+    journal.close()
+
+
+def test_a_broken_gate_stops_the_challenger_and_says_why(
+    repository: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """release.json has none any more; the history has gate, figures, limit."""
+    gates(repository, "min_rows: 100\nflips_share: 0.02\np99_ms: null\n")
+    before = read_release(repository, product="fraud")
+    begin(repository, fraud_decision=2)
+    send(redis_client, rows(repository, 99))
+    assert work(repository, store_url).tally.ended == []  # too few to judge
+    send(redis_client, rows(repository, 200, first=99))
+    (done,) = work(repository, store_url).tally.ended
+    assert done.startswith("stopped fraud-2: flips_share broken: ")
+    last = read_history(repository, "fraud")[-1]
+    assert (last.action, last.actor) == ("challenger stop", "challenger run")
+    assert last.reason.endswith("in 299 rows, allowed 2 %")
+    assert read_release(repository, product="fraud") == before
+    assert work(repository, store_url).tally.rows == 0  # nobody is on trial
+
+
+def test_the_arms_of_a_canary_are_told_apart_by_their_release(
+    repository: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """Each arm has its own rows; those of before the share began are in none."""
+    changed = begin(repository, mode="canary", fraud_model=2)
+    assert changed.challenger is not None
+    now_us = int(np.datetime64(changed.challenger.time[:-1], "us").astype(int)) + 10**6
+    arms = [
+        rows(repository, 80),
+        rows(repository, 20, release="fraud-2", first=80, degraded={3: 1}),
+    ]
+    for one in arms:
+        late = msgspec.structs.replace(
+            one, decided_us=now_us + np.arange(len(one)), writer="b" * 16
+        )
+        send(redis_client, one, late)
+    work(repository, store_url)
+    found = kept(repository)
+    group = found.groups[ALL]
+    assert (group.champion.rows, group.challenger.rows) == (80, 20)
+    assert (group.champion.degraded, group.challenger.degraded) == (0, 1)
+    assert group.pairs.rows == 80
+    assert found.other == 100
+    assert group.challenger.score_sum == pytest.approx(arms[1].score.sum())
+    grow(repository, 20)  # another share, other days: counted anew
+    work(repository, store_url)
+    assert read_release(repository, product="fraud").challenger is not None
+
+
+def test_a_promoted_release_that_breaks_a_gate_is_taken_back(
+    repository: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """Within its time, by what its own rows show; the reason is in the history."""
+    begin(repository, fraud_model=2)
+    send(redis_client, rows(repository, 100))
+    work(repository, store_url)
+    promote(repository)
+    now = read_release(repository, product="fraud")
+    assert (now.name, now.challenger) == ("fraud-2", None)
+    late_us = int(np.datetime64("2099-01-01", "us").astype(int))
+    own = rows(repository, 200, release="fraud-2", degraded=dict.fromkeys(range(60), 1))
+    own = msgspec.structs.replace(own, decided_us=late_us + np.arange(200))
+    send(redis_client, own)
+    (done,) = work(repository, store_url).tally.ended
+    assert done.startswith("back from fraud-2 to fraud-1: degraded_share broken: 30 %")
+    assert read_release(repository, product="fraud").name == "fraud-1"
+    assert [
+        (one.action, one.release.name) for one in read_history(repository, "fraud")
+    ] == [
+        ("activate", "fraud-1"),
+        ("challenger start", "fraud-1"),
+        ("promote", "fraud-2"),
+        ("rollback", "fraud-1"),
+    ]
+    group = kept(repository, "watch").groups[ALL]
+    assert group.pairs.rows == group.challenger.rows == 200
+    assert group.pairs.shift_sum > 0  # of the promoted one over the one before
+
+
+def test_after_its_time_a_promoted_release_is_left_alone(
+    repository: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """A watch of nothing is none."""
+    gates(repository, EASY_GATES + "watch_after: 0s\n")
+    begin(repository, fraud_model=2)
+    promote(repository)
+    send(redis_client, rows(repository, 60, release="fraud-2"))
+    assert work(repository, store_url).tally.rows == 0
+    assert read_release(repository, product="fraud").name == "fraud-2"
+
+
+def test_the_rights_that_the_papers_name_are_enough(
+    repository: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """A user with these commands, on this key, counts."""
+    paper = (Path(__file__).parents[3] / "docs" / "challenger.md").read_text()
+    (line,) = re.findall(r"`(ACL SETUSER .*)`", paper)
+    command = line.replace("PRODUCT", "fraud").replace("PASSWORD", "secret").split()
+    begin(repository, fraud_decision=2)
+    send(redis_client, rows(repository, 20))
+    redis_client.execute_command(*command)
+    url = store_url.replace("unix://", f"unix://{command[2]}:secret@")
+    try:
+        tally = work(repository, url).tally
+    finally:
+        redis_client.execute_command("ACL", "DELUSER", command[2])
+    assert (tally.rows, tally.retries) == (20, 0)

@@ -1,0 +1,1 @@
+"""A release on trial: scored beside the one that answers, counted, judged."""

@@ -1,0 +1,249 @@
+"""
+What is kept of a trial: counts that can be added up, and never a row.
+
+Rows are counted in all, by the segments of the policy that answers, and by amount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.challenger.bins import (
+    CLUSTERS,
+    SCORE_BINS,
+    TIME_BINS,
+    score_bins,
+    time_bins,
+)
+from tollgate.schema import Decision
+
+ALL = "all"
+LEVELS = len(Decision)
+# What is counted by clusters of customers: decisions, then these.
+ERRORS, DEGRADED = LEVELS, LEVELS + 1
+_HITS = LEVELS + 2
+
+# Lower ends in cents, and what a person calls them.
+_BANDS = (
+    (0, "below 10"),
+    (1_000, "10 to 50"),
+    (5_000, "50 to 200"),
+    (20_000, "200 to 1,000"),
+    (100_000, "from 1,000"),
+)
+_BAND_ENDS = np.array([low for low, _ in _BANDS[1:]])
+
+Bool = npt.NDArray[np.bool_]
+I64 = npt.NDArray[np.int64]
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Decisions(msgspec.Struct, frozen=True, eq=False):
+    """
+    How N rows were decided.
+
+    Attributes:
+        decision: Decision; uint8 [N].
+        score: float32 [N]; NaN where there is none.
+        failed: The model gave nothing that is usable; bool [N].
+        degraded: Any degraded bit; bool [N].
+        took_us: How long it took; int64 [N].
+        cluster: Heap that the customer is in; int64 [N].
+    """
+
+    decision: npt.NDArray[np.uint8]
+    score: npt.NDArray[np.float32]
+    failed: Bool
+    degraded: Bool
+    took_us: I64
+    cluster: I64
+
+
+class Arm(msgspec.Struct):
+    """
+    Rows that one of the two decided.
+
+    Attributes:
+        rows: How many.
+        errors: Without a usable score.
+        degraded: With any degraded bit.
+        decisions: Rows by decision.
+        cents: What these come to.
+        score_sum, score_squares: Of the scores.
+        scores: Rows by score.
+        times: Rows by how long they took.
+        cluster_rows: Rows by cluster.
+        cluster_hits: Rows by cluster for each decision, for errors, for degraded.
+    """
+
+    rows: int = 0
+    errors: int = 0
+    degraded: int = 0
+    decisions: list[int] = msgspec.field(default_factory=lambda: [0] * LEVELS)
+    cents: list[int] = msgspec.field(default_factory=lambda: [0] * LEVELS)
+    score_sum: float = 0.0
+    score_squares: float = 0.0
+    scores: list[int] = msgspec.field(default_factory=lambda: [0] * SCORE_BINS)
+    times: list[int] = msgspec.field(default_factory=lambda: [0] * TIME_BINS)
+    cluster_rows: list[int] = msgspec.field(default_factory=lambda: [0] * CLUSTERS)
+    cluster_hits: list[int] = msgspec.field(
+        default_factory=lambda: [0] * (CLUSTERS * _HITS)
+    )
+
+    @property
+    def scored(self) -> int:
+        """Rows with a score."""
+        return self.rows - self.errors
+
+    def hits(self, what: int) -> list[int]:
+        """List by cluster the rows of a decision, ERRORS or DEGRADED."""
+        return self.cluster_hits[what * CLUSTERS : (what + 1) * CLUSTERS]
+
+
+class Pairs(msgspec.Struct):
+    """
+    Rows that both decided.
+
+    Attributes:
+        rows: How many.
+        matrix: Rows by the decision of who answers, then by the challenger's.
+        cents: What these come to, likewise.
+        squares: Sum of the squares of their cents.
+        flipped_squares: Of those that are decided otherwise.
+        scored: Rows that both gave a score.
+        shift_sum, shift_squares: Of challenger's less answering one's score, there.
+        one_scores, other_scores: These rows by score of who answers and of the
+            challenger.
+        degraded_more, degraded_less: Rows that are degraded with the challenger alone,
+            and with who answers alone.
+        cluster_rows, cluster_flips: Rows by cluster, and those decided otherwise.
+    """
+
+    rows: int = 0
+    matrix: list[int] = msgspec.field(default_factory=lambda: [0] * LEVELS**2)
+    cents: list[int] = msgspec.field(default_factory=lambda: [0] * LEVELS**2)
+    squares: float = 0.0
+    flipped_squares: float = 0.0
+    scored: int = 0
+    shift_sum: float = 0.0
+    shift_squares: float = 0.0
+    one_scores: list[int] = msgspec.field(default_factory=lambda: [0] * SCORE_BINS)
+    other_scores: list[int] = msgspec.field(default_factory=lambda: [0] * SCORE_BINS)
+    degraded_more: int = 0
+    degraded_less: int = 0
+    cluster_rows: list[int] = msgspec.field(default_factory=lambda: [0] * CLUSTERS)
+    cluster_flips: list[int] = msgspec.field(default_factory=lambda: [0] * CLUSTERS)
+
+
+class Group(msgspec.Struct):
+    """Rows that have something in common: decided by both, and by each."""
+
+    pairs: Pairs = msgspec.field(default_factory=Pairs)
+    champion: Arm = msgspec.field(default_factory=Arm)
+    challenger: Arm = msgspec.field(default_factory=Arm)
+
+
+Groups = dict[str, Group]
+
+
+def add(one: T, other: T) -> T:
+    """Add the counts of other rows."""
+    summed: list[Any] = []
+    for name in one.__struct_fields__:
+        a, b = getattr(one, name), getattr(other, name)
+        if isinstance(a, msgspec.Struct):
+            summed.append(add(a, b))
+        elif isinstance(a, list):
+            summed.append([x + y for x, y in zip(a, b, strict=True)])
+        else:
+            summed.append(a + b)
+    return type(one)(*summed)
+
+
+def add_groups(one: Groups, other: Groups) -> Groups:
+    """Add the counts of other rows, group by group."""
+    names = dict.fromkeys([*one, *other])
+    nothing = Group()
+    return {
+        name: add(one.get(name, nothing), other.get(name, nothing)) for name in names
+    }
+
+
+def group_names(
+    segment: npt.NDArray[np.uint8], cents: I64, *, segments: Iterable[str]
+) -> dict[str, Bool]:
+    """Tell which rows are in which group; one that has none is left out."""
+    found = {ALL: np.ones(len(cents), np.bool_)}
+    for at, name in enumerate(segments):
+        found[f"segment {name}"] = segment == at
+    band = np.searchsorted(_BAND_ENDS, cents, side="right")
+    for at, (_, name) in enumerate(_BANDS):
+        found[f"amount {name}"] = band == at
+    return {name: rows for name, rows in found.items() if rows.any()}
+
+
+def count_arm(rows: Decisions, cents: I64) -> Arm:
+    """Count rows that one decided."""
+    score = rows.score[~rows.failed].astype(np.float64)
+    levels = [rows.decision == level for level in range(LEVELS)]
+    hits = [
+        _sums(rows.cluster[hit], CLUSTERS)
+        for hit in (*levels, rows.failed, rows.degraded)
+    ]
+    return Arm(
+        rows=len(cents),
+        errors=int(rows.failed.sum()),
+        degraded=int(rows.degraded.sum()),
+        decisions=_sums(rows.decision, LEVELS),
+        cents=_sums(rows.decision, LEVELS, worth=cents),
+        score_sum=float(score.sum()),
+        score_squares=float((score * score).sum()),
+        scores=_sums(score_bins(score), SCORE_BINS),
+        times=_sums(time_bins(rows.took_us), TIME_BINS),
+        cluster_rows=_sums(rows.cluster, CLUSTERS),
+        cluster_hits=[count for each in hits for count in each],
+    )
+
+
+def count_pairs(one: Decisions, other: Decisions, cents: I64) -> Pairs:
+    """Count rows that both decided; `one` is who answers."""
+    cell = one.decision.astype(np.int64) * LEVELS + other.decision
+    square = cents.astype(np.float64) ** 2
+    flipped = one.decision != other.decision
+    both = ~one.failed & ~other.failed
+    a, b = one.score[both].astype(np.float64), other.score[both].astype(np.float64)
+    return Pairs(
+        rows=len(cents),
+        matrix=_sums(cell, LEVELS**2),
+        cents=_sums(cell, LEVELS**2, worth=cents),
+        squares=float(square.sum()),
+        flipped_squares=float(square[flipped].sum()),
+        scored=int(both.sum()),
+        shift_sum=float((b - a).sum()),
+        shift_squares=float(((b - a) ** 2).sum()),
+        one_scores=_sums(score_bins(a), SCORE_BINS),
+        other_scores=_sums(score_bins(b), SCORE_BINS),
+        degraded_more=int((other.degraded & ~one.degraded).sum()),
+        degraded_less=int((one.degraded & ~other.degraded).sum()),
+        cluster_rows=_sums(one.cluster, CLUSTERS),
+        cluster_flips=_sums(one.cluster[flipped], CLUSTERS),
+    )
+
+
+def only(rows: Decisions, where: Bool) -> Decisions:
+    """Pick rows."""
+    return Decisions(*(getattr(rows, name)[where] for name in rows.__struct_fields__))
+
+
+def _sums(place: npt.NDArray[Any], bins: int, *, worth: I64 | None = None) -> list[int]:
+    if worth is None:
+        counted: list[int] = np.bincount(place, minlength=bins).tolist()
+        return counted
+    sums = np.zeros(bins, np.int64)  # in whole cents: bincount would weigh in floats
+    np.add.at(sums, place, worth)
+    return [int(one) for one in sums]

@@ -1,0 +1,54 @@
+"""What is done when a gate is broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tollgate.challenger.kept import Trial
+from tollgate.repository.activation import activate
+from tollgate.repository.compose import recompose_release
+from tollgate.repository.history import find_release
+from tollgate.repository.release import read_release
+from tollgate.repository.trial import without_challenger
+
+ACTOR = "challenger run"
+
+
+def end_trial(trial: Trial, *, repository: Path, reason: str) -> str:
+    """
+    Stop a challenger, or go back to the release before a promoted one.
+
+    Returns:
+        What was done, in a line; empty when it is not on trial any more.
+
+    Raises:
+        RepositoryError: The release that would follow does not fit the repository, or
+            somebody changed it in between.
+        SpecError, PolicyError: A file of it cannot be used.
+    """
+    current = read_release(repository, product=trial.product)
+    if trial.mode == "watch":
+        if current.name != trial.challenger or not trial.champion:
+            return ""
+        found = find_release(repository, trial.product, trial.champion)
+        activate(
+            repository,
+            recompose_release(repository, found),
+            action="rollback",
+            actor=ACTOR,
+            reason=reason,
+            instead_of=current,
+        )
+        return f"back from {trial.challenger} to {trial.champion}: {reason}"
+    there = current.challenger
+    if there is None or (there.release, there.time) != (trial.challenger, trial.began):
+        return ""
+    activate(
+        repository,
+        without_challenger(repository, product=trial.product),
+        action="challenger stop",
+        actor=ACTOR,
+        reason=f"{trial.challenger}, {trial.mode}: {reason}",
+        instead_of=current,
+    )
+    return f"stopped {trial.challenger}: {reason}"

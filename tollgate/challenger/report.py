@@ -1,0 +1,224 @@
+"""What a trial says: flips, money, scores, times and errors, each with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tollgate.challenger import intervals
+from tollgate.challenger.bins import TIME_EDGES_US
+from tollgate.challenger.counts import (
+    ALL,
+    DEGRADED,
+    ERRORS,
+    LEVELS,
+    Arm,
+    Group,
+    Pairs,
+)
+from tollgate.challenger.gates import Gates, Verdict, judge
+from tollgate.challenger.intervals import Interval
+from tollgate.challenger.kept import Kept, Trial
+from tollgate.challenger.shares import (
+    apart,
+    arm_share,
+    decided_apart,
+    degraded_apart,
+    flips_effect,
+    flips_share,
+)
+from tollgate.schema import Decision
+
+_EDGES_MS = [edge / 1_000 for edge in TIME_EDGES_US]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """
+    Rows that have something in common, as both decided them.
+
+    Attributes:
+        name: What they have in common.
+        rows: How many.
+        flips: Share that is decided otherwise.
+        money: Share of the amount that is.
+        cents: The amount that is.
+        stricter, milder: Rows that the challenger decides so.
+        stricter_cents, milder_cents: What these come to.
+        shift: By how much the challenger's score is the higher one, in the mean.
+    """
+
+    name: str
+    rows: int
+    flips: Interval
+    money: Interval
+    cents: int
+    stricter: int
+    milder: int
+    stricter_cents: int
+    milder_cents: int
+    shift: Interval
+
+
+class Side(msgspec.Struct, frozen=True):
+    """
+    What one of the two did, over the rows it decided.
+
+    Attributes:
+        release: Who.
+        rows: How many.
+        shares: Of the decisions, by name.
+        errors: Share without a usable score.
+        degraded: Share with any degraded bit.
+        score: Mean.
+        p50_ms, p99_ms: How long they took.
+    """
+
+    release: str
+    rows: int
+    shares: dict[str, Interval]
+    errors: Interval
+    degraded: Interval
+    score: Interval
+    p50_ms: Interval
+    p99_ms: Interval
+
+
+class Report(msgspec.Struct, frozen=True):
+    """
+    What a trial says.
+
+    Attributes:
+        trial: Which.
+        rows: That both decided.
+        other, unfit: Rows that were left out: of other releases or of before, and of
+            other features.
+        us_per_row: What deciding a row again took, in the worker.
+        matrix: Rows by the champion's decision, then by the challenger's.
+        cents: What these come to.
+        parts: In all, by segment, by amount.
+        psi: How far the scores moved, as population stability index.
+        ks: As the largest distance of the distributions.
+        champion, challenger: What each did.
+        differences: By how much a share of the challenger's is the larger one.
+        verdicts: Its gates.
+    """
+
+    trial: Trial
+    rows: int
+    other: int
+    unfit: int
+    us_per_row: float
+    matrix: tuple[tuple[int, ...], ...]
+    cents: tuple[tuple[int, ...], ...]
+    parts: tuple[Part, ...]
+    psi: Interval
+    ks: Interval
+    champion: Side
+    challenger: Side
+    differences: dict[str, Interval]
+    verdicts: tuple[Verdict, ...]
+
+
+def make_report(kept: Kept, gates: Gates) -> Report:
+    """Compute what counts say."""
+    group = kept.groups.get(ALL, Group())
+    pairs = group.pairs
+    return Report(
+        trial=kept.trial,
+        rows=pairs.rows,
+        other=kept.other,
+        unfit=kept.unfit,
+        us_per_row=kept.worked_us / max(1, kept.again),
+        matrix=_square(pairs.matrix),
+        cents=_square(pairs.cents),
+        parts=tuple(_part(name, kept.groups[name].pairs) for name in _order(kept)),
+        psi=intervals.stability_index(pairs.one_scores, pairs.other_scores),
+        ks=intervals.ks_distance(pairs.one_scores, pairs.other_scores),
+        champion=_side(kept.trial.champion, group.champion),
+        challenger=_side(kept.trial.challenger, group.challenger),
+        differences=_differences(kept.trial, group),
+        verdicts=tuple(judge(kept, gates)),
+    )
+
+
+def _order(kept: Kept) -> list[str]:
+    """In all first, then segments, then amounts, the smallest first."""
+    names = [name for name, group in kept.groups.items() if group.pairs.rows]
+    kinds = (ALL, "segment", "amount")
+
+    def place(name: str) -> tuple[int, float, str]:
+        last = name.split()[-1].replace(",", "")
+        size = float(last) if last.isdigit() else 0.0
+        return kinds.index(name.split()[0]), size + ("from" in name), name
+
+    return sorted(names, key=place)
+
+
+def _square(cells: list[int]) -> tuple[tuple[int, ...], ...]:
+    rows = range(0, LEVELS * LEVELS, LEVELS)
+    return tuple(tuple(cells[at : at + LEVELS]) for at in rows)
+
+
+def _part(name: str, pairs: Pairs) -> Part:
+    stricter = [
+        one * LEVELS + other
+        for one in range(LEVELS)
+        for other in range(one + 1, LEVELS)
+    ]
+    milder = [cell % LEVELS * LEVELS + cell // LEVELS for cell in stricter]
+    moved = _sum(pairs.cents, stricter) + _sum(pairs.cents, milder)
+    return Part(
+        name=name,
+        rows=pairs.rows,
+        flips=flips_share(pairs),
+        money=intervals.worth_share(
+            moved,
+            sum(pairs.cents),
+            hit_squares=pairs.flipped_squares,
+            squares=pairs.squares,
+            effect=flips_effect(pairs),
+        ),
+        cents=moved,
+        stricter=_sum(pairs.matrix, stricter),
+        milder=_sum(pairs.matrix, milder),
+        stricter_cents=_sum(pairs.cents, stricter),
+        milder_cents=_sum(pairs.cents, milder),
+        shift=intervals.mean(pairs.shift_sum, pairs.shift_squares, pairs.scored),
+    )
+
+
+def _sum(cells: list[int], chosen: Iterable[int]) -> int:
+    return sum(cells[at] for at in chosen)
+
+
+def _side(release: str, arm: Arm) -> Side:
+    return Side(
+        release=release,
+        rows=arm.rows,
+        shares={level.name.lower(): arm_share(arm, level) for level in Decision},
+        errors=arm_share(arm, ERRORS),
+        degraded=arm_share(arm, DEGRADED),
+        score=intervals.mean(arm.score_sum, arm.score_squares, arm.scored),
+        p50_ms=intervals.quantile(arm.times, _EDGES_MS, at=0.5),
+        p99_ms=intervals.quantile(arm.times, _EDGES_MS, at=0.99),
+    )
+
+
+def _differences(trial: Trial, group: Group) -> dict[str, Interval]:
+    """Compare shares: a canary's two arms as strangers, else pairs of the same rows."""
+    one, other = group.champion, group.challenger
+    strangers = trial.mode == "canary"
+    found = {
+        level.name.lower(): (
+            apart(other, level, than=one)
+            if strangers
+            else decided_apart(group.pairs, level)
+        )
+        for level in Decision
+    }
+    found["errors"] = apart(other, ERRORS, than=one)
+    found["degraded"] = (
+        apart(other, DEGRADED, than=one) if strangers else degraded_apart(group.pairs)
+    )
+    return found

@@ -1,0 +1,193 @@
+"""One trial at work: which rows are its, and what they count."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.audit.opened import Opened, open_release
+from tollgate.audit.sealing import take
+from tollgate.challenger.counts import (
+    ALL,
+    Decisions,
+    Group,
+    Groups,
+    add_groups,
+    count_arm,
+    count_pairs,
+    group_names,
+    only,
+)
+from tollgate.challenger.gates import Gates, Verdict, judge
+from tollgate.challenger.kept import Kept, Trial, load, newest, save, seen_of
+from tollgate.challenger.scoring import Scorer, recorded_decisions
+from tollgate.challenger.trials import seconds_of
+from tollgate.errors import InputError
+from tollgate.journal.record import Records
+
+log = logging.getLogger(__name__)
+
+
+class Run:
+    """
+    Counts the rows of one trial.
+
+    Args:
+        trial: Which.
+        repository: The model repository.
+        folder: Where counts are kept; those of this trial are gone on with.
+
+    Raises:
+        RepositoryError: A release of it cannot be opened.
+        InputError: The counts cannot be read, or the challenger cannot be scored on
+            the champion's rows.
+    """
+
+    def __init__(self, trial: Trial, *, repository: Path, folder: Path) -> None:
+        self.trial = trial
+        self._folder = folder
+        self.kept: Kept = load(folder, trial)
+        self._seen = seen_of(self.kept)
+        # Whose answers count.
+        self._own = {
+            "shadow": {trial.champion},
+            "canary": {trial.champion, trial.challenger},
+            "watch": {trial.challenger},
+        }[trial.mode]
+        self._since_us = int(seconds_of(trial.began) * 1e6)
+        champion = _open(trial.champion, repository, trial.product)
+        challenger = _open(trial.challenger, repository, trial.product)
+        self._scorer: Scorer | None
+        if trial.mode == "watch":
+            self._scorer = _scorer_of_watch(challenger, champion)
+            if not self.kept.baseline:
+                self.kept.baseline = _before(folder, trial)
+        else:
+            self._scorer = Scorer(champion, challenger)
+
+    def take(self, records: Records) -> None:
+        """Count the rows of a chunk that are of this trial and not counted yet."""
+        first = records.first_sequence
+        last = first + len(records) - 1
+        for low, high in self._seen.add(records.writer, first, last=last):
+            self._take(take(records, slice(low - first, high + 1 - first)))
+
+    def save(self) -> None:
+        """
+        Keep what was counted; on disk when this returns.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        self.kept.seen = self._seen.spans()
+        save(self._folder, self.kept)
+
+    def judge(self, gates: Gates) -> list[Verdict]:
+        """Hold the counts against gates."""
+        return judge(self.kept, gates)
+
+    def _take(self, records: Records) -> None:
+        mine = self._mine(records)
+        self.kept.other += len(records) - (len(mine) if mine else 0)
+        if mine is None:
+            return
+        scorer = self._scorer
+        if scorer is not None and not scorer.fits(mine):
+            self.kept.unfit += len(mine)
+        elif scorer is None or self._answered_by_challenger(mine):
+            self._count(mine, scorer, challenger=recorded_decisions(mine))
+        else:
+            self._compare(mine, scorer)
+
+    def _mine(self, records: Records) -> Records | None:
+        """Pick the rows of this trial; None when there is none."""
+        if records.release not in self._own:
+            return None
+        if self.trial.mode == "shadow":
+            return records  # of before it began, too: they are decided again alike
+        late = records.decided_us >= self._since_us
+        if not late.any():
+            return None
+        # The rows of one writer come in the order in which they were decided.
+        return take(records, slice(int(np.argmax(late)), len(records)))
+
+    def _answered_by_challenger(self, records: Records) -> bool:
+        answered = records.release == self.trial.challenger
+        return self.trial.mode == "canary" and answered
+
+    def _compare(self, records: Records, scorer: Scorer) -> None:
+        """Count rows that both decided, one of them just now."""
+        scored = scorer.score(records)
+        self.kept.again += len(records)
+        self.kept.worked_us += scored.worked_us
+        one, other = scored.recorded, scored.other
+        challenger: Decisions | None = other
+        if self.trial.mode == "watch":
+            one, other, challenger = other, one, one
+        elif self.trial.mode == "canary":
+            challenger = None  # its own answers are counted, not these
+        self._count(
+            records, scorer, champion=one, challenger=challenger, pairs=(one, other)
+        )
+
+    def _count(
+        self,
+        records: Records,
+        scorer: Scorer | None,
+        *,
+        challenger: Decisions | None,
+        champion: Decisions | None = None,
+        pairs: tuple[Decisions, Decisions] | None = None,
+    ) -> None:
+        cents = records.cents
+        groups: Groups = {}
+        for name, rows in _groups(records, scorer).items():
+            group = groups[name] = Group()
+            if champion is not None:
+                group.champion = count_arm(only(champion, rows), cents[rows])
+            if challenger is not None:
+                group.challenger = count_arm(only(challenger, rows), cents[rows])
+            if pairs is not None:
+                one, other = (only(each, rows) for each in pairs)
+                group.pairs = count_pairs(one, other, cents[rows])
+        self.kept.groups = add_groups(self.kept.groups, groups)
+
+
+def _groups(
+    records: Records, scorer: Scorer | None
+) -> dict[str, npt.NDArray[np.bool_]]:
+    """Tell which rows are in which group; without a scorer, by amount alone."""
+    if scorer is None:
+        none = np.zeros(len(records), np.uint8)
+        return group_names(none, records.cents, segments=())
+    segment = scorer.segment(records)
+    return group_names(segment, records.cents, segments=scorer.segments)
+
+
+def _open(name: str, repository: Path, product: str) -> Opened:
+    return open_release(name, kept=None, repository=repository, product=product)
+
+
+def _before(folder: Path, trial: Trial) -> Groups:
+    """Take the counts of the trial that a promotion ended: the larger, of two."""
+    found = [
+        kept.groups
+        for mode in ("shadow", "canary")
+        if (kept := newest(folder, challenger=trial.challenger, modes=(mode,)))
+        and kept.trial.champion == trial.champion
+    ]
+    return max(
+        found, key=lambda one: one.get(ALL, Group()).champion.rows, default=Groups()
+    )
+
+
+def _scorer_of_watch(promoted: Opened, before: Opened) -> Scorer | None:
+    """Compare with the release before, where its vectors can be had."""
+    try:
+        return Scorer(promoted, before)
+    except InputError as exc:
+        log.warning("decisions are not compared with those of before: %s", exc)
+        return None

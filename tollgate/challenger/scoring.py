@@ -1,0 +1,231 @@
+"""Decide journalled rows as another release would have."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.audit.opened import Model, Opened
+from tollgate.challenger.bins import clusters
+from tollgate.challenger.counts import Decisions
+from tollgate.errors import InputError
+from tollgate.features.definition import FeatureSpec
+from tollgate.features.describe import vector_parts
+from tollgate.journal.record import Records
+from tollgate.policy import Decided, Policy, RowFacts, decide
+from tollgate.repository.release import spec_hash_text
+from tollgate.schema import MAX_BATCH_ROWS, Degraded
+
+log = logging.getLogger(__name__)
+
+F32 = npt.NDArray[np.float32]
+U32 = npt.NDArray[np.uint32]
+I64 = npt.NDArray[np.int64]
+
+_MODEL_OUTPUT = np.uint32(Degraded.MODEL_OUTPUT)
+
+
+class Scored(msgspec.Struct, frozen=True, eq=False):
+    """
+    Rows as they were decided, and as the other release decides them.
+
+    Attributes:
+        recorded: As the journal has it.
+        other: As the other one decides now; its times are those of the batch of up to
+            32 rows that a row was in.
+        worked_us: How long all of it took.
+    """
+
+    recorded: Decisions
+    other: Decisions
+    worked_us: int
+
+
+class Scorer:
+    """
+    Decides rows of one release again, as another release.
+
+    Args:
+        recorded: Whose rows.
+        other: Who decides them again.
+
+    Attributes:
+        segments: Names of the segments.
+
+    Raises:
+        InputError: What the other one looks at is not in the rows; says what.
+        RepositoryError: Its model cannot be loaded.
+    """
+
+    def __init__(self, recorded: Opened, other: Opened) -> None:
+        self._columns = columns_for(recorded.spec, other)
+        _require_fields(recorded.spec, other)
+        self._lists = _list_places(recorded.policy, other)
+        self._recorded, self._other = recorded, other
+        self._spec_hash = recorded.spec.spec_hash
+        self._model: Model = other.model()
+        self.segments = recorded.policy.segments
+        self._told = False
+
+    def fits(self, records: Records) -> bool:
+        """Tell whether records have the features and fields that this knows."""
+        return (
+            records.spec_hash == self._spec_hash
+            and {*self._recorded.spec.field_names} <= records.fields.keys()
+        )
+
+    def score(self, records: Records) -> Scored:
+        """Decide rows again."""
+        begun_ns = time.perf_counter_ns()
+        recorded = recorded_decisions(records)
+        facts = _facts(records)
+        own = msgspec.structs.replace(
+            facts,
+            features=np.ascontiguousarray(facts.features[:, self._columns]),
+            list_hits=_moved(facts.list_hits, self._lists),
+        )
+        other = self._again(own, recorded.cluster)
+        worked_us = (time.perf_counter_ns() - begun_ns) // 1_000
+        return Scored(recorded, other, worked_us)
+
+    def segment(self, records: Records) -> npt.NDArray[np.uint8]:
+        """Tell the segments of rows, by the policy of who decided; uint8 [N]."""
+        return decide(_facts(records), policy=self._recorded.policy).segment
+
+    def _again(self, facts: RowFacts, cluster: I64) -> Decisions:
+        parts: list[Decided] = []
+        took_us = np.zeros(len(facts.cents), np.int64)
+        for at in range(0, len(facts.cents), MAX_BATCH_ROWS):
+            rows = slice(at, at + MAX_BATCH_ROWS)
+            begun_ns = time.perf_counter_ns()
+            part = _slice(facts, rows)
+            probabilities = self._probabilities(part.features)
+            part = msgspec.structs.replace(part, probabilities=probabilities)
+            parts.append(decide(part, policy=self._other.policy))
+            took_us[rows] = (time.perf_counter_ns() - begun_ns) // 1_000
+        degraded = np.concatenate([one.degraded for one in parts])
+        return Decisions(
+            decision=np.concatenate([one.decision for one in parts]),
+            score=np.concatenate([one.score for one in parts]),
+            failed=(degraded & _MODEL_OUTPUT) != 0,
+            degraded=degraded != 0,
+            took_us=took_us,
+            cluster=cluster,
+        )
+
+    def _probabilities(self, features: F32) -> F32:
+        """Run the model; where it fails its rows have no score."""
+        width = len(self._other.policy.labels)
+        try:
+            found = self._model.probabilities(features)
+        except Exception:  # onnxruntime's errors share no base
+            if not self._told:  # once, not for each batch
+                log.exception("%s: its model failed", self._other.name)
+            self._told = True
+            found = np.full((len(features), width), np.nan, np.float32)
+        if found.shape != (len(features), width):
+            found = np.full((len(features), width), np.nan, np.float32)
+        return found
+
+
+def recorded_decisions(records: Records) -> Decisions:
+    """Take the decisions that records tell of; their times are those in the server."""
+    took = (records.features_us, records.model_us, records.decision_us)
+    return Decisions(
+        decision=records.decision,
+        score=records.score,
+        failed=(records.degraded & _MODEL_OUTPUT) != 0,
+        degraded=records.degraded != 0,
+        took_us=np.sum([one.astype(np.int64) for one in took], axis=0),
+        # By the entity whose ids choose a canary's rows: the first of the spec.
+        cluster=clusters(records.entity_id[0]),
+    )
+
+
+def columns_for(recorded: FeatureSpec, other: Opened) -> list[int]:
+    """
+    Find the features of a release in the vectors of another one.
+
+    Raises:
+        InputError: One is not among them, or means something else there.
+    """
+    wanted = other.spec
+    if wanted.spec_hash == recorded.spec_hash:
+        return list(range(len(recorded.features)))
+    if wanted.state_hash != recorded.state_hash:
+        old, new = spec_hash_text(recorded.spec_hash), spec_hash_text(wanted.spec_hash)
+        problem = (
+            f"keeps another state than the release that answers (features {old} and "
+            f"{new}): its vectors cannot be made of journalled ones; compare the two "
+            "offline, with `features build` and `evaluate`"
+        )
+        raise InputError(other.name, problem)
+    places = {one.name: at for at, one in enumerate(recorded.features)}
+    columns = []
+    for feature in wanted.features:
+        at = places.get(feature.name)
+        if at is None or vector_parts(recorded.features[at], recorded) != vector_parts(
+            feature, wanted
+        ):
+            what = "not in" if at is None else "made otherwise in"
+            problem = (
+                f"its feature {feature.name} is {what} the vectors of the release that "
+                "answers: a shadow can leave features out, and add none"
+            )
+            raise InputError(other.name, problem)
+        columns.append(at)
+    return columns
+
+
+def _require_fields(recorded: FeatureSpec, other: Opened) -> None:
+    there = {one.name: one for one in recorded.fields}
+    for one in other.spec.fields:
+        if there.get(one.name) != one:
+            problem = f"its field {one.name} is not declared so by who answers"
+            raise InputError(other.name, problem)
+
+
+def _list_places(recorded: Policy, other: Opened) -> list[int]:
+    """Find the lists of a policy among those that were looked up."""
+    places = {(one.name, one.of): at for at, one in enumerate(recorded.lists)}
+    found = []
+    for one in other.policy.lists:
+        if (one.name, one.of) not in places:
+            problem = f"nobody looks up its list {one.name} of {one.of} yet"
+            raise InputError(other.name, problem)
+        found.append(places[one.name, one.of])
+    return found
+
+
+def _moved(hits: U32, places: Sequence[int]) -> U32:
+    moved = np.zeros_like(hits)
+    for at, place in enumerate(places):
+        moved |= (hits >> np.uint32(place) & np.uint32(1)) << np.uint32(at)
+    return moved
+
+
+def _facts(records: Records) -> RowFacts:
+    return RowFacts(
+        probabilities=records.probabilities,
+        features=records.features,
+        cents=records.cents,
+        degraded=records.degraded & ~_MODEL_OUTPUT,  # the policy makes it anew
+        event_time_us=records.event_time_us,
+        list_hits=records.list_hits,
+        fields=records.fields,
+    )
+
+
+def _slice(facts: RowFacts, rows: slice) -> RowFacts:
+    values = {
+        name: getattr(facts, name)[rows]
+        for name in facts.__struct_fields__
+        if name != "fields"
+    }
+    fields = {name: column[rows] for name, column in facts.fields.items()}
+    return RowFacts(**values, fields=fields)

@@ -1,0 +1,194 @@
+"""
+The worker of trials: off the path, from the journal's stream into counts.
+
+What was taken is acknowledged when it is counted on disk, and counted by writer and
+number: a worker that is killed leaves nothing out and counts nothing twice. It holds up
+nobody: what it has not read is removed from the stream when the journal has sealed it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tollgate.audit.source import ChunkSource, Taken
+from tollgate.challenger.gates import Gates, broken, read_gates
+from tollgate.challenger.kept import Trial
+from tollgate.challenger.measures import end_trial
+from tollgate.challenger.run import Run
+from tollgate.challenger.trials import current_trials
+from tollgate.errors import JournalError, TollgateError
+from tollgate.journal.record import decode_chunk
+
+log = logging.getLogger(__name__)
+
+JUDGE_S = 2.0
+WORKER_LOCK = ".worker.lock"
+_POLLED = 64  # entries at once
+_WAIT_S, _AWAY_S = 0.5, 1.0
+
+
+class Tally(msgspec.Struct):
+    """What a worker did since it started."""
+
+    rows: int = 0
+    unreadable: int = 0
+    retries: int = 0
+    ended: list[str] = []
+
+
+class TrialWorker:
+    """
+    Counts what is on trial in one product, and ends what breaks a gate.
+
+    Args:
+        source: Where decisions come from.
+        repository: The model repository.
+        product: The ensemble.
+        folder: Where counts are kept.
+        judge_s: How often counts are kept and judged.
+        say: Told what was ended, and why.
+        on_step: Told of each step, for tests that stop there.
+
+    Raises:
+        PolicyError: The gates cannot be read.
+    """
+
+    def __init__(
+        self,
+        source: ChunkSource,
+        *,
+        repository: Path,
+        product: str,
+        folder: Path,
+        judge_s: float = JUDGE_S,
+        say: Callable[[str], None] = lambda text: None,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        self._source = source
+        self._repository = repository
+        self._product = product
+        self._folder = folder
+        self._judge_s = judge_s
+        self._say = say
+        self._on_step = on_step
+        self._gates: Gates = read_gates(repository, product=product)
+        self._runs: dict[Trial, Run] = {}
+        self._ids: list[bytes] = []
+        self._due_s = 0.0
+        self._problem = ""
+        self.tally = Tally()
+
+    def run(
+        self, stopped: threading.Event, *, until_idle_s: float | None = None
+    ) -> None:
+        """Go on until told to stop, or until nothing came for a while."""
+        quiet_s = time.monotonic()
+        while not stopped.is_set():
+            try:
+                if self.step():
+                    quiet_s = time.monotonic()
+            except TollgateError as exc:
+                self._tell(str(exc))
+                self.tally.retries += 1
+                stopped.wait(_AWAY_S)
+            idle_s = time.monotonic() - quiet_s
+            if until_idle_s is not None and idle_s > until_idle_s:
+                break
+        try:
+            self._keep()
+            self._judge()
+        except TollgateError as exc:
+            self._tell(str(exc))  # it is handed out again, to the next worker
+
+    def step(self) -> int:
+        """Take some entries, keep and judge when it is time; how many there were."""
+        if time.monotonic() >= self._due_s:
+            self._keep()
+            self._judge()
+            self._renew()
+            self._due_s = time.monotonic() + self._judge_s
+        if not self._runs:
+            time.sleep(min(_WAIT_S, self._judge_s))
+            return 0  # what comes in waits for the next trial
+        taken = self._source.poll(most=_POLLED, wait_s=min(_WAIT_S, self._judge_s))
+        for one in taken:
+            self._take(one)
+        return len(taken)
+
+    def _take(self, taken: Taken) -> None:
+        self._ids.append(taken.id)
+        if not taken.chunk:
+            return  # a writer's end, or removed while it waited
+        try:
+            records = decode_chunk(taken.chunk)
+        except JournalError:  # the journal's worker makes it a dead letter
+            self.tally.unreadable += 1
+            return
+        for run in self._runs.values():
+            run.take(records)
+        self.tally.rows += len(records)
+
+    def _keep(self) -> None:
+        if not self._ids:
+            return
+        for run in self._runs.values():
+            run.save()
+        self._on_step("kept")
+        self._source.acknowledge(self._ids)
+        self._ids = []
+        self._on_step("acknowledged")
+
+    def _judge(self) -> None:
+        """End what breaks a gate; what cannot be ended is tried again."""
+        try:
+            self._gates = read_gates(self._repository, product=self._product)
+        except TollgateError as exc:
+            self._tell(f"the gates of before hold: {exc}")
+        for trial, run in list(self._runs.items()):
+            found = broken(run.judge(self._gates))
+            if not found:
+                continue
+            reason = "; ".join(map(str, found))
+            try:
+                done = end_trial(trial, repository=self._repository, reason=reason)
+            except TollgateError as exc:
+                self._tell(f"{trial.challenger} could not be ended: {exc}")
+                continue
+            if done:
+                self.tally.ended.append(done)
+                self._say(done)
+            del self._runs[trial]
+
+    def _renew(self) -> None:
+        """Look what is on trial."""
+        trials = current_trials(
+            self._repository,
+            product=self._product,
+            watch_s=self._gates.watch_s,
+            now_s=time.time(),
+        )
+        for gone in self._runs.keys() - set(trials):
+            del self._runs[gone]
+        for trial in trials:
+            if trial in self._runs:
+                continue
+            try:
+                self._runs[trial] = Run(
+                    trial, repository=self._repository, folder=self._folder
+                )
+            except TollgateError as exc:
+                self._tell(f"{trial.challenger} is not counted: {exc}")
+            else:
+                self._say(f"{trial.mode}: {trial.challenger} beside {trial.champion}")
+
+    def _tell(self, problem: str) -> None:
+        """Say what is wrong, once as long as it stays."""
+        if problem != self._problem:
+            log.warning("%s", problem)
+        self._problem = problem

@@ -1,0 +1,145 @@
+"""Commands that follow a trial: `challenger report`, `challenger run`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tollgate.cli import console, running
+from tollgate.cli.release import Product, Repository, State
+from tollgate.errors import InputError
+
+if TYPE_CHECKING:
+    from tollgate.challenger.kept import Kept
+    from tollgate.settings import Settings
+
+_IDLE_S = 1.0
+_BROKEN = 1  # exit status: a gate is broken
+
+
+def report(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A challenger; the one on trial, or the last, if none."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, not tables.")
+    ] = False,
+    picture: Annotated[Path | None, typer.Option(help="PNG to write.")] = None,
+    repository: Repository = None,
+    product: Product = None,
+    state: State = None,
+) -> None:
+    """
+    Say what a trial shows so far: flips, money, scores, times, errors, gates.
+
+    Exit status 1: a gate is broken.
+    """
+    import msgspec
+
+    from tollgate.challenger.gates import broken, read_gates
+    from tollgate.challenger.report import make_report
+    from tollgate.cli.challenger_tables import report_tables
+
+    chosen = console.settings(repository=repository, product=product, state=state)
+    kept = _kept(chosen, name)
+    gates = read_gates(chosen.repository_path, product=chosen.product)
+    made = make_report(kept, gates)
+    if picture is not None:
+        from tollgate.challenger.picture import draw
+
+        draw(made, kept, picture)
+    if as_json:
+        # What is not known is NaN or infinite, which JSON has not: null.
+        console.out.print_json(msgspec.json.encode(made).decode())
+    else:
+        for table in report_tables(made):
+            console.out.print(table, highlight=False)
+    if picture is not None:
+        console.say(f"drawn: {picture}")
+    if broken(list(made.verdicts)):
+        raise typer.Exit(_BROKEN)
+
+
+def run(
+    store: Annotated[
+        str | None,
+        typer.Option(help="Redis with the stream.", show_default="the store"),
+    ] = None,
+    judge_every: Annotated[
+        str, typer.Option(help="How often counts are kept and judged.")
+    ] = "2s",
+    until_idle: Annotated[
+        bool, typer.Option(help="End when nothing has come for a second.")
+    ] = False,
+    repository: Repository = None,
+    product: Product = None,
+    state: State = None,
+) -> None:
+    """Count what is on trial, and end what breaks a gate, until Ctrl-C or SIGTERM."""
+    from tollgate.audit.files import lock
+    from tollgate.audit.source import TRIAL_GROUP, ChunkSource
+    from tollgate.challenger.kept import folder_of
+    from tollgate.challenger.worker import WORKER_LOCK, TrialWorker
+    from tollgate.cli.journal import seconds
+
+    chosen = console.settings(repository=repository, product=product, state=state)
+    folder = folder_of(chosen.state_path, chosen.product)
+    folder.mkdir(parents=True, exist_ok=True)
+    url = store or running.store_url(chosen)
+    with lock(folder / WORKER_LOCK, wait=False) as alone:
+        if not alone:
+            raise InputError(folder, "another worker counts into this folder")
+        worker = TrialWorker(
+            ChunkSource(url, product=chosen.product, group=TRIAL_GROUP),
+            repository=chosen.repository_path,
+            product=chosen.product,
+            folder=folder,
+            judge_s=seconds(judge_every, flag="--judge-every"),
+            say=console.say,
+        )
+        stopped = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopped.set())
+        console.say("counting decisions; Ctrl-C ends")
+        worker.run(stopped, until_idle_s=_IDLE_S if until_idle else None)
+    tally = worker.tally
+    console.out.print(
+        f"counted {tally.rows:,} decisions; unreadable {tally.unreadable:,}, retries "
+        f"{tally.retries:,}, ended {len(tally.ended)}",
+        highlight=False,
+    )
+
+
+def _kept(chosen: Settings, name: str | None) -> Kept:
+    """
+    Find the counts to tell of.
+
+    Raises:
+        InputError: There are none.
+    """
+    import time
+
+    from tollgate.challenger.gates import read_gates
+    from tollgate.challenger.kept import folder_of, load, newest
+    from tollgate.challenger.trials import current_trials
+
+    folder = folder_of(chosen.state_path, chosen.product)
+    if name is None:
+        gates = read_gates(chosen.repository_path, product=chosen.product)
+        trials = current_trials(
+            chosen.repository_path,
+            product=chosen.product,
+            watch_s=gates.watch_s,
+            now_s=time.time(),
+        )
+        if trials:
+            return load(folder, trials[0])
+    found = newest(folder, challenger=name or "*")
+    if found is None:
+        raise InputError(folder, f"holds no trial of {name or chosen.product}")
+    return found

@@ -1,0 +1,229 @@
+"""Commands that change who is on trial: `challenger start|raise|promote|stop`."""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tollgate.cli import console
+from tollgate.cli.release import Product, Repository, State
+from tollgate.cli.release_changes import (
+    WAIT_S,
+    Actor,
+    Reason,
+    RequireApproval,
+    Wait,
+    change,
+    settings_of,
+    versions_of,
+)
+from tollgate.errors import InputError
+
+if TYPE_CHECKING:
+    from tollgate.repository.release import Release
+    from tollgate.settings import Settings
+
+
+def start(
+    set_: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            help="STEP=VERSION in which it differs; features, model and decision "
+            "will do. May be given again.",
+            metavar="STEP=VERSION",
+        ),
+    ],
+    reason: Reason = ...,  # type: ignore[assignment]
+    mode: Annotated[
+        Literal["shadow", "canary"],
+        typer.Option(help="Scored off the path, or answering some customers."),
+    ] = "shadow",
+    percent: Annotated[
+        float, typer.Option(help="Share of the customers that a canary answers.")
+    ] = 5.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="A canary without a shadow that passed.")
+    ] = False,
+    actor: Actor = None,
+    require_approval: RequireApproval = None,
+    repository: Repository = None,
+    product: Product = None,
+    state: State = None,
+    wait: Wait = WAIT_S,
+) -> None:
+    """Begin a trial: a shadow, or a canary when its shadow passed its gates."""
+    from tollgate.repository.release import read_release
+    from tollgate.repository.trial import with_challenger
+
+    # A shadow answers nobody, so nobody has to confirm it.
+    asks = require_approval if mode == "canary" else False
+    chosen = settings_of(repository, product, state, asks)
+    current = read_release(chosen.repository_path, product=chosen.product)
+    who = actor or getpass.getuser()
+    changed = with_challenger(
+        chosen.repository_path,
+        product=chosen.product,
+        versions=versions_of(chosen, set_),
+        mode=mode,
+        percent=percent,
+        actor=who,
+        reason=reason,
+    )
+    _require_scorable(chosen, changed)
+    if mode == "canary" and not force:
+        _require_passed(chosen, changed)
+    change(
+        chosen,
+        changed,
+        action="challenger start",
+        actor=who,
+        reason=f"forced: {reason}" if force and mode == "canary" else reason,
+        wait_s=wait,
+        instead_of=current,
+    )
+    _tell(changed)
+
+
+def raise_share(
+    percent: Annotated[float, typer.Option(help="Share of the customers.")],
+    reason: Reason = ...,  # type: ignore[assignment]
+    actor: Actor = None,
+    require_approval: RequireApproval = None,
+    repository: Repository = None,
+    product: Product = None,
+    state: State = None,
+    wait: Wait = WAIT_S,
+) -> None:
+    """Let a canary answer more customers; those that it has it keeps."""
+    from tollgate.repository.release import read_release
+    from tollgate.repository.trial import with_percent
+
+    chosen = settings_of(repository, product, state, require_approval)
+    current = read_release(chosen.repository_path, product=chosen.product)
+    who = actor or getpass.getuser()
+    changed = with_percent(
+        chosen.repository_path,
+        product=chosen.product,
+        percent=percent,
+        actor=who,
+        reason=reason,
+    )
+    change(
+        chosen,
+        changed,
+        action="challenger raise",
+        actor=who,
+        reason=reason,
+        wait_s=wait,
+        instead_of=current,
+    )
+    _tell(changed)
+
+
+def stop(
+    reason: Reason = ...,  # type: ignore[assignment]
+    actor: Actor = None,
+    repository: Repository = None,
+    product: Product = None,
+    state: State = None,
+    wait: Wait = WAIT_S,
+) -> None:
+    """End a trial; what answers goes on."""
+    from tollgate.repository.release import read_release
+    from tollgate.repository.trial import without_challenger
+
+    # To stop needs no second person.
+    chosen = settings_of(repository, product, state, False)
+    current = read_release(chosen.repository_path, product=chosen.product)
+    changed = without_challenger(chosen.repository_path, product=chosen.product)
+    change(
+        chosen,
+        changed,
+        action="challenger stop",
+        actor=actor or getpass.getuser(),
+        reason=reason,
+        wait_s=wait,
+        instead_of=current,
+    )
+
+
+def promote(
+    reason: Reason = ...,  # type: ignore[assignment]
+    actor: Actor = None,
+    require_approval: RequireApproval = None,
+    repository: Repository = None,
+    product: Product = None,
+    state: State = None,
+    wait: Wait = WAIT_S,
+) -> None:
+    """Make the challenger the release that answers, under its name."""
+    from tollgate.repository.release import read_release
+    from tollgate.repository.trial import promoted
+
+    chosen = settings_of(repository, product, state, require_approval)
+    current = read_release(chosen.repository_path, product=chosen.product)
+    change(
+        chosen,
+        promoted(chosen.repository_path, product=chosen.product),
+        action="promote",
+        actor=actor or getpass.getuser(),
+        reason=reason,
+        wait_s=wait,
+        instead_of=current,
+    )
+
+
+def _require_scorable(chosen: Settings, changed: Release) -> None:
+    """Demand that the challenger can be scored on the rows of who answers."""
+    from tollgate.audit.opened import ReleaseFiles, open_files
+    from tollgate.challenger.scoring import Scorer
+    from tollgate.repository.history import release_on_trial
+
+    trial = release_on_trial(changed)
+    if trial is None:
+        return
+    champion, challenger = (
+        open_files(ReleaseFiles(one, kept={}, repository=chosen.repository_path))
+        for one in (changed, trial)
+    )
+    Scorer(champion, challenger)
+
+
+def _require_passed(chosen: Settings, changed: Release) -> None:
+    """
+    Demand that the challenger's shadow passed its gates.
+
+    Raises:
+        InputError: It did not, or there was none; says why.
+    """
+    from tollgate.challenger.gates import judge, passed, read_gates
+    from tollgate.challenger.kept import folder_of, newest
+
+    challenger = changed.challenger
+    if challenger is None:
+        return
+    name = challenger.release
+    folder = folder_of(chosen.state_path, chosen.product)
+    kept = newest(folder, challenger=name, modes=("shadow",))
+    if kept is None or kept.trial.champion != changed.name:
+        problem = f"{name} was no shadow of {changed.name} yet; that first, or --force"
+        raise InputError("--mode canary", problem)
+    gates = read_gates(chosen.repository_path, product=chosen.product)
+    verdicts = judge(kept, gates)
+    if not passed(verdicts):
+        short = "; ".join(
+            str(one) for one in verdicts if one.state in ("waits", "broken")
+        )
+        raise InputError("--mode canary", f"its shadow has not passed: {short}")
+
+
+def _tell(changed: Release) -> None:
+    there = changed.challenger
+    if there is not None:
+        share = f", {there.percent:g} % of customers" if there.percent else ""
+        console.out.print(
+            f"on trial {there.release}, {there.mode}{share}", highlight=False
+        )

@@ -1,0 +1,252 @@
+"""
+Who is on trial beside the release that answers: begun, raised, stopped, promoted.
+
+Each function describes the release.json that follows; `activation.activate` makes it
+the desired one, and refuses when somebody changed it in between.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tollgate.errors import InputError, RepositoryError
+from tollgate.repository.activation import compose_next
+from tollgate.repository.check import require_sound
+from tollgate.repository.compose import now_text, recompose_release
+from tollgate.repository.history import (
+    Entry,
+    read_history,
+    release_on_trial,
+    releases_of,
+)
+from tollgate.repository.product import read_product
+from tollgate.repository.release import (
+    Challenger,
+    Release,
+    Versions,
+    read_release,
+    release_path,
+)
+
+Mode = Literal["shadow", "canary"]
+
+
+def with_challenger(
+    repository: Path,
+    *,
+    product: str,
+    versions: Mapping[str, int],
+    mode: Mode,
+    percent: float,
+    actor: str,
+    reason: str,
+) -> Release:
+    """
+    Describe the release that answers with a challenger beside it.
+
+    Versions that had a name before have it again; a canary that was one before gets
+    the same customers.
+
+    Args:
+        repository: The model repository.
+        product: Name of the ensemble.
+        versions: Version per step in which the challenger differs.
+        mode: What it does.
+        percent: Share of the customers that a canary answers; above 0, to 100.
+        actor: Who begins it.
+        reason: Why.
+
+    Raises:
+        InputError: There is no such step, or the share is none.
+        RepositoryError: Another one is on trial, it is no other release, it does not
+            fit the repository, or a canary differs in more than the model.
+        SpecError: The features.yaml cannot be used.
+        PolicyError: The policy.yaml cannot be used.
+    """
+    current = read_release(repository, product=product)
+    path = release_path(repository, product)
+    trial = compose_next(
+        repository,
+        product=product,
+        versions={**current.versions, **versions},
+        actor=actor,
+        reason=reason,
+    )
+    if trial.versions == current.versions:
+        raise RepositoryError(path, f"that is {current.name}, which answers already")
+    entries = read_history(repository, product)
+    name = _known_name(trial, entries) or trial.name
+    there = current.challenger
+    if there is not None and (there.release, there.mode) == (name, mode):
+        hint = ": raise its share" if mode == "canary" else ""
+        raise RepositoryError(path, f"{name} is on trial as a {mode} already{hint}")
+    if there is not None and there.release != name:
+        raise RepositoryError(path, f"{there.release} is on trial: stop it first")
+    challenger = Challenger(
+        release=name,
+        versions=trial.versions,
+        spec_hash=trial.spec_hash,
+        mode=mode,
+        percent=_share(percent) if mode == "canary" else 0.0,
+        seed=_seed(name, entries) if mode == "canary" else 0,
+        actor=actor,
+        reason=reason,
+        time=now_text(),
+    )
+    if mode == "canary":
+        require_canary(repository, current, challenger)
+    own = trial.hashes_of(trial.versions)
+    changed = _changed(repository, current, challenger=challenger, hashes=own)
+    alone = release_on_trial(changed)
+    if alone is not None:  # its policy and model are looked at as if it answered
+        require_sound(repository, product=product, release=alone)
+    return changed
+
+
+def with_percent(
+    repository: Path, *, product: str, percent: float, actor: str, reason: str
+) -> Release:
+    """
+    Describe the release with a canary that answers a larger share.
+
+    Raises:
+        InputError: The share is none, or not larger.
+        RepositoryError: No canary answers.
+    """
+    current, challenger = on_trial(repository, product=product)
+    if challenger.mode != "canary":
+        problem = f"{challenger.release} is a shadow: it answers nobody"
+        raise RepositoryError(release_path(repository, product), problem)
+    if _share(percent) <= challenger.percent:
+        problem = f"{percent:g} is not above {challenger.percent:g}, which it has"
+        raise InputError("--percent", problem)
+    raised = msgspec.structs.replace(
+        challenger, percent=percent, actor=actor, reason=reason, time=now_text()
+    )
+    return _changed(repository, current, challenger=raised, hashes=current.hashes)
+
+
+def without_challenger(repository: Path, *, product: str) -> Release:
+    """
+    Describe the release with nobody on trial.
+
+    Raises:
+        RepositoryError: Nobody is.
+    """
+    current, _ = on_trial(repository, product=product)
+    return _changed(repository, current, challenger=None, hashes={})
+
+
+def promoted(repository: Path, *, product: str) -> Release:
+    """
+    Describe the challenger as the release that answers, under its name.
+
+    Raises:
+        RepositoryError: Nobody is on trial.
+    """
+    current = read_release(repository, product=product)
+    trial = release_on_trial(current)
+    if trial is None:
+        raise _nobody(repository, current)
+    return recompose_release(repository, trial)
+
+
+def on_trial(repository: Path, *, product: str) -> tuple[Release, Challenger]:
+    """
+    Read who answers and who is on trial.
+
+    Raises:
+        RepositoryError: Nobody is on trial, or the release cannot be read.
+    """
+    current = read_release(repository, product=product)
+    if current.challenger is None:
+        raise _nobody(repository, current)
+    return current, current.challenger
+
+
+def _nobody(repository: Path, current: Release) -> RepositoryError:
+    path = release_path(repository, current.product)
+    return RepositoryError(path, f"nobody is on trial beside {current.name}")
+
+
+def require_canary(repository: Path, current: Release, challenger: Challenger) -> None:
+    """
+    Demand that a challenger shares all but the model with the release that answers.
+
+    Raises:
+        RepositoryError: It does not; says in what.
+    """
+    model = read_product(repository, current.product).model_step
+    others = [
+        f"{step} {version}, not {current.versions.get(step)}"
+        for step, version in challenger.versions.items()
+        if step != model and version != current.versions.get(step)
+    ]
+    if challenger.spec_hash != current.spec_hash:
+        others.append("its features are others")
+    if others:
+        problem = (
+            f"{challenger.release} has {', '.join(others)}; a canary is another model "
+            "on the same features and policy: shadow only, until it is promoted"
+        )
+        raise RepositoryError(release_path(repository, current.product), problem)
+
+
+def _changed(
+    repository: Path,
+    current: Release,
+    *,
+    challenger: Challenger | None,
+    hashes: Mapping[str, str],
+) -> Release:
+    """Change who is on trial; the hashes are of what stays loaded, and no others."""
+    previous = current.previous
+    if previous is not None and not _there(repository, previous):
+        previous = None  # it was removed, and cannot be gone back to
+    trial = challenger.versions if challenger else {}
+    known = {**hashes, **current.hashes}
+    own = msgspec.structs.replace(current, hashes=known)
+    kept = [own.hashes_of(one) for one in (current.versions, previous or {}, trial)]
+    return msgspec.structs.replace(
+        current,
+        hashes={name: digest for part in kept for name, digest in part.items()},
+        previous=previous,
+        challenger=challenger,
+    )
+
+
+def _there(repository: Path, versions: Versions) -> bool:
+    return all(
+        (repository / step / str(version)).is_dir()
+        for step, version in versions.items()
+    )
+
+
+def _known_name(trial: Release, entries: list[Entry]) -> str | None:
+    """Find the name that these versions had, when their files are what they were."""
+    own = trial.hashes_of(trial.versions)
+    for release in reversed(releases_of(entries).values()):
+        same = release.versions == trial.versions
+        if same and release.hashes_of(release.versions) == own:
+            return release.name
+    return None
+
+
+def _seed(name: str, entries: list[Entry]) -> int:
+    """Choose customers; those of before, if it had some."""
+    for entry in reversed(entries):
+        before = entry.release.challenger
+        if before is not None and (before.release, before.mode) == (name, "canary"):
+            return before.seed
+    return secrets.randbelow(2**62)
+
+
+def _share(percent: float) -> float:
+    if not 0 < percent <= 100:
+        raise InputError("--percent", f"{percent:g} is not above 0 and at most 100")
+    return percent
