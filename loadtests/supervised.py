@@ -27,13 +27,13 @@ class Supervised:
     A supervised product.
 
     Args:
-        repository: The model repository.
+        repository: The model repository, a folder or an address.
         state: State folder; what it says goes to a file beside it.
         words: The command and its own options.
     """
 
     def __init__(
-        self, repository: Path, state: Path, *, words: Sequence[str] = ("up",)
+        self, repository: Path | str, state: Path, *, words: Sequence[str] = ("up",)
     ) -> None:
         self.state = state
         self.said = state.with_suffix(".out")
@@ -145,7 +145,7 @@ class Supervised:
 
 
 @contextlib.contextmanager
-def supervised(repository: Path, *, state: Path) -> Iterator[Supervised]:
+def supervised(repository: Path | str, *, state: Path) -> Iterator[Supervised]:
     """
     Run `tollgate up` until the context ends; ready at its beginning.
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -84,3 +89,79 @@ def shared_data() -> Path:
     if not SHARED.exists():
         pytest.skip("no ../shared beside this checkout: data made by others is absent")
     return SHARED / "data"
+
+
+class ObjectStore:
+    """S3 as a process of its own, which can go away and come back."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.environment = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+    def start(self) -> None:
+        """Begin to answer, with nothing in it."""
+        code = "import sys; from moto.server import main; main(sys.argv[1:])"
+        place = ["-H", "127.0.0.1", "-p", str(self.port)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, *place],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(600):
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return
+            assert self._process.poll() is None
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """Be gone, with all that is in it."""
+        self._process.kill()
+        self._process.wait()
+
+    def files(self) -> Any:
+        """Open it, as somebody who knows nothing of us."""
+        import s3fs
+
+        return s3fs.S3FileSystem(
+            endpoint_url=self.environment["AWS_ENDPOINT_URL"],
+            key="test",
+            secret="test",
+            use_listings_cache=False,
+            skip_instance_cache=True,
+        )
+
+    def fill(self, bucket: str, folder: Path) -> str:
+        """Make a bucket with the files of a folder; the address of it."""
+        files = self.files()
+        files.mkdir(bucket)
+        files.put(f"{folder}/", f"{bucket}/models/", recursive=True)
+        return f"s3://{bucket}/models"
+
+
+@pytest.fixture
+def passing_store() -> Iterator[ObjectStore]:
+    """An S3 of one test, which may stop it."""
+    store = ObjectStore()
+    store.start()
+    yield store
+    store.stop()
+
+
+@pytest.fixture(scope="module")
+def object_store() -> Iterator[ObjectStore]:
+    """An S3 that is empty, for the tests of a module; the environment names it."""
+    store = ObjectStore()
+    store.start()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in store.environment.items():
+            patch.setenv(name, value)
+        yield store
+    store.stop()

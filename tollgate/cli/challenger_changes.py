@@ -16,12 +16,16 @@ from tollgate.cli.release_changes import (
     RequireApproval,
     Wait,
     change,
+    follow,
     settings_of,
     versions_of,
 )
+from tollgate.cli.repositories import to_change
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tollgate.repository.release import Release
     from tollgate.settings import Settings
 
@@ -61,29 +65,31 @@ def start(
     # A shadow answers nobody, so nobody has to confirm it.
     asks = require_approval if mode == "canary" else False
     chosen = settings_of(repository, product, state, asks)
-    current = read_release(chosen.repository_path, product=chosen.product)
     who = actor or getpass.getuser()
-    changed = with_challenger(
-        chosen.repository_path,
-        product=chosen.product,
-        versions=versions_of(chosen, set_),
-        mode=mode,
-        percent=percent,
-        actor=who,
-        reason=reason,
-    )
-    _require_scorable(chosen, changed)
-    if mode == "canary" and not force:
-        _require_passed(chosen, changed)
-    change(
-        chosen,
-        changed,
-        action="challenger start",
-        actor=who,
-        reason=f"forced: {reason}" if force and mode == "canary" else reason,
-        wait_s=wait,
-        instead_of=current,
-    )
+    with to_change(chosen) as folder:
+        current = read_release(folder, product=chosen.product)
+        changed = with_challenger(
+            folder,
+            product=chosen.product,
+            versions=versions_of(folder, chosen.product, set_),
+            mode=mode,
+            percent=percent,
+            actor=who,
+            reason=reason,
+        )
+        _require_scorable(folder, changed)
+        if mode == "canary" and not force:
+            _require_passed(chosen, folder, changed)
+        change(
+            chosen,
+            folder,
+            changed,
+            action="challenger start",
+            actor=who,
+            reason=f"forced: {reason}" if force and mode == "canary" else reason,
+            instead_of=current,
+        )
+    follow(chosen, folder, changed, wait_s=wait)
     _tell(changed)
 
 
@@ -102,24 +108,22 @@ def raise_share(
     from tollgate.repository.trial import with_percent
 
     chosen = settings_of(repository, product, state, require_approval)
-    current = read_release(chosen.repository_path, product=chosen.product)
     who = actor or getpass.getuser()
-    changed = with_percent(
-        chosen.repository_path,
-        product=chosen.product,
-        percent=percent,
-        actor=who,
-        reason=reason,
-    )
-    change(
-        chosen,
-        changed,
-        action="challenger raise",
-        actor=who,
-        reason=reason,
-        wait_s=wait,
-        instead_of=current,
-    )
+    with to_change(chosen) as folder:
+        current = read_release(folder, product=chosen.product)
+        changed = with_percent(
+            folder, product=chosen.product, percent=percent, actor=who, reason=reason
+        )
+        change(
+            chosen,
+            folder,
+            changed,
+            action="challenger raise",
+            actor=who,
+            reason=reason,
+            instead_of=current,
+        )
+    follow(chosen, folder, changed, wait_s=wait)
     _tell(changed)
 
 
@@ -137,17 +141,19 @@ def stop(
 
     # To stop needs no second person.
     chosen = settings_of(repository, product, state, False)
-    current = read_release(chosen.repository_path, product=chosen.product)
-    changed = without_challenger(chosen.repository_path, product=chosen.product)
-    change(
-        chosen,
-        changed,
-        action="challenger stop",
-        actor=actor or getpass.getuser(),
-        reason=reason,
-        wait_s=wait,
-        instead_of=current,
-    )
+    with to_change(chosen) as folder:
+        current = read_release(folder, product=chosen.product)
+        changed = without_challenger(folder, product=chosen.product)
+        change(
+            chosen,
+            folder,
+            changed,
+            action="challenger stop",
+            actor=actor or getpass.getuser(),
+            reason=reason,
+            instead_of=current,
+        )
+    follow(chosen, folder, changed, wait_s=wait)
 
 
 def promote(
@@ -164,19 +170,22 @@ def promote(
     from tollgate.repository.trial import promoted
 
     chosen = settings_of(repository, product, state, require_approval)
-    current = read_release(chosen.repository_path, product=chosen.product)
-    change(
-        chosen,
-        promoted(chosen.repository_path, product=chosen.product),
-        action="promote",
-        actor=actor or getpass.getuser(),
-        reason=reason,
-        wait_s=wait,
-        instead_of=current,
-    )
+    with to_change(chosen) as folder:
+        current = read_release(folder, product=chosen.product)
+        release = promoted(folder, product=chosen.product)
+        change(
+            chosen,
+            folder,
+            release,
+            action="promote",
+            actor=actor or getpass.getuser(),
+            reason=reason,
+            instead_of=current,
+        )
+    follow(chosen, folder, release, wait_s=wait)
 
 
-def _require_scorable(chosen: Settings, changed: Release) -> None:
+def _require_scorable(folder: Path, changed: Release) -> None:
     """Demand that the challenger can be scored on the rows of who answers."""
     from tollgate.audit.opened import ReleaseFiles, open_files
     from tollgate.challenger.scoring import Scorer
@@ -186,13 +195,13 @@ def _require_scorable(chosen: Settings, changed: Release) -> None:
     if trial is None:
         return
     champion, challenger = (
-        open_files(ReleaseFiles(one, kept={}, repository=chosen.repository_path))
+        open_files(ReleaseFiles(one, kept={}, repository=folder))
         for one in (changed, trial)
     )
     Scorer(champion, challenger)
 
 
-def _require_passed(chosen: Settings, changed: Release) -> None:
+def _require_passed(chosen: Settings, folder: Path, changed: Release) -> None:
     """
     Demand that the challenger's shadow passed its gates.
 
@@ -206,12 +215,12 @@ def _require_passed(chosen: Settings, changed: Release) -> None:
     if challenger is None:
         return
     name = challenger.release
-    folder = folder_of(chosen.state_path, chosen.product)
-    kept = newest(folder, challenger=name, modes=("shadow",))
+    counts = folder_of(chosen.state_path, chosen.product)
+    kept = newest(counts, challenger=name, modes=("shadow",))
     if kept is None or kept.trial.champion != changed.name:
         problem = f"{name} was no shadow of {changed.name} yet; that first, or --force"
         raise InputError("--mode canary", problem)
-    gates = read_gates(chosen.repository_path, product=chosen.product)
+    gates = read_gates(folder, product=chosen.product)
     verdicts = judge(kept, gates)
     if not passed(verdicts):
         short = "; ".join(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.repositories import to_read
 from tollgate.cli.serve import ModelConfigName, Repository
 from tollgate.settings import Settings
 
@@ -89,17 +90,18 @@ def check(
         repository=repository, product=product, model_config_name=model_config_name
     )
     is_named = product is not None or chosen.product != Settings().product
-    report = lint(
-        Question(
-            repository=chosen.repository_path,
-            product=chosen.product if is_named else "",
-            config_name=chosen.model_config_name,
-            release=release_of(target) if target else "",
-            start_line=read_start_line(server_args) if server_args else None,
-            cores=cores or len(os.sched_getaffinity(0)),
-            objective_ms=objective,
+    with to_read(chosen) as folder:
+        report = lint(
+            Question(
+                repository=folder,
+                product=chosen.product if is_named else "",
+                config_name=chosen.model_config_name,
+                release=release_of(target) if target else "",
+                start_line=read_start_line(server_args) if server_args else None,
+                cores=cores or len(os.sched_getaffinity(0)),
+                objective_ms=objective,
+            )
         )
-    )
     _tell(report, threshold=Severity[severity.upper()], as_json=output_format == "json")
 
 

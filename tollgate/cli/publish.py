@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.repositories import to_change
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,14 +53,15 @@ def publish(
     if admin_secret_file is not None and url is None:
         raise InputError("--admin-secret-file", "needs the server's --url")
     server = _server(chosen, url=url, secret_file=admin_secret_file)
-    published = publishing.publish(
-        directory,
-        repository=chosen.repository_path,
-        product=chosen.product,
-        server=server,
-        dry_load=dry_load,
-        progress=_tell,
-    )
+    with to_change(chosen) as folder:
+        published = publishing.publish(
+            directory,
+            repository=folder,
+            product=chosen.product,
+            server=server,
+            dry_load=dry_load,
+            progress=_tell,
+        )
     console.out.print(
         f"published  {published.step} version {published.version}\n"
         + (
@@ -83,12 +85,17 @@ def _server(
     """Choose the server that is to load the version: the one named, or the one here."""
     from tollgate.server.address import endpoint, find_server
 
+    if chosen.repository_url:
+        if url is not None:
+            problem = "a server of an object store loads what the release names"
+            raise InputError("--url", problem)
+        return None
     if url is not None:
         return endpoint(url, secret_file=secret_file)
     found = find_server(chosen.state_path)
     if found is None:
         return None
-    if Path(found.repository) != chosen.repository_path:
+    if found.repository_name != chosen.repository_name:
         console.say(f"{found.grpc_url} serves {found.repository}: not told")
         return None
     return found

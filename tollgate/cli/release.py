@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.repositories import to_read, wanted_release
 
 if TYPE_CHECKING:
     from tollgate.repository.release import Release
@@ -48,7 +49,8 @@ def list_releases(
     from tollgate.repository.history import read_history, releases_of
 
     chosen = console.settings(repository=repository, product=product)
-    entries = read_history(chosen.repository_path, chosen.product)
+    with to_read(chosen) as folder:
+        entries = read_history(folder, chosen.product)
     releases = releases_of(entries)
     if as_json:
         console.out.print_json(data=msgspec.to_builtins(list(releases.values())))
@@ -77,7 +79,9 @@ def show(
     """Print a release as JSON: versions, hashes, who, why, when."""
     import msgspec
 
-    release = _release(name, repository=repository, product=product)
+    chosen = console.settings(repository=repository, product=product)
+    with to_read(chosen) as folder:
+        release = _release(folder, chosen.product, name)
     console.out.print_json(data=msgspec.to_builtins(release))
 
 
@@ -93,10 +97,11 @@ def diff(
     from tollgate.repository.difference import difference_lines
 
     chosen = console.settings(repository=repository, product=product)
-    first = _release(old, repository=repository, product=product)
-    second = _release(new, repository=repository, product=product)
-    for line in difference_lines(chosen.repository_path, first, second):
-        console.out.print(line, highlight=False, markup=False, soft_wrap=True)
+    with to_read(chosen) as folder:
+        first = _release(folder, chosen.product, old)
+        second = _release(folder, chosen.product, new)
+        for line in difference_lines(folder, first, second):
+            console.out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def history(
@@ -109,7 +114,8 @@ def history(
     from tollgate.repository.history import TRIAL_ACTIONS, read_history
 
     chosen = console.settings(repository=repository, product=product)
-    entries = read_history(chosen.repository_path, chosen.product)
+    with to_read(chosen) as folder:
+        entries = read_history(folder, chosen.product)
     if as_json:
         console.out.print_json(data=msgspec.to_builtins(entries))
         return
@@ -148,9 +154,8 @@ def render(
     chosen = console.settings(
         repository=repository, product=product, model_config_name=model_config_name
     )
-    texts = rendered(
-        chosen.repository_path, chosen.product, config_name=chosen.model_config_name
-    )
+    with to_read(chosen) as folder:
+        texts = rendered(folder, chosen.product, config_name=chosen.model_config_name)
     for model, text in texts.items():
         if out is None:
             console.out.print(f"# {model}/{CONFIG_FILE}", highlight=False)
@@ -185,11 +190,10 @@ def status(
     from rich.table import Table
 
     from tollgate.cli.running import side_port_url
-    from tollgate.repository.release import read_release
     from tollgate.supervisor.replicas import ask_replicas, find_replicas
 
     chosen = console.settings(repository=repository, product=product, state=state)
-    wanted = read_release(chosen.repository_path, product=chosen.product).name
+    wanted = wanted_release(chosen).name
     if replica:
         addresses = find_replicas(replica)
     else:
@@ -207,6 +211,8 @@ def status(
             for found in one.products:
                 if found.product == chosen.product:
                     words = ": ".join(filter(None, (found.state, found.doing)))
+                    if found.unreachable:
+                        words += f" [red]({found.unreachable})[/]"
                     runs = ", ".join(filter(None, (found.running, found.canary)))
                     table.add_row(one.address, runs, words, _minute(found.since))
             if one.problem:
@@ -224,16 +230,13 @@ def _runs(replica: Replica, product: str, wanted: str) -> bool:
     )
 
 
-def _release(
-    name: str | None, *, repository: str | None, product: str | None
-) -> Release:
+def _release(folder: Path, product: str, name: str | None) -> Release:
     from tollgate.repository.history import find_release
     from tollgate.repository.release import read_release
 
-    chosen = console.settings(repository=repository, product=product)
     if name is None:
-        return read_release(chosen.repository_path, product=chosen.product)
-    return find_release(chosen.repository_path, chosen.product, name)
+        return read_release(folder, product=product)
+    return find_release(folder, product, name)
 
 
 def _states(active: Release) -> dict[str, str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import getpass
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from tollgate.cli import console
 from tollgate.cli.release import Product, Repository, State
+from tollgate.cli.repositories import to_change
 from tollgate.errors import InputError, RepositoryError, ServerError
 
 if TYPE_CHECKING:
@@ -73,18 +76,20 @@ def activate(
     who = actor or getpass.getuser()
     if (name is None) == (not set_):
         raise InputError("release activate", "name a release, or versions with --set")
-    if name is not None:
-        found = find_release(chosen.repository_path, chosen.product, name)
-        release = recompose_release(chosen.repository_path, found)
-    else:
-        release = compose_next(
-            chosen.repository_path,
-            product=chosen.product,
-            versions=versions_of(chosen, set_ or []),
-            actor=who,
-            reason=reason,
-        )
-    change(chosen, release, action="activate", actor=who, reason=reason, wait_s=wait)
+    with to_change(chosen) as folder:
+        if name is not None:
+            found = find_release(folder, chosen.product, name)
+            release = recompose_release(folder, found)
+        else:
+            release = compose_next(
+                folder,
+                product=chosen.product,
+                versions=versions_of(folder, chosen.product, set_ or []),
+                actor=who,
+                reason=reason,
+            )
+        change(chosen, folder, release, action="activate", actor=who, reason=reason)
+    follow(chosen, folder, release, wait_s=wait)
 
 
 def rollback(
@@ -104,15 +109,16 @@ def rollback(
     from tollgate.repository.history import find_release, origin_of, read_history
 
     chosen = settings_of(repository, product, state, require_approval)
-    entries = read_history(chosen.repository_path, chosen.product)
-    name = to or origin_of(entries)
-    if name is None:
-        path = chosen.repository_path / chosen.product
-        raise RepositoryError(path, "there is no release before this one")
-    found = find_release(chosen.repository_path, chosen.product, name)
-    release = recompose_release(chosen.repository_path, found)
     who = actor or getpass.getuser()
-    change(chosen, release, action="rollback", actor=who, reason=reason, wait_s=wait)
+    with to_change(chosen) as folder:
+        entries = read_history(folder, chosen.product)
+        name = to or origin_of(entries)
+        if name is None:
+            path = folder / chosen.product
+            raise RepositoryError(path, "there is no release before this one")
+        release = recompose_release(folder, find_release(folder, chosen.product, name))
+        change(chosen, folder, release, action="rollback", actor=who, reason=reason)
+    follow(chosen, folder, release, wait_s=wait)
 
 
 def approve(
@@ -127,13 +133,15 @@ def approve(
     from tollgate.repository import activation
 
     chosen = console.settings(repository=repository, product=product, state=state)
-    release = activation.approve(
-        chosen.repository_path,
-        product=chosen.product,
-        name=name,
-        actor=actor or getpass.getuser(),
-    )
-    _follow(chosen, release, wait_s=wait)
+    with to_change(chosen) as folder:
+        release = activation.approve(
+            folder,
+            product=chosen.product,
+            name=name,
+            actor=actor or getpass.getuser(),
+        )
+    chosen = msgspec.structs.replace(chosen, require_approval=False)
+    follow(chosen, folder, release, wait_s=wait)
 
 
 def settings_of(
@@ -142,7 +150,6 @@ def settings_of(
     state: str | None,
     require_approval: bool | None,
 ) -> Settings:
-    """Merge the settings that a change of the release goes by."""
     return console.settings(
         repository=repository,
         product=product,
@@ -153,12 +160,12 @@ def settings_of(
 
 def change(
     chosen: Settings,
+    folder: Path,
     release: Release,
     *,
     action: Action,
     actor: str,
     reason: str,
-    wait_s: float,
     instead_of: Release | None = None,
 ) -> None:
     """
@@ -166,48 +173,37 @@ def change(
 
     Args:
         chosen: Where things are.
+        folder: The repository.
         release: The release.
         action: What is done.
         actor: Who does it.
         reason: Why.
-        wait_s: How long to wait for the server here to answer as another release.
         instead_of: What it was made of; None for anything.
     """
     from tollgate.repository import activation
-    from tollgate.repository.history import TRIAL_ACTIONS
 
     if not reason.strip():
         raise InputError("--reason", "is empty")
-    repository = chosen.repository_path
-    if chosen.require_approval:
-        activation.propose(
-            repository,
-            release,
-            action=action,
-            actor=actor,
-            reason=reason,
-            instead_of=instead_of,
-        )
-        console.out.print(
-            f"proposed  {release.name}\n"
-            f"confirm   tollgate release approve {release.name}, by somebody else",
-            highlight=False,
-        )
-        return
-    activation.activate(
-        repository,
+    write = activation.propose if chosen.require_approval else activation.activate
+    write(
+        folder,
         release,
         action=action,
         actor=actor,
         reason=reason,
         instead_of=instead_of,
     )
-    if action not in TRIAL_ACTIONS:
-        _follow(chosen, release, wait_s=wait_s)
 
 
-def _follow(chosen: Settings, release: Release, *, wait_s: float) -> None:
+def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -> None:
     """Say what is desired now, and wait until the server here answers as it."""
+    if chosen.require_approval:
+        console.out.print(
+            f"proposed  {release.name}\n"
+            f"confirm   tollgate release approve {release.name}, by somebody else",
+            highlight=False,
+        )
+        return
     console.out.print(f"desired  {release.name}", highlight=False)
     url = _server(chosen)
     if not url:
@@ -218,7 +214,7 @@ def _follow(chosen: Settings, release: Release, *, wait_s: float) -> None:
     if not wait_s:
         return
     begun_s = time.monotonic()
-    _wait(url, release, repository=chosen.repository_path, wait_s=wait_s)
+    _wait(url, release, repository=folder, wait_s=wait_s)
     taken_s = time.monotonic() - begun_s
     console.out.print(
         f"answers  {release.name}, after {taken_s:.1f} s", highlight=False
@@ -230,7 +226,7 @@ def _server(chosen: Settings) -> str:
     from tollgate.server.address import find_server
 
     found = find_server(chosen.state_path)
-    if found is None or found.repository != str(chosen.repository_path):
+    if found is None or found.repository_name != chosen.repository_name:
         return ""
     return found.side_port_url
 
@@ -266,7 +262,7 @@ def _wait(url: str, release: Release, *, repository: Path, wait_s: float) -> Non
         time.sleep(_LOOK_S)
 
 
-def versions_of(chosen: Settings, given: Sequence[str]) -> dict[str, int]:
+def versions_of(folder: Path, product: str, given: Sequence[str]) -> dict[str, int]:
     """
     Read STEP=VERSION.
 
@@ -275,7 +271,7 @@ def versions_of(chosen: Settings, given: Sequence[str]) -> dict[str, int]:
     """
     from tollgate.repository.product import read_product
 
-    models = read_product(chosen.repository_path, chosen.product)
+    models = read_product(folder, product)
     roles = {
         "features": models.features_step,
         "model": models.model_step,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.repositories import at_server
 from tollgate.errors import InputError
 
 Repository = Annotated[
@@ -157,7 +158,5 @@ def bundle(
     from tollgate.supervisor.bundle import write_bundle
 
     chosen = console.settings(repository=repository, state=state)
-    written = write_bundle(
-        out, state=chosen.state_path, repository=chosen.repository_path
-    )
+    written = write_bundle(out, state=chosen.state_path, repository=at_server(chosen))
     console.out.print(str(written), highlight=False)

@@ -12,11 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from tollgate.cli import console
+from tollgate.cli.repositories import to_follow
 from tollgate.errors import InputError
 from tollgate.repository.check import require_sound
 from tollgate.server.address import announce
 from tollgate.server.embedded import Embedded, serve
 from tollgate.settings import Settings
+from tollgate.supervisor.arrivals import Arrival, Arrivals
 from tollgate.supervisor.bundle import write_at_fault
 from tollgate.supervisor.converging import Converger
 from tollgate.supervisor.faults import Fault, FaultLog, now_text
@@ -61,11 +63,9 @@ def supervise(
         signal.signal(number, lambda *_: stopped.set())
     heartbeats: list[Heartbeat] = []
     _log_lines(log_format, lambda: ", ".join(beat.release for beat in heartbeats))
-    product, repository, state = (
-        chosen.product,
-        chosen.repository_path,
-        chosen.state_path,
-    )
+    product, state = chosen.product, chosen.state_path
+    source = to_follow(chosen)
+    repository = source.folder
     if not recall:
         require_sound(repository, product=product, config_name=chosen.model_config_name)
     with contextlib.ExitStack() as stack:
@@ -87,10 +87,10 @@ def supervise(
             Heartbeat(embedded.triton, product, observe=metrics.probe_s.observe)
         )
         keep = _keeper(metrics, state=state, repository=repository)
-        place = _Place(embedded, chosen, host=host)
+        place = _Place(embedded, chosen, repository=repository, host=host)
         converger = Converger(
             embedded.serving,
-            repository=repository,
+            source=source,
             product=product,
             config_name=chosen.model_config_name,
             refused=partial(_refused, keep, product, heartbeats[0]),
@@ -102,8 +102,13 @@ def supervise(
             recycling=recycling or Recycling(),
             fault=keep,
         )
+        arrivals = _arrivals(chosen, partial(_arrived, keep, heartbeats[0]))
+        for looking in arrivals:
+            stack.enter_context(looking)
         port = stack.enter_context(
-            open_side_port(supervisor, metrics, host=host, port=side_port)
+            open_side_port(
+                supervisor, metrics, arrivals=arrivals, host=host, port=side_port
+            )
         )
         place.side_port = port
         place.announce()
@@ -116,8 +121,11 @@ def supervise(
 class _Place:
     """Tells other processes where the server is, after each start."""
 
-    def __init__(self, embedded: Embedded, chosen: Settings, *, host: str) -> None:
+    def __init__(
+        self, embedded: Embedded, chosen: Settings, *, repository: Path, host: str
+    ) -> None:
         self._embedded = embedded
+        self._repository = repository
         self._chosen = chosen
         self._host = host
         self.side_port = 0
@@ -126,7 +134,8 @@ class _Place:
         announce(
             self._embedded.triton,
             state=self._chosen.state_path,
-            repository=self._chosen.repository_path,
+            repository=self._repository,
+            origin=self._chosen.repository_url,
             product=self._chosen.product,
             store_url=self._embedded.store_url,
             side_port_url=f"http://{self._host}:{self.side_port}",
@@ -147,6 +156,33 @@ def _refused(
             what=f"release {release} was not taken",
             mended_s=None,
             outcome=why,
+            release=beat.release,
+        )
+    )
+
+
+def _arrivals(chosen: Settings, bad: Callable[[Arrival], None]) -> list[Arrivals]:
+    """Look for versions that are copied in; nobody does that to a mirror."""
+    if chosen.repository_url:
+        return []
+    looking = Arrivals(
+        chosen.repository_path,
+        product=chosen.product,
+        quiet_s=chosen.arrival_quiet_s,
+        bad=bad,
+    )
+    return [looking]
+
+
+def _arrived(keep: Callable[[Fault], None], beat: Heartbeat, arrival: Arrival) -> None:
+    where = f"; moved to {arrival.moved_to}" if arrival.moved_to else ""
+    keep(
+        Fault(
+            time=now_text(),
+            part=arrival.step,
+            what=f"version {arrival.version} was copied in and is bad",
+            mended_s=None,
+            outcome=arrival.reason + where,
             release=beat.release,
         )
     )

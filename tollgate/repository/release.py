@@ -123,14 +123,31 @@ def read_release(repository: Path, *, product: str) -> Release:
     """
     path = release_path(repository, product)
     try:
-        release = msgspec.json.decode(path.read_bytes(), type=Release)
+        content = path.read_bytes()
     except OSError as exc:
         raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
+    return decode_release(content, product=product, source=path)
+
+
+def decode_release(content: bytes, *, product: str, source: object) -> Release:
+    """
+    Decode the release of a product.
+
+    Args:
+        content: Of its release.json.
+        product: Name of the ensemble.
+        source: Where it was read, for the message.
+
+    Raises:
+        RepositoryError: It is not JSON of a release, or belongs to another product.
+    """
+    try:
+        release = msgspec.json.decode(content, type=Release)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise RepositoryError(path, _decode_problem(exc)) from exc
+        raise RepositoryError(source, _decode_problem(exc)) from exc
     if release.product != product:
         problem = f'is "{release.product}" but the ensemble is "{product}"'
-        raise RepositoryError(path, problem, where="product")
+        raise RepositoryError(source, problem, where="product")
     return release
 
 

@@ -38,6 +38,8 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         slots: Folder of its own copies of that repository, absolute; empty if it
             reads the repository itself.
         side_port_url: Where readiness and releases are told; empty for nowhere.
+        origin: Address of the object store that the repository mirrors; empty for a
+            repository that is a folder.
     """
 
     grpc_url: str
@@ -49,6 +51,12 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store_url: str = ""
     slots: str = ""
     side_port_url: str = ""
+    origin: str = ""
+
+    @property
+    def repository_name(self) -> str:
+        """The repository that it follows, as the settings name it."""
+        return self.origin.rstrip("/") or self.repository
 
     def __repr__(self) -> str:
         """Print it without the secret."""
@@ -73,6 +81,7 @@ def announce(
     product: str,
     store_url: str,
     side_port_url: str = "",
+    origin: str = "",
 ) -> None:
     """
     Tell other processes of this user where a server is.
@@ -84,6 +93,7 @@ def announce(
         product: The ensemble.
         store_url: The online store.
         side_port_url: Where its readiness is told; empty for nowhere.
+        origin: Address of the object store that the repository mirrors.
     """
     address = Address(
         grpc_url=triton.grpc_url,
@@ -95,6 +105,7 @@ def announce(
         store_url=store_url,
         slots=str(triton.own_repository),
         side_port_url=side_port_url,
+        origin=origin,
     )
     text = msgspec.json.format(msgspec.json.encode(address), indent=2)
     replace_file(state / ADDRESS_FILE, text + b"\n", mode=_OWNER_ONLY)

@@ -13,14 +13,8 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import RepositoryError, ServerError
-from tollgate.repository.artifact import require_proof
-from tollgate.repository.budget import ModelBudget, read_budget, require_budget
-from tollgate.repository.candidate import (
-    require_files,
-    require_fit,
-    require_unchanged,
-)
-from tollgate.repository.onnx_model import MODEL_FILE
+from tollgate.repository.budget import ModelBudget
+from tollgate.repository.candidate import require_files, require_unchanged
 from tollgate.repository.product import Product, read_product
 from tollgate.repository.release import read_release, release_path
 from tollgate.repository.speed import Measure, us_per_row
@@ -32,7 +26,8 @@ from tollgate.repository.versions import (
 )
 from tollgate.server.beside import load_beside, require_server
 from tollgate.server.control import Reachable
-from tollgate.server.model_trial import Trial, try_model
+from tollgate.server.model_trial import Trial
+from tollgate.server.proving import prove
 from tollgate.server.rehearsal import rehearse
 
 
@@ -98,12 +93,10 @@ def publish(
         require_server(server, models)
     with staged_version(repository, step=step, source=source) as staged:
         with _named_as(source, staged.version):
-            require_fit(staged.version, models=models)
-            require_proof(staged.version)
-            progress("the files are what they say, are proven, and fit the repository")
-            trial = try_model(staged.version / MODEL_FILE)
-            us_per_row, budget = _within_budget(staged, models, measure=measure)
-            progress(_speed(us_per_row, budget))
+            proven = prove(
+                staged.version, models=models, measure=measure, progress=progress
+            )
+            trial = proven.trial
             if dry_load:
                 rehearse(staged, models=models, trial=trial)
                 progress("a throw-away server loads it and answers as the file does")
@@ -112,25 +105,7 @@ def publish(
         if server is not None:
             release = _load(server, staged, models=models, version=version, trial=trial)
             progress(f"{server.grpc_url} has it too, and answers as the file does")
-    return Published(step, version, us_per_row, budget, release)
-
-
-def _within_budget(
-    staged: Staging, models: Product, *, measure: Measure
-) -> tuple[dict[int, float], ModelBudget]:
-    """Measure a staged model and hold it against the product's budget."""
-    model = staged.version / MODEL_FILE
-    budget = read_budget(models)
-    us_per_row = measure(model)
-    require_budget(model, us_per_row, budget=budget)
-    return us_per_row, budget
-
-
-def _speed(us_per_row: dict[int, float], budget: ModelBudget) -> str:
-    found = ", ".join(f"{us:.1f} at {rows}" for rows, us in us_per_row.items())
-    largest = max(us_per_row)
-    limit_us = budget.limit_us_per_row(largest)
-    return f"µs per row: {found}; budget {limit_us:.0f} at {largest} ({budget.source})"
+    return Published(step, version, proven.us_per_row, proven.budget, release)
 
 
 def _load(

@@ -1,10 +1,11 @@
 """
 A server follows its repository: what release.json names is what it goes to serve.
 
-The file is desired state. Once a second it is read; when it names another release than
-the one that answers, the server goes there while it serves. What cannot be taken is
-left, with the reason, and tried again later: the files of a release may come in after
-it, and what was broken may be mended in place.
+The file is desired state. Once a second it is looked at; when it names another release
+than the one that answers, the server goes there while it serves. What cannot be taken
+is left, with the reason, and tried again later: the files of a release may come in
+after it, and what was broken may be mended in place. A repository that cannot be
+reached changes nothing.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from tollgate.errors import RepositoryError, TollgateError
+from tollgate.errors import ObjectStoreError, RepositoryError, TollgateError
 from tollgate.repository.check import require_sound
 from tollgate.repository.hashes import SHORT_DIGITS
-from tollgate.repository.release import Release, read_release, release_path
+from tollgate.repository.release import Release, decode_release
 from tollgate.repository.serving_plan import canary_of, plan_serving
+from tollgate.repository.source import Source
 from tollgate.server.loaded import Line
 from tollgate.server.serving import Serving
 from tollgate.supervisor.faults import now_text
@@ -51,6 +52,7 @@ class Convergence(msgspec.Struct, frozen=True):
         attempts: How often the desired release was tried in vain.
         file: The release.json that this is about: its SHA-256, the first 12 digits.
         canary: Challenger that answers a share of the customers, with the share.
+        unreachable: Why the repository cannot be looked at; empty while it can.
     """
 
     product: str
@@ -62,6 +64,7 @@ class Convergence(msgspec.Struct, frozen=True):
     attempts: int = 0
     file: str = ""
     canary: str = ""
+    unreachable: str = ""
 
 
 class Converger:
@@ -70,7 +73,7 @@ class Converger:
 
     Args:
         serving: What the server has loaded.
-        repository: The model repository.
+        source: The model repository.
         product: The ensemble.
         config_name: Named configuration to take where a model has it.
         refused: Called with release and reason when one could not be taken, once for
@@ -84,17 +87,17 @@ class Converger:
         self,
         serving: Serving,
         *,
-        repository: Path,
+        source: Source,
         product: str,
         config_name: str = "",
         refused: Callable[[str, str], None] = lambda release, why: None,
     ) -> None:
         self._serving = serving
-        self._repository = repository
+        self._source = source
         self._product = product
         self._config_name = config_name
         self._refused = refused
-        self._tried = b""  # content of the file that was tried last
+        self._tried = ""  # what the repository said when it was tried last
         self._again_s = 0.0
         self._wake = threading.Event()
         self._stopped = False
@@ -118,22 +121,32 @@ class Converger:
 
     def look(self) -> None:
         """Look once, and go where the repository says."""
-        content = _content(release_path(self._repository, self._product))
-        settled = content == self._tried and self.now.state == "converged"
-        waiting = content == self._tried and time.monotonic() < self._again_s
+        try:
+            said = self._source.look()
+        except ObjectStoreError as error:
+            self._miss(error)
+            return
+        if self.now.unreachable:
+            log.info("%s: the repository is there again", self._product)
+            self._tell(unreachable="")
+        settled = said == self._tried and self.now.state == "converged"
+        waiting = said == self._tried and time.monotonic() < self._again_s
         if settled or (waiting and self.now.state == "failed"):
             return
-        if content != self._tried:
-            self._tell(
-                attempts=0,
-                file=digest_of(content),
-                state="converging",
-                doing="checking",
-            )
-        self._tried = content
+        if said != self._tried:
+            self._tell(attempts=0, state="converging", doing="checking")
+        self._tried = said
         try:
-            release = read_release(self._repository, product=self._product)
-            self._go(release)
+            content = self._source.read()
+            self._tell(file=digest_of(content))
+            self._go(
+                decode_release(
+                    content, product=self._product, source=self._source.release_name
+                )
+            )
+        except ObjectStoreError as error:
+            self._tried = ""
+            self._miss(error)
         except TollgateError as error:
             self._fail(str(error))
 
@@ -143,14 +156,16 @@ class Converger:
             self._tell(desired=release.name, state="converging", doing="checking")
             self._require_same(release)
             log.info("%s: release %s is wanted", self._product, release.name)
-            require_sound(
-                self._repository, product=self._product, config_name=self._config_name
-            )
-            plan = plan_serving(
-                self._repository, release, config_name=self._config_name
-            )
+            self._tell(doing="fetching")
+            self._source.bring(release)
+            self._tell(doing="checking")
+            folder = self._source.folder
+            require_sound(folder, product=self._product, config_name=self._config_name)
+            plan = plan_serving(folder, release, config_name=self._config_name)
             self._serving.switch(plan, told=self._told)
             log.info("%s: release %s answers", self._product, release.name)
+        else:
+            self._source.bring(release)
         self._tell(
             desired=release.name,
             running=self._running(),
@@ -166,9 +181,14 @@ class Converger:
         if active is None or active.release != release.name:
             return
         if active.versions != release.versions:
-            path = release_path(self._repository, self._product)
             problem = f"{release.name} answers already, with other versions"
-            raise RepositoryError(path, problem, where="name")
+            raise RepositoryError(self._source.release_name, problem, where="name")
+
+    def _miss(self, error: ObjectStoreError) -> None:
+        """Tell that the repository cannot be reached; what serves goes on."""
+        if not self.now.unreachable:
+            log.warning("%s: %s; what serves goes on", self._product, error)
+        self._tell(unreachable=str(error))
 
     def _told(self, doing: str) -> None:
         self._tell(doing=doing)
@@ -227,11 +247,3 @@ def digest_of(content: bytes) -> str:
 def _canary_words(release: Release) -> str:
     canary = canary_of(release)
     return f"{canary.release} {canary.percent:g} %" if canary else ""
-
-
-def _content(path: Path) -> bytes:
-    """Read a file; nothing when it is not there or cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""

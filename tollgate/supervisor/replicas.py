@@ -7,11 +7,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import msgspec
 
 from tollgate.errors import InputError, ServerError
+from tollgate.supervisor.arrivals import Arrival
 from tollgate.supervisor.converging import Convergence
+
+T = TypeVar("T")
 
 _TIMEOUT_S = 2.0
 _MOST_AT_ONCE = 32
@@ -73,15 +77,32 @@ def ask_replica(url: str) -> list[Convergence]:
     Raises:
         ServerError: It does not answer, or not as a server of ours.
     """
+    return _ask_page(url, "releases", list[Convergence])
+
+
+def ask_versions(url: str) -> list[Arrival]:
+    """
+    Ask a server what it found of versions that no release names.
+
+    Args:
+        url: Of its side port, "http://host:port".
+
+    Raises:
+        ServerError: It does not answer, or not as a server of ours.
+    """
+    return _ask_page(url, "versions", list[Arrival])
+
+
+def _ask_page(url: str, page: str, kind: type[T]) -> T:
     try:
-        with urllib.request.urlopen(f"{url}/releases", timeout=_TIMEOUT_S) as answer:
-            return msgspec.json.decode(answer.read(), type=list[Convergence])
+        with urllib.request.urlopen(f"{url}/{page}", timeout=_TIMEOUT_S) as answer:
+            return msgspec.json.decode(answer.read(), type=kind)
     except urllib.error.HTTPError as error:
         error.close()
-        raise ServerError(url, f"/releases: status {error.code}") from error
+        raise ServerError(url, f"/{page}: status {error.code}") from error
     except (OSError, msgspec.MsgspecError) as error:
         reason = getattr(error, "reason", error)
-        raise ServerError(url, f"does not tell its releases: {reason}") from error
+        raise ServerError(url, f"does not tell its {page}: {reason}") from error
 
 
 def ask_replicas(addresses: Sequence[str]) -> list[Replica]:

@@ -5,6 +5,7 @@ The side port: what an orchestrator asks, apart from the port of the payments.
     /readyz   200 while every product decides in time; JSON says which does not
     /readyz/PRODUCT
     /releases  JSON: per product the release wanted, the one that answers, and how far
+    /versions  JSON: what was copied in by hand and no release names
     /metrics  the supervisor's own, for Prometheus
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,6 +23,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from tollgate.errors import SetupError
+from tollgate.supervisor.arrivals import Arrivals
 from tollgate.supervisor.metrics import SupervisorMetrics
 from tollgate.supervisor.supervisor import Supervisor
 
@@ -34,7 +36,12 @@ _JSON = "application/json"
 
 @contextmanager
 def side_port(
-    supervisor: Supervisor, metrics: SupervisorMetrics, *, host: str, port: int
+    supervisor: Supervisor,
+    metrics: SupervisorMetrics,
+    *,
+    arrivals: Sequence[Arrivals] = (),
+    host: str,
+    port: int,
 ) -> Iterator[int]:
     """
     Answer HTTP until the context ends.
@@ -42,6 +49,7 @@ def side_port(
     Args:
         supervisor: Whose state is told.
         metrics: Its metrics.
+        arrivals: Who looks after versions that no release names.
         host: Address to listen on.
         port: 0 takes a free one.
 
@@ -53,7 +61,7 @@ def side_port(
     """
 
     class Answers(_Answers):
-        state = _State(supervisor, metrics)
+        state = _State(supervisor, metrics, arrivals)
 
     try:
         server = ThreadingHTTPServer((host, port), Answers)
@@ -78,8 +86,14 @@ def side_port(
 class _State:
     """What the pages say."""
 
-    def __init__(self, supervisor: Supervisor, metrics: SupervisorMetrics) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        metrics: SupervisorMetrics,
+        arrivals: Sequence[Arrivals],
+    ) -> None:
         self._supervisor = supervisor
+        self._arrivals = arrivals
         self._metrics = metrics
 
     def page(self, path: str) -> tuple[int, str, bytes] | None:
@@ -93,6 +107,9 @@ class _State:
         if path == "/releases":
             products = [one.now for one in self._supervisor.convergers]
             return 200, _JSON, msgspec.json.encode(products) + b"\n"
+        if path == "/versions":
+            found = [one for looking in self._arrivals for one in looking.now]
+            return 200, _JSON, msgspec.json.encode(found) + b"\n"
         if path == "/readyz" or path.startswith("/readyz/"):
             return self._readiness(path.removeprefix("/readyz").strip("/"))
         return None

@@ -18,6 +18,7 @@ from tollgate.repository.release import (
     release_path,
     write_release,
 )
+from tollgate.repository.source import Folder
 from tollgate.server import control
 from tollgate.server.embedded import Embedded, serve
 from tollgate.server.probe import probe
@@ -61,7 +62,7 @@ def converger(
     """Follows when told to."""
     return Converger(
         served.serving,
-        repository=repository,
+        source=Folder(repository, product="fraud"),
         product="fraud",
         refused=lambda release, why: refused.append((release, why)),
     )

@@ -1,0 +1,111 @@
+"""`release versions`: which versions of the model there are, and are they sound?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tollgate.cli import console
+from tollgate.cli.release import Json, Product, Repository, State
+from tollgate.cli.repositories import to_read
+
+if TYPE_CHECKING:
+    from tollgate.settings import Settings
+
+_RELEASED = "released"
+
+
+class Row(msgspec.Struct, frozen=True):
+    """
+    A version.
+
+    Attributes:
+        version: Its number.
+        state: "released", "sound", "incomplete" or "bad".
+        releases: Those that it answers in.
+        reason: Why it is not sound; empty when it is.
+        moved_to: Where a bad one is now; empty while it is at its number.
+    """
+
+    version: int
+    state: str
+    releases: list[str] = []
+    reason: str = ""
+    moved_to: str = ""
+
+
+def versions(
+    repository: Repository = None,
+    product: Product = None,
+    state: State = None,
+    as_json: Json = False,
+) -> None:
+    """
+    List the versions of the model: released, sound, incomplete or bad.
+
+    What no release names is told by the server of --state, if it serves this
+    repository, and is tried here if none does.
+    """
+    from rich.table import Table
+
+    chosen = console.settings(repository=repository, product=product, state=state)
+    with to_read(chosen) as folder:
+        rows = _rows(chosen, folder)
+    if as_json:
+        console.out.print_json(data=msgspec.to_builtins(rows))
+        return
+    table = Table("version", "", "releases", "why", box=None)
+    for row in rows:
+        where = f"moved to {row.moved_to}" if row.moved_to else ""
+        why = "; ".join(filter(None, (row.reason, where)))
+        table.add_row(str(row.version), row.state, ", ".join(row.releases), why)
+    console.out.print(table)
+
+
+def _rows(chosen: Settings, folder: Path) -> list[Row]:
+    from tollgate.repository.product import read_product
+    from tollgate.repository.quarantine import list_quarantined, releases_by_version
+    from tollgate.repository.versions import list_versions
+
+    step = read_product(folder, chosen.product).model_step
+    named = releases_by_version(folder, product=chosen.product, step=step)
+    rows = [
+        Row(one.version, "bad", [], one.reason, str(one.folder))
+        for one in list_quarantined(folder / step)
+    ]
+    told = _told(chosen)
+    for version in list_versions(folder, step):
+        if version in named:
+            rows.append(Row(version, _RELEASED, named[version]))
+        else:
+            rows.append(told.get(version) or _judged(chosen, folder, version))
+    return sorted(rows, key=lambda row: (row.version, row.moved_to))
+
+
+def _told(chosen: Settings) -> dict[int, Row]:
+    """Ask the server here what it found; it knows which copies are going on."""
+    from tollgate.errors import ServerError
+    from tollgate.server.address import find_server
+    from tollgate.supervisor.replicas import ask_versions
+
+    found = find_server(chosen.state_path)
+    if found is None or found.repository_name != chosen.repository_name:
+        return {}
+    try:
+        arrivals = ask_versions(found.side_port_url)
+    except ServerError:
+        return {}
+    return {
+        one.version: Row(one.version, one.state, [], one.reason)
+        for one in arrivals
+        if one.product == chosen.product and not one.moved_to
+    }
+
+
+def _judged(chosen: Settings, folder: Path, version: int) -> Row:
+    from tollgate.supervisor.judging import judge_apart
+
+    verdict = judge_apart(folder, product=chosen.product, version=version)
+    return Row(version, verdict.state, [], verdict.reason)

@@ -1,0 +1,106 @@
+"""The repository that a command reads or changes, wherever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tollgate.settings import Settings
+
+if TYPE_CHECKING:
+    from tollgate.repository.release import Release
+    from tollgate.repository.source import Source
+    from tollgate.repository.working_copy import WorkingCopy
+
+
+def to_read(chosen: Settings) -> AbstractContextManager[Path]:
+    """
+    Have the repository in a folder, as it is now.
+
+    Raises:
+        RepositoryError: It cannot be read.
+        ObjectStoreError: Its store does not answer.
+    """
+    copy = _working_copy(chosen)
+    return copy.read() if copy else _folder(chosen)
+
+
+def to_change(chosen: Settings) -> AbstractContextManager[Path]:
+    """
+    Have the repository in a folder, and what the block changes in its place.
+
+    Raises:
+        RepositoryError: It cannot be read.
+        ObjectStoreError: Its store does not answer, or somebody else was faster.
+    """
+    copy = _working_copy(chosen)
+    return copy.changed() if copy else _folder(chosen)
+
+
+def to_follow(chosen: Settings) -> Source:
+    """
+    Have what a server needs of the repository in a folder, with a release to serve.
+
+    Raises:
+        RepositoryError: It cannot be used.
+        ObjectStoreError: Its store does not answer, and nothing is here from before.
+    """
+    from tollgate.repository.mirror import Mirror, mirror_folder
+    from tollgate.repository.objects import Objects
+    from tollgate.repository.source import Folder
+
+    url = chosen.repository_url
+    if not url:
+        return Folder(chosen.repository_path, product=chosen.product)
+    mirror = Mirror(
+        Objects(url),
+        folder=mirror_folder(chosen.state_path, url),
+        product=chosen.product,
+    )
+    mirror.begin()
+    return mirror
+
+
+def wanted_release(chosen: Settings) -> Release:
+    """
+    Read the release that the repository names, and nothing else of it.
+
+    Raises:
+        RepositoryError: It cannot be read.
+        ObjectStoreError: Its store does not answer.
+    """
+    from tollgate.repository.mirror import read_wanted
+    from tollgate.repository.objects import Objects
+    from tollgate.repository.release import read_release
+
+    if chosen.repository_url:
+        return read_wanted(Objects(chosen.repository_url), product=chosen.product)
+    return read_release(chosen.repository_path, product=chosen.product)
+
+
+def at_server(chosen: Settings) -> Path:
+    """Name the folder that a server of the state folder reads."""
+    from tollgate.repository.mirror import mirror_folder
+
+    if chosen.repository_url:
+        return mirror_folder(chosen.state_path, chosen.repository_url)
+    return chosen.repository_path
+
+
+def _working_copy(chosen: Settings) -> WorkingCopy | None:
+    from tollgate.repository.mirror import mirror_folder
+    from tollgate.repository.objects import Objects
+    from tollgate.repository.working_copy import WORKING_FOLDER, WorkingCopy
+
+    url = chosen.repository_url
+    if not url:
+        return None
+    folder = mirror_folder(chosen.state_path, url, kind=WORKING_FOLDER)
+    return WorkingCopy(Objects(url), folder=folder, product=chosen.product)
+
+
+@contextmanager
+def _folder(chosen: Settings) -> Iterator[Path]:
+    yield chosen.repository_path

@@ -1,0 +1,237 @@
+"""
+A model repository in an object store, as files by path; the only user of fsspec.
+
+What the library behind an address raises ends here: a missing object is None, all
+else an ObjectStoreError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tollgate.errors import (
+    InputError,
+    ObjectChanged,
+    ObjectStoreError,
+    SetupError,
+)
+
+# What tells one content of an object from another, in the words of the stores; else
+# all that the store says of it.
+_STAMPS = ("ETag", "etag", "generation", "md5Hash", "content_md5")
+_READ_TRIES = 5
+_CONNECT_S, _ANSWER_S = 3, 10
+_REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
+
+
+class Objects:
+    """
+    The files below one address.
+
+    Args:
+        url: For example s3://bucket/models; any address that fsspec knows. Rights and
+            endpoint come from the environment, as the store's own tools take them.
+
+    Raises:
+        InputError: There is no such kind of store, or its address is none.
+        SetupError: The library of that kind of store is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs
+
+        self.url = url.rstrip("/")
+        options: dict[str, Any] = {
+            "use_listings_cache": False,
+            "skip_instance_cache": True,
+        }
+        if url.startswith("s3"):
+            options["config_kwargs"] = {
+                "connect_timeout": _CONNECT_S,
+                "read_timeout": _ANSWER_S,
+                "retries": {"max_attempts": 0},
+            }
+        try:
+            self._files, root = url_to_fs(self.url, **options)
+        except ImportError as error:
+            remedy = "pip install 'tollgate[fleet]', or what it names"
+            raise SetupError(f"{self.url}: {error}", remedy=remedy) from error
+        except ValueError as error:
+            raise InputError("--repository", f"{url}: {error}") from error
+        self._root = root.rstrip("/")
+        if hasattr(self._files, "retries"):
+            self._files.retries = 2  # of its own, each with a pause
+        # Only S3's library is known to hand these conditions on.
+        self._conditional = url.startswith("s3")
+
+    def name(self, path: str) -> str:
+        """Print the address of a file."""
+        return f"{self.url}/{path}"
+
+    def stamp(self, path: str) -> str | None:
+        """
+        Tell what a file contains, without reading it; None when it is not there.
+
+        Raises:
+            ObjectStoreError: The store does not answer.
+        """
+        with self._mapped(path):
+            try:
+                return _stamp(self._files.info(self._full(path)))
+            except FileNotFoundError:
+                return None
+
+    def read(self, path: str) -> tuple[bytes, str] | None:
+        """
+        Read a small file and the stamp of what was read; None when it is not there.
+
+        Raises:
+            ObjectStoreError: The store does not answer, or the file changes all the
+                time.
+        """
+        for _ in range(_READ_TRIES):
+            before = self.stamp(path)
+            if before is None:
+                return None
+            with self._mapped(path), contextlib.suppress(FileNotFoundError):
+                content: bytes = self._files.cat_file(self._full(path))
+                if self.stamp(path) == before:
+                    return content, before
+        raise ObjectStoreError(self.name(path), "changes each time that it is read")
+
+    def fetch(self, path: str, target: Path) -> str | None:
+        """
+        Copy a file to this machine.
+
+        Returns:
+            SHA-256 of what came; None when it is not there.
+
+        Raises:
+            ObjectStoreError: The store does not answer, or the copy cannot be written.
+        """
+        with self._mapped(path):
+            try:
+                self._files.get_file(self._full(path), str(target))
+            except FileNotFoundError:
+                return None
+            with target.open("rb") as file:
+                digest = hashlib.sha256()
+                while chunk := file.read(1 << 20):
+                    digest.update(chunk)
+        return digest.hexdigest()
+
+    def files(self, folder: str, *, deep: bool) -> dict[str, str]:
+        """
+        List the files of a folder, with their stamps.
+
+        Args:
+            folder: Path of the folder.
+            deep: Whether those in folders below it count.
+
+        Raises:
+            ObjectStoreError: The store does not answer.
+        """
+        full = self._full(folder)
+        with self._mapped(folder):
+            try:
+                if deep:
+                    listed = list(self._files.find(full, detail=True).values())
+                else:
+                    listed = self._files.ls(full, detail=True)
+            except FileNotFoundError:
+                return {}
+        return {
+            info["name"].removeprefix(self._root).lstrip("/"): _stamp(info)
+            for info in listed
+            if info["type"] == "file" and not info["name"].endswith("/")
+        }
+
+    def write(self, path: str, source: Path, *, was: str | None) -> None:
+        """
+        Put a file in the place of what was there.
+
+        Where the store knows conditions (S3), nobody else's content is ever lost; on
+        others it is looked up just before.
+
+        Args:
+            path: Where.
+            source: Its content.
+            was: Stamp of what it replaces; None when nothing may be there.
+
+        Raises:
+            ObjectChanged: Something else is there by now.
+            ObjectStoreError: The store does not answer, or refuses.
+        """
+        condition: dict[str, str] = {}
+        if self._conditional:
+            # "create" holds for uploads in parts too, of more than 100 MB.
+            condition = {"IfMatch": was} if was else {"mode": "create"}
+        elif self.stamp(path) != was:
+            raise self._changed(path)
+        with self._mapped(path):
+            self._make_folder(path)
+            try:
+                self._files.pipe_file(
+                    self._full(path), source.read_bytes(), **condition
+                )
+            except Exception as error:
+                if _refused(error):
+                    raise self._changed(path) from error
+                raise
+
+    def remove(self, path: str) -> None:
+        """
+        Remove a file; one that is not there is no problem.
+
+        Raises:
+            ObjectStoreError: The store does not answer, or refuses.
+        """
+        with self._mapped(path), contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(self._full(path))
+
+    def _changed(self, path: str) -> ObjectChanged:
+        return ObjectChanged(self.name(path), "somebody else wrote it meanwhile")
+
+    def _make_folder(self, path: str) -> None:
+        """Make the folder of a file, where a store has such."""
+        if not self._conditional:
+            parent = self._full(path).rpartition("/")[0]
+            self._files.makedirs(parent, exist_ok=True)
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    @contextlib.contextmanager
+    def _mapped(self, path: str) -> Iterator[None]:
+        """Turn whatever the library raises into one error of ours."""
+        try:
+            yield
+        except ObjectStoreError:
+            raise
+        except Exception as error:
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise ObjectStoreError(self.name(path), words) from error
+
+
+def _stamp(info: dict[str, Any]) -> str:
+    for key in _STAMPS:
+        if info.get(key):
+            return str(info[key])
+    told = sorted((key, str(value)) for key, value in info.items())
+    return hashlib.sha256(repr(told).encode()).hexdigest()
+
+
+def _refused(error: BaseException | None) -> bool:
+    """Tell whether a store refused a write because of its condition."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, dict):
+            return response.get("Error", {}).get("Code") in _REFUSED
+        if isinstance(error, FileExistsError):
+            return True
+        error = error.__cause__
+    return False

@@ -1,0 +1,105 @@
+"""Versions that no release names, and a place for those that are bad."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+
+from tollgate.repository.history import read_history
+from tollgate.repository.release import read_release
+from tollgate.repository.turns import one_at_a_time
+from tollgate.repository.versions import list_versions
+
+QUARANTINE_FOLDER = ".quarantine"  # in the model's folder; Triton passes it over
+REASON_FILE = "REASON.txt"
+
+
+class Quarantined(msgspec.Struct, frozen=True):
+    """
+    A version that was moved away.
+
+    Attributes:
+        version: Its number then.
+        folder: Where it is.
+        reason: Why, in one line.
+    """
+
+    version: int
+    folder: Path
+    reason: str
+
+
+def releases_by_version(
+    repository: Path, *, product: str, step: str
+) -> dict[int, list[str]]:
+    """
+    Name the releases, of now and before, that each version of a step is part of.
+
+    Raises:
+        RepositoryError: The history or the release cannot be read.
+    """
+    named: dict[int, list[str]] = {}
+    releases = [entry.release for entry in read_history(repository, product)]
+    releases.append(read_release(repository, product=product))
+    for release in releases:
+        for version in release.loaded_versions(step):
+            names = named.setdefault(version, [])
+            if release.versions.get(step) == version and release.name not in names:
+                names.append(release.name)
+    return named
+
+
+def unreleased_versions(repository: Path, *, product: str, step: str) -> list[int]:
+    """
+    List the versions of a step that no release names, nor ever did.
+
+    Raises:
+        RepositoryError: The repository cannot be read.
+    """
+    named = releases_by_version(repository, product=product, step=step)
+    return [one for one in list_versions(repository, step) if one not in named]
+
+
+def quarantine(
+    repository: Path, *, product: str, step: str, version: int, reason: str
+) -> Path | None:
+    """
+    Move a version that no release names away from its number.
+
+    Returns:
+        Where it is now; None when it may not be moved, or is gone or released.
+
+    Raises:
+        RepositoryError: The repository cannot be read.
+    """
+    model = repository / step
+    now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    place = model / QUARANTINE_FOLDER / f"{version}-{now}"
+    with one_at_a_time(repository / product):
+        unreleased = unreleased_versions(repository, product=product, step=step)
+        if version not in unreleased:
+            return None
+        try:
+            place.parent.mkdir(exist_ok=True)
+            os.rename(model / str(version), place)
+            (place / REASON_FILE).write_text(f"{' '.join(reason.split())}\n")
+        except OSError:
+            return place if place.is_dir() else None
+    return place
+
+
+def list_quarantined(model: Path) -> list[Quarantined]:
+    """List what was moved away from the numbers of a model, by number and time."""
+    found = []
+    for folder in sorted((model / QUARANTINE_FOLDER).glob("*-*")):
+        version = folder.name.partition("-")[0]
+        try:
+            reason = (folder / REASON_FILE).read_text().strip()
+        except OSError:
+            reason = ""
+        if version.isascii() and version.isdigit():
+            found.append(Quarantined(int(version), folder, reason))
+    return sorted(found, key=lambda one: (one.version, one.folder.name))

@@ -1,0 +1,209 @@
+"""
+A product of a repository in an object store, here to be changed by a command.
+
+Pulled, changed as a folder, pushed: versions first, then the history, release.json
+last. Each write names what it replaces, so of two people at once one is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from tollgate.errors import ObjectChanged, RepositoryError
+from tollgate.repository.activation import PROPOSAL_FILE
+from tollgate.repository.atomic import replace_file
+from tollgate.repository.configs import read_config
+from tollgate.repository.hashes import hash_file
+from tollgate.repository.history import HISTORY_FILE
+from tollgate.repository.objects import Objects
+from tollgate.repository.onnx_model import MODEL_FILE
+from tollgate.repository.release import RELEASE_FILE
+from tollgate.repository.turns import one_at_a_time
+from tollgate.schema import ARTIFACT_FILE
+
+WORKING_FOLDER = "working"  # in the state folder
+_INDEX = ".index.json"
+_INCOMING = ".incoming"
+# What makes the rest known, in this order; the release last of all.
+_LAST = (PROPOSAL_FILE, HISTORY_FILE, RELEASE_FILE)
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """An object as it was fetched: its stamp there, its SHA-256 here."""
+
+    stamp: str
+    sha256: str
+
+
+class WorkingCopy:
+    """
+    One product's models, all their versions.
+
+    Args:
+        objects: The store.
+        folder: Where to keep them from command to command.
+        product: The ensemble.
+    """
+
+    def __init__(self, objects: Objects, *, folder: Path, product: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._objects = objects
+        self._home = folder.resolve()
+        self._product = product
+        # Publishing stages beside the repository: a folder of ours in ours.
+        self.folder = self._home / "repository"
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Path]:
+        """
+        Have the repository here, as it is there.
+
+        Raises:
+            RepositoryError: It cannot be read.
+            ObjectStoreError: The store does not answer.
+        """
+        with one_at_a_time(self._home):
+            self.pull()
+            yield self.folder
+
+    @contextlib.contextmanager
+    def changed(self) -> Iterator[Path]:
+        """
+        Have the repository here, and push what the block changed, if it ends well.
+
+        Raises:
+            RepositoryError: It cannot be read.
+            ObjectStoreError: The store does not answer.
+            ObjectChanged: Somebody else was faster.
+        """
+        with self.read() as folder:
+            yield folder
+            self.push()
+
+    def pull(self) -> None:
+        """Fetch what is there and not here; drop what is not there any more."""
+        self.folder.mkdir(exist_ok=True)
+        held, there = self._index(), self._objects.files(self._product, deep=True)
+        if not there:
+            raise RepositoryError(self._objects.name(self._product), "is not there")
+        self._take(there, held)
+        ensemble = read_config(self.folder, self._product).ensemble_scheduling
+        for step in {one.model_name for one in ensemble.step}:
+            _require_name(step)
+            found = self._objects.files(step, deep=True)
+            whole = _whole(found)
+            self._take(whole, held)
+            there |= whole
+        for path in self._local():
+            if path not in there:
+                (self.folder / path).unlink()
+        for folder in sorted(self.folder.glob("*/*/"), reverse=True):
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # an empty one is no version
+        # Stores have no empty folders, and Triton wants one for the ensemble.
+        (self.folder / self._product / "1").mkdir(exist_ok=True)
+        kept = {path: one for path, one in held.items() if path in there}
+        replace_file(self._home / _INDEX, msgspec.json.encode(kept))
+
+    def push(self) -> None:
+        """Put there what is other here; what makes it known comes last."""
+        held, local = self._index(), self._local()
+        changed = [
+            path
+            for path in local
+            if path not in held or hash_file(self.folder / path) != held[path].sha256
+        ]
+        for path in sorted(changed, key=_turn):
+            was = held[path].stamp if path in held else None
+            try:
+                self._objects.write(path, self.folder / path, was=was)
+            except ObjectChanged as error:
+                raise _conflict(error, path, was=was) from error
+        for path in held.keys() - set(local):
+            self._objects.remove(path)
+
+    def _take(self, there: dict[str, str], held: dict[str, _Held]) -> None:
+        part = self._home / _INCOMING
+        for path, stamp in there.items():
+            target = self.folder / path
+            if ".." in PurePosixPath(path).parts:
+                raise RepositoryError(self._objects.name(path), "is no path of a file")
+            one = held.get(path)
+            same = one is not None and one.stamp == stamp and target.is_file()
+            if same and one is not None and hash_file(target) == one.sha256:
+                continue
+            sha256 = self._objects.fetch(path, part)
+            if sha256 is None or self._objects.stamp(path) != stamp:
+                problem = "changes while it is read; try again"
+                raise ObjectChanged(self._objects.name(path), problem)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part, target)
+            held[path] = _Held(stamp, sha256)
+
+    def _local(self) -> list[str]:
+        """List the files of this copy; not what a command hides beside them."""
+        names = (
+            path.relative_to(self.folder)
+            for path in self.folder.rglob("*")
+            if path.is_file()
+        )
+        return sorted(
+            name.as_posix() for name in names if not name.parts[0].startswith(".")
+        )
+
+    def _index(self) -> dict[str, _Held]:
+        try:
+            content = (self._home / _INDEX).read_bytes()
+            return msgspec.json.decode(content, type=dict[str, _Held])
+        except (OSError, msgspec.MsgspecError):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir()
+            return {}
+
+
+def _require_name(step: str) -> None:
+    if "/" in step or step.startswith("."):
+        raise RepositoryError(step, "is no name of a model")
+
+
+def _whole(found: dict[str, str]) -> dict[str, str]:
+    """Leave out versions that are half there: a model, and its record not yet."""
+    halves = {
+        path.rpartition("/")[0]
+        for path in found
+        if path.endswith(f"/{MODEL_FILE}")
+        and f"{path.rpartition('/')[0]}/{ARTIFACT_FILE}" not in found
+    }
+    return {
+        path: stamp
+        for path, stamp in found.items()
+        if not any(path.startswith(f"{half}/") for half in halves)
+    }
+
+
+def _turn(path: str) -> tuple[int, bool, bool, str]:
+    """
+    Order the writes.
+
+    Of a version, the model comes first, so that of two who take one number the first
+    has it; its record comes last, so that without it the version counts as half.
+    """
+    name = PurePosixPath(path).name
+    last = _LAST.index(name) + 1 if name in _LAST else 0
+    return last, name == ARTIFACT_FILE, name != MODEL_FILE, path
+
+
+def _conflict(error: ObjectChanged, path: str, *, was: str | None) -> ObjectChanged:
+    if was is None and PurePosixPath(path).name == MODEL_FILE:
+        problem = (
+            "is there already: somebody else publishes this version, or was stopped "
+            "half-way; try again, and remove it if it stays without artifact.json"
+        )
+        return ObjectChanged(error.url, problem)
+    return ObjectChanged(error.url, f"{error.problem}; look again, then run it again")

@@ -1,0 +1,72 @@
+"""What is proven of a model before it counts as a version, whoever brought it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tollgate.repository.artifact import require_proof
+from tollgate.repository.budget import ModelBudget, read_budget, require_budget
+from tollgate.repository.candidate import require_fit
+from tollgate.repository.onnx_model import MODEL_FILE
+from tollgate.repository.product import Product
+from tollgate.repository.speed import Measure, us_per_row
+from tollgate.server.model_trial import Trial, try_model
+
+
+class Proven(msgspec.Struct, frozen=True):
+    """
+    A model that may serve.
+
+    Attributes:
+        trial: What it answers.
+        us_per_row: Rows of a batch -> the fastest time per row, µs.
+        budget: What it was measured against.
+    """
+
+    trial: Trial
+    us_per_row: dict[int, float]
+    budget: ModelBudget
+
+
+def prove(
+    version: Path,
+    *,
+    models: Product,
+    measure: Measure = us_per_row,
+    progress: Callable[[str], None] = lambda done: None,
+) -> Proven:
+    """
+    Prove that a version could serve in its product as it is released.
+
+    Args:
+        version: Directory with its files; nobody else changes it.
+        models: The product.
+        measure: Times a model.onnx: rows of a batch -> µs per row.
+        progress: Told each thing that was proven.
+
+    Raises:
+        RepositoryError: The files are not what their record says, were not proven for
+            our onnxruntime, do not fit the product, do not run or break the budget.
+        SpecError: The features.yaml cannot be used.
+        PolicyError: The policy.yaml cannot be used.
+    """
+    require_fit(version, models=models)
+    require_proof(version)
+    progress("the files are what they say, are proven, and fit the repository")
+    model = version / MODEL_FILE
+    trial = try_model(model)
+    budget = read_budget(models)
+    taken = measure(model)
+    require_budget(model, taken, budget=budget)
+    progress(_speed(taken, budget))
+    return Proven(trial, taken, budget)
+
+
+def _speed(us_per_row: dict[int, float], budget: ModelBudget) -> str:
+    found = ", ".join(f"{us:.1f} at {rows}" for rows, us in us_per_row.items())
+    largest = max(us_per_row)
+    limit_us = budget.limit_us_per_row(largest)
+    return f"µs per row: {found}; budget {limit_us:.0f} at {largest} ({budget.source})"

@@ -1,0 +1,217 @@
+"""
+Versions that somebody copies into the repository by hand.
+
+Every few seconds the model step's folder is looked at. What no release names is
+waited for until it is complete, then proven as `publish` would; what is bad is moved
+away from its number. What serves reads copies of its own, and notices nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tollgate.errors import InputError
+from tollgate.repository.artifact import ARTIFACT_FILE
+from tollgate.repository.product import read_product
+from tollgate.repository.quarantine import quarantine, unreleased_versions
+from tollgate.supervisor.faults import now_text
+from tollgate.supervisor.judging import State, Verdict, judge_apart
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 3.0
+_AGAIN_S = 30.0  # what it is too early to say is looked at again
+_KEEP = 20  # of what was moved away
+
+Print = tuple[tuple[str, int, int], ...]
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """
+    A version that no release names.
+
+    Attributes:
+        product: The ensemble.
+        step: The model.
+        version: Its number.
+        state: "sound", "incomplete" or "bad".
+        reason: Why it is not sound; empty when it is.
+        since: When this was found, RFC 3339 in UTC.
+        moved_to: Where a bad one is now; empty while it is at its number.
+    """
+
+    product: str
+    step: str
+    version: int
+    state: State
+    reason: str
+    since: str
+    moved_to: str = ""
+
+
+class _Seen:
+    """A version as it was seen last."""
+
+    def __init__(self, files: Print) -> None:
+        self.files = files
+        self.changed_s = time.monotonic()
+        self.judged_s = 0.0
+        self.verdict: Verdict | None = None
+
+
+class Arrivals:
+    """
+    Looks after the versions that no release names; a context, in which it looks.
+
+    Args:
+        repository: The model repository, a folder.
+        product: The ensemble.
+        quiet_s: How long its files must not have changed before a version is taken
+            for bad: a copy may pause.
+        bad: Called once with each version that is bad.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        *,
+        product: str,
+        quiet_s: float,
+        bad: Callable[[Arrival], None] = lambda arrival: None,
+    ) -> None:
+        self._repository = repository
+        self._product = product
+        self._bad = bad
+        self._quiet_s = quiet_s
+        self._seen: dict[int, _Seen] = {}
+        self._told: dict[int, Arrival] = {}
+        self._moved: list[Arrival] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._live, name=f"arrivals-{product}", daemon=True
+        )
+
+    @property
+    def now(self) -> list[Arrival]:
+        """What is there, and what was moved away."""
+        return [*self._moved, *self._told.copy().values()]
+
+    def __enter__(self) -> Arrivals:
+        """Begin to look."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Look no more; a trial that is under way is not waited for."""
+        self._stopped.set()
+
+    def look(self) -> None:
+        """
+        Look once.
+
+        Raises:
+            InputError: The repository cannot be read.
+        """
+        step = read_product(self._repository, self._product).model_step
+        there = unreleased_versions(self._repository, product=self._product, step=step)
+        for version in self._seen.keys() - set(there):
+            del self._seen[version]
+            self._told.pop(version, None)
+        for version in there:
+            self._look_at(step, version)
+
+    def _look_at(self, step: str, version: int) -> None:
+        directory = self._repository / step / str(version)
+        files = _print(directory)
+        seen = self._seen.get(version)
+        if seen is None or seen.files != files:
+            self._seen[version] = _Seen(files)
+            self._tell(step, version, Verdict("incomplete", "its files are changing"))
+            return
+        if not (directory / ARTIFACT_FILE).is_file():
+            verdict = Verdict("incomplete", f"has no {ARTIFACT_FILE} yet")
+        else:
+            verdict = self._judged(version, seen)
+            if _print(directory) != files:
+                return  # something else was judged; the next look sees it
+        quiet = time.monotonic() - seen.changed_s >= self._quiet_s
+        if verdict.state != "bad" or quiet:
+            self._tell(step, version, verdict)
+        else:
+            self._tell(step, version, Verdict("incomplete", verdict.reason))
+
+    def _judged(self, version: int, seen: _Seen) -> Verdict:
+        now_s = time.monotonic()
+        early = seen.verdict is not None and seen.verdict.state == "incomplete"
+        if seen.verdict is None or (early and now_s - seen.judged_s > _AGAIN_S):
+            seen.verdict = judge_apart(
+                self._repository, product=self._product, version=version
+            )
+            seen.judged_s = now_s
+        return seen.verdict
+
+    def _tell(self, step: str, version: int, verdict: Verdict) -> None:
+        before = self._told.get(version)
+        state, reason = verdict.state, verdict.reason
+        if before is not None and (before.state, before.reason) == (state, reason):
+            return
+        told = Arrival(self._product, step, version, state, reason, now_text())
+        if state == "bad" and verdict.certain:
+            place = quarantine(
+                self._repository,
+                product=self._product,
+                step=step,
+                version=version,
+                reason=reason,
+            )
+            told = msgspec.structs.replace(told, moved_to=str(place or ""))
+        if told.moved_to:
+            self._moved = [*self._moved, told][-_KEEP:]
+            self._told.pop(version, None)
+        else:
+            self._told[version] = told
+        self._say(told, first=before is None)
+
+    def _say(self, told: Arrival, *, first: bool) -> None:
+        name = f"{told.step} version {told.version}"
+        if told.state == "bad":
+            where = f"; moved to {told.moved_to}" if told.moved_to else ""
+            log.error("%s is bad: %s%s", name, told.reason, where)
+            self._bad(told)
+        elif told.state == "sound":
+            log.info("%s is sound; no release names it", name)
+        elif first:
+            log.info("%s is arriving", name)
+
+    def _live(self) -> None:
+        unreadable = ""
+        while not self._stopped.wait(INTERVAL_S):
+            try:
+                self.look()
+                unreadable = ""
+            except (InputError, OSError) as error:
+                if str(error) != unreadable:
+                    unreadable = str(error)
+                    log.warning("versions are not looked at: %s", error)
+            except Exception:
+                # What serves goes on, and so does the next look.
+                log.exception("%s: versions were not looked at", self._product)
+
+
+def _print(directory: Path) -> Print:
+    """Describe files by name, size and time of change."""
+    found = []
+    for path in sorted(directory.rglob("*")):
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue  # renamed in between
+        name = path.relative_to(directory).as_posix()
+        found.append((name, status.st_size, status.st_mtime_ns))
+    return tuple(found)
