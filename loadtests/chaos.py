@@ -27,15 +27,13 @@ from clients.decision import Decision
 from clients.decision_client import DecisionClient
 from clients.fallback import Band, Fallback
 from clients.options import Options as ClientOptions
-from loadtests.chaos_kinds import ORDERS, PRODUCT, TROUBLES, Place, Trouble
+from loadtests.chaos_kinds import ORDERS, TROUBLES, Place, Trouble
 from loadtests.chaos_table import SOURCES, Calls, to_markdown
-from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
+from loadtests.filling import HISTORY_DAYS, fill_store, served_spec, simulated_history
 from loadtests.proxy import Proxy
-from loadtests.surroundings import CHECKOUT, look_around
+from loadtests.surroundings import CHECKOUT, measured_with
 from loadtests.traffic import Traffic, traffic_of
 from tollgate.errors import TollgateError
-from tollgate.features.spec import load_spec
-from tollgate.repository.release import read_release
 from tollgate.server.embedded import serve
 from tollgate.server.environment import free_port
 from tollgate.server.redis import EmbeddedRedis
@@ -120,9 +118,7 @@ def run_all(
 @contextlib.contextmanager
 def _place() -> Iterator[tuple[Place, Traffic]]:
     repository = CHECKOUT / "model_repository"
-    versions = read_release(repository, product=PRODUCT).versions
-    step = repository / "fraud_features"
-    spec = load_spec(step / str(versions[step.name]) / "features.yaml")
+    spec = served_spec(repository)
     history = simulated_history(spec, customers=300, terminals=600, days=HISTORY_DAYS)
     with contextlib.ExitStack() as stack:
         folder = Path(
@@ -241,14 +237,8 @@ def _purchases(traffic: Traffic, first: int, count: int) -> list[dict[str, objec
 
 
 def _told(place: Place, options: Options, *, command: str) -> str:
-    around = look_around(place.server, h2load="not used")
-    versions = ", ".join(
-        f"{name} {value}"
-        for name, value in around.versions.items()
-        if value != "not used"
-    )
     return (
-        f"{around.date}, commit {around.commit}, {around.hardware}; {versions}. "
+        f"{measured_with(place.server)}. "
         f"`{command}`: the {options.client} client, {options.rate_per_s:g} calls of "
         f"one purchase a second, each 20th for the second time; the trouble from "
         f"{_BEGINS:.0%} of the calls on to {_ENDS:.0%}; one run each. Client, server "

@@ -26,14 +26,12 @@ from clients.async_client import AsyncDecisionClient
 from clients.coalescing import Coalescing
 from clients.fallback import Fallback
 from clients.options import Options as ClientOptions
-from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
+from loadtests.filling import HISTORY_DAYS, fill_store, served_spec, simulated_history
 from loadtests.latency import percentile
 from loadtests.processes import use_of
 from loadtests.surroundings import CHECKOUT, look_around
 from loadtests.traffic import Traffic, traffic_of
 from tollgate.errors import ServerError, TollgateError
-from tollgate.features.spec import load_spec
-from tollgate.repository.release import read_release
 from tollgate.server.embedded import Embedded, serve
 from tollgate.server.redis import EmbeddedRedis
 
@@ -136,9 +134,7 @@ def run_all(options: Options, *, command: str) -> tuple[dict[str, list[Block]], 
 @contextlib.contextmanager
 def _served() -> Iterator[tuple[Embedded, Traffic]]:
     repository = CHECKOUT / "model_repository"
-    versions = read_release(repository, product="fraud").versions
-    step = repository / "fraud_features"
-    spec = load_spec(step / str(versions[step.name]) / "features.yaml")
+    spec = served_spec(repository)
     history = simulated_history(spec, customers=300, terminals=600, days=HISTORY_DAYS)
     with contextlib.ExitStack() as stack:
         folder = Path(

@@ -24,15 +24,13 @@ from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.fault_kinds import FAULTS, ORDERS, Bench
 from loadtests.fault_table import Fault, Outcome, outcome_of, to_markdown
-from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
+from loadtests.filling import HISTORY_DAYS, fill_store, served_spec, simulated_history
 from loadtests.open_loop import Sent, send
 from loadtests.proxy import Proxy
 from loadtests.repaired import Repaired, Undisturbed
-from loadtests.surroundings import CHECKOUT, look_around
+from loadtests.surroundings import CHECKOUT, measured_with
 from loadtests.traffic import traffic_of
 from tollgate.errors import TollgateError
-from tollgate.features.spec import load_spec
-from tollgate.repository.release import read_release
 from tollgate.server.embedded import SPOOL_FOLDER, serve
 from tollgate.server.redis import EmbeddedRedis
 
@@ -116,9 +114,7 @@ def run_all(options: Options, *, command: str) -> tuple[list[Outcome], str]:
 @contextlib.contextmanager
 def _bench(options: Options, *, behind_proxy: bool) -> Iterator[Bench]:
     repository = CHECKOUT / "model_repository"
-    versions = read_release(repository, product="fraud").versions
-    step = repository / "fraud_features"
-    spec = load_spec(step / str(versions[step.name]) / "features.yaml")
+    spec = served_spec(repository)
     history = simulated_history(spec, customers=300, terminals=600, days=HISTORY_DAYS)
     with contextlib.ExitStack() as stack:
         folder = Path(
@@ -196,14 +192,8 @@ async def _measure(
 
 
 def _told(bench: Bench, options: Options, *, command: str) -> str:
-    around = look_around(bench.server, h2load="not used")
-    versions = ", ".join(
-        f"{name} {value}"
-        for name, value in around.versions.items()
-        if value != "not used"
-    )
     return (
-        f"{around.date}, commit {around.commit}, {around.hardware}; {versions}. "
+        f"{measured_with(bench.server)}. "
         f"`{command}`: {options.rate_per_s:g} requests of one row a second, open loop, "
         f"{options.before_s:g} s before, {options.fault_s:g} s of the fault, "
         f"{options.after_s:g} s after; one run each."

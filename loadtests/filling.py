@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tollgate.errors import ServerError
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.history import History, history_of
 from tollgate.replay import labels_of, purchases_of, spans
+from tollgate.repository.release import read_release
 from tollgate.store.online import OnlineFeatures
 from tollgate.store.redis import RedisStore
 
@@ -21,6 +23,18 @@ if TYPE_CHECKING:
 HISTORY_DAYS = 42
 _LOAD_DEADLINE_S = 30.0
 _COMPACT_S = 60.0
+
+
+def served_spec(repository: Path) -> FeatureSpec:
+    """
+    Read the features of the release that the fraud product serves.
+
+    Raises:
+        TollgateError: There is none, or it cannot be read.
+    """
+    step = repository / "fraud_features"
+    versions = read_release(repository, product="fraud").versions
+    return load_spec(step / str(versions[step.name]) / SPEC_FILE)
 
 
 def simulated_history(

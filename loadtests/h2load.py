@@ -19,6 +19,7 @@ from loadtests.filling import (
     HISTORY_DAYS,
     compact_store,
     fill_store,
+    served_spec,
     simulated_history,
 )
 from loadtests.generator import make_generator
@@ -28,8 +29,6 @@ from loadtests.scenarios import Scenario, pick
 from loadtests.surroundings import CHECKOUT, look_around
 from loadtests.traffic import traffic_of
 from tollgate.errors import InputError, TollgateError
-from tollgate.features.spec import load_spec
-from tollgate.repository.release import read_release
 
 WARM_UP_S = 2.0
 
@@ -109,9 +108,7 @@ def run_all(options: Options, *, command: str) -> Report:
     with tempfile.TemporaryDirectory(prefix="tollgate-load-") as name:
         folder = Path(name)
         generator = make_generator(folder)
-        step = options.repository / "fraud_features"
-        versions = read_release(options.repository, product="fraud").versions
-        spec = load_spec(step / str(versions[step.name]) / "features.yaml")
+        spec = served_spec(options.repository)
         _say("simulating the history")
         history = simulated_history(
             spec,

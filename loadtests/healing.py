@@ -25,14 +25,12 @@ import numpy as np
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.fault_table import WHOLE_IN_A_ROW
-from loadtests.filling import simulated_history
+from loadtests.filling import served_spec, simulated_history
 from loadtests.open_loop import Sent, send
 from loadtests.supervised import Supervised, supervised
 from loadtests.surroundings import CHECKOUT, measured_on
 from loadtests.traffic import traffic_of
 from tollgate.errors import TollgateError
-from tollgate.features.spec import load_spec
-from tollgate.repository.release import read_release
 
 _TIMEOUT_S = 1.0
 _MOST_S = 30.0  # for one to heal, before it counts as never
@@ -80,10 +78,8 @@ async def _kill_under_load(
     product: Supervised, seconds: float, *, rate_per_s: float, seed: int
 ) -> tuple[list[Kill], Sent]:
     repository = CHECKOUT / "model_repository"
-    versions = read_release(repository, product="fraud").versions
-    version = repository / "fraud_features" / str(versions["fraud_features"])
     history = simulated_history(
-        load_spec(version / "features.yaml"), customers=300, terminals=600, days=7
+        served_spec(repository), customers=300, terminals=600, days=7
     )
     columns = traffic_of(history, days=7).columns(
         0, round((seconds + _MOST_S) * rate_per_s)

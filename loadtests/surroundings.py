@@ -63,6 +63,15 @@ def look_around(server: Embedded, *, h2load: str) -> Surroundings:
     )
 
 
+def measured_with(server: Embedded) -> str:
+    """Say on what machine, at which commit, when and with what, in one line."""
+    around = look_around(server, h2load="")
+    versions = ", ".join(
+        f"{name} {value}" for name, value in around.versions.items() if value
+    )
+    return f"{around.date}, commit {around.commit}, {around.hardware}; {versions}"
+
+
 def measured_on() -> str:
     """Say on what machine, at which commit and when, in one line."""
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

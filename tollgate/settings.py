@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         grpc_port: TCP port for requests; 0 takes a free one.
         metrics_port: TCP port for Prometheus; 0 takes a free one.
         store_url: Online store that runs elsewhere; empty starts Redis here.
+        journal_url: Redis for records of decisions; None: the store's, empty: nowhere.
         model_config_name: Named configuration of models that have it; empty for none.
         spool: Folder of purchases that the store missed; empty: in the state folder.
         require_approval: Whether a release needs a second person.
@@ -43,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grpc_port: int = 8001
     metrics_port: int = 8002
     store_url: str = ""
+    journal_url: str | None = None
     model_config_name: str = ""
     spool: str = ""
     require_approval: bool = False
@@ -77,11 +79,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path(self.state).resolve()
 
     def shown(self) -> dict[str, Any]:
-        """Print-safe form: a password in the store's address is masked."""
+        """Print-safe form: a password in an address is masked."""
         shown = msgspec.structs.asdict(self)
-        head, at, tail = self.store_url.rpartition("@")
-        if at:
-            shown["store_url"] = f"{head.partition('://')[0]}://***@{tail}"
+        for name in ("store_url", "journal_url"):
+            head, at, tail = (shown[name] or "").rpartition("@")
+            if at:
+                shown[name] = f"{head.partition('://')[0]}://***@{tail}"
         return shown
 
 

@@ -429,3 +429,16 @@ def test_declared_field_must_be_a_column(with_fields: FeatureSpec) -> None:
     """A request may leave it out; a file that lacks it is the wrong file."""
     error = refusal(with_fields, items=[1.0, 2.0, 3.0])
     assert "channel: column missing" in str(error)
+
+
+def test_a_column_for_the_policy_may_be_absent(tmp_path: Path) -> None:
+    """No feature is made of it; where it is there, it is read."""
+    path = tmp_path / "features.yaml"
+    consent = "  - {name: consent, type: number, use: policy}\nfeatures:\n"
+    path.write_text(WITH_FIELDS.replace("features:\n", consent))
+    spec = load_spec(path)
+    columns = {"items": [1.0, 2.0, 3.0], "channel": ["a", "b", "c"]}
+    without = history_of(table(**columns), spec=spec, source="x")
+    assert sorted(without.fields) == ["channel", "items"]
+    history = history_of(table(**columns, consent=[1, None, 0]), spec=spec, source="x")
+    assert history.fields["consent"].tolist() == [1, MISSING, 0]

@@ -55,3 +55,5 @@ def test_a_password_is_masked() -> None:
     settings = Settings(store_url="redis://user:secret@host:6379/0")
     assert settings.shown()["store_url"] == "redis://***@host:6379/0"
     assert Settings(store_url="unix:///a").shown()["store_url"] == "unix:///a"
+    settings = Settings(journal_url="redis://:secret@host")
+    assert settings.shown()["journal_url"] == "redis://***@host"

@@ -9,15 +9,10 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from tollgate.audit import merkle
 from tollgate.audit.anchor import Mark
-from tollgate.audit.digests import digests
+from tollgate.audit.evidence import Evidence, prove
 from tollgate.audit.links import (
-    LEAVES_SUFFIX,
     Link,
-    file_name,
-    path_of,
-    read_file,
     read_links,
     removed_links,
 )
@@ -26,32 +21,7 @@ from tollgate.audit.rows import SEQUENCE, SUBJECT, WRITER
 from tollgate.audit.subjects import TRANSACTION, Subjects, pseudonym
 from tollgate.audit.tables import read_table
 from tollgate.audit.waiting import NUMBERED
-from tollgate.errors import InputError, JournalError
-
-
-class Evidence(msgspec.Struct, frozen=True):
-    """
-    What proves that a record was sealed.
-
-    Attributes:
-        digest: Of the record, computed anew.
-        path: From it to the root; side and digest.
-        root: That the link has.
-        link_hash: Of the link that names it.
-        later: Links behind that one.
-        head: Where the chain ends.
-        problems: What does not fit; none if the record is as it was sealed.
-        anchored: How many of these links an anchor knows.
-    """
-
-    digest: bytes
-    path: list[tuple[str, bytes]]
-    root: str
-    link_hash: str
-    later: int
-    head: Mark
-    problems: list[str]
-    anchored: int
+from tollgate.errors import InputError
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -128,7 +98,7 @@ def find(
         flags=_flags(folder, links, link, values=values),
         reasons=reasons,
         unexplained=unexplained,
-        evidence=_evidence(folder, chain, link, table=table, row=row, marks=marks),
+        evidence=prove(folder, chain, link, table=table, row=row, marks=marks),
     )
 
 
@@ -201,51 +171,3 @@ def _flags(
             )
             found += table.select("check", "detail").rows()
     return found
-
-
-def _evidence(
-    folder: Path,
-    chain: Sequence[tuple[Link, str]],
-    link: Link,
-    *,
-    table: pl.DataFrame,
-    row: int,
-    marks: Sequence[Mark],
-) -> Evidence:
-    """Prove one record: its digest, the path to the root, the links up to the head."""
-    size = merkle.DIGEST_BYTES
-    name = file_name(link.number, LEAVES_SUFFIX[1:])
-    raw = read_file(path_of(folder, name))
-    leaves = [raw[at : at + size] for at in range(0, len(raw), size)]
-    try:
-        (digest,) = digests(table[row : row + 1])
-    except JournalError as exc:
-        raise JournalError(folder / link.table, exc.problem) from exc
-    steps = merkle.path(leaves, min(row, len(leaves) - 1))
-    problems = []
-    if merkle.climb(digest, steps).hex() != link.root:
-        problems.append("the record is not as it was sealed: its Merkle root differs")
-    own = chain[link.number - 1][1]
-    for (_, before), (after, _) in zip(
-        chain[link.number - 1 :], chain[link.number :], strict=False
-    ):
-        if after.previous != before:
-            problems.append(f"link {after.number} does not follow the one before")
-    last, head = chain[-1]
-    hashes = {one.number: found for one, found in chain}
-    known = [mark for mark in marks if mark.number >= link.number]
-    problems += [
-        f"the anchor knows link {mark.number} otherwise"
-        for mark in known
-        if hashes.get(mark.number) != mark.hash
-    ]
-    return Evidence(
-        digest=digest,
-        path=steps,
-        root=link.root,
-        link_hash=own,
-        later=len(chain) - link.number,
-        head=Mark(last.chain, last.number, head),
-        problems=problems,
-        anchored=len(known),
-    )

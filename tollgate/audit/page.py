@@ -5,8 +5,9 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from tollgate.audit.evidence import Evidence
 from tollgate.audit.kept import Kept
-from tollgate.audit.lookup import Evidence, Sealed
+from tollgate.audit.lookup import Sealed
 from tollgate.audit.page_parts import lines, listed, section, table, track
 from tollgate.audit.page_style import SAFE, STYLE
 from tollgate.audit.rows import PROBABILITY, SEQUENCE, WRITER

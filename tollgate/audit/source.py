@@ -9,8 +9,8 @@ import msgspec
 
 from tollgate.audit.anchor import Mark
 from tollgate.errors import JournalError, StoreError
-from tollgate.journal.record import CHUNK_FIELD, END_FIELD, stream_key
-from tollgate.store.address import open_client
+from tollgate.journal.entries import CHUNK_FIELD, END_FIELD, stream_key
+from tollgate.store.cluster_client import open_any_client
 from tollgate.stream.redis_group import StreamGroup
 
 GROUP = "journal"
@@ -36,19 +36,19 @@ class ChunkSource:
     The stream of a product's journal.
 
     Args:
-        url: redis://, rediss:// or unix:// address.
+        url: docs/store.md, "Addresses".
         product: Whose decisions.
         group: Consumer group; made on first use, reading from the beginning. The
             group of a trial removes nothing, and nothing is kept for it.
 
     Raises:
-        InputError: The address is not one of a single Redis.
+        InputError: It is no address, or a file of TLS cannot be used.
     """
 
     def __init__(self, url: str, *, product: str, group: str = GROUP) -> None:
         import redis
 
-        self._redis: Any = open_client(url, timeout_s=_ANSWER_S)
+        self._redis: Any = open_any_client(url, timeout_s=_ANSWER_S)
         self._errors = redis.exceptions
         self._stream = stream_key(product).decode()
         self._group = group

@@ -14,8 +14,9 @@ from tollgate.audit.rows import table_of
 from tollgate.audit.sealing import take
 from tollgate.errors import JournalError, StoreError
 from tollgate.features.spec import FeatureSpec
-from tollgate.journal.record import CHUNK_FIELD, Records, decode_chunk, stream_key
-from tollgate.store.address import open_client
+from tollgate.journal.entries import CHUNK_FIELD, stream_key
+from tollgate.journal.record import Records, decode_chunk
+from tollgate.store.cluster_client import open_any_client
 
 NUMBERED = re.compile(r"([0-9a-f]{16})[:/ ]([0-9]{1,19})")  # as `verify` names records
 
@@ -36,12 +37,12 @@ def find_waiting(url: str, *, product: str, wanted: str) -> Records | None:
         The one record; None when it is not there.
 
     Raises:
-        InputError: The address is not one of a single Redis.
+        InputError: It is no address, or a file of TLS cannot be used.
         StoreError: Redis did not answer.
     """
     import redis
 
-    client: Any = open_client(url, timeout_s=_ANSWER_S)
+    client: Any = open_any_client(url, timeout_s=_ANSWER_S)
     last = "+"
     try:
         while True:

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,8 +22,11 @@ from tollgate.audit.links import WriterEnd
 from tollgate.audit.sealing import Sealer
 from tollgate.audit.source import ChunkSource, Taken
 from tollgate.errors import JournalError, StoreError, TollgateError
+from tollgate.journal.entries import decode_end
 from tollgate.journal.record import Records, decode_chunk
-from tollgate.journal.stream import End
+
+if TYPE_CHECKING:
+    from tollgate.audit.metrics import WorkerMetrics
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +60,7 @@ class JournalWorker:
         seal_rows: Records that make a segment.
         seal_s: Time after which fewer do.
         on_sealed: Called after records are sealed and acknowledged.
+        metrics: Told what Prometheus wants to know; None for nobody.
         on_step: Told of each step, for tests that stop there.
     """
 
@@ -68,6 +73,7 @@ class JournalWorker:
         seal_rows: int = SEAL_ROWS,
         seal_s: float = SEAL_S,
         on_sealed: Callable[[], None] = lambda: None,
+        metrics: WorkerMetrics | None = None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         self._source = source
@@ -76,6 +82,7 @@ class JournalWorker:
         self._seal_rows = seal_rows
         self._seal_s = seal_s
         self._on_sealed = on_sealed
+        self._metrics = metrics
         self._on_step = on_step
         self._ids: list[bytes] = []
         self._batch: list[Records] = []
@@ -123,6 +130,8 @@ class JournalWorker:
         mark = self._chain.mark()
         self._source.require_chain(mark, self._chain.hashes)
         self._source.note(mark)
+        if self._metrics is not None:
+            self._metrics.known(self._chain.links)
 
     def _decode(self, taken: list[Taken]) -> None:
         if taken and not self._ids:
@@ -134,13 +143,16 @@ class JournalWorker:
                 self._source.bury(one, str(exc))
                 log.warning("entry %s is a dead letter: %s", one.id.decode(), exc)
                 self.tally.buried += 1
+                if self._metrics is not None:
+                    self._metrics.dead_letters.inc()
             self._ids.append(one.id)
             self._decoded += 1
         self.tally.chunks += len(taken)
 
     def _take(self, taken: Taken) -> None:
         if taken.end:
-            self._ends.append(decode_end(taken.end))
+            end = decode_end(taken.end)
+            self._ends.append(WriterEnd(end.writer, end.sequence, end.killed))
             return
         records = decode_chunk(taken.chunk)
         if records.product != self._chain.links[0].product:
@@ -149,17 +161,31 @@ class JournalWorker:
         self._rows += len(records)
 
     def _seal(self) -> None:
+        """Seal what was taken; a second call goes on where the first one failed."""
         if not self._ids:
             return
-        links = self._sealer.seal(self._batch, ends=self._ends)
-        self._on_step("sealed")
+        if self._batch or self._ends:
+            self._seal_batch()
+            self._on_step("sealed")
         self._source.note(self._chain.mark())
         self._source.acknowledge(self._ids)
         self._on_step("acknowledged")
+        self._ids = []
+        self._on_sealed()
+
+    def _seal_batch(self) -> None:
+        doubled = self._sealer.doubled
+        links = self._sealer.seal(self._batch, ends=self._ends)
         self.tally.segments += sum(link.kind == "segment" for link in links)
         self.tally.records += sum(link.rows for link in links)
-        self._ids, self._batch, self._ends, self._rows = [], [], [], 0
-        self._on_sealed()
+        if self._metrics is not None:
+            self._metrics.sealed(
+                self._batch,
+                links,
+                chain=self._chain.links,
+                doubled=self._sealer.doubled - doubled,
+            )
+        self._batch, self._ends, self._rows = [], [], 0
 
     def _until_done(
         self,
@@ -175,22 +201,10 @@ class JournalWorker:
             except passing as exc:
                 log.warning("%s", exc)
                 self.tally.retries += 1
+                if self._metrics is not None:
+                    self._metrics.retries.inc()
                 if stopped.wait(pause_s):
                     return False
             else:
                 return True
         return False
-
-
-def decode_end(raw: bytes) -> WriterEnd:
-    """
-    Read what a writer came to.
-
-    Raises:
-        JournalError: It is nothing of the kind.
-    """
-    try:
-        end = msgspec.msgpack.decode(raw, type=End)
-    except msgspec.MsgspecError as exc:
-        raise JournalError("a writer's end", f"cannot be read: {exc}") from exc
-    return WriterEnd(writer=end.writer, sequence=end.sequence, killed=end.killed)

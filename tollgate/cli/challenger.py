@@ -66,9 +66,11 @@ def report(
 
 
 def run(
-    store: Annotated[
+    journal_url: Annotated[
         str | None,
-        typer.Option(help="Redis with the stream.", show_default="the store"),
+        typer.Option(
+            help="Redis, or cluster, with the stream.", show_default="the store"
+        ),
     ] = None,
     judge_every: Annotated[
         str, typer.Option(help="How often counts are kept and judged.")
@@ -87,10 +89,12 @@ def run(
     from tollgate.challenger.worker import WORKER_LOCK, TrialWorker
     from tollgate.cli.journal import seconds
 
-    chosen = console.settings(repository=repository, product=product, state=state)
+    chosen = console.settings(
+        repository=repository, product=product, state=state, journal_url=journal_url
+    )
     folder = folder_of(chosen.state_path, chosen.product)
     folder.mkdir(parents=True, exist_ok=True)
-    url = store or running.store_url(chosen)
+    url = running.journal_url(chosen)
     with lock(folder / WORKER_LOCK, wait=False) as alone:
         if not alone:
             raise InputError(folder, "another worker counts into this folder")

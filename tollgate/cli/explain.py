@@ -25,11 +25,9 @@ def explain(
         str | None,
         typer.Option(help="Id of whose purchase it was; without it all are tried."),
     ] = None,
-    store: Annotated[
+    journal_url: Annotated[
         str | None,
         typer.Option(
-            "--store",
-            "--store-url",
             help="Redis with the stream, for decisions not sealed yet.",
             show_default="the store",
         ),
@@ -48,14 +46,16 @@ def explain(
 
     from tollgate.errors import InputError
 
-    chosen = console.settings(product=product, repository=repository, state=state)
+    chosen = console.settings(
+        product=product, repository=repository, state=state, journal_url=journal_url
+    )
     place = folder or default_folder(chosen)
     try:
         found = _sealed(
             decision, place, keys or default_keys(place), chosen, customer=customer
         )
     except InputError as exc:
-        waiting = _waiting(decision, place, chosen, store=store, instead=exc)
+        waiting = _waiting(decision, place, chosen, instead=exc)
         if waiting is None:
             raise
         found = waiting
@@ -92,7 +92,7 @@ def _sealed(
 
 
 def _waiting(
-    decision: str, place: Path, chosen: Settings, *, store: str | None, instead: object
+    decision: str, place: Path, chosen: Settings, *, instead: object
 ) -> Explained | None:
     """Explain a decision that is in the stream; None when it is not."""
     from tollgate.audit.chain import Chain
@@ -105,7 +105,7 @@ def _waiting(
     from tollgate.errors import TollgateError
 
     try:
-        url = store or running.store_url(chosen)
+        url = running.journal_url(chosen)
         records = find_waiting(url, product=chosen.product, wanted=decision)
     except TollgateError as exc:
         console.say(f"not in the journal ({instead}), and not looked for in the stream")

@@ -18,6 +18,7 @@ from tollgate.cli.journal_options import (
     default_folder,
     default_keys,
 )
+from tollgate.cli.scraping import MetricsPort, offer
 from tollgate.cli.stream import Product, Repository, State
 from tollgate.errors import InputError
 
@@ -30,9 +31,11 @@ _IDLE_S = 1.0
 
 
 def run(
-    store: Annotated[
+    journal_url: Annotated[
         str | None,
-        typer.Option(help="Redis with the stream.", show_default="the store"),
+        typer.Option(
+            help="Redis, or cluster, with the stream.", show_default="the store"
+        ),
     ] = None,
     folder: Folder = None,
     keys: Keys = None,
@@ -57,6 +60,7 @@ def run(
     seal_after: Annotated[
         str, typer.Option(help="Time after which fewer make one.")
     ] = "30s",
+    metrics_port: MetricsPort = 0,
     until_idle: Annotated[
         bool, typer.Option(help="End when nothing has come for a second.")
     ] = False,
@@ -69,13 +73,16 @@ def run(
     from tollgate.audit.anchor import AnchorFile
     from tollgate.audit.chain import Chain
     from tollgate.audit.files import lock
+    from tollgate.audit.metrics import WorkerMetrics
     from tollgate.audit.releases import Releases
     from tollgate.audit.sealing import Sealer
     from tollgate.audit.source import ChunkSource
     from tollgate.audit.subjects import Subjects
     from tollgate.audit.worker import WORKER_LOCK, JournalWorker
 
-    chosen = console.settings(product=product, repository=repository, state=state)
+    chosen = console.settings(
+        product=product, repository=repository, state=state, journal_url=journal_url
+    )
     place = folder or default_folder(chosen)
     seal_s = seconds(seal_after, flag="--seal-after")
     keep_s = seconds(keep, flag="--keep") if keep else None
@@ -93,9 +100,11 @@ def run(
             chain, releases, repository=known, keep_s=keep_s, say=console.say
         )
         afterwards()  # what a worker before this one left undone
+        metrics = WorkerMetrics(chosen.product)
+        offer(metrics.registry, metrics_port)
         worker = JournalWorker(
             ChunkSource(
-                store or running.store_url(chosen), product=chosen.product, group=group
+                running.journal_url(chosen), product=chosen.product, group=group
             ),
             Sealer(
                 chain,
@@ -106,6 +115,7 @@ def run(
             seal_rows=seal_rows,
             seal_s=seal_s,
             on_sealed=afterwards,
+            metrics=metrics,
         )
         _run(worker.run, until_idle=until_idle)
     tally = worker.tally

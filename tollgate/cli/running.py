@@ -42,3 +42,23 @@ def side_port_url(chosen: Settings) -> str:
             remedy="start `tollgate up` or name replicas with --replica",
         )
     return found.side_port_url
+
+
+def journal_url(chosen: Settings) -> str:
+    """
+    Take the journal that is named, or else the store's, or the running server's.
+
+    Raises:
+        SetupError: None is named, and no server runs that has one.
+    """
+    from tollgate.server.address import find_server
+
+    if chosen.journal_url or (chosen.journal_url is None and chosen.store_url):
+        return chosen.journal_url or chosen.store_url
+    found = find_server(chosen.state_path)
+    if chosen.journal_url == "" or found is None or not found.journal_url:
+        raise SetupError(
+            f"no journal is named, and no server in {chosen.state} keeps one",
+            remedy="start `tollgate up` or name the Redis with --journal-url",
+        )
+    return found.journal_url

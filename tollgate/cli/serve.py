@@ -21,6 +21,12 @@ State = Annotated[
 Product = Annotated[
     str | None, typer.Option(help="Ensemble in it.", show_default="fraud")
 ]
+JournalUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="A Redis for records of decisions; '' for none.", show_default="the store"
+    ),
+]
 ModelConfigName = Annotated[
     str | None,
     typer.Option(
@@ -81,6 +87,7 @@ def up(
         str | None,
         typer.Option(help="A Redis that runs elsewhere.", show_default="start one"),
     ] = None,
+    journal_url: JournalUrl = None,
     model_config_name: ModelConfigName = None,
     side_port: SidePort = 8003,
 ) -> None:
@@ -94,6 +101,7 @@ def up(
         grpc_port=grpc_port,
         metrics_port=metrics_port,
         store_url=store_url,
+        journal_url=journal_url,
         model_config_name=model_config_name,
     )
     supervise(chosen, side_port=side_port)
@@ -110,6 +118,7 @@ def serve(
         int | None, typer.Option(help="0 takes a free one.", show_default="8002")
     ] = None,
     store_url: Annotated[str | None, typer.Option(help="The online store.")] = None,
+    journal_url: JournalUrl = None,
     model_config_name: ModelConfigName = None,
     host: Annotated[
         str,
@@ -132,6 +141,7 @@ def serve(
         grpc_port=grpc_port,
         metrics_port=metrics_port,
         store_url=store_url,
+        journal_url=journal_url,
         model_config_name=model_config_name,
     )
     if not chosen.store_url:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tollgate.cli import console, running
+from tollgate.cli.scraping import MetricsPort, offer
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,9 +75,7 @@ def stream(
             show_default="purchases,labels; labels where scoring alone updates",
         ),
     ] = None,
-    metrics_port: Annotated[
-        int, typer.Option(help="Prometheus scrapes here, on loopback; 0: nowhere.")
-    ] = 0,
+    metrics_port: MetricsPort = 0,
     until_idle: Annotated[
         bool, typer.Option(help="End when nothing has come for a second.")
     ] = False,
@@ -114,10 +113,7 @@ def stream(
             partitions=partitions,
         )
     metrics = StreamMetrics(chosen.product)
-    if metrics_port:
-        from prometheus_client import start_http_server
-
-        start_http_server(metrics_port, addr="127.0.0.1", registry=metrics.registry)
+    offer(metrics.registry, metrics_port)
     store = open_store(store_url, deadline_s=STORE_DEADLINE_S)
     marks = FeedMarks(source, store, product=spec.product, feeds=kept, metrics=metrics)
     consumer = StreamConsumer(

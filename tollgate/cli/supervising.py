@@ -77,6 +77,7 @@ def supervise(
                 grpc_port=chosen.grpc_port,
                 metrics_port=chosen.metrics_port,
                 store_url=chosen.store_url or None,
+                journal_url=chosen.journal_url,
                 model_config_name=chosen.model_config_name,
                 host=host,
                 recall=recall,

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from tollgate.features.document import Aggregate, Calendar, FieldType
+from tollgate.features.document import Aggregate, Calendar, FieldType, FieldUse
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
 
 # What a feature reads in a window; the last is written `time_since_last: ENTITY`.
@@ -34,12 +34,15 @@ class Entity(msgspec.Struct, frozen=True):
     columns: tuple[str, ...] = ()
 
 
-class Field(msgspec.Struct, frozen=True):
+class Field(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     A declared field of the request; a caller may leave it out.
 
     A number is kept as a whole number of 10^-decimals, and lies within `low` and
     `high` of them. A category without a vocabulary can only be counted (`distinct`).
+    A field for the policy is read by no feature: nothing hangs on it but rules,
+    segments and the consent to keep the row. (`omit_defaults`: the hash of a spec
+    without such fields is what it was before there were any.)
     """
 
     name: str
@@ -48,6 +51,7 @@ class Field(msgspec.Struct, frozen=True):
     low: int
     high: int
     vocabulary: tuple[str, ...]
+    use: FieldUse = "features"
 
 
 class Table(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ Aggregate = Literal[
     "count", "sum", "mean", "min", "max", "last", "distinct", "flagged", "share"
 ]
 Calendar = Literal["weekend", "night"]
+FieldUse = Literal["features", "policy"]
 Feed = Literal["purchases", "labels"]
 
 _UNIT_US = {"s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
@@ -53,6 +54,7 @@ class RawField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     decimals: int = 0
     range: tuple[float, float] | None = None
     vocabulary: list[str] = []
+    use: FieldUse = "features"
 
 
 class RawFeature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

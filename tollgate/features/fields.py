@@ -81,9 +81,11 @@ def field_values(fields: Fields, name: str, rows: int) -> I64:
 
 
 def left_out(spec: FeatureSpec, fields: Fields, rows: int) -> Bool:
-    """Tell which rows lack a declared field, or have a word no vocabulary knows."""
+    """Tell which rows lack a field of a feature, or have a word not in its list."""
     found = np.zeros(rows, np.bool_)
     for field in spec.fields:
+        if field.use == "policy":  # the vector lacks nothing
+            continue
         values = field_values(fields, field.name, rows)
         found |= values == MISSING
         if field.vocabulary:

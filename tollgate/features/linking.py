@@ -16,18 +16,24 @@ _RATES = ("count", "sum", "flagged")
 
 def link_fields(raw: RawSpec, path: Path) -> tuple[Field, ...]:
     """
-    Take the declared fields, each of which some feature must use.
+    Take the declared fields; each is for some feature, or for the policy alone.
 
     Raises:
         SpecError: A feature names a field, an entity or a key that is not there, or
-            of another type; or no feature uses a field.
+            of another type; or a field is not used as it is declared.
     """
     links = _Links(raw, path)
     used = {name for feature in raw.features for name in links.check(feature)}
     fields = []
     for one in raw.fields:
-        if one.name not in used:
-            raise SpecError(path, "no feature uses it", where=f"fields.{one.name}")
+        where = f"fields.{one.name}"
+        if one.use == "features" and one.name not in used:
+            problem = "no feature uses it; one for the policy alone says `use: policy`"
+            raise SpecError(path, problem, where=where)
+        if one.use == "policy" and one.name in used:
+            raise SpecError(
+                path, "is for the policy, and a feature uses it", where=where
+            )
         scale = 10**one.decimals
         most = MAX_SCALED / scale
         low, high = one.range or (-most, most)
@@ -39,6 +45,7 @@ def link_fields(raw: RawSpec, path: Path) -> tuple[Field, ...]:
                 low=round(low * scale),
                 high=round(high * scale),
                 vocabulary=tuple(one.vocabulary),
+                use=one.use,
             )
         )
     return tuple(fields)

@@ -89,7 +89,8 @@ def read_history(path: Path, *, spec: FeatureSpec) -> History:
 def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> History:
     """Turn a table into a history; like `read_history`."""
     frame = rename_aliases(frame, spec)
-    for name in (*spec.columns, *(field.name for field in spec.fields)):
+    needed = (field.name for field in spec.fields if field.use == "features")
+    for name in (*spec.columns, *needed):
         if name not in frame.columns:
             raise InputError(
                 source,
@@ -122,6 +123,7 @@ def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> Histor
         fields={
             field.name: columns.field(frame[field.name], field, source=source)
             for field in spec.fields
+            if field.name in frame.columns
         },
     )
 

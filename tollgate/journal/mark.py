@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from tollgate.journal.stream import End
+from tollgate.journal.entries import End
 from tollgate.repair.segments import locked, sync_folder
 
 SUFFIX = ".mark"

@@ -11,7 +11,7 @@ from tollgate.journal.rows import Heading
 from tollgate.journal.spool import JournalSpool
 from tollgate.journal.stream import JournalStream
 from tollgate.journal.writer import JournalWriter, Told
-from tollgate.store.cluster import open_store
+from tollgate.store.line import open_line
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +45,10 @@ def open_writer(
     Raises:
         InputError: The address is none.
     """
-    store = open_store(url, deadline_s=deadline_s)
+    line = open_line(url, deadline_s=deadline_s)
     elsewhere = None
     if beside_url not in ("", url):
-        elsewhere = open_store(beside_url, deadline_s=deadline_s)
+        elsewhere = open_line(beside_url, deadline_s=deadline_s)
     spool = mark = None
     if folder:
         path = Path(folder) / heading.product
@@ -60,7 +60,7 @@ def open_writer(
             log.warning(text, path, error.strerror)
     return JournalWriter(
         heading,
-        JournalStream(heading.product, store, beside=elsewhere),
+        JournalStream(heading.product, line, beside=elsewhere),
         spool=spool,
         mark=mark,
         beside=beside,

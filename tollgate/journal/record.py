@@ -1,7 +1,7 @@
 """
 Records of decisions, and the chunks in which they travel: columns in few bytes.
 
-A chunk is magic, version, length and CRC-32, then a head, the names, and the columns.
+A chunk is a seal (seal.py), then a head, the names, and the columns.
 Whole numbers, lengths of ids among them, are kept as the smallest of their column and
 what each is above it, in as many bytes as that takes; none where all are the same.
 Floats and fingerprints are kept as they are, ids and codes one behind the other.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-import zlib
 from typing import Any
 
 import msgspec
@@ -21,13 +20,9 @@ import numpy.typing as npt
 
 from tollgate.errors import JournalError
 from tollgate.journal.packing import Reader, pack_numbers, unpack_numbers
+from tollgate.journal.seal import sealed, unsealed
 
-MAGIC = b"TGJR"
-VERSION = 1
-# Fields of an entry of the stream: a chunk, or what a writer came to (stream.py).
-CHUNK_FIELD, END_FIELD = b"c", b"e"
 MAX_CHUNK_ROWS = 4_096
-MAX_CHUNK_BYTES = 16 << 20
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
@@ -35,7 +30,6 @@ U32 = npt.NDArray[np.uint32]
 U8 = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
 
-_SEAL = struct.Struct("<4sBII")  # magic, version, length of all, CRC of the rest
 _HEAD = struct.Struct("<8sQQIHHH")  # writer, first, spec, rows, F, K, names' length
 
 # Whole numbers of every record, in this order; then each declared field, then lengths.
@@ -128,11 +122,6 @@ class _Names(msgspec.Struct, frozen=True, array_like=True):
     fields: tuple[str, ...]
 
 
-def stream_key(product: str) -> bytes:
-    """Name the stream of a product's journal."""
-    return f"tollgate:{product}:journal".encode()
-
-
 def encode_chunk(records: Records) -> bytes:
     """
     Pack records.
@@ -190,8 +179,7 @@ def encode_chunk(records: Records) -> bytes:
             *itertools.chain.from_iterable(texts),
         )
     )
-    size = _SEAL.size + len(body)
-    return _SEAL.pack(MAGIC, VERSION, size, zlib.crc32(body)) + body
+    return sealed(body)
 
 
 def _signed(kind: Any) -> Any:
@@ -206,7 +194,7 @@ def decode_chunk(raw: bytes) -> Records:
     Raises:
         JournalError: It is none, it is damaged, or of a version unknown here.
     """
-    reader = Reader(_unsealed(raw))
+    reader = Reader(unsealed(raw))
     writer, first, spec, rows, features, outputs, size = _HEAD.unpack(
         reader.take(_HEAD.size)
     )
@@ -245,21 +233,3 @@ def decode_chunk(raw: bytes) -> Records:
         score=floats[:, -1].astype(np.float32),
         **plain,
     )
-
-
-def _unsealed(raw: bytes) -> bytes:
-    """Check seal and checksum; what is sealed."""
-    if raw[: len(MAGIC)] != MAGIC or len(raw) < _SEAL.size:
-        start = raw[: len(MAGIC)]
-        raise JournalError("a chunk", f"begins with {start!r}, not {MAGIC!r}: foreign")
-    _, version, size, crc = _SEAL.unpack_from(raw)
-    if version != VERSION:
-        problem = f"has version {version}, this Tollgate reads {VERSION}"
-        raise JournalError("a chunk", problem)
-    if size != len(raw) or size > MAX_CHUNK_BYTES:
-        raise JournalError("a chunk", f"has {len(raw):,} bytes, and claims {size:,}")
-    body = raw[_SEAL.size :]
-    found = zlib.crc32(body)
-    if found != crc:
-        raise JournalError("a chunk", f"its checksum is {found:08x}, not {crc:08x}")
-    return body

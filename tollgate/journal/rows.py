@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,7 +86,7 @@ def to_records(
     """
     context = np.frombuffer(
         b"".join([one.context for one in batches]),
-        context_dtype(heading.entities, heading.fields),
+        _layout(heading.entities, heading.fields),
     )
     sizes = [len(one) for one in batches]
     began_us = np.repeat([one.began_us for one in batches], sizes)
@@ -123,6 +124,11 @@ def to_records(
             np.uint32
         ),
     )
+
+
+@functools.cache
+def _layout(entities: tuple[str, ...], fields: tuple[str, ...]) -> np.dtype[np.void]:
+    return context_dtype(entities, fields)
 
 
 def _joined(arrays: Sequence[Array]) -> Array:

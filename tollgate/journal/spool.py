@@ -28,6 +28,7 @@ from tollgate.repair.segments import (
     SegmentHeader,
     frame,
     locked,
+    next_number,
     read_segment,
     segments,
 )
@@ -100,7 +101,8 @@ class JournalSpool:
         if self._segment is None:
             self._others_bytes = bytes_of(self.folder)
             self._require_room(size)
-            name = f"{time.time_ns():019d}-{os.getpid()}-{self._written}{SUFFIX}"
+            number = next_number(self.folder)
+            name = f"{number}-{os.getpid()}-{self._written}{SUFFIX}"
             self._written += 1
             path = self.folder / name
             head = SegmentHeader(self._product, "journal", "", first=chunks[0][0])

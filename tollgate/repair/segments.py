@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import os
 import struct
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -79,6 +80,18 @@ def head(header: SegmentHeader) -> bytes:
 def segments(folder: Path) -> list[Path]:
     """List a folder's segments, oldest first."""
     return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def next_number(folder: Path) -> str:
+    """
+    Number a segment behind those that are there: the time, in ns since the epoch.
+
+    A clock that is set back must not put it before them: they are taken in order, and
+    an entity value that is full takes nothing older than what it dropped.
+    """
+    newest = max((path.name.partition("-")[0] for path in segments(folder)), default="")
+    behind = int(newest) + 1 if newest.isdigit() else 0
+    return f"{max(time.time_ns(), behind):019d}"
 
 
 def read_segment(path: Path, content: bytes) -> Segment:

@@ -23,6 +23,7 @@ from tollgate.repair.segments import (
     SegmentFile,
     SegmentHeader,
     frame,
+    next_number,
     segments,
 )
 from tollgate.store.events import Purchases
@@ -167,7 +168,7 @@ class PurchaseSpool:
             self._require_room(size)
             product, state, spec = self._head
             self._segment = SegmentFile(
-                self._folder / f"{_next_number(self._folder)}-{os.getpid()}{SUFFIX}",
+                self._folder / f"{next_number(self._folder)}-{os.getpid()}{SUFFIX}",
                 SegmentHeader(product, state, spec, first=self._written_to),
             )
             self._segment_until_s = time.monotonic() + SEGMENT_S
@@ -207,18 +208,6 @@ def open_spool(folder: str, spec_path: Path) -> PurchaseSpool | None:
         text = "no spool, purchases that the store misses are lost: %s: %s"
         log.warning(text, folder, error.strerror)
         return None
-
-
-def _next_number(folder: Path) -> str:
-    """
-    Number a segment behind those that are there: the time, in ns since the epoch.
-
-    A clock that is set back must not put it before them: they are applied in order,
-    and a value that is full takes nothing older than what it dropped.
-    """
-    newest = max((path.name.partition("-")[0] for path in segments(folder)), default="")
-    behind = int(newest) + 1 if newest.isdigit() else 0
-    return f"{max(time.time_ns(), behind):019d}"
 
 
 def _bytes_of(folder: Path) -> int:

@@ -35,6 +35,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         product: The ensemble.
         admin_secret: What opens the control API.
         store_url: The online store.
+        journal_url: Where decisions are journalled; empty for nowhere.
         slots: Folder of its own copies of that repository, absolute; empty if it
             reads the repository itself.
         side_port_url: Where readiness and releases are told; empty for nowhere.
@@ -49,6 +50,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     product: str
     admin_secret: str
     store_url: str = ""
+    journal_url: str = ""
     slots: str = ""
     side_port_url: str = ""
     origin: str = ""
@@ -103,6 +105,7 @@ def announce(
         product=product,
         admin_secret=triton.admin_headers[ADMIN_HEADER],
         store_url=store_url,
+        journal_url=triton.journal_url,
         slots=str(triton.own_repository),
         side_port_url=side_port_url,
         origin=origin,

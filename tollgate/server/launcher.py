@@ -79,7 +79,7 @@ class TritonServer:
         self._repository = repository.resolve()
         self._state = state.resolve()
         self._store_url = store_url
-        self._journal_url = store_url if journal_url is None else journal_url
+        self.journal_url = store_url if journal_url is None else journal_url
         self._wanted_ports = (grpc_port, metrics_port)
         self._host = host
         self._log_verbose = log_verbose
@@ -168,7 +168,7 @@ class TritonServer:
             )
             | {
                 "TOLLGATE_SPOOL": str(self._state / SPOOL_FOLDER),
-                "TOLLGATE_JOURNAL_URL": self._journal_url,
+                "TOLLGATE_JOURNAL_URL": self.journal_url,
                 "TOLLGATE_JOURNAL_SPOOL": str(self._state / JOURNAL_SPOOL_FOLDER),
             },
             log=self.log,

@@ -27,6 +27,7 @@ _LEARN_S = 0.25  # between looks at the map while it is in doubt
 _LATE_S = 0.0005  # for an answer that lies there at the deadline, behind a slow one
 _SLOTS: Command = (b"CLUSTER", b"SLOTS")
 _ASKING: Command = (b"ASKING",)
+_KEY_AT = {b"EVALSHA": 3, b"XGROUP": 2, b"XINFO": 2}  # others: behind the name
 
 Plan = dict[Place, list[tuple[int, bool]]]  # commands by position; ASKING before it?
 Sent = list[tuple[int, Command]]  # with the position of its reply; -1: of none
@@ -223,5 +224,8 @@ def _sent(
 
 
 def _key(command: Command) -> bytes:
-    key: bytes = command[3] if command[0] == b"EVALSHA" else command[1]
+    at = _KEY_AT.get(command[0], 1)
+    if command[0] == b"XREADGROUP":
+        at = command.index(b"STREAMS") + 1
+    key: bytes = command[at]
     return key

@@ -35,7 +35,8 @@ from tollgate.audit.source import ChunkSource
 from tollgate.audit.subjects import Subjects
 from tollgate.audit.verify import verify
 from tollgate.audit.worker import JournalWorker
-from tollgate.journal.record import CHUNK_FIELD, encode_chunk, stream_key
+from tollgate.journal.entries import CHUNK_FIELD, stream_key
+from tollgate.journal.record import encode_chunk
 from tollgate.server.redis import EmbeddedRedis
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -20,7 +20,8 @@ from tollgate.audit.explained import NO_CONSENT, Explained, explained
 from tollgate.audit.reasons import Reasons, sealed_reasons
 from tollgate.audit.tables import read_table
 from tollgate.audit.waiting import find_waiting, waiting_table
-from tollgate.journal.record import CHUNK_FIELD, encode_chunk, stream_key
+from tollgate.journal.entries import CHUNK_FIELD, stream_key
+from tollgate.journal.record import encode_chunk
 from tollgate.repository.release import read_release, write_release
 from tollgate.schema import Degraded
 

@@ -19,7 +19,8 @@ from loadtests.filling import fill_store
 from tollgate.cli.app import app
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import history_of
-from tollgate.journal.record import CHUNK_FIELD, decode_chunk, stream_key
+from tollgate.journal.entries import CHUNK_FIELD, stream_key
+from tollgate.journal.record import decode_chunk
 from tollgate.server.embedded import Embedded, serve
 
 pytestmark = pytest.mark.slow
@@ -97,7 +98,7 @@ def test_served_decisions_replay_to_the_bit_and_are_explained(
     """Explained while they wait; sealed, proven, replayed: every record the same."""
     folder = tmp_path / "journal"
     repository = ("--repository", str(REPOSITORY))
-    where = ("--folder", str(folder), "--store", served.store_url)
+    where = ("--folder", str(folder), "--journal-url", served.store_url)
     waiting = run("explain", "asked-7", *where, *repository)
     assert "the stream, not sealed yet" in waiting
     assert "moved the score by" in waiting

@@ -17,8 +17,8 @@ from tollgate.audit.source import ChunkSource
 from tollgate.audit.verify import verify
 from tollgate.audit.worker import JournalWorker
 from tollgate.errors import JournalError, StoreError
-from tollgate.journal.record import CHUNK_FIELD, END_FIELD, encode_chunk, stream_key
-from tollgate.journal.stream import End, encode_end
+from tollgate.journal.entries import CHUNK_FIELD, END_FIELD, End, encode_end, stream_key
+from tollgate.journal.record import encode_chunk
 
 Open = Callable[..., Any]
 

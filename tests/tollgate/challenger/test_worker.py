@@ -27,7 +27,7 @@ from trials_made import (
 from tollgate.audit.source import ChunkSource
 from tollgate.challenger.counts import ALL, group_names
 from tollgate.challenger.gates import Gates, judge
-from tollgate.journal.record import CHUNK_FIELD
+from tollgate.journal.entries import CHUNK_FIELD
 from tollgate.repository.history import read_history
 from tollgate.repository.release import read_release
 

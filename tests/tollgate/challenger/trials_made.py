@@ -18,7 +18,8 @@ from records_made import REPOSITORY
 from tollgate.audit.source import TRIAL_GROUP, ChunkSource
 from tollgate.challenger.kept import Kept, folder_of, newest
 from tollgate.challenger.worker import TrialWorker
-from tollgate.journal.record import CHUNK_FIELD, Records, encode_chunk, stream_key
+from tollgate.journal.entries import CHUNK_FIELD, stream_key
+from tollgate.journal.record import Records, encode_chunk
 from tollgate.repository.activation import activate
 from tollgate.repository.release import Release, read_release
 from tollgate.repository.trial import promoted, with_challenger, with_percent

@@ -79,7 +79,7 @@ def test_a_whole_life(
     repository: Path, store_url: str, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
     """Shadow, report, canary, raise, promote, and back by a broken gate."""
-    run = ("challenger", "run", f"--store={store_url}", "--until-idle")
+    run = ("challenger", "run", f"--journal-url={store_url}", "--until-idle")
     told = start(repository, "--set=model=2")
     assert "on trial fraud-2, shadow" in told
     nothing = tollgate(repository, "challenger", "report", "--json").stdout
@@ -135,7 +135,7 @@ def test_a_broken_gate_ends_a_trial_and_the_report_says_so(
     start(repository, "--set=decision=2")
     send(redis_client, rows(repository, 300))
     done = tollgate(
-        repository, "challenger", "run", f"--store={store_url}", "--until-idle"
+        repository, "challenger", "run", f"--journal-url={store_url}", "--until-idle"
     )
     assert "stopped fraud-2: flips_share broken" in done.stderr
     assert read_release(repository, product="fraud").challenger is None
@@ -192,7 +192,7 @@ def test_killed_workers_count_every_row_once(
 ) -> None:
     """SIGKILL at moments drawn by a seed, while rows come in; then one works on."""
     start(repository, "--set=decision=2")
-    command = line(repository, ("challenger", "run", f"--store={store_url}"))
+    command = line(repository, ("challenger", "run", f"--journal-url={store_url}"))
     chance = np.random.default_rng(11)
     sent = 0
     for _ in range(3):
@@ -212,7 +212,9 @@ def test_killed_workers_count_every_row_once(
         finally:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-    tollgate(repository, "challenger", "run", f"--store={store_url}", "--until-idle")
+    tollgate(
+        repository, "challenger", "run", f"--journal-url={store_url}", "--until-idle"
+    )
     found = kept(repository)
     assert found.groups[ALL].pairs.rows == sent
     assert list(found.seen.values()) == [[(0, sent - 1)]]

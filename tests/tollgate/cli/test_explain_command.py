@@ -12,7 +12,8 @@ import redis
 from typer.testing import CliRunner
 
 from tollgate.cli.app import app
-from tollgate.journal.record import CHUNK_FIELD, encode_chunk, stream_key
+from tollgate.journal.entries import CHUNK_FIELD, stream_key
+from tollgate.journal.record import encode_chunk
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "audit"))
 from records_decided import decided
@@ -33,7 +34,13 @@ def folder(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Path:
         raw = encode_chunk(decided(40, first=first))
         redis_client.xadd(stream_key("fraud"), {CHUNK_FIELD: raw})
         if not first:
-            options = ("--store", store_url, "--folder", str(place), "--until-idle")
+            options = (
+                "--journal-url",
+                store_url,
+                "--folder",
+                str(place),
+                "--until-idle",
+            )
             status, text = run("journal", "run", *options)
             assert status == 0, text
     return place
@@ -47,7 +54,7 @@ def test_a_decision_is_explained_where_it_is(
     records = decided(40, first=first)
     row = int(np.flatnonzero(records.decision == 2)[0])
     one = records.transaction_id[row].decode()
-    where = ("--folder", str(folder), "--store", store_url)
+    where = ("--folder", str(folder), "--journal-url", store_url)
     status, text = run("explain", one, *where)
     assert status == 0, text
     lines = text.splitlines()
@@ -73,10 +80,10 @@ def test_a_decision_is_explained_where_it_is(
 def test_what_is_nowhere_is_told(folder: Path, store_url: str, tmp_path: Path) -> None:
     """An unknown id; a stream that cannot be read."""
     where = ("--folder", str(folder))
-    status, text = run("explain", "never", *where, "--store", store_url)
+    status, text = run("explain", "never", *where, "--journal-url", store_url)
     assert status != 0
     assert "never: is no transaction of this journal" in text
     gone = f"unix://{tmp_path}/nowhere"
-    status, text = run("explain", "never", *where, "--store", gone)
+    status, text = run("explain", "never", *where, "--journal-url", gone)
     assert status != 0
     assert "the journal's stream cannot be read" in text

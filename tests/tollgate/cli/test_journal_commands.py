@@ -11,7 +11,8 @@ import redis
 from typer.testing import CliRunner
 
 from tollgate.cli.app import app
-from tollgate.journal.record import CHUNK_FIELD, encode_chunk, stream_key
+from tollgate.journal.entries import CHUNK_FIELD, stream_key
+from tollgate.journal.record import encode_chunk
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "audit"))
 from records_decided import decided
@@ -34,7 +35,7 @@ def sealed(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Path:
         redis_client.xadd(stream_key("fraud"), {CHUNK_FIELD: raw})
     folder = tmp_path / "journal"
     status, text = run(
-        *("run", "--store", store_url, "--folder", str(folder), "--until-idle"),
+        *("run", "--journal-url", store_url, "--folder", str(folder), "--until-idle"),
         *("--repository", str(REPOSITORY), "--keep", "40000d"),
     )
     assert status == 0, text
@@ -84,8 +85,8 @@ def test_erase_forgets_a_person(sealed: Path) -> None:
         (["erase", "--subject", "someone"], "is not ENTITY=ID"),
         (["erase", "--customer", "x", "--keys", "nowhere"], "there is no subjects"),
         (["verify", "nowhere"], "nowhere: is no folder"),
-        (["run", "--store", "unix://x", "--keep", "long"], "is not a duration"),
-        (["run", "--store", "http://x", "--folder", "f"], "begins with none of"),
+        (["run", "--journal-url", "unix://x", "--keep", "long"], "is not a duration"),
+        (["run", "--journal-url", "http://x", "--folder", "f"], "begins with none of"),
     ],
 )
 def test_mistakes_are_told(
@@ -148,7 +149,7 @@ def test_labels_go_into_store_and_journal(
 def test_keep_removes_what_is_older(sealed: Path, store_url: str) -> None:
     """Decisions of another year are gone; the chain says so, and holds."""
     status, text = run(
-        *("run", "--store", store_url, "--folder", str(sealed), "--until-idle"),
+        *("run", "--journal-url", store_url, "--folder", str(sealed), "--until-idle"),
         *("--repository", str(REPOSITORY), "--keep", "1d"),
     )
     assert status == 0, text
@@ -180,7 +181,7 @@ def test_replay_of_real_decisions_is_clean(
     raw = encode_chunk(decided(30))
     redis_client.xadd(stream_key("fraud"), {CHUNK_FIELD: raw})
     folder, repository = tmp_path / "journal", ("--repository", str(REPOSITORY))
-    options = ("--store", store_url, "--folder", str(folder), "--until-idle")
+    options = ("--journal-url", store_url, "--folder", str(folder), "--until-idle")
     assert run("run", *options, *repository)[0] == 0
     status, text = run("replay", str(folder), *repository)
     assert status == 0, text

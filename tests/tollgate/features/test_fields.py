@@ -63,3 +63,17 @@ def test_rows_without_a_field_are_told(tmp_path: Path) -> None:
     }
     assert left_out(spec, fields, 4).tolist() == [False, True, True, False]
     assert left_out(spec, {"items": fields["items"]}, 4).all()
+
+
+def test_a_row_that_lacks_a_field_of_the_policy_is_whole(tmp_path: Path) -> None:
+    """The bit tells of the vector, which has nothing to do with it."""
+    path = tmp_path / "features.yaml"
+    consent = "  - {name: consent, type: category, use: policy}\nfeatures:\n"
+    path.write_text(SPEC.replace("features:\n", consent))
+    spec = load_spec(path)
+    fields = {
+        "items": np.array([1, MISSING]),
+        "channel": hash_words([b"web", b"web"]),
+        "consent": hash_words([b"", b"yes"]),
+    }
+    assert left_out(spec, fields, 2).tolist() == [False, True]

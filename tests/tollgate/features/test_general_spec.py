@@ -58,6 +58,15 @@ def test_entities_keep_what_their_features_are_made_of(tmp_path: Path) -> None:
     assert spec.feeds == {"purchases": 600_000_000, "labels": 172_800_000_000}
 
 
+def test_a_field_for_the_policy_is_declared_as_such(tmp_path: Path) -> None:
+    """It is another spec; one without such fields has the hash that it had."""
+    consent = "  - {name: consent, type: category, use: policy}\nfeeds: "
+    before, after = loaded(tmp_path), loaded(tmp_path, ("feeds: ", consent))
+    assert [one.use for one in after.fields] == ["features"] * 3 + ["policy"]
+    assert before.spec_hash == 0xE9FA0BCA39740D6E != after.spec_hash
+    assert before.state_hash == after.state_hash
+
+
 def test_fields_are_scaled_and_features_linked(tmp_path: Path) -> None:
     """Ranges in the last decimal; inputs by place; a rate's scale is long / short."""
     spec = loaded(tmp_path)
@@ -93,6 +102,8 @@ def test_fields_are_scaled_and_features_linked(tmp_path: Path) -> None:
         ("range: [0, 50]", "vocabulary: [a]", "only a category has one"),
         ("name: device, type", "name: items, type", "fields: 'items' appears twice"),
         ("of: device", "of: items", "fields.device: no feature uses it"),
+        ("category}\n", "category, use: policy}\n", "device: is for the policy, and"),
+        ("category}\n", "category, use: nobody}\n", "'nobody'"),
         ("field: items", "field: channel", "'channel' is not a number of the request"),
         ("category: channel", "category: items", "'items' is not a category"),
         ("category: channel", "category: device", "'device' has no vocabulary"),

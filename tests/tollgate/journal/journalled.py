@@ -11,14 +11,15 @@ import numpy as np
 import redis
 
 from tollgate.journal.chunks import Beside
+from tollgate.journal.entries import End, stream_key
 from tollgate.journal.mark import Mark
-from tollgate.journal.record import Records, decode_chunk, stream_key
+from tollgate.journal.record import Records, decode_chunk
 from tollgate.journal.rows import Heading, Rows
 from tollgate.journal.spool import MOST_BYTES, JournalSpool
-from tollgate.journal.stream import MOST_STREAM_BYTES, End, JournalStream
+from tollgate.journal.stream import MOST_STREAM_BYTES, JournalStream
 from tollgate.journal.writer import GATHER_S, MOST_ROWS, JournalWriter
 from tollgate.schema import context_dtype
-from tollgate.store.redis import RedisStore
+from tollgate.store.line import open_line
 
 HEADING = Heading(
     product="fraud",
@@ -77,16 +78,17 @@ def writer_of(
     beside: Beside | None = None,
     most_stream_bytes: int = MOST_STREAM_BYTES,
     most_spool_bytes: int = MOST_BYTES,
+    deadline_s: float = 1.0,
 ) -> JournalWriter:
     """Open a writer, with a spool and a mark if there is a folder."""
     spool = mark = None
     if folder is not None:
         spool = JournalSpool(folder, product="fraud", most_bytes=most_spool_bytes)
         mark = Mark(folder)
-    store = RedisStore(url, deadline_s=1.0)
+    line = open_line(url, deadline_s=deadline_s)
     return JournalWriter(
         HEADING,
-        JournalStream("fraud", store, most_bytes=most_stream_bytes),
+        JournalStream("fraud", line, most_bytes=most_stream_bytes),
         spool=spool,
         mark=mark,
         beside=beside,

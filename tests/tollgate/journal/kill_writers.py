@@ -2,12 +2,14 @@
 Kill writers of the journal, and their Redis, at random moments; count what is left.
 
     python tests/tollgate/journal/kill_writers.py --kills 100 [--seed 1] [--sync ...]
+        [--busy 4]
 
 One Redis and one spool. Writers come one after the other, each in a process of its
 own, which logs every number it handed over and every number that was acknowledged: by
 XADD's reply or by a synced segment. Each is killed with SIGKILL after a while, as is
-Redis in a third of the rounds, to be started again while a writer works. At last one
-writer drains what is left. Prints one JSON object: no acknowledged record may be lost,
+Redis in a third of the rounds, to be started again while a writer works. `--busy`
+processes take the processors from them meanwhile. At last one writer drains what is
+left. Prints one JSON object: no acknowledged record may be lost,
 none may be there twice by writer and number, none may differ from what was handed
 over, and what is missing of each writer must be as many as its end tells.
 """
@@ -40,7 +42,7 @@ from tollgate.journal.stream import JournalStream
 from tollgate.journal.writer import JournalWriter
 from tollgate.repair.segments import segments
 from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.redis import RedisStore
+from tollgate.store.line import open_line
 
 BATCH_ROWS = 4
 EVERY_S = 0.002
@@ -68,7 +70,7 @@ class LoggingWriter(JournalWriter):
 
 def open_one(url: str, spool: Path) -> LoggingWriter:
     """Open a writer as the decision step does, with its deadline."""
-    stream = JournalStream("fraud", RedisStore(url, deadline_s=DEADLINE_S))
+    stream = JournalStream("fraud", open_line(url, deadline_s=DEADLINE_S))
     kept = JournalSpool(spool, product="fraud")
     return LoggingWriter(HEADING, stream, spool=kept, mark=Mark(spool))
 
@@ -137,26 +139,42 @@ def start(state: Path, *, sync: str) -> EmbeddedRedis:
 
 
 def run(
-    *, kills: int, seed: int, folder: Path, sync: str = "always"
+    *, kills: int, seed: int, folder: Path, sync: str = "always", busy: int = 0
 ) -> dict[str, object]:
     """Do it; what was found."""
-    chance = random.Random(seed)
+    spinning = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(busy)
+    ]
+    try:
+        found = kill_all(kills, random.Random(seed), folder=folder, sync=sync)
+    finally:
+        for one in spinning:
+            one.kill()
+            one.wait()
+    return {"sync": sync, "busy": busy, "kills": kills, **found}
+
+
+def kill_all(
+    kills: int, chance: random.Random, *, folder: Path, sync: str
+) -> dict[str, object]:
+    """Kill so many writers; what was found."""
     state, spool, logs = folder / "state", folder / "spool", folder / "logs"
     logs.mkdir()
     server = start(state, sync=sync)
     url = server.url
-    killed_redis = 0
+    outages: set[str] = set()  # writers that lost their Redis
     for _ in range(kills):
         child = subprocess.Popen(
             [sys.executable, __file__, "--write", url, str(spool), str(logs)],
             stdout=subprocess.PIPE,
         )
         assert child.stdout is not None
-        child.stdout.readline()
+        name = child.stdout.readline().decode().strip()
         time.sleep(chance.uniform(0.0, 0.3))
         if chance.random() < 1 / 3:
             os.kill(server.pid, 9)
-            killed_redis += 1
+            outages.add(name)
             time.sleep(chance.uniform(0.0, 0.3))
             server.stop()
             if chance.random() < 1 / 2:
@@ -169,12 +187,12 @@ def run(
     last.log_to(logs / last.writer)
     wait_until(lambda: not segments(spool) and len(list(spool.glob("*.mark"))) == 1)
     last.close()
-    found = judge(url, logs)
+    found = judge(url, logs, outages)
     server.stop()
-    return {"sync": sync, "kills": kills, "redis_kills": killed_redis, **found}
+    return {"redis_kills": len(outages), **found}
 
 
-def judge(url: str, logs: Path) -> dict[str, object]:
+def judge(url: str, logs: Path, outages: set[str]) -> dict[str, object]:
     """Compare logs and stream."""
     seen: Counter[tuple[str, int]] = Counter()
     different = 0
@@ -184,13 +202,13 @@ def judge(url: str, logs: Path) -> dict[str, object]:
             different += not expected(chunk, row)
     ends = {end.writer: end for end in ends_in(url)}
     handed = acknowledged = lost = untold = 0
-    ages_ms: list[float] = []
+    ages_ms: dict[bool, list[float]] = {False: [], True: []}  # was Redis away?
     for path in sorted(logs.iterdir()):
         log = read_log(path)
         handed += len(log.handed)
         acknowledged += len(log.acknowledged)
         lost += sum((path.name, number) not in seen for number in log.acknowledged)
-        ages_ms += [
+        ages_ms[path.name in outages] += [
             (log.last_us - us) / 1e3
             for number, us in log.handed
             if (path.name, number) not in seen
@@ -207,9 +225,17 @@ def judge(url: str, logs: Path) -> dict[str, object]:
         "different": different,
         "writers_without_end": untold,
         "missing_by_number": sum(end.sequence for end in ends.values()) - len(seen),
-        "missing": len(ages_ms),
-        "missing_older_than_10_ms": sum(age_ms > 10 for age_ms in ages_ms),
-        "oldest_missing_ms": round(max(ages_ms, default=0.0), 1),
+        **ages(ages_ms[False], "missing"),
+        **ages(ages_ms[True], "missing_in_outage"),
+    }
+
+
+def ages(found_ms: list[float], name: str) -> dict[str, object]:
+    """Say how many records are missing, and how long they had waited."""
+    return {
+        name: len(found_ms),
+        f"{name}_older_than_10_ms": sum(age_ms > 10 for age_ms in found_ms),
+        f"{name}_oldest_ms": round(max(found_ms, default=0.0), 1),
     }
 
 
@@ -218,6 +244,7 @@ if __name__ == "__main__":
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sync", choices=("always", "everysec"), default="always")
+    parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--write", nargs=3, metavar=("URL", "SPOOL", "LOGS"))
     given = parser.parse_args()
     if given.write:
@@ -231,6 +258,7 @@ if __name__ == "__main__":
                         seed=given.seed,
                         folder=Path(name),
                         sync=given.sync,
+                        busy=given.busy,
                     )
                 )
             )

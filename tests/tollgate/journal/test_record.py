@@ -13,13 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tollgate.errors import JournalError
-from tollgate.journal.record import (
-    MAX_CHUNK_ROWS,
-    Records,
-    decode_chunk,
-    encode_chunk,
-    stream_key,
-)
+from tollgate.journal.entries import stream_key
+from tollgate.journal.record import MAX_CHUNK_ROWS, Records, decode_chunk, encode_chunk
 
 NOW_US = 1_700_000_000_000_000
 

@@ -23,10 +23,10 @@ from journalled import (
     writer_of,
 )
 
+from tollgate.journal.entries import End
 from tollgate.journal.opening import open_writer
 from tollgate.journal.record import Records
 from tollgate.journal.rows import to_records
-from tollgate.journal.stream import End
 from tollgate.repair.segments import segments
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.store.connection import Command

@@ -18,7 +18,8 @@ from clients.client import Client
 from clients.decisions import Decisions, join
 from tollgate.errors import RepositoryError
 from tollgate.features.share import in_share
-from tollgate.journal.record import decode_chunk, stream_key
+from tollgate.journal.entries import stream_key
+from tollgate.journal.record import decode_chunk
 from tollgate.repository.hashes import hash_version
 from tollgate.repository.release import (
     Challenger,

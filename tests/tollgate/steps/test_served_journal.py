@@ -19,8 +19,8 @@ import redis
 
 from clients.client import Client
 from clients.decisions import Decisions
-from tollgate.journal.record import Records, decode_chunk, stream_key
-from tollgate.journal.stream import End
+from tollgate.journal.entries import End, stream_key
+from tollgate.journal.record import Records, decode_chunk
 from tollgate.schema import Applied, Decision
 from tollgate.server.embedded import Embedded, serve
 

@@ -13,8 +13,9 @@ import pytest
 import redis
 
 from tollgate.journal.counts import JournalCounts
+from tollgate.journal.entries import stream_key
 from tollgate.journal.opening import open_writer
-from tollgate.journal.record import Records, decode_chunk, stream_key
+from tollgate.journal.record import Records, decode_chunk
 from tollgate.journal.rows import Heading
 from tollgate.policy.decide import Decided
 from tollgate.schema import context_dtype

@@ -20,13 +20,15 @@ from tollgate.errors import StoreError
 from tollgate.features.spec import FeatureSpec, load_spec
 from tollgate.features.tables import TableRows
 from tollgate.history import history_of
-from tollgate.journal.stream import End, JournalStream
+from tollgate.journal.entries import End
+from tollgate.journal.stream import JournalStream
 from tollgate.schema import Applied, Degraded
 from tollgate.server.environment import find_redis_server
 from tollgate.simulate import simulate
 from tollgate.store.address import open_client
 from tollgate.store.decided import decided_key
 from tollgate.store.events import Labels, Purchases
+from tollgate.store.line import open_line
 from tollgate.store.listing import ListStore
 from tollgate.store.lists import LookupList, list_key
 from tollgate.store.online import OnlineFeatures
@@ -186,7 +188,9 @@ def test_step_needs_no_more_than_its_line(
     ladder.close()
     store = RedisStore(url_of("tollgate-step"), deadline_s=5.0)
     assert store.probe()
-    stream = JournalStream("fraud", store)
+    store.close()
+    line = open_line(url_of("tollgate-step"), deadline_s=5.0)
+    stream = JournalStream("fraud", line)
     answer = (b"SET", decided_key("fraud", b"t0"), b"value", b"NX", b"PX", 1_000)
     assert stream.add([b"chunk"], beside=[answer]) == 1
     assert stream.end(End("00" * 8, 1, killed=False))

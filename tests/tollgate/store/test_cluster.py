@@ -16,12 +16,14 @@ import redis
 from redis.crc import key_slot
 from redis_processes import free_ports, running
 
+from tollgate.audit.anchor import Mark
+from tollgate.audit.source import ChunkSource
 from tollgate.backfill.tables import load_table
 from tollgate.errors import InputError, OutcomeUnknown, StoreError, StorePartial
 from tollgate.features.spec import FeatureSpec, load_spec
 from tollgate.features.tables import TableRows
-from tollgate.journal.record import stream_key
-from tollgate.journal.stream import End, JournalStream
+from tollgate.journal.entries import End, stream_key
+from tollgate.journal.stream import JournalStream
 from tollgate.schema import Applied, Degraded
 from tollgate.server.child import Child
 from tollgate.server.environment import find_redis_server
@@ -29,6 +31,7 @@ from tollgate.store.breaker import Rules
 from tollgate.store.cluster import ClusterStore, open_store
 from tollgate.store.decided import decided_key, keep_command
 from tollgate.store.events import Call, Labels, Packer, Purchases, purchase_entries
+from tollgate.store.line import open_line
 from tollgate.store.lists import LookupList
 from tollgate.store.online import OnlineFeatures
 from tollgate.store.opening import StoreSettings, open_ladder
@@ -644,11 +647,9 @@ def test_store_is_chosen_by_its_address(store_url: str, cluster: Cluster) -> Non
         RedisStore(cluster.url, deadline_s=1.0)
 
 
-def test_a_journal_in_a_cluster(
-    cluster: Cluster, open_any: Callable[..., RedisStore]
-) -> None:
+def test_a_journal_in_a_cluster(cluster: Cluster) -> None:
     """Chunks come in order to the node that has the stream; answers to theirs."""
-    stream = JournalStream("fraud", open_any(cluster.url))
+    stream = JournalStream("fraud", open_line(cluster.url, deadline_s=DEADLINE_S))
     chunks = [b"chunk %d" % number for number in range(5)]
     keys = [decided_key("fraud", b"t%d" % number) for number in range(30)]
     beside = [keep_command(key, b"value", window_ms=60_000) for key in keys]
@@ -661,6 +662,30 @@ def test_a_journal_in_a_cluster(
     for key in keys:
         assert cluster.clients[cluster.of(key)].get(key) == b"value"
     stream.close()
+
+
+def test_a_journal_is_read_in_a_cluster(cluster: Cluster) -> None:
+    """The stream, its head and its dead letters, each on the node that has it."""
+    stream = JournalStream("fraud", open_line(cluster.url, deadline_s=DEADLINE_S))
+    assert stream.add([b"chunk %d" % number for number in range(5)]) == 5
+    stream.close()
+    source = ChunkSource(cluster.url, product="fraud")
+    mark = Mark(chain="00" * 16, number=1, hash="11" * 32)
+    source.require_chain(mark, [mark.hash])
+    source.note(mark)
+    source.require_chain(mark, [mark.hash])
+    taken = source.poll(most=3, wait_s=0.01)
+    taken += source.poll(most=3, wait_s=0.01)  # what is new, behind what was left
+    taken += source.poll(most=3, wait_s=0.01)
+    assert [one.chunk for one in taken] == [b"chunk %d" % number for number in range(5)]
+    assert source.poll(most=3, wait_s=0.01) == []
+    source.bury(taken[0], "it is no chunk")
+    source.acknowledge([one.id for one in taken[:4]])
+    owner = cluster.clients[cluster.of(stream_key("fraud"))]
+    assert owner.xlen(stream_key("fraud")) == 1
+    letters = stream_key("fraud") + b":dead-letters"
+    assert cluster.clients[cluster.of(letters)].xlen(letters) == 1
+    source.close()
 
 
 def test_look_ups_are_lost_with_their_node_only(

@@ -16,13 +16,17 @@ from certificates import make_authority, make_certificate
 from redis_processes import free_ports, running, system_redis
 
 from clients.client import Client
+from tollgate.audit.source import ChunkSource, Taken
 from tollgate.errors import StoreError, StoreTimeout
 from tollgate.features.spec import FeatureSpec
+from tollgate.journal.entries import End, decode_end
+from tollgate.journal.stream import JournalStream
 from tollgate.schema import Degraded
 from tollgate.server.embedded import serve
 from tollgate.store.address import open_client
 from tollgate.store.cluster import open_store as open_any_store
 from tollgate.store.events import Purchases
+from tollgate.store.line import open_line
 from tollgate.store.listing import ListStore
 from tollgate.store.online import OnlineFeatures
 from tollgate.store.redis import RedisStore
@@ -277,6 +281,33 @@ def test_lists_speak_tls(url_of: UrlOf) -> None:
     lists.close()
 
 
+def through(url: str) -> End:
+    """Send chunks of a journal, more than one read takes, and take them as sealed."""
+    chunks = [b"%03d" % number + b"x" * 5_000 for number in range(64)]
+    stream = JournalStream("fraud", open_line(url, deadline_s=5.0))
+    for chunk in chunks:
+        while not stream.room([chunk]):
+            assert stream.collect(5.0).error is None
+        stream.send([chunk])
+    while stream.awaiting:
+        assert stream.collect(5.0).error is None
+    assert stream.end(End("00" * 8, 64, killed=False))
+    stream.close()
+    source = ChunkSource(url, product="fraud")
+    taken: list[Taken] = []
+    while len(taken) < len(chunks) + 1:
+        taken += source.poll(most=100, wait_s=5.0)
+    source.acknowledge([one.id for one in taken])
+    source.close()
+    assert [one.chunk for one in taken[:-1]] == chunks
+    return decode_end(taken[-1].end)
+
+
+def test_the_journal_speaks_tls(url_of: UrlOf) -> None:
+    """Chunks that nobody waits for, and who reads them."""
+    assert through(url_of()) == End("00" * 8, 64, killed=False)
+
+
 def test_cluster_speaks_tls(
     folder: Path,
     spec: FeatureSpec,
@@ -312,6 +343,7 @@ def test_cluster_speaks_tls(
         lists = ListStore(f"rediss+cluster://{address}", timeout_s=5.0)
         assert (lists.add(b"list", [b"c1"]), lists.size(b"list")) == (1, 1)
         lists.close()
+        assert through(f"rediss+cluster://{address}").sequence == 64
     plain = OnlineFeatures(spec, open_store(store_url))
     (other,) = plain.score([purchases(32)], write=[True])
     assert one.features.tobytes() == other.features.tobytes()

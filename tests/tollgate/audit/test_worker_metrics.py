@@ -1,0 +1,89 @@
+"""What the worker tells Prometheus is what it sealed, left out and misses."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from records_made import DECIDED_US, made
+
+from tollgate.audit.metrics import WorkerMetrics
+from tollgate.audit.source import ChunkSource
+from tollgate.audit.times import utc_text, utc_us
+from tollgate.audit.worker import JournalWorker
+from tollgate.journal.entries import CHUNK_FIELD, END_FIELD, End, encode_end, stream_key
+from tollgate.journal.record import encode_chunk
+
+STREAM = stream_key("fraud")
+
+
+def work(journal: Any, url: str) -> dict[str, float]:
+    """Seal all that is there; every sample, by its name without the prefix."""
+    metrics = WorkerMetrics("fraud")
+    worker = JournalWorker(
+        ChunkSource(url, product="fraud"),
+        journal.sealer,
+        chain=journal.chain,
+        seal_s=0.05,
+        metrics=metrics,
+    )
+    worker.run(threading.Event(), until_idle_s=0.1)
+    text = generate_latest(metrics.registry).decode()
+    return {
+        sample.name.removeprefix("tollgate_journal_"): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.labels.get("le", "+Inf") == "+Inf"
+        and not sample.name.endswith("_created")
+    }
+
+
+def test_what_was_sealed_doubled_and_lost_is_told(
+    open_journal: Callable[..., Any], store_url: str, redis_client: redis.Redis
+) -> None:
+    """Seven, five of them twice, four behind a gap of three, and an end behind two."""
+    before_s = int(time.time())
+    for raw in (
+        encode_chunk(made(7)),
+        encode_chunk(made(5, first=2)),
+        encode_chunk(made(4, first=10)),
+        b"no chunk",
+    ):
+        redis_client.xadd(STREAM, {CHUNK_FIELD: raw})
+    end = End("0123456789abcdef", 16, killed=True)
+    redis_client.xadd(STREAM, {END_FIELD: encode_end(end)})
+    told = work(open_journal(), store_url)
+    assert told["sealed_records_total"] == 11
+    assert told["doubled_records_total"] == 5
+    assert told["lost_records"] == 3 + 2
+    assert told["dead_letters_total"] == 1
+    assert told["segments_total"] >= 1
+    assert told["retries_total"] == 0
+    assert before_s <= told["last_sealed_timestamp_seconds"] <= time.time()
+    assert told["sealed_lag_seconds_count"] == told["sealed_lag_seconds_bucket"] == 3
+    ages_s = 3 * (time.time() - DECIDED_US / 1e6)
+    assert abs(told["sealed_lag_seconds_sum"] - ages_s) < 3 * 600
+
+
+def test_the_next_worker_knows_what_is_lost(
+    open_journal: Callable[..., Any], store_url: str, redis_client: redis.Redis
+) -> None:
+    """Counters begin at 0 again; what the chain knows is told at once."""
+    redis_client.xadd(STREAM, {CHUNK_FIELD: encode_chunk(made(4, first=6))})
+    first = work(open_journal(), store_url)
+    second = work(open_journal(), store_url)
+    assert first["lost_records"] == second["lost_records"] == 6
+    assert second["sealed_records_total"] == 0
+    name = "last_sealed_timestamp_seconds"
+    assert first[name] == second[name] > 0
+
+
+def test_a_time_is_read_as_it_was_written() -> None:
+    """Whole seconds, UTC."""
+    assert utc_text(DECIDED_US // 1_000_000 * 1_000_000) == utc_text(DECIDED_US)
+    assert utc_us("1970-01-02T00:00:01Z") == 86_401_000_000

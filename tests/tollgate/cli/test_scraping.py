@@ -1,0 +1,34 @@
+"""Metrics are offered where the person said, or that is said to be impossible."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from tollgate.cli.scraping import offer
+from tollgate.errors import InputError
+from tollgate.server.environment import free_port
+
+
+def test_metrics_are_read_over_http() -> None:
+    """On loopback, in Prometheus' text."""
+    registry = CollectorRegistry()
+    Gauge("a_number", "Of no meaning", registry=registry).set(7)
+    port = free_port()
+    offer(registry, port)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        assert "a_number 7.0" in answer.read().decode()
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    """Not a traceback; 0 asks for nothing."""
+    offer(CollectorRegistry(), 0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            InputError, match=f"--metrics-port: cannot listen on {port}"
+        ):
+            offer(CollectorRegistry(), port)

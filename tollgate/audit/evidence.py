@@ -1,0 +1,101 @@
+"""What proves that one record was sealed as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from tollgate.audit import merkle
+from tollgate.audit.anchor import Mark
+from tollgate.audit.digests import digests
+from tollgate.audit.links import LEAVES_SUFFIX, Link, file_name, path_of, read_file
+from tollgate.errors import JournalError
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """
+    What proves that a record was sealed.
+
+    Attributes:
+        digest: Of the record, computed anew.
+        path: From it to the root; side and digest.
+        root: That the link has.
+        link_hash: Of the link that names it.
+        later: Links behind that one.
+        head: Where the chain ends.
+        problems: What does not fit; none if the record is as it was sealed.
+        anchored: How many of these links an anchor knows.
+    """
+
+    digest: bytes
+    path: list[tuple[str, bytes]]
+    root: str
+    link_hash: str
+    later: int
+    head: Mark
+    problems: list[str]
+    anchored: int
+
+
+def prove(
+    folder: Path,
+    chain: Sequence[tuple[Link, str]],
+    link: Link,
+    *,
+    table: pl.DataFrame,
+    row: int,
+    marks: Sequence[Mark],
+) -> Evidence:
+    """
+    Prove one record: its digest, the path to the root, the links up to the head.
+
+    Args:
+        folder: The journal.
+        chain: Its links, each with its hash.
+        link: The record's segment.
+        table: That segment's.
+        row: Where the record stands in it.
+        marks: What anchors know.
+
+    Raises:
+        JournalError: A file cannot be read.
+    """
+    size = merkle.DIGEST_BYTES
+    name = file_name(link.number, LEAVES_SUFFIX[1:])
+    raw = read_file(path_of(folder, name))
+    leaves = [raw[at : at + size] for at in range(0, len(raw), size)]
+    try:
+        (digest,) = digests(table[row : row + 1])
+    except JournalError as exc:
+        raise JournalError(folder / link.table, exc.problem) from exc
+    steps = merkle.path(leaves, min(row, len(leaves) - 1))
+    problems = []
+    if merkle.climb(digest, steps).hex() != link.root:
+        problems.append("the record is not as it was sealed: its Merkle root differs")
+    own = chain[link.number - 1][1]
+    for (_, before), (after, _) in zip(
+        chain[link.number - 1 :], chain[link.number :], strict=False
+    ):
+        if after.previous != before:
+            problems.append(f"link {after.number} does not follow the one before")
+    last, head = chain[-1]
+    hashes = {one.number: found for one, found in chain}
+    known = [mark for mark in marks if mark.number >= link.number]
+    problems += [
+        f"the anchor knows link {mark.number} otherwise"
+        for mark in known
+        if hashes.get(mark.number) != mark.hash
+    ]
+    return Evidence(
+        digest=digest,
+        path=steps,
+        root=link.root,
+        link_hash=own,
+        later=len(chain) - link.number,
+        head=Mark(last.chain, last.number, head),
+        problems=problems,
+        anchored=len(known),
+    )

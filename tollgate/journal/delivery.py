@@ -1,0 +1,229 @@
+"""
+Chunks on their way out: to the stream, and to the spool when it does not take them.
+
+What is sent stays here until the stream has acknowledged it. What will not be
+acknowledged any more is sent once more when the connection broke, and goes to the
+spool when that breaks, too, or the stream was late or refused; the reader drops what
+came all the same. Newer chunks follow it there, so that the order stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from tollgate.errors import StoreError, StoreLost
+from tollgate.journal.chunks import Beside, Chunk
+from tollgate.journal.entries import End
+from tollgate.journal.mark import dead_marks
+from tollgate.journal.record import decode_chunk
+from tollgate.journal.spool import JournalSpool
+from tollgate.journal.stream import JournalStream
+from tollgate.store.connection import Command
+
+log = logging.getLogger(__name__)
+
+PROBE_S = 0.5  # between looks at a stream that is away
+IDLE_S = 1.0  # between looks at what writers that are gone left behind
+_DRAIN_S = 0.005  # of a cycle, so that new records need not wait long
+_SETTLE_S = 1.0  # of one wait for replies; the line's deadline ends it before
+
+Done = Callable[[Sequence[Chunk], str], None]
+
+
+class Delivery:
+    """
+    Delivers the chunks of one writer, and what dead ones left on disk.
+
+    Args:
+        stream: Where to; closed with this.
+        spool: Where else; None for nowhere. Closed with this.
+        beside: Makes the commands to send beside chunks out of the spool.
+        done: Told of chunks that are durable, and whether `written` or `spooled`.
+
+    Attributes:
+        drained: Chunks that came out of the spool into the stream.
+    """
+
+    def __init__(
+        self,
+        stream: JournalStream,
+        spool: JournalSpool | None,
+        *,
+        beside: Beside | None,
+        done: Done,
+    ) -> None:
+        self._stream = stream
+        self._spool = spool
+        self._beside = beside
+        self._done = done
+        self._held: deque[Chunk] = deque()  # nobody took it yet
+        self._sent: deque[Chunk] = deque()  # the stream may yet acknowledge it
+        self._away = self._lost = self._spool_failed = False
+        self._probe_due_s = self._look_due_s = 0.0
+        self.drained = 0
+
+    @property
+    def awaiting(self) -> bool:
+        """Tell whether the stream has yet to answer."""
+        return self._stream.awaiting
+
+    @property
+    def full(self) -> bool:
+        """Tell whether the stream holds all it may."""
+        return self._stream.full
+
+    @property
+    def rows(self) -> int:
+        """Count the records that are not durable."""
+        return sum(chunk.rows for chunk in (*self._sent, *self._held))
+
+    def idle_s(self, shortest_s: float) -> float:
+        """Tell how long nothing need be done unless chunks come."""
+        if self._sent:
+            return 0.0
+        if not self._held and (self._spool is None or not self._spool.busy):
+            return IDLE_S
+        left_s = self._probe_due_s - time.monotonic()
+        return max(shortest_s, left_s if self._away or self.full else 0.0)
+
+    def deliver(self, chunks: Sequence[Chunk]) -> None:
+        """Send chunks, or put them behind what the stream did not take."""
+        self._held.extend(chunks)
+        if not self._held:
+            return
+        beside = [command for chunk in self._held for command in chunk.beside]
+        if self._may_send(beside) and not (self._spool and self._spool.waiting):
+            self._send()
+        blocked = self._away or self.full or (self._spool and self._spool.waiting)
+        if self._held and blocked and self._spool is not None:
+            self._keep(self._spool)
+
+    def _may_send(self, beside: Sequence[Command] = ()) -> bool:
+        """Tell whether to try the stream now; one that is full gets the rest."""
+        if self._away:
+            return time.monotonic() >= self._probe_due_s
+        if self.full and (beside or time.monotonic() >= self._probe_due_s):
+            self._probe_due_s = time.monotonic() + PROBE_S
+            self._stream.look(beside=beside)
+        return not self.full
+
+    def _send(self) -> None:
+        """Send of what is held as much as may be under way."""
+        room = self._stream.room([chunk.raw for chunk in self._held])
+        part = [self._held.popleft() for _ in range(room)]
+        if not part:
+            return
+        self._sent.extend(part)
+        if self._away:
+            self._probe_due_s = time.monotonic() + PROBE_S
+        commands = [command for chunk in part for command in chunk.beside]
+        try:
+            self._stream.send([chunk.raw for chunk in part], beside=commands)
+        except StoreError as error:
+            self._take_back(error)
+
+    def _take_back(self, error: StoreError) -> None:
+        """Hold what was sent again, in its place; once more now, or behind a probe."""
+        log.debug("the journal's stream did not take all: %s", error)
+        self._held.extendleft(reversed(self._sent))
+        self._sent.clear()
+        if isinstance(error, StoreLost) and not (self._lost or self._away):
+            self._lost = True
+            self._send()
+        else:
+            self._set_away(True)
+
+    def _set_away(self, away: bool) -> None:
+        if away:
+            self._probe_due_s = time.monotonic() + PROBE_S
+        else:
+            self._lost = False
+        if away != self._away:
+            log.warning("the journal's stream is %s", "away" if away else "back")
+        self._away = away
+
+    def _keep(self, spool: JournalSpool) -> None:
+        held = list(self._held)
+        try:
+            spool.write([(chunk.first, chunk.raw) for chunk in held])
+        except OSError as error:
+            if not self._spool_failed:
+                text = "the journal's spool cannot take records: %s"
+                log.warning(text, error.strerror)
+            self._spool_failed = True
+        else:
+            self._spool_failed = False
+            self._held.clear()
+            self._done(held, "spooled")
+
+    def collect(self, wait_s: float) -> None:
+        """Note what the stream acknowledged; without any reply, wait so long for it."""
+        found = self._stream.collect(wait_s)
+        if found.acknowledged:
+            self._set_away(False)
+            self._done(
+                [self._sent.popleft() for _ in range(found.acknowledged)], "written"
+            )
+        if found.error is not None:
+            self._take_back(found.error)
+            self.deliver(())
+
+    def settle(self) -> None:
+        """Wait until nothing is under way: acknowledged, spooled or held."""
+        while self._sent:
+            self.collect(_SETTLE_S)
+            self.deliver(())
+
+    def drain(self) -> None:
+        """Send some of what the spool holds; behind it, the ends of dead writers."""
+        spool, now_s = self._spool, time.monotonic()
+        if spool is None or not (spool.busy or now_s >= self._look_due_s):
+            return
+        if not self._may_send():
+            return
+        self.settle()
+        if self._away and now_s < self._probe_due_s:
+            return
+        try:
+            took = spool.drain(self._send_again, until_s=now_s + _DRAIN_S)
+            if took and not spool.busy:
+                self._look_due_s = now_s + IDLE_S
+                spool.clear_heads()
+                for path, end in dead_marks(spool.folder):
+                    if self._stream.end(end):
+                        path.unlink(missing_ok=True)
+        except OSError as error:
+            self._look_due_s = now_s + IDLE_S
+            log.warning("the journal's spool cannot be read: %s", error.strerror)
+
+    def _send_again(self, chunks: Sequence[bytes]) -> int:
+        beside: list[Command] = []
+        if self._beside is not None:
+            now_us = time.time_ns() // 1000
+            for raw in chunks:
+                beside += self._beside(decode_chunk(raw), now_us)
+        added = self._stream.add(chunks, beside=beside)
+        self._set_away(added < len(chunks))
+        self.drained += added
+        return added
+
+    def close(self, end: End) -> bool:
+        """
+        Let go; what is not durable is lost.
+
+        Args:
+            end: What the writer came to.
+
+        Returns:
+            Whether the readers know that; not while the spool holds its records.
+        """
+        told = False
+        if self._spool is None or not self._spool.busy:
+            told = self._stream.end(end)
+        if self._spool is not None:
+            self._spool.close()
+        self._stream.close()
+        return told

@@ -1,0 +1,73 @@
+"""A client of redis-py for whatever address: one Redis, or a cluster."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import redis
+
+from tollgate.errors import StoreError
+from tollgate.store.address import Address, open_client, read_address
+from tollgate.store.breaker import Rules
+from tollgate.store.nodes import Nodes
+
+
+def open_any_client(url: str, *, timeout_s: float) -> Any:
+    """
+    Open a client for commands of one key each.
+
+    Args:
+        url: docs/store.md, "Addresses".
+        timeout_s: Of one command; beside the time for which it is told to block.
+
+    Raises:
+        InputError: It is no address, or a file of TLS cannot be used.
+    """
+    address = read_address(url)
+    if address.cluster:
+        return ClusterClient(address, timeout_s=timeout_s)
+    return open_client(url, timeout_s=timeout_s)
+
+
+class ClusterClient(redis.Redis):
+    """
+    The commands of redis-py over the store's own way to a cluster.
+
+    Args:
+        address: A cluster's.
+        timeout_s: Of one command.
+    """
+
+    def __init__(self, address: Address, *, timeout_s: float) -> None:
+        super().__init__(protocol=2)  # for how replies are read; it never connects
+        self._nodes = Nodes(address, deadline_s=timeout_s, rules=Rules())
+        self._timeout_s = timeout_s
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """
+        Run a command of one key where that lives.
+
+        Raises:
+            RedisError: The node refused, or has no answer.
+        """
+        name = args[0]
+        rest = [one.encode() if isinstance(one, str) else one for one in args[1:]]
+        command = (*name.encode().split(), *rest)
+        blocks_s = 0.0
+        if b"BLOCK" in command:
+            blocks_s = int(command[command.index(b"BLOCK") + 1]) / 1e3
+        until_s = time.monotonic() + self._timeout_s + blocks_s
+        (reply,) = self._nodes.run([command], until_s)
+        if isinstance(reply, StoreError):
+            raise redis.ConnectionError(str(reply)) from reply
+        if isinstance(reply, Exception):
+            raise reply
+        callbacks: Any = self.response_callbacks
+        read = callbacks.get(name)
+        return read(reply, **options) if read else reply
+
+    def close(self) -> None:
+        """Drop all connections."""
+        self._nodes.close()
+        super().close()
