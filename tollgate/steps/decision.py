@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
+from tollgate.imports import import_gently
 from tollgate.journal.rows import Heading
 from tollgate.policy import POLICY_FILE, RowFacts, decide, load_policy
 from tollgate.schema import (
@@ -42,6 +43,7 @@ class DecisionStep:
         """Compile the policy; what the release says comes as parameters."""
         import triton_python_backend_utils as pb
 
+        import_gently("redis", "hiredis")
         self._pb = pb
         config = triton.step_config(args)
         parameters = config.parameters

@@ -12,6 +12,7 @@ import numpy as np
 from tollgate.features.fields import field_values
 from tollgate.features.fingerprint import fingerprints
 from tollgate.features.spec import SPEC_FILE, load_spec
+from tollgate.imports import import_gently
 from tollgate.repair.spool import open_spool
 from tollgate.schema import (
     CONTEXT,
@@ -48,6 +49,7 @@ class FeatureStep:
         """Read the spec, open the store, and warm both."""
         import triton_python_backend_utils as pb
 
+        import_gently("redis", "hiredis")
         self._pb = pb
         config = triton.step_config(args)
         self._spec = load_spec(config.directory / SPEC_FILE)

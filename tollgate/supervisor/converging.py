@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from tollgate.errors import ObjectStoreError, RepositoryError, TollgateError
+from tollgate.imports import be_gentle
 from tollgate.repository.check import require_sound
 from tollgate.repository.hashes import SHORT_DIGITS
 from tollgate.repository.release import Release, decode_release
@@ -219,6 +220,7 @@ class Converger:
         self.now = now
 
     def _live(self) -> None:
+        be_gentle()  # what serves comes first
         while not self._stopped:
             try:
                 self.look()

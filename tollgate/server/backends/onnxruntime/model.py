@@ -1,6 +1,10 @@
 """Triton's entry to the onnxruntime backend that is written in Python."""
 
-from tollgate.server.onnx_backend import OnnxBackendModel
+from tollgate.imports import import_gently
+
+import_gently("numpy", "onnxruntime")
+
+from tollgate.server.onnx_backend import OnnxBackendModel  # noqa: E402
 
 
 class TritonPythonModel(OnnxBackendModel):
