@@ -107,8 +107,7 @@ async def _kill_under_load(
     until_s = perf_counter() + seconds
     kills: list[Kill] = []
     for part in _order(chance):
-        # More than 8 of one part within a minute, and the supervisor gives up.
-        await asyncio.sleep(chance.uniform(2.0, 6.0))
+        await asyncio.sleep(chance.uniform(0.5, 3.0))
         if perf_counter() > until_s or loading.done():
             break
         mended = len(product.mended())

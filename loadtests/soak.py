@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from tollgate.features.spec import load_spec
 from tollgate.server.address import find_server
 from tollgate.server.environment import SHM
 from tollgate.server.regions import region_prefix
+from tollgate.supervisor.faults import read_faults
 
 _SAMPLE_S = 5.0
 _PART_S = 60.0  # of the load; each has bodies of its own
@@ -71,19 +73,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rate", type=int, default=500, help="requests per second")
     given = parser.parse_args(arguments)
     try:
-        samples, answered, failed = run(given.minutes, rate_per_s=given.rate)
+        samples, answered, failures = run(given.minutes, rate_per_s=given.rate)
         print("\n".join(to_markdown(samples)))
     except TollgateError as error:
         print(f"loadtests.soak: {error}", file=sys.stderr)
         return error.exit_status
-    print(f"\n{answered:,} requests answered, {failed} failed.")
+    print(f"\n{answered:,} requests answered, {failures.total()} failed.")
+    for why, count in failures.items():
+        print(f"Failed {count} times: {why}")
     command = " ".join(["python -m loadtests.soak", *arguments])
     print(f"\n{measured_on()}. `{command}`")
-    return 1 if failed else 0
+    return 1 if failures else 0
 
 
-def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, int]:
-    """Serve, load and sample; also how many were answered and failed."""
+def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, Counter[str]]:
+    """Serve, load and sample; also how many were answered, and why others failed."""
     with tempfile.TemporaryDirectory(prefix="tollgate-soak-") as name:
         folder = Path(name)
         generator = make_generator(folder)
@@ -99,7 +103,8 @@ def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, int]:
                 raise ServerError("tollgate up", "is not there")
             fill_store(spec, history, store_url=address.store_url)
             sampler = _Sampler(product)
-            first = answered = failed = 0
+            first = answered = 0
+            failures: Counter[str] = Counter()
             until_s = time.monotonic() + minutes * 60
             while (left_s := until_s - time.monotonic()) > TAIL_S:
                 run_s = min(_PART_S, left_s)
@@ -116,8 +121,12 @@ def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, int]:
                 first += count
                 said = tally(generated.kept.answers)
                 answered += said.requests
-                failed += sum(said.failures.values()) + said.refused_rows
-            return sampler.stop(), answered, failed
+                failures.update(said.failures)
+                if said.refused_rows:
+                    failures["refused rows"] += said.refused_rows
+            for fault in read_faults(folder / "state"):
+                print(f"{fault.time} {fault.part}: {fault.what}", file=sys.stderr)
+            return sampler.stop(), answered, failures
 
 
 class _Sampler:

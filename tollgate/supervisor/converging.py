@@ -100,6 +100,7 @@ class Converger:
         self._refused = refused
         self._tried = ""  # what the repository said when it was tried last
         self._again_s = 0.0
+        self._why = ""  # the reason that was told last
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(
@@ -135,7 +136,8 @@ class Converger:
         if settled or (waiting and self.now.state == "failed"):
             return
         if said != self._tried:
-            self._tell(attempts=0, state="converging", doing="checking")
+            self._why = ""
+            self._tell(desired="", attempts=0, state="converging", doing="checking")
         self._tried = said
         try:
             content = self._source.read()
@@ -196,7 +198,8 @@ class Converger:
 
     def _fail(self, why: str) -> None:
         attempts = self.now.attempts + 1
-        if (self.now.state, self.now.doing) != ("failed", why) and attempts == 1:
+        if why != self._why:
+            self._why = why
             log.error(
                 "%s: release %s was not taken: %s", self._product, self._wanted(), why
             )
@@ -224,9 +227,11 @@ class Converger:
         while not self._stopped:
             try:
                 self.look()
-            except Exception:
-                # Whatever it is, what serves goes on; the next look may see better.
+            except Exception as error:
+                # A fault of ours. What serves goes on, and the next look may be better.
                 log.exception("%s: the repository was not followed", self._product)
+                self._fail(f"unforeseen: {error!r}")
+                self._wake.wait(self._again_s - time.monotonic())
             self._wake.wait(INTERVAL_S)
             self._wake.clear()
 

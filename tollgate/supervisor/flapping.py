@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-
 MOST = 8
-WITHIN_S = 60.0
+LIVED_S = 5.0
 
 
 class Flapping:
     """
-    Counts how often each part was mended lately.
+    Counts how often in a row each part died young, or could not be mended at all.
+
+    However often something is killed, it is worth mending as long as it works in
+    between. What dies again at once, eight times, will do so the ninth time too.
 
     Args:
-        most: Mendings of one part within `within_s` that are still taken.
-        within_s: How long a mending counts.
+        most: Young deaths of one part in a row that are still mended.
+        lived_s: How long a mended part must live for its death to be a new one.
     """
 
-    def __init__(self, *, most: int = MOST, within_s: float = WITHIN_S) -> None:
+    def __init__(self, *, most: int = MOST, lived_s: float = LIVED_S) -> None:
         self._most = most
-        self._within_s = within_s
-        self._mended_s: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._lived_s = lived_s
+        self._young: dict[str, int] = {}
+        # When each part was mended last; not there while the last mending failed.
+        self._mended_s: dict[str, float] = {}
 
-    def mended(self, part: str, *, now_s: float) -> str:
+    def failed(self, part: str, *, now_s: float) -> str:
         """
-        Count a mending.
+        Count a death, before it is mended.
 
         Args:
-            part: What was mended.
+            part: What died.
             now_s: A monotonic clock.
 
         Returns:
             Why to give up; empty to go on.
         """
-        times = self._mended_s[part]
-        times.append(now_s)
-        while times[0] <= now_s - self._within_s:
-            times.popleft()
-        if len(times) <= self._most:
+        first = part not in self._young
+        mended_s = self._mended_s.pop(part, None)
+        lived = mended_s is not None and now_s - mended_s >= self._lived_s
+        young = 0 if first or lived else self._young[part] + 1
+        self._young[part] = young
+        if young <= self._most:
             return ""
-        return f"{part} failed {len(times)} times within {self._within_s:g} s"
+        return (
+            f"{part} failed {young} times in a row within {self._lived_s:g} s of "
+            "being mended"
+        )
+
+    def mended(self, part: str, *, now_s: float) -> None:
+        """Note that a part works again."""
+        self._mended_s[part] = now_s

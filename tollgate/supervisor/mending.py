@@ -54,7 +54,7 @@ class Mender:
         if begun_s < self._again_s.get(part, begun_s):
             return
         log.error("%s: %s", part, what)
-        why = self._flapping.mended(part, now_s=begun_s)
+        why = self._flapping.failed(part, now_s=begun_s)
         if why:
             self._tell(noticed, part, what, None, f"given up: {why}")
             raise ServerError(part, f"{what}; gives up: {why}")
@@ -64,10 +64,11 @@ class Mender:
             self._again_s[part] = time.monotonic() + _AGAIN_S
             self._tell(noticed, part, what, None, str(error))
             return
-        taken_s = time.monotonic() - begun_s
+        ended_s = time.monotonic()
+        self._flapping.mended(part, now_s=ended_s)
         for beat in self._heartbeats:
             beat.forgive()
-        self._tell(noticed, part, what, taken_s, "mended")
+        self._tell(noticed, part, what, ended_s - begun_s, "mended")
 
     def _tell(
         self, noticed: str, part: str, what: str, mended_s: float | None, outcome: str

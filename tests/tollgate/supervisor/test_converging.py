@@ -184,6 +184,53 @@ def test_a_release_that_does_not_load_changes_nothing(
     assert [name for name, _ in refused] == [release.name]
 
 
+def test_another_reason_is_told_too(
+    served: Embedded,
+    repository: Path,
+    converger: Converger,
+    refused: list[tuple[str, str]],
+) -> None:
+    """The same release fails for something else: whoever watches hears of both."""
+    before = len(refused)
+    release = write(repository, fraud_decision=3)
+    policy = repository / "fraud_decision/3/policy.yaml"
+    content = policy.read_bytes()
+    policy.write_bytes(content + b"\n")
+    converger.look()
+    policy.write_bytes(content)
+    converger.look()
+    converger.look()
+    told = [why for name, why in refused[before:] if name in (release.name, "")]
+    assert ["changed" in why for why in told] == [True, False]
+    assert "not today" in told[1]
+
+
+class Broken(Folder):
+    """A repository that breaks in a way nobody thought of."""
+
+    def look(self) -> str:
+        """Fail."""
+        raise ValueError("nobody thought of it")
+
+
+def test_what_nobody_thought_of_is_told_and_ends_nothing(
+    served: Embedded, repository: Path
+) -> None:
+    """The state says so, the old release goes on, and it is tried again."""
+    follower = Converger(
+        served.serving, source=Broken(repository, product="fraud"), product="fraud"
+    )
+    follower.start()
+    until_s = time.monotonic() + 20
+    while follower.now.attempts < 2:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    follower.stop()
+    assert follower.now.state == "failed"
+    assert "nobody thought of it" in follower.now.doing
+    assert probe(served.triton, "fraud").release == follower.now.running
+
+
 def test_files_may_come_after_the_release_that_names_them(
     served: Embedded, repository: Path, converger: Converger
 ) -> None:
