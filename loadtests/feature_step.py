@@ -31,8 +31,9 @@ from loadtests.surroundings import CHECKOUT
 from loadtests.traffic import traffic_of
 from tollgate.errors import TollgateError
 from tollgate.features.spec import load_spec
+from tollgate.schema import STORE_URL_VARIABLE
 from tollgate.server.redis import EmbeddedRedis
-from tollgate.steps.feature import STORE_URL_VARIABLE, FeatureStep
+from tollgate.steps.feature import FeatureStep
 
 STEP = CHECKOUT / "model_repository" / "fraud_features"
 _WARM_UP = 100

@@ -232,7 +232,7 @@ def _wait(place: Place, release: Release) -> None:
             return
         if time.monotonic() > until_s or (now.file == file and now.state == "failed"):
             raise ServerError("fraud", f"{release.name}: {now.state}: {now.doing}")
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 def to_markdown(

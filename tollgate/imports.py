@@ -12,9 +12,13 @@ import contextlib
 import importlib
 import os
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
-# Weight 335 against 1,024: a third of a core that others want too, all of an idle one.
-_NICE = 5
+# A third of the weight: of a core that others want too, all of an idle one.
+_NICER = 5
+
+Made = TypeVar("Made")
 
 
 def import_gently(*names: str) -> None:
@@ -23,19 +27,49 @@ def import_gently(*names: str) -> None:
 
     What they raise is left to whoever imports them by name.
     """
-    thread = threading.Thread(target=_import, args=(names,), name="imports")
+    gently(lambda: _import(names))
+
+
+def gently(work: Callable[[], Made]) -> Made:
+    """
+    Do something at a lower priority, and wait for it.
+
+    Args:
+        work: What to do; it starts no threads, which would stay at that priority.
+
+    Returns:
+        What it returns.
+
+    Raises:
+        BaseException: What it raises.
+    """
+    made: list[Made] = []
+    raised: list[BaseException] = []
+
+    def do() -> None:
+        be_gentle()
+        try:
+            made.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            raised.append(error)
+
+    thread = threading.Thread(target=do, name="gently")
     thread.start()
     thread.join()
+    if raised:
+        raise raised[0]
+    return made[0]
 
 
 def be_gentle() -> None:
-    """Lower the priority of the calling thread, for good."""
+    """Lower the priority of the calling thread by as much, for good."""
+    thread = threading.get_native_id()
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        now = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, now + _NICER)
 
 
 def _import(names: tuple[str, ...]) -> None:
-    be_gentle()
     for name in names:
         with contextlib.suppress(Exception):
             importlib.import_module(name)

@@ -53,6 +53,8 @@ CONFLICT = "conflict: was decided with other content"
 DRY_RUN = "dry_run"  # request parameters
 DEADLINE_US = "deadline_us"
 
+STORE_URL_VARIABLE = "TOLLGATE_STORE_URL"  # of the environment that steps run in
+
 # Parameters of the feature step's configuration, by whoever operates it.
 STORE_DEADLINE_PARAMETER = "store_deadline_ms"
 STORE_PROBE_PARAMETER = "store_probe_interval_ms"

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 
-from tollgate.imports import be_gentle, import_gently
+import pytest
+
+from tollgate.imports import be_gentle, gently, import_gently
 
 CODE = """
 import os, sys, threading
@@ -40,5 +42,18 @@ def test_only_the_thread_that_asks_is_gentle() -> None:
     thread.start()
     thread.join()
     import_gently()
-    assert found == [5]
+    assert found == [before + 5]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_what_is_done_gently_is_handed_back() -> None:
+    """What it returns, and what it raises; whoever waits keeps its priority."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    assert gently(priority) == before + 5
+    with pytest.raises(ZeroDivisionError):
+        gently(lambda: 1 // 0)
     assert os.getpriority(os.PRIO_PROCESS, 0) == before

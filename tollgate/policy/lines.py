@@ -20,7 +20,7 @@ _AT = re.compile(r" - at `(?:key in )?\$([^`]*)`")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Reads times as text: a text has a zone, or is refused for having none."""
 
 

@@ -1,10 +1,29 @@
 """The Python steps of the ensemble; `model.py` subclasses one and adds nothing."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tollgate.imports import import_gently
 
-import_gently("numpy", "msgspec", "yaml")
-
-from tollgate.steps.decision import DecisionStep  # noqa: E402
-from tollgate.steps.feature import FeatureStep  # noqa: E402
+if TYPE_CHECKING:
+    from tollgate.steps.decision import DecisionStep
+    from tollgate.steps.feature import FeatureStep
 
 __all__ = ["DecisionStep", "FeatureStep"]
+
+_HOMES = {
+    "DecisionStep": "tollgate.steps.decision",
+    "FeatureStep": "tollgate.steps.feature",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a step when it is asked for: a process runs one, beside what serves."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_gently(_HOMES[name])
+    step = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = step
+    return step

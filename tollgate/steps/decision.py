@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from msgspec import structs
 
-from tollgate.imports import import_gently
+from tollgate.imports import gently, import_gently
 from tollgate.journal.rows import Heading
 from tollgate.policy import POLICY_FILE, RowFacts, decide, load_policy
 from tollgate.schema import (
@@ -61,10 +62,13 @@ class DecisionStep:
         self._release = parameters[RELEASE_PARAMETER].encode()
         self._spec_hash = int(parameters[SPEC_HASH_PARAMETER], 16)
         fields = read_fields(parameters.get(FIELDS_PARAMETER, ""))
-        self._policy = load_policy(
-            config.directory / POLICY_FILE,
-            feature_names=parameters[FEATURE_NAMES_PARAMETER].split(","),
-            fields=fields,
+        self._policy = gently(
+            partial(
+                load_policy,
+                config.directory / POLICY_FILE,
+                feature_names=parameters[FEATURE_NAMES_PARAMETER].split(","),
+                fields=fields,
+            )
         )
         entities = tuple(parameters[ENTITY_NAMES_PARAMETER].split(","))
         self._fields = tuple(field.name for field in fields)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from tollgate.features.fields import field_values
 from tollgate.features.fingerprint import fingerprints
 from tollgate.features.spec import SPEC_FILE, load_spec
-from tollgate.imports import import_gently
+from tollgate.imports import gently, import_gently
 from tollgate.repair.spool import open_spool
 from tollgate.schema import (
     CONTEXT,
@@ -21,6 +22,7 @@ from tollgate.schema import (
     FEATURES,
     LISTS_PARAMETER,
     MAX_ID_BYTES,
+    STORE_URL_VARIABLE,
     context_dtype,
 )
 from tollgate.steps import triton
@@ -33,7 +35,6 @@ from tollgate.store.lists import read_lists
 from tollgate.store.opening import open_ladder
 from tollgate.store.scored import Scored
 
-STORE_URL_VARIABLE = "TOLLGATE_STORE_URL"
 SPOOL_VARIABLE = "TOLLGATE_SPOOL"  # folder of what the store did not apply
 
 _MOST = 2**32 - 1
@@ -52,7 +53,7 @@ class FeatureStep:
         import_gently("redis", "hiredis")
         self._pb = pb
         config = triton.step_config(args)
-        self._spec = load_spec(config.directory / SPEC_FILE)
+        self._spec = gently(partial(load_spec, config.directory / SPEC_FILE))
         self._dtype = context_dtype(self._spec.entity_names, self._spec.field_names)
         url = os.environ.get(STORE_URL_VARIABLE, "")
         if not url:

@@ -16,8 +16,8 @@ from tollgate.journal.opening import open_writer
 from tollgate.journal.rows import Heading, Rows
 from tollgate.journal.writer import JournalWriter
 from tollgate.policy.decide import Decided
+from tollgate.schema import STORE_URL_VARIABLE
 from tollgate.steps import triton
-from tollgate.steps.feature import STORE_URL_VARIABLE
 
 JOURNAL_URL_VARIABLE = "TOLLGATE_JOURNAL_URL"
 JOURNAL_SPOOL_VARIABLE = "TOLLGATE_JOURNAL_SPOOL"  # folder of what waits for it

@@ -19,9 +19,9 @@ from tollgate.repository.told import (
     features_parameters,
     load_policy_of,
 )
-from tollgate.schema import CONTEXT, FEATURES, PROBABILITIES
+from tollgate.schema import CONTEXT, FEATURES, PROBABILITIES, STORE_URL_VARIABLE
 from tollgate.steps.decision import DecisionStep
-from tollgate.steps.feature import STORE_URL_VARIABLE, FeatureStep
+from tollgate.steps.feature import FeatureStep
 from tollgate.steps.journal import JOURNAL_URL_VARIABLE
 
 NOW_US = 1_700_000_000_000_000

@@ -24,6 +24,7 @@ from tollgate.schema import (
     BREAKER_SHARE_PARAMETER,
     STORE_DEADLINE_PARAMETER,
     STORE_PROBE_PARAMETER,
+    STORE_URL_VARIABLE,
     UPDATES_PARAMETER,
     Applied,
     Degraded,
@@ -32,7 +33,6 @@ from tollgate.server.redis import EmbeddedRedis
 from tollgate.steps.batch import Batch
 from tollgate.steps.feature import (
     SPOOL_VARIABLE,
-    STORE_URL_VARIABLE,
     FeatureStep,
 )
 from tollgate.steps.store_settings import store_settings

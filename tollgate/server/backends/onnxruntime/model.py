@@ -2,7 +2,7 @@
 
 from tollgate.imports import import_gently
 
-import_gently("numpy", "onnxruntime")
+import_gently("numpy", "onnxruntime", "tollgate.server.onnx_backend")
 
 from tollgate.server.onnx_backend import OnnxBackendModel  # noqa: E402
 
