@@ -17,7 +17,7 @@ from tollgate.challenger.counts import (
     Group,
     Pairs,
 )
-from tollgate.challenger.gates import Gates, Verdict, judge
+from tollgate.challenger.gates import Verdict, judge
 from tollgate.challenger.intervals import Interval
 from tollgate.challenger.kept import Kept, Trial
 from tollgate.challenger.shares import (
@@ -28,6 +28,7 @@ from tollgate.challenger.shares import (
     flips_effect,
     flips_share,
 )
+from tollgate.repository.gates import Gates
 from tollgate.schema import Decision
 
 _EDGES_MS = [edge / 1_000 for edge in TIME_EDGES_US]

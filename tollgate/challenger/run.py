@@ -21,12 +21,13 @@ from tollgate.challenger.counts import (
     group_names,
     only,
 )
-from tollgate.challenger.gates import Gates, Verdict, judge
+from tollgate.challenger.gates import Verdict, judge
 from tollgate.challenger.kept import Kept, Trial, load, newest, save, seen_of
 from tollgate.challenger.scoring import Scorer, recorded_decisions
 from tollgate.challenger.trials import seconds_of
 from tollgate.errors import InputError
 from tollgate.journal.record import Records
+from tollgate.repository.gates import Gates
 
 log = logging.getLogger(__name__)
 

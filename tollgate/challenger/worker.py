@@ -17,13 +17,14 @@ from pathlib import Path
 import msgspec
 
 from tollgate.audit.source import ChunkSource, Taken
-from tollgate.challenger.gates import Gates, broken, read_gates
+from tollgate.challenger.gates import broken
 from tollgate.challenger.kept import Trial
 from tollgate.challenger.measures import end_trial
 from tollgate.challenger.run import Run
 from tollgate.challenger.trials import current_trials
 from tollgate.errors import JournalError, TollgateError
 from tollgate.journal.record import decode_chunk
+from tollgate.repository.gates import Gates, read_gates
 
 log = logging.getLogger(__name__)
 

@@ -41,9 +41,10 @@ def report(
     """
     import msgspec
 
-    from tollgate.challenger.gates import broken, read_gates
+    from tollgate.challenger.gates import broken
     from tollgate.challenger.report import make_report
     from tollgate.cli.challenger_tables import report_tables
+    from tollgate.repository.gates import read_gates
 
     chosen = console.settings(repository=repository, product=product, state=state)
     kept = _kept(chosen, name)
@@ -128,9 +129,9 @@ def _kept(chosen: Settings, name: str | None) -> Kept:
     """
     import time
 
-    from tollgate.challenger.gates import read_gates
     from tollgate.challenger.kept import folder_of, load, newest
     from tollgate.challenger.trials import current_trials
+    from tollgate.repository.gates import read_gates
 
     folder = folder_of(chosen.state_path, chosen.product)
     if name is None:

@@ -208,8 +208,9 @@ def _require_passed(chosen: Settings, folder: Path, changed: Release) -> None:
     Raises:
         InputError: It did not, or there was none; says why.
     """
-    from tollgate.challenger.gates import judge, passed, read_gates
+    from tollgate.challenger.gates import judge, passed
     from tollgate.challenger.kept import folder_of, newest
+    from tollgate.repository.gates import read_gates
 
     challenger = changed.challenger
     if challenger is None:

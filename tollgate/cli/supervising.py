@@ -27,6 +27,7 @@ from tollgate.supervisor.json_log import JsonFormatter
 from tollgate.supervisor.metrics import SupervisorMetrics
 from tollgate.supervisor.recycling import Recycling
 from tollgate.supervisor.served import Served
+from tollgate.supervisor.shadowing import begin_shadow
 from tollgate.supervisor.side_port import side_port as open_side_port
 from tollgate.supervisor.supervisor import Supervisor
 
@@ -171,6 +172,7 @@ def _arrivals(chosen: Settings, bad: Callable[[Arrival], None]) -> list[Arrivals
         product=chosen.product,
         quiet_s=chosen.arrival_quiet_s,
         bad=bad,
+        sound=partial(begin_shadow, chosen.repository_path),
     )
     return [looking]
 

@@ -75,6 +75,7 @@ class Arrivals:
         quiet_s: How long its files must not have changed before a version is taken
             for bad: a copy may pause.
         bad: Called once with each version that is bad.
+        sound: Called once with each that is sound.
     """
 
     def __init__(
@@ -84,10 +85,12 @@ class Arrivals:
         product: str,
         quiet_s: float,
         bad: Callable[[Arrival], None] = lambda arrival: None,
+        sound: Callable[[Arrival], None] = lambda arrival: None,
     ) -> None:
         self._repository = repository
         self._product = product
         self._bad = bad
+        self._sound = sound
         self._quiet_s = quiet_s
         self._seen: dict[int, _Seen] = {}
         self._told: dict[int, Arrival] = {}
@@ -186,6 +189,7 @@ class Arrivals:
             self._bad(told)
         elif told.state == "sound":
             log.info("%s is sound; no release names it", name)
+            self._sound(told)
         elif first:
             log.info("%s is arriving", name)
 

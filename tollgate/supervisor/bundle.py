@@ -26,7 +26,10 @@ from tollgate.supervisor.faults import FAULTS_FILE
 FOLDER = "bundles"
 _KEEP = 10
 _TAIL_BYTES = 2 << 20
-_CONFIGS = ("*/config.pbtxt", "*/configs/*.pbtxt", "*/release.json", "*/slo.yaml")
+_CONFIGS = (
+    *("*/config.pbtxt", "*/configs/*.pbtxt", "*/release.json", "*/slo.yaml"),
+    "*/gates.yaml",
+)
 _VERSION_FILES = ("features.yaml", "policy.yaml", "artifact.json")
 _LIBRARIES = (
     *("tollgate", "numpy", "redis", "hiredis", "msgspec", "onnxruntime"),

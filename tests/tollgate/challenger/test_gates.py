@@ -11,9 +11,10 @@ import pytest
 
 from tollgate.challenger.bins import CLUSTERS, TIME_BINS, time_bins
 from tollgate.challenger.counts import ALL, DEGRADED, ERRORS, Arm, Group, Pairs
-from tollgate.challenger.gates import Gates, broken, judge, passed, read_gates
+from tollgate.challenger.gates import broken, judge, passed
 from tollgate.challenger.kept import Kept, Trial, load, save
 from tollgate.errors import InputError, PolicyError
+from tollgate.repository.gates import Gates, read_gates
 
 CHECKOUT = Path(__file__).parents[3]
 TRIAL = Trial("fraud", "shadow", "fraud-1", "fraud-2", "2026-11-21T19:00:00Z")

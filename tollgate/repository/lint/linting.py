@@ -11,10 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from tollgate.errors import PolicyError
 from tollgate.repository.budget import read_objective_ms
 from tollgate.repository.check import product_findings
 from tollgate.repository.configs import require_config_name
 from tollgate.repository.findings import Finding, collecting
+from tollgate.repository.gates import read_gates
 from tollgate.repository.lint import (
     execution,
     exposure,
@@ -146,6 +148,8 @@ def _view(question: Question, *, findings: list[Finding]) -> View:
         with collecting(findings, code="TG319"):
             own_ms = read_objective_ms(question.repository, product)
             objectives_ms |= dict.fromkeys(with_steps([product], models), own_ms)
+        with collecting(findings, code="TG321", caught=PolicyError):
+            read_gates(question.repository, product=product)
     if question.objective_ms is not None:
         objectives_ms = dict.fromkeys(models, question.objective_ms)
     return View(

@@ -125,4 +125,11 @@ RULES = (
         source="docs/publishing.md, The budget",
         mend="Correct the key that the finding names, or take the file out.",
     ),
+    _rule(
+        "TG321",
+        "gates.yaml cannot be used",
+        why="Nobody would judge a challenger, or a release that was promoted.",
+        source="docs/challenger.md, Gates",
+        mend="Correct the line that the finding names, or take the file out.",
+    ),
 )

@@ -151,6 +151,12 @@ BREAKS: dict[str, tuple[Edits, str, str, set[str]]] = {
         "",
         set(),
     ),
+    "TG321": (
+        (("fraud/gates.yaml", "", "min_rows: few\n"),),
+        "fraud/gates.yaml",
+        "min_rows",
+        set(),
+    ),
     "TG401": (
         ((DECISION, BATCH, f'{BATCH}\nmodel_warmup [ {{ name: "1" }} ]'),),
         DECISION,
