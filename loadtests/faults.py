@@ -25,7 +25,7 @@ from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.fault_kinds import FAULTS, ORDERS, Bench
 from loadtests.fault_table import Fault, Outcome, outcome_of, to_markdown
 from loadtests.filling import HISTORY_DAYS, fill_store, served_spec, simulated_history
-from loadtests.open_loop import Sent, send
+from loadtests.open_loop import Sent, evenly, send
 from loadtests.proxy import Proxy
 from loadtests.repaired import Repaired, Undisturbed
 from loadtests.surroundings import CHECKOUT, measured_with
@@ -173,7 +173,7 @@ async def _measure(
         send(
             requests,
             grpc_url=bench.server.grpc_url,
-            rate_per_s=options.rate_per_s,
+            at_s=evenly(len(requests), rate_per_s=options.rate_per_s),
             timeout_s=_TIMEOUT_S,
             enough=(enough := asyncio.Event()),
         )

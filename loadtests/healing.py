@@ -26,7 +26,7 @@ from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.fault_table import WHOLE_IN_A_ROW
 from loadtests.filling import served_spec, simulated_history
-from loadtests.open_loop import Sent, send
+from loadtests.open_loop import Sent, evenly, send
 from loadtests.supervised import Supervised, supervised
 from loadtests.surroundings import CHECKOUT, measured_on
 from loadtests.traffic import traffic_of
@@ -98,7 +98,7 @@ async def _kill_under_load(
         send(
             requests,
             grpc_url=product.grpc_url,
-            rate_per_s=rate_per_s,
+            at_s=evenly(len(requests), rate_per_s=rate_per_s),
             timeout_s=_TIMEOUT_S,
             enough=enough,
         )

@@ -1,4 +1,4 @@
-"""Requests at a fixed rate, whatever becomes of the ones before them."""
+"""Requests at their appointed times, whatever becomes of the ones before them."""
 
 from __future__ import annotations
 
@@ -20,53 +20,81 @@ from tollgate.schema import Degraded
 _WORTH_LESS = ~int(Degraded.COLD_START)  # a first purchase is no fault
 _SETTLE_S = 0.05  # before the first request
 
+F64 = npt.NDArray[np.float64]
+
 
 class Sent(msgspec.Struct, frozen=True, eq=False):
     """
-    What became of N requests of one row, in the order of their schedule.
+    What became of N requests, in the order of their schedule.
 
     Attributes:
         due_s: When each was to be sent, on time.perf_counter; float64 [N].
-        latency_s: From then to its answer, so that a late sender hides nothing;
-            float64 [N].
-        degraded: Bits of the answer, COLD_START left out; uint32 [N].
-        answered: With a decision and without an error; bool [N].
+        sent_s: When it was; float64 [N].
+        latency_s: From the time it was due to its answer, so that a late sender hides
+            nothing; float64 [N].
+        degraded: Bits of the answer's rows, COLD_START left out; uint32 [N].
+        answered: With a decision and without an error for each row; bool [N].
     """
 
-    due_s: npt.NDArray[np.float64]
-    latency_s: npt.NDArray[np.float64]
+    due_s: F64
+    sent_s: F64
+    latency_s: F64
     degraded: npt.NDArray[np.uint32]
     answered: npt.NDArray[np.bool_]
+
+    def later(self, first: int) -> Sent:
+        """Leave out the first requests."""
+        return Sent(*(column[first:] for column in msgspec.structs.astuple(self)))
+
+
+def evenly(count: int, *, rate_per_s: float) -> F64:
+    """Lay out arrivals at even distances; s from the first, float64 [count]."""
+    return np.arange(count) / rate_per_s
+
+
+def poisson(count: int, *, rate_per_s: float, seed: int) -> F64:
+    """
+    Lay out arrivals of callers who know nothing of one another.
+
+    Distances are exponential, so some come close together, as they do in life: even
+    arrivals flatter a queue.
+
+    Returns:
+        s from the first, ascending; float64 [count].
+    """
+    gaps_s = np.random.default_rng(seed).exponential(1 / rate_per_s, count)
+    return np.cumsum(gaps_s) - gaps_s[0] if count else gaps_s
 
 
 async def send(
     requests: Sequence[Any],
     *,
+    at_s: F64,
     grpc_url: str,
-    rate_per_s: float,
     timeout_s: float,
-    enough: asyncio.Event,
+    enough: asyncio.Event | None = None,
 ) -> Sent:
     """
-    Send requests of one row at a fixed rate.
+    Send each request at its time.
 
     Args:
-        requests: ModelInferRequests.
+        requests: N ModelInferRequests.
+        at_s: When each is due, s from the beginning, ascending; float64 [N].
         grpc_url: host:port.
-        rate_per_s: How many are due in a second.
         timeout_s: After which one counts as not answered.
         enough: Ends it before they are all sent.
     """
     count = len(requests)
-    latency_s = np.full(count, np.inf)
+    latency_s, sent_s = np.full((2, count), np.inf)
     degraded = np.zeros(count, np.uint32)
     answered = np.zeros(count, np.bool_)
     async with grpc.aio.insecure_channel(grpc_url, options=CHANNEL_OPTIONS) as channel:
         infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
         await channel.channel_ready()
-        due_s = perf_counter() + _SETTLE_S + np.arange(count) / rate_per_s
+        due_s = perf_counter() + _SETTLE_S + at_s
 
         async def one(number: int, request: Any) -> None:
+            sent_s[number] = perf_counter()
             try:
                 response = await infer(request, timeout=timeout_s)
             except grpc.RpcError:
@@ -74,12 +102,13 @@ async def send(
             finally:
                 latency_s[number] = perf_counter() - due_s[number]
             answer = decisions_of(response, latency_s=latency_s[number])
-            degraded[number] = int(answer.degraded[0]) & _WORTH_LESS
-            answered[number] = bool(answer.decision[0]) and not answer.error[0]
+            bits = np.bitwise_or.reduce(answer.degraded)
+            degraded[number] = int(bits) & _WORTH_LESS
+            answered[number] = all(answer.decision) and not any(answer.error)
 
         running = set()
         for number, request in enumerate(requests):
-            if enough.is_set():
+            if enough is not None and enough.is_set():
                 count = number
                 break
             await asyncio.sleep(max(0.0, due_s[number] - perf_counter()))
@@ -89,6 +118,7 @@ async def send(
         await asyncio.gather(*running)
     return Sent(
         due_s=due_s[:count],
+        sent_s=sent_s[:count],
         latency_s=latency_s[:count],
         degraded=degraded[:count],
         answered=answered[:count],

@@ -21,6 +21,7 @@ def run(bits: list[int], *, failed: tuple[int, ...] = ()) -> Sent:
     answered[list(failed)] = False
     return Sent(
         due_s=np.arange(count, dtype=np.float64),
+        sent_s=np.arange(count, dtype=np.float64),
         latency_s=np.arange(count) / 1e3,
         degraded=np.array(bits, np.uint32),
         answered=answered,

@@ -6,6 +6,7 @@ import typer
 
 from tollgate.cli import (
     backfill,
+    budget,
     challenger,
     challenger_changes,
     check,
@@ -134,4 +135,5 @@ app.add_typer(label_commands, name="labels", rich_help_panel=_ENGINEERS)
 label_commands.command("load")(labels.load)
 label_commands.command("accuracy")(labels.accuracy)
 app.command("engine", rich_help_panel=_OPERATORS)(engine.engine)
+app.command("budget", rich_help_panel=_OPERATORS)(budget.budget)
 app.command("check", rich_help_panel=_OPERATORS)(check.check)

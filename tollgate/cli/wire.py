@@ -30,6 +30,11 @@ def wire_fields(spec: FeatureSpec, frame: pl.DataFrame) -> dict[str, str]:
     }
 
 
+def all_fields(spec: FeatureSpec) -> dict[str, str]:
+    """Name every declared field, with its type."""
+    return {field.name: _FIELD_KINDS[field.type] for field in spec.fields}
+
+
 def field_columns(
     frame: pl.DataFrame, fields: dict[str, str], *, errors: list[str]
 ) -> dict[str, list[Any]]:

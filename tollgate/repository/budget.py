@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
 from tollgate.errors import RepositoryError
 from tollgate.repository.product import Product
+from tollgate.repository.slo import SLO_FILE, read_slo
 from tollgate.schema import MAX_BATCH_ROWS
 
-SLO_FILE = "slo.yaml"
-
-# The field's table for an answer within 50 ms: request 2, features 15, model 20,
-# post-processing 3, response 2, reserve 8.
-MODEL_LAYER_US = 20_000
-ANSWER_US = 50_000
 # A model is refused when its fastest run is over the budget by more than this: the
 # machine that publishes is not the one that serves, and never quiet.
 _ROOM = 1.25
-
-
-class _Slo(msgspec.Struct, frozen=True):
-    """The lines of slo.yaml that matter here; other readers take the rest."""
-
-    model_budget_us_per_row: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    latency_objective_ms: Annotated[float, msgspec.Meta(gt=0)] = ANSWER_US / 1000
 
 
 class ModelBudget(msgspec.Struct, frozen=True):
@@ -57,46 +44,28 @@ def read_budget(models: Product) -> ModelBudget:
     Read the model budget of a product.
 
     It is `model_budget_us_per_row` in the slo.yaml beside the ensemble. Without one
-    it is what the model layer has of the field's 50 ms, less the step's queue delay,
-    spread over the largest batch: (20 ms - 5 ms) / 32 rows = 469 µs per row.
+    it is what the layers have for the model, less the step's queue delay, spread over
+    the largest batch: unless told, (20 ms - 5 ms) / 32 rows = 469 µs per row.
 
     Raises:
-        RepositoryError: The slo.yaml cannot be read, or the number is none.
+        RepositoryError: The slo.yaml cannot be used, or the delay uses up the layer.
     """
-    slo = _read_slo(models.repository / models.name / SLO_FILE)
+    slo = read_slo(models.repository, product=models.name)
     if slo.model_budget_us_per_row is not None:
         source = f"model_budget_us_per_row in {models.name}/{SLO_FILE}"
         return ModelBudget(us_per_row=slo.model_budget_us_per_row, source=source)
     batching = models.steps[models.model_step].dynamic_batching
-    delay_us = batching.max_queue_delay_microseconds
+    delay_ms = batching.max_queue_delay_microseconds / 1000
+    left_ms = slo.layers_ms.model - delay_ms
+    if left_ms <= 0:
+        path = models.repository / models.name / SLO_FILE
+        problem = f"{slo.layers_ms.model:g} ms are less than the queue delay"
+        raise RepositoryError(path, problem, where="budget_ms.model")
     return ModelBudget(
-        us_per_row=(MODEL_LAYER_US - delay_us) / MAX_BATCH_ROWS,
-        source=f"{MODEL_LAYER_US / 1e3:g} ms of 50 are the model's, less "
-        f"{delay_us / 1e3:g} ms of queue delay, over {MAX_BATCH_ROWS} rows",
+        us_per_row=left_ms * 1000 / MAX_BATCH_ROWS,
+        source=f"{slo.layers_ms.model:g} ms of {slo.latency_objective_ms:g} are the "
+        f"model's, less {delay_ms:g} ms of queue delay, over {MAX_BATCH_ROWS} rows",
     )
-
-
-def read_objective_ms(repository: Path, product: str) -> float:
-    """
-    Read within how many ms an answer of a product must be there: 50 unless told.
-
-    It is `latency_objective_ms` in the slo.yaml beside the ensemble.
-
-    Raises:
-        RepositoryError: The slo.yaml cannot be read, or the number is none.
-    """
-    return _read_slo(repository / product / SLO_FILE).latency_objective_ms
-
-
-def _read_slo(path: Path) -> _Slo:
-    """Read a slo.yaml; all defaults where there is none."""
-    try:
-        content = path.read_bytes() if path.exists() else b"{}"
-        return msgspec.yaml.decode(content, type=_Slo)
-    except OSError as exc:
-        raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
-    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
-        raise RepositoryError(path, " ".join(str(exc).split())) from exc
 
 
 def require_budget(

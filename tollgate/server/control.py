@@ -46,7 +46,13 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def _connected(server: Reachable) -> Iterator[Any]:
+def connected(server: Reachable) -> Iterator[Any]:
+    """
+    Open Triton's own client for a block.
+
+    Raises:
+        ServerError: What Triton or gRPC raised inside, in one sentence.
+    """
     import grpc
     from tritonclient.grpc import InferenceServerClient
     from tritonclient.utils import InferenceServerException
@@ -78,7 +84,7 @@ def load_model(
     Raises:
         ServerError: Triton refused, in its words.
     """
-    with _connected(server) as client:
+    with connected(server) as client:
         client.load_model(
             name,
             headers=server.admin_headers,
@@ -89,7 +95,7 @@ def load_model(
 
 def unload_model(server: Reachable, name: str, *, timeout_s: float = LOAD_S) -> None:
     """Unload a model; ensembles that contain it become unavailable."""
-    with _connected(server) as client:
+    with connected(server) as client:
         client.unload_model(
             name, headers=server.admin_headers, client_timeout=timeout_s
         )
@@ -104,7 +110,7 @@ def is_live(server: Reachable, *, timeout_s: float = 1.0) -> bool:
     except OSError:
         return False
     try:
-        with _connected(server) as client:
+        with connected(server) as client:
             return bool(client.is_server_live(client_timeout=timeout_s))
     except ServerError:
         return False
@@ -117,7 +123,7 @@ def is_ready(server: Reachable, name: str, *, timeout_s: float = 5.0) -> bool:
     It goes on saying so when the model's stub is dead; only a request proves life.
     """
     try:
-        with _connected(server) as client:
+        with connected(server) as client:
             return bool(client.is_model_ready(name, client_timeout=timeout_s))
     except ServerError:
         return False
@@ -132,7 +138,7 @@ def statistics(
     Returns:
         Model name to its entry of `model_stats`, Triton's own field names.
     """
-    with _connected(server) as client:
+    with connected(server) as client:
         answer = client.get_inference_statistics(
             name, as_json=True, client_timeout=timeout_s
         )
@@ -143,7 +149,7 @@ def ready_versions(
     server: Reachable, name: str, *, timeout_s: float = 5.0
 ) -> list[int]:
     """List the versions of a model that are loaded and answer, ascending."""
-    with _connected(server) as client:
+    with connected(server) as client:
         index = client.get_model_repository_index(
             headers=server.admin_headers, client_timeout=timeout_s
         )
@@ -158,7 +164,7 @@ def model_config(
     server: Reachable, name: str, *, timeout_s: float = 5.0
 ) -> dict[str, Any]:
     """Read the configuration a model runs with, Triton's own field names."""
-    with _connected(server) as client:
+    with connected(server) as client:
         answer = client.get_model_config(
             name,
             headers=server.admin_headers,
@@ -198,7 +204,7 @@ def infer(
     from tritonclient.grpc import InferInput
     from tritonclient.utils import np_to_triton_dtype
 
-    with _connected(server) as client:
+    with connected(server) as client:
         tensors = []
         for key, values in inputs.items():
             tensor = InferInput(key, values.shape, np_to_triton_dtype(values.dtype))

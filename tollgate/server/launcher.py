@@ -27,6 +27,7 @@ from tollgate.server.lock import FolderLock
 from tollgate.server.regions import region_prefix, remove_regions
 from tollgate.server.server_log import useful_lines
 from tollgate.server.step_python import build_step_python, server_environment
+from tollgate.server.traces import TRACE_FILE, TRACE_FOLDER
 
 ADMIN_HEADER = "triton-grpc-protocol-admin"
 # Whoever may load a model runs code as this user; shared-memory registration has
@@ -132,6 +133,7 @@ class TritonServer:
             stack.callback(lock.release)
             remove_regions(self._state)
             self.log.parent.mkdir(parents=True, exist_ok=True)
+            (self._state / TRACE_FOLDER).mkdir(exist_ok=True)
             backends = build_backend_directory(self._state, wheel=wheel)
             self._begin = partial(self._start, wheel, backends=backends, lock=lock)
             for left in reversed(range(_PORT_TRIES)):
@@ -202,6 +204,8 @@ class TritonServer:
             "--allow-gpu-metrics=false",
             "--pinned-memory-pool-byte-size=0",
             f"--exit-timeout-secs={DRAIN_S}",
+            # A place for traces; none are made until somebody asks.
+            f"--trace-config=triton,file={self._state / TRACE_FOLDER / TRACE_FILE}",
             f"--log-verbose={self._log_verbose}",
         ]
 

@@ -31,7 +31,7 @@ import numpy as np
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
-from loadtests.open_loop import Sent, send
+from loadtests.open_loop import Sent, evenly, send
 from loadtests.repaired import values_of
 from loadtests.traffic import traffic_of
 from tollgate.features.spec import FeatureSpec, load_spec
@@ -94,7 +94,7 @@ async def load(
         send(
             requests,
             grpc_url=server.grpc_url,
-            rate_per_s=rate_per_s,
+            at_s=evenly(len(requests), rate_per_s=rate_per_s),
             timeout_s=_TIMEOUT_S,
             enough=enough,
         )

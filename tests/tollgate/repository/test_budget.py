@@ -10,7 +10,6 @@ from tollgate.errors import RepositoryError
 from tollgate.repository.budget import (
     ModelBudget,
     read_budget,
-    read_objective_ms,
     require_budget,
 )
 from tollgate.repository.product import read_product
@@ -28,36 +27,21 @@ def test_default_is_the_fields_layer_less_the_queue_delay(repository: Path) -> N
 
 
 def test_products_own_figure_counts(repository: Path) -> None:
-    """slo.yaml beside the ensemble decides; its other lines are for others."""
+    """slo.yaml beside the ensemble decides: the figure itself, or the model's layer."""
     slo = repository / "fraud" / "slo.yaml"
-    slo.write_text("sla_ms: 50\nmodel_budget_us_per_row: 40\n")
+    slo.write_text("budget_ms: {model: 13}\n")
+    assert read_budget(read_product(repository, "fraud")).us_per_row == 250.0
+    slo.write_text("model_budget_us_per_row: 40\n")
     budget = read_budget(read_product(repository, "fraud"))
     assert budget.us_per_row == 40.0
     assert "fraud/slo.yaml" in budget.source
 
 
-@pytest.mark.parametrize("text", ["model_budget_us_per_row: 0", "a: [", "- 1", "\xff"])
-def test_figure_that_is_none_is_refused(repository: Path, text: str) -> None:
-    """Zero, no number and no YAML are one line that names the file."""
-    slo = repository / "fraud" / "slo.yaml"
-    slo.write_bytes(text.encode("latin-1"))
-    with pytest.raises(RepositoryError) as caught:
+def test_a_layer_that_the_delay_uses_up_is_refused(repository: Path) -> None:
+    """5 ms of delay in a layer of 5 ms leave nothing for the model."""
+    (repository / "fraud" / "slo.yaml").write_text("budget_ms: {model: 5}\n")
+    with pytest.raises(RepositoryError, match=r"budget_ms\.model: 5 ms are less than"):
         read_budget(read_product(repository, "fraud"))
-    assert str(caught.value).startswith(f"{slo}: ")
-    assert "\n" not in str(caught.value)
-
-
-def test_objective_is_50_ms_unless_slo_yaml_says_another(repository: Path) -> None:
-    """In its own key; other keys leave it alone."""
-    slo = repository / "fraud" / "slo.yaml"
-    assert read_objective_ms(repository, "fraud") == 50.0
-    slo.write_text("model_budget_us_per_row: 40\n")
-    assert read_objective_ms(repository, "fraud") == 50.0
-    slo.write_text("latency_objective_ms: 20\n")
-    assert read_objective_ms(repository, "fraud") == 20.0
-    slo.write_text("latency_objective_ms: 0\n")
-    with pytest.raises(RepositoryError, match=r"slo\.yaml: Expected `float` > 0"):
-        read_objective_ms(repository, "fraud")
 
 
 def test_slow_model_is_refused_with_the_figures() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import PolicyError
-from tollgate.repository.budget import read_objective_ms
 from tollgate.repository.check import product_findings
 from tollgate.repository.configs import require_config_name
 from tollgate.repository.findings import Finding, collecting
@@ -37,6 +36,7 @@ from tollgate.repository.lint.view import (
     read_models,
     with_steps,
 )
+from tollgate.repository.slo import read_slo
 
 _FAMILIES = (layout, wire_rules, queues, version_rules, execution)
 
@@ -146,8 +146,9 @@ def _view(question: Question, *, findings: list[Finding]) -> View:
     objectives_ms: dict[str, float] = {}
     for product in products:
         with collecting(findings, code="TG319"):
-            own_ms = read_objective_ms(question.repository, product)
-            objectives_ms |= dict.fromkeys(with_steps([product], models), own_ms)
+            slo = read_slo(question.repository, product=product)
+            own = with_steps([product], models)
+            objectives_ms |= dict.fromkeys(own, slo.latency_objective_ms)
         with collecting(findings, code="TG321", caught=PolicyError):
             read_gates(question.repository, product=product)
     if question.objective_ms is not None:

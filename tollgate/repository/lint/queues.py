@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from tollgate.repository.budget import ANSWER_US, MODEL_LAYER_US
 from tollgate.repository.findings import Finding
 from tollgate.repository.lint.rule import ISSUES, Rule, Severity
 from tollgate.repository.lint.view import Model, View
 from tollgate.repository.rules import DELAY, queue_breaks
+from tollgate.repository.slo import Layers
 
 _BOUNDS = "measured here: docs/performance-log.md, no bound on any queue"
+_FIELD = Layers()
 _DECIDED = "measured here: docs/adr/0001-batching-without-delay.md"
 
 RULES = (
@@ -169,7 +170,7 @@ def _long_delays(delays: Delays, *, objective_ms: float | None) -> Iterator[Find
     if objective_ms is None or not delays:
         return
     total_us = sum(delay_us for _, delay_us in delays)
-    share_us = objective_ms * 1000 * MODEL_LAYER_US / ANSWER_US
+    share_us = objective_ms * 1000 * _FIELD.model / _FIELD.total_ms
     if total_us > share_us:
         yield Finding(
             code="TG204",

@@ -1,0 +1,156 @@
+"""The command for SREs that measures a product against its slo.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import numpy as np
+import typer
+from rich.table import Table
+
+from tollgate.cli import console
+from tollgate.cli.serve import Product, State
+from tollgate.errors import InputError, SetupError
+from tollgate.repository.slo import Layers, Slo
+
+if TYPE_CHECKING:
+    from loadtests.budget import Measured
+    from loadtests.layers import Judged
+
+
+def budget(
+    rate: Annotated[
+        float, typer.Option(help="Requests per second, at random (Poisson).", min=1)
+    ] = 200.0,
+    seconds: Annotated[
+        float, typer.Option(help="How long; the first two do not count.", min=3)
+    ] = 20.0,
+    rows: Annotated[
+        int, typer.Option(help="Purchases in each request.", min=1, max=32)
+    ] = 1,
+    target: Annotated[
+        bool, typer.Option("--target", help="Judge by target_ms, not by budget_ms.")
+    ] = False,
+    room: Annotated[
+        float, typer.Option(help="Multiply every limit: a noisy machine.", min=1)
+    ] = 1.0,
+    apply: Annotated[
+        bool,
+        typer.Option(
+            "--apply",
+            help="Let the made-up purchases count and be journalled: staging only.",
+        ),
+    ] = False,
+    product: Product = None,
+    state: State = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """
+    Measure each layer of the running server against its budget in slo.yaml.
+
+    Exit status 1: a layer takes longer than it may at the 99th percentile, or too few
+    answers are there in time.
+    """
+    from loadtests.budget import Load, measure
+    from loadtests.layers import judge
+    from tollgate.cli import pipeline
+    from tollgate.cli.wire import all_fields, wire_inputs
+    from tollgate.repository.product import read_product
+    from tollgate.repository.slo import read_slo
+    from tollgate.server.address import find_server
+
+    chosen = console.settings(product=product, state=state)
+    server = find_server(chosen.state_path)
+    if server is None:
+        remedy = "start `tollgate up`"
+        raise SetupError(f"no server runs in {chosen.state}", remedy=remedy)
+    folder = Path(server.repository)
+    promise = _promise(read_slo(folder, product=chosen.product), target, room)
+    spec = pipeline.served_spec(folder, product=chosen.product)
+    found = measure(
+        server,
+        Load(rate_per_s=rate, seconds=seconds, rows=rows, dry=not apply),
+        models=read_product(folder, chosen.product),
+        spec=spec,
+        inputs=wire_inputs(spec),
+        fields=all_fields(spec),
+    )
+    judged = judge(found.split, promise.layers_ms)
+    in_time = found.in_time_percent(promise.within_ms)
+    broken = _broken(judged, promise, in_time)
+    if json:
+        told = {
+            "load": found.load,
+            "layers": judged,
+            "in_time_percent": in_time,
+            "within_ms": promise.within_ms,
+            "broken": broken,
+        }
+        console.out.print_json(msgspec.json.encode(told).decode())
+    else:
+        _print(found, judged, promise, in_time)
+    if broken:
+        console.say("broken: " + "; ".join(broken))
+        raise typer.Exit(1)
+
+
+class _Promise(msgspec.Struct, frozen=True):
+    """What is judged by: the promise of a slo.yaml, or its aim."""
+
+    layers_ms: Layers
+    within_ms: float
+    percent: float
+
+
+def _promise(slo: Slo, target: bool, room: float) -> _Promise:
+    if not target:
+        layers, within_ms = slo.layers_ms, slo.latency_objective_ms
+    elif slo.target_ms is not None:
+        layers, within_ms = slo.target_ms, slo.latency_target_ms
+    else:
+        raise InputError("--target", "the product's slo.yaml has no target_ms")
+    return _Promise(layers.scaled(room), within_ms * room, slo.objective_percent)
+
+
+def _broken(judged: list[Judged], promise: _Promise, in_time: float) -> list[str]:
+    """Say which layers take too long, and whether answers come too late."""
+    broken = [
+        f"{one.layer} takes {one.p99_ms:.1f} ms of {one.limit_ms:g}"
+        for one in judged
+        if one.broken
+    ]
+    if in_time < promise.percent:
+        broken.append(
+            f"{in_time:.2f} % were decided within {promise.within_ms:g} ms, "
+            f"{promise.percent:g} % are promised"
+        )
+    return broken
+
+
+def _print(
+    found: Measured, judged: list[Judged], promise: _Promise, in_time: float
+) -> None:
+    table = Table(box=None, pad_edge=False)
+    for position, column in enumerate(("layer", "budget ms", "p50 ms", "p99 ms", "")):
+        table.add_column(column, justify="right" if 0 < position < 4 else "left")
+    for one in judged:
+        numbers = (one.limit_ms, one.p50_ms, one.p99_ms)
+        cells = [f"{number:.1f}" for number in numbers]
+        table.add_row(one.layer, *cells, "broken" if one.broken else "")
+    table.add_row("reserve", f"{promise.layers_ms.reserve:.1f}", "", "", "")
+    in_server = np.percentile(found.split.in_server_ms, [50, 99])
+    table.add_row("in the server", "", *(f"{one:.1f}" for one in in_server), "")
+    whole = np.percentile(found.sent.latency_s * 1e3, [50, 99])
+    cells = [f"{one:.1f}" for one in (promise.within_ms, *whole)]
+    table.add_row("whole", *cells, "")
+    console.out.print(table)
+    load = found.load
+    console.out.print(
+        f"{len(found.sent.due_s):,} requests of {load.rows} rows at "
+        f"{load.rate_per_s:g} per second, {len(found.split.in_server_ms):,} of them "
+        f"traced, {'dry' if load.dry else 'applied'}; {in_time:.2f} % decided within "
+        f"{promise.within_ms:g} ms, {promise.percent:g} % are promised",
+        highlight=False,
+    )

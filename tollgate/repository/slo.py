@@ -1,0 +1,103 @@
+"""slo.yaml: what a product promises its callers, and how the time for it is spent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from tollgate.errors import RepositoryError
+
+SLO_FILE = "slo.yaml"
+
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    How the time of an answer is spent, ms; what is left out is as here.
+
+    The defaults are the field's table for 50 ms. docs/budget.md says where one layer
+    ends and the next begins.
+
+    Attributes:
+        request: Until the feature step has the request in its queue.
+        features: The feature step and its queue.
+        model: The model step and its queue, the queue delay among it.
+        post_processing: The decision step and its queue.
+        response: From the decision to the caller.
+        reserve: What nothing is planned for.
+    """
+
+    request: _Positive = 2.0
+    features: _Positive = 15.0
+    model: _Positive = 20.0
+    post_processing: _Positive = 3.0
+    response: _Positive = 2.0
+    reserve: Annotated[float, msgspec.Meta(ge=0)] = 8.0
+
+    @property
+    def total_ms(self) -> float:
+        """All of it."""
+        return float(sum(msgspec.structs.astuple(self)))
+
+    def scaled(self, by: float) -> Layers:
+        """Make all of them longer, or shorter."""
+        return Layers(*(one * by for one in msgspec.structs.astuple(self)))
+
+
+class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    What a slo.yaml says; what it leaves out is as here.
+
+    Attributes:
+        latency_objective_ms: The promise (SLA): an answer is there by then.
+        latency_target_ms: What is aimed at (SLO).
+        objective_percent: How many answers keep the promise.
+        budget_ms: How the time of the promise is spent; None for the field's table,
+            scaled to it.
+        target_ms: How that of the aim is; None where only the promise is measured.
+        model_budget_us_per_row: What a row may cost in the model at the largest batch;
+            None derives it from the model's layer.
+    """
+
+    latency_objective_ms: _Positive = 50.0
+    latency_target_ms: _Positive = 20.0
+    objective_percent: Annotated[float, msgspec.Meta(gt=0, lt=100)] = 99.9
+    budget_ms: Layers | None = None
+    target_ms: Layers | None = None
+    model_budget_us_per_row: _Positive | None = None
+
+    @property
+    def layers_ms(self) -> Layers:
+        """How the time of the promise is spent."""
+        by = self.latency_objective_ms / Layers().total_ms
+        return self.budget_ms or Layers().scaled(by)
+
+
+def read_slo(repository: Path, *, product: str) -> Slo:
+    """
+    Read the slo.yaml beside a product's ensemble; the defaults where there is none.
+
+    Raises:
+        RepositoryError: It cannot be read, has another key or a wrong value, or its
+            layers take longer than they may together; names the key.
+    """
+    path = repository / product / SLO_FILE
+    try:
+        content = path.read_bytes() if path.exists() else b"{}"
+        slo = msgspec.yaml.decode(content or b"{}", type=Slo)
+    except OSError as exc:
+        raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise RepositoryError(path, " ".join(str(exc).split())) from exc
+    for key, layers, limit_ms in (
+        ("budget_ms", slo.layers_ms, slo.latency_objective_ms),
+        ("target_ms", slo.target_ms, slo.latency_target_ms),
+    ):
+        # A sum of decimals is not exact.
+        if layers is not None and layers.total_ms > limit_ms * (1 + 1e-9):
+            problem = f"adds up to {layers.total_ms:g} ms of {limit_ms:g}"
+            raise RepositoryError(path, problem, where=key)
+    return slo
