@@ -44,8 +44,12 @@ _TEXTS = ("transaction_id", "customer_id", "terminal_id")
 class Tensor(msgspec.Struct, frozen=True, eq=False):
     """A tensor, in the place of Triton's."""
 
-    name: str
+    called: str
     array: Any
+
+    def name(self) -> str:
+        """Give its name."""
+        return self.called
 
     def as_numpy(self) -> Any:
         """Give the array."""
@@ -68,6 +72,10 @@ class Request(msgspec.Struct, frozen=True, eq=False):
 
     tensors: dict[str, Tensor]
     told: str = "{}"
+
+    def inputs(self) -> list[Tensor]:
+        """Give its tensors."""
+        return list(self.tensors.values())
 
     def parameters(self) -> str:
         """Give its parameters, as Triton writes them."""
@@ -173,7 +181,6 @@ def open_step(
     triton.MetricFamily = Metric
     triton.Tensor = Tensor
     triton.InferenceResponse = Response
-    triton.get_input_tensor_by_name = lambda request, name: request.tensors.get(name)
     given = parameters or {}
     texts = {name: {"string_value": text} for name, text in given.items()}
     step = FeatureStep()

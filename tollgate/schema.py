@@ -27,6 +27,7 @@ CONTEXT_VERSION = 3
 EARLIER_BYTES = 320  # an earlier decision in the context, packed
 
 TRANSACTION_ID = "transaction_id"
+TRANSACTION = TRANSACTION_ID.removesuffix("_id")  # who owns what has no entity
 AMOUNT = "amount"
 EVENT_TIME = "event_time"
 

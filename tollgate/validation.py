@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.definition import Field
-from tollgate.features.fields import field_rule, hash_words, scaled
+from tollgate.features.fields import field_rule, hash_words, scaled_together
 from tollgate.schema import (
     AMOUNT,
     CENTS_TOLERANCE,
@@ -48,14 +49,18 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check_rows(
-    ids: Mapping[str, Sequence[bytes]], *, amount: F64, time_us: I64, now_us: int
+    ids: Mapping[str, Sequence[bytes]],
+    *,
+    amount: F64 | None,
+    time_us: I64,
+    now_us: int,
 ) -> Checked:
     """
     Check N rows; a bad one says nothing about its neighbours.
 
     Args:
         ids: Id columns by field, in the order of the fields.
-        amount: Amounts as sent; float64 [N].
+        amount: Amounts as sent; float64 [N]. None for a product without money.
         time_us: Event times, µs since the epoch; int64 [N].
         now_us: The server's clock, for "over a day ahead".
 
@@ -67,16 +72,18 @@ def check_rows(
             errors.setdefault(
                 row, _text(field, _shown(column[row]), _id_rule(column[row]))
             )
-    cents, amount_rules = _amounts(amount)
-    for row, rule in amount_rules.items():
-        errors.setdefault(row, _text(AMOUNT, repr(float(amount[row])), rule))
+    cents = np.zeros(len(time_us), np.int64)
+    if amount is not None:
+        cents, amount_rules = _amounts(amount)
+        for row, rule in amount_rules.items():
+            errors.setdefault(row, _text(AMOUNT, repr(float(amount[row])), rule))
     wrong = (time_us < MIN_EVENT_TIME_US) | (time_us > now_us + MAX_AHEAD_US)
     if wrong.any():
         for row in np.flatnonzero(wrong).tolist():
             early = time_us[row] < MIN_EVENT_TIME_US
             rule = "is before the year 2000" if early else "is over a day ahead"
             errors.setdefault(row, _text(EVENT_TIME, str(int(time_us[row])), rule))
-    bad = np.zeros(len(amount), np.bool_)
+    bad = np.zeros(len(time_us), np.bool_)
     if errors:
         bad[list(errors)] = True
         cents[bad] = 0
@@ -132,26 +139,41 @@ def check_fields(
     Returns:
         int64 [N] per field that was sent; and what is wrong with the rows that are.
     """
+    numbers = [one for one in fields if one.type == "number" and one.name in sent]
+    words = [one for one in fields if one.type != "number" and one.name in sent]
     columns: dict[str, I64] = {}
+    wrong: list[tuple[str, int, str]] = []  # field, row, what of it
+    if numbers:
+        values = np.stack([sent[one.name] for one in numbers])
+        whole, beyond = scaled_together(values, numbers)
+        columns |= zip([one.name for one in numbers], whole, strict=True)
+        for at, row in np.argwhere(beyond).tolist():
+            text = f"{float(values[at, row])!r}: {field_rule(numbers[at])}"
+            wrong.append((numbers[at].name, row, text))
+    if words:
+        hashes, bad = _hashed([sent[one.name].tolist() for one in words])
+        columns |= zip([one.name for one in words], hashes, strict=True)
+        wrong += [(words[at].name, row, text) for at, row, text in bad]
+    if not wrong:
+        return columns, {}
+    order = {one.name: place for place, one in enumerate(fields)}
     errors: dict[int, str] = {}
-    for field in fields:
-        values = sent.get(field.name)
-        if values is None:
-            continue
-        if field.type == "number":
-            columns[field.name], wrong = scaled(values, field)
-            for row in np.flatnonzero(wrong).tolist():
-                shown = repr(float(values[row]))
-                errors.setdefault(row, _text(field.name, shown, field_rule(field)))
-            continue
-        words = values.tolist()
-        for row in _wrong_ids(words):
-            if words[row]:
-                shown, rule = _shown(words[row]), _id_rule(words[row])
-                errors.setdefault(row, _text(field.name, shown, rule))
-                words[row] = b""
-        columns[field.name] = hash_words(words)
+    for name, row, text in sorted(wrong, key=lambda one: order[one[0]]):
+        errors.setdefault(row, _cut(f"{name}: {text}"))
     return columns, errors
+
+
+def _hashed(words: list[list[bytes]]) -> tuple[I64, list[tuple[int, int, str]]]:
+    """Hash texts, [K, N]; and tell which are none: place, row, value and rule."""
+    rows = len(words[0])
+    flat = list(itertools.chain.from_iterable(words))
+    wrong = []
+    for at in _wrong_ids(flat):
+        if flat[at]:
+            text = f"{_shown(flat[at])}: {_id_rule(flat[at])}"
+            wrong.append((at // rows, at % rows, text))
+            flat[at] = b""
+    return hash_words(flat).reshape(len(words), rows), wrong
 
 
 def _amounts(amount: F64) -> tuple[I64, dict[int, str]]:
@@ -186,5 +208,8 @@ def conflict(transaction_id: bytes) -> str:
 
 
 def _text(field: str, value: str, rule: str) -> str:
-    text = f"{field}: {value}: {rule}"
+    return _cut(f"{field}: {value}: {rule}")
+
+
+def _cut(text: str) -> str:
     return text.encode()[:ERROR_BYTES].decode("utf-8", "ignore")

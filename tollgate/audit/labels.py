@@ -127,15 +127,17 @@ def pseudonymised(
     Raises:
         JournalError: The keys cannot be read.
     """
-    owner = spec.entities[0].name
-    keys = subjects.known(owner, list(set(labels.entity_id[0])))
-    rows = [row for row, one in enumerate(labels.entity_id[0]) if one in keys]
+    owner, owners = TRANSACTION, labels.transaction_id
+    if spec.entities:
+        owner, owners = spec.entities[0].name, labels.entity_id[0]
+    keys = subjects.known(owner, list(set(owners)))
+    rows = [row for row, one in enumerate(owners) if one in keys]
     return pl.DataFrame(
         {
             TRANSACTION: pl.Series(
                 [
                     pseudonym(
-                        keys[labels.entity_id[0][row]],
+                        keys[owners[row]],
                         TRANSACTION,
                         labels.transaction_id[row],
                     )

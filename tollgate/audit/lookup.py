@@ -134,7 +134,7 @@ def _by_transaction(
                 for name, _ in link.columns
                 if name.startswith(SUBJECT)
             ),
-            "",
+            TRANSACTION,
         )
         if owner not in names:
             names[owner] = _pseudonyms(wanted, owner, subjects, customer=customer)
@@ -152,7 +152,9 @@ def _by_transaction(
 def _pseudonyms(
     wanted: str, owner: str, subjects: Subjects, *, customer: str | None
 ) -> list[str]:
-    if customer is None:
+    if owner == TRANSACTION:
+        keys = list(subjects.known(owner, [wanted.encode()]).values())
+    elif customer is None:
         keys = list(subjects.all_keys(owner))
     else:
         keys = list(subjects.known(owner, [customer.encode()]).values())

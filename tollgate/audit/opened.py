@@ -215,6 +215,7 @@ def open_files(files: ReleaseFiles) -> Opened:
             feature_names=spec.feature_names,
             fields=spec.fields,
             id_names=spec.id_names,
+            amount=spec.amount,
         )
 
     policy = with_file(POLICY_FILE, files.read(POLICY_FILE), read_policy)

@@ -16,6 +16,7 @@ from tollgate.audit.told import (
     Told,
     degraded_told,
     features_told,
+    has_money,
     inputs_told,
     moment,
     reasons_told,
@@ -57,7 +58,7 @@ def page_of(found: Sealed, kept: Kept | None) -> str:
 <h1>{decision.capitalize()}</h1>
 <p>Record <code>{escape(_name(values))}</code></p>
 </header>
-{_tiles(values)}
+{_tiles(values, kept)}
 <main>
 {"".join(sections)}
 </main>
@@ -70,7 +71,7 @@ def _name(values: dict[str, Any]) -> str:
     return f"{values[WRITER]}:{values[SEQUENCE]}"
 
 
-def _tiles(values: dict[str, Any]) -> str:
+def _tiles(values: dict[str, Any], kept: Kept | None) -> str:
     score = values["score"]
     tiles = [
         ("Score", "none" if score is None or score != score else f"{score:.4f}"),
@@ -78,7 +79,7 @@ def _tiles(values: dict[str, Any]) -> str:
         ("Event applied", APPLIED_WORDS[Applied(values["applied"])]),
         ("Kept for learning", "yes" if values["consent"] else "no consent"),
     ]
-    if values["amount_cents"] is not None:
+    if has_money(values, kept):
         tiles.insert(1, ("Amount", f"{values['amount_cents'] / 100:,.2f}"))
     return (
         '<dl class="tiles">'

@@ -40,9 +40,15 @@ def keys_of(
     wanted: dict[str, set[bytes]] = {}
     for records, consent in batch:
         kept = np.flatnonzero(consent).tolist()
-        for entity, ids in zip(records.entities, records.entity_id, strict=True):
+        for entity, ids in subjects_of(records).items():
             wanted.setdefault(entity, set()).update(ids[row] for row in kept)
     return {name: subjects.keys(name, list(ids)) for name, ids in wanted.items()}
+
+
+def subjects_of(records: Records) -> dict[str, list[bytes]]:
+    """Name whom records are about: their entities, and who owns each row."""
+    entities = zip(records.entities, records.entity_id, strict=True)
+    return dict([records.owner, *entities])
 
 
 def table_of(
@@ -106,7 +112,7 @@ def _personal(
 
 
 def _names(records: Records, *, consent: Bool, keys: Keys) -> dict[str, pl.Series]:
-    """Compute pseudonyms of who may be kept; a transaction's goes with its customer."""
+    """Compute pseudonyms of who may be kept; a transaction's goes with its owner."""
     kept = np.flatnonzero(consent).tolist()
     columns: dict[str, pl.Series] = {}
     for entity, ids in zip(records.entities, records.entity_id, strict=True):
@@ -115,11 +121,12 @@ def _names(records: Records, *, consent: Bool, keys: Keys) -> dict[str, pl.Serie
         columns[SUBJECT + entity] = pl.Series(
             [named.get(one, "") for one in ids], dtype=pl.String
         )
-    owner = keys[records.entities[0]]
+    name, owners = records.owner
+    owner = keys[name]
     transactions = [""] * len(records)
     fingerprints = np.zeros(len(records), np.uint64)
     for row in kept:
-        key = owner[records.entity_id[0][row]]
+        key = owner[owners[row]]
         transactions[row] = pseudonym(key, TRANSACTION, records.transaction_id[row])
         # Made of ids and amount, it would tell who they were to one who tries all.
         fingerprints[row] = _keyed(key, int(records.fingerprint[row]))

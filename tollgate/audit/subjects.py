@@ -176,7 +176,8 @@ def pseudonym(key: bytes, entity: str, one: bytes) -> str:
     Compute a pseudonym: 32 hexadecimal digits.
 
     Args:
-        key: The subject's; for a transaction, that of its first entity's subject.
+        key: The subject's; for a transaction, that of its first entity's subject, or
+            its own where there are no entities.
         entity: What it names, or TRANSACTION.
         one: Its id.
     """

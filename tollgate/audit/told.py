@@ -128,8 +128,9 @@ def place_among(value: float, known: FeatureRange, levels: Sequence[float]) -> f
 def inputs_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
     """List what was asked."""
     told = []
-    if values["amount_cents"] is not None:
+    if has_money(values, kept):
         told.append(Told("amount", f"{values['amount_cents'] / 100:,.2f}"))
+    if values["event_time"] is not None:
         told.append(Told("event time", moment(values["event_time"])))
         told.append(Told("transaction", values["transaction"], "a pseudonym"))
     for column, value in values.items():
@@ -144,6 +145,12 @@ def inputs_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
         names = [one.name for one in kept.policy.lists] if kept and kept.policy else []
         told.append(Told("on lists", ", ".join(bits_named(hits, names, "list"))))
     return told
+
+
+def has_money(values: dict[str, Any], kept: Kept | None) -> bool:
+    """Tell whether a record has an amount, by its consent and its features.yaml."""
+    spec = kept.spec if kept else None
+    return values["amount_cents"] is not None and (spec is None or spec.amount)
 
 
 def field_text(name: str, value: int, spec: FeatureSpec | None) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from tollgate.audit.releases import Releases
-from tollgate.audit.rows import table_of
+from tollgate.audit.rows import subjects_of, table_of
 from tollgate.audit.sealing import take
 from tollgate.errors import JournalError, StoreError
 from tollgate.features.spec import FeatureSpec
@@ -98,8 +98,7 @@ def waiting_table(
     if spec is not None and len(spec.feature_names) == width:
         names = list(spec.feature_names)
     keys = {
-        entity: dict.fromkeys(ids, b"")
-        for entity, ids in zip(records.entities, records.entity_id, strict=True)
+        entity: dict.fromkeys(ids, b"") for entity, ids in subjects_of(records).items()
     }
     consent = np.ones(len(records), np.bool_)
     if releases is not None:

@@ -175,14 +175,18 @@ def add_groups(one: Groups, other: Groups) -> Groups:
 
 
 def group_names(
-    segment: npt.NDArray[np.uint8], cents: I64, *, segments: Iterable[str]
+    segment: npt.NDArray[np.uint8],
+    cents: I64,
+    *,
+    segments: Iterable[str],
+    money: bool = True,
 ) -> dict[str, Bool]:
     """Tell which rows are in which group; one that has none is left out."""
     found = {ALL: np.ones(len(cents), np.bool_)}
     for at, name in enumerate(segments):
         found[f"segment {name}"] = segment == at
     band = np.searchsorted(_BAND_ENDS, cents, side="right")
-    for at, (_, name) in enumerate(_BANDS):
+    for at, (_, name) in enumerate(_BANDS if money else ()):
         found[f"amount {name}"] = band == at
     return {name: rows for name, rows in found.items() if rows.any()}
 

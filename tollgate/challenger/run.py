@@ -165,7 +165,9 @@ def _groups(
         none = np.zeros(len(records), np.uint8)
         return group_names(none, records.cents, segments=())
     segment = scorer.segment(records)
-    return group_names(segment, records.cents, segments=scorer.segments)
+    return group_names(
+        segment, records.cents, segments=scorer.segments, money=scorer.money
+    )
 
 
 def _open(name: str, repository: Path, product: str) -> Opened:

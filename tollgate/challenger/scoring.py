@@ -56,6 +56,7 @@ class Scorer:
 
     Attributes:
         segments: Names of the segments.
+        money: Whether the rows have amounts.
 
     Raises:
         InputError: What the other one looks at is not in the rows; says what.
@@ -70,6 +71,7 @@ class Scorer:
         self._spec_hash = recorded.spec.spec_hash
         self._model: Model = other.model()
         self.segments = recorded.policy.segments
+        self.money = recorded.spec.amount
         self._told = False
 
     def fits(self, records: Records) -> bool:
@@ -142,8 +144,8 @@ def recorded_decisions(records: Records) -> Decisions:
         failed=(records.degraded & _MODEL_OUTPUT) != 0,
         degraded=records.degraded != 0,
         took_us=np.sum([one.astype(np.int64) for one in took], axis=0),
-        # By the entity whose ids choose a canary's rows: the first of the spec.
-        cluster=clusters(records.entity_id[0]),
+        # By the ids that choose a canary's rows.
+        cluster=clusters(records.owner[1]),
     )
 
 

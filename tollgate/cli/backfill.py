@@ -68,6 +68,7 @@ def materialize(
         if spec
         else pipeline.served_spec(chosen.repository_path, product=chosen.product)
     )
+    pipeline.require_entities(filled)
     source = load_spec(copy_from) if copy_from else None
     if not (history or table or source):
         raise InputError("materialize", "name a history, a --table or --copy-from")
@@ -106,6 +107,7 @@ def rebuild(
         spool=str(spool) if spool else None,
     )
     filled = pipeline.served_spec(chosen.repository_path, product=chosen.product)
+    pipeline.require_entities(filled)
     store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
     begun_s = time.monotonic()
     tables.load_tables(tables.read_tables(table, filled), filled, store, rate=rate)

@@ -55,6 +55,7 @@ def evaluate(
     chosen = console.settings(repository=repository)
     pipeline.require_repository(chosen.repository_path)
     spec = pipeline.served_spec(chosen.repository_path, product=chosen.product)
+    pipeline.require_entities(spec)
     first = train_from.date()
     test_us = _us(first, days=train_days + delay_days)
     purchases = cut(

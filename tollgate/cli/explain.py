@@ -61,10 +61,11 @@ def explain(
         found = waiting
     if as_json:
         told = msgspec.to_builtins(found) | {"margin": found.margin}
-        # JSON has no NaN: reasons of the answer moved nothing.
-        for one in told["reasons"]:
-            if math.isnan(one["contribution"]):
-                one["contribution"] = None
+        # JSON has no NaN: reasons of the answer moved nothing, numbers may be missing.
+        for part, name in (("reasons", "contribution"), ("contributions", "value")):
+            for one in told[part]:
+                if math.isnan(one[name]):
+                    one[name] = None
         console.out.print_json(data=told)
         return
     _print(found)

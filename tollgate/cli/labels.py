@@ -51,17 +51,20 @@ def load(
     """Bring labels into the store and beside the decisions; then judge releases."""
     from tollgate.audit.labels import read_labels
     from tollgate.cli.pipeline import served_spec
+    from tollgate.errors import InputError
 
     chosen = console.settings(
         product=product, repository=repository, state=state, store_url=store_url
     )
     spec = served_spec(chosen.repository_path, product=chosen.product)
     labels = read_labels(file, spec=spec)
-    if not journal_only:
+    if spec.entities and not journal_only:
         _into_store(labels, spec=spec, url=running.store_url(chosen))
     place = folder or default_folder(chosen)
     chain = _chain(place, anchor, product=chosen.product)
     if chain is None:
+        if not spec.entities:
+            raise InputError(place, "holds no journal, and the store wants no labels")
         console.say(f"no journal in {place}: labels are in the store alone")
         return
     _into_journal(labels, spec=spec, chain=chain, keys=keys or default_keys(place))

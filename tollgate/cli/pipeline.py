@@ -220,9 +220,16 @@ def request_columns(
             entity.key: list(column)
             for entity, column in zip(spec.entities, picked.entity_id, strict=True)
         },
-        AMOUNT: picked.cents / 100.0,
+        **({AMOUNT: picked.cents / 100.0} if spec.amount else {}),
         EVENT_TIME: picked.event_time_us,
     }
+
+
+def require_entities(spec: FeatureSpec) -> None:
+    """Refuse a product that keeps nothing from one purchase to the next."""
+    if not spec.entities:
+        problem = f"{spec.product} has none: the store keeps nothing of its purchases"
+        raise InputError(SPEC_FILE, problem, where="entities")
 
 
 def require_repository(path: Path) -> None:

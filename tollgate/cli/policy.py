@@ -100,6 +100,7 @@ def simulate(
         policies=[policy] if other is None else [policy, other],
         feature_names=features.feature_names,
         fields=features.fields,
+        amount=features.amount,
     )
     outcome = compare_policies(past, new=policy, old=other)
     if picture is not None:
@@ -132,4 +133,5 @@ def _load(path: Path, spec: FeatureSpec) -> Policy:
         feature_names=spec.feature_names,
         fields=spec.fields,
         id_names=spec.id_names,
+        amount=spec.amount,
     )

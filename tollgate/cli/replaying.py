@@ -23,7 +23,7 @@ LOAD_DEADLINE_S = 30.0  # no one waits for a batch of history
 
 def cut(history: History, *, spec: FeatureSpec, from_us: int, until_us: int) -> History:
     """Keep the purchases that matter to windows read in [from_us, until_us)."""
-    reach_us = max(entity.horizon_us for entity in spec.entities)
+    reach_us = max((entity.horizon_us for entity in spec.entities), default=0)
     time_us = history.event_time_us
     return history.take(
         np.flatnonzero((time_us >= from_us - reach_us) & (time_us < until_us))

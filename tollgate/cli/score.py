@@ -225,7 +225,8 @@ def _write(
 
 
 def _table(decided: pl.DataFrame) -> Table:
-    shown = ("transaction_id", AMOUNT, *_ANSWER[:-1])
+    known = [name for name in ("transaction_id", AMOUNT) if name in decided.columns]
+    shown = (*known, *_ANSWER[:-1])
     title = f"{len(decided):,} purchases"
     if len(decided) > _SHOWN_ROWS:
         title += f", the first {_SHOWN_ROWS}; --out FILE writes them all"

@@ -138,6 +138,7 @@ def feed(
     chosen = console.settings(
         product=product, repository=repository, state=state, store_url=store_url
     )
+    spec = _spec(chosen)
     name = topic or _topic(chosen)
     target: Feed
     if kafka is not None:
@@ -151,7 +152,7 @@ def feed(
         target = RedisFeed(
             feed_url or running.store_url(chosen), feed=name, partitions=partitions
         )
-    sent, taken_s = _send(history, _spec(chosen), target)
+    sent, taken_s = _send(history, spec, target)
     console.say(f"{sent:,} events in {taken_s:.1f} s → {name}")
 
 
@@ -222,12 +223,15 @@ def _feeds(chosen: Settings, given: str | None) -> list[str]:
 
 
 def _spec(chosen: Settings) -> FeatureSpec:
-    """Read the features that the product is released with."""
+    """Read the features that the product is released with; it keeps something."""
+    from tollgate.cli.pipeline import require_entities
     from tollgate.features.spec import SPEC_FILE, load_spec
     from tollgate.repository.served import read_served
 
     served = read_served(chosen.repository_path, chosen.product)
-    return load_spec(served.file(served.product.features_step, name=SPEC_FILE))
+    spec = load_spec(served.file(served.product.features_step, name=SPEC_FILE))
+    require_entities(spec)
+    return spec
 
 
 def _topic(chosen: Settings) -> str:

@@ -8,11 +8,11 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.definition import Feature, FeatureSpec, Window
+from tollgate.features.definition import Feature, FeatureSpec, Field, Window
 from tollgate.features.demands import demands_of
 from tollgate.features.derived import derive
 from tollgate.features.entries import MISSING
-from tollgate.features.fields import Fields, codes, field_values
+from tollgate.features.fields import Fields, codes, field_values, stacked
 from tollgate.features.tables import TableColumns
 from tollgate.features.windows import Sums
 from tollgate.schema import AMOUNT
@@ -105,12 +105,15 @@ class _Batch:
     def fill(self) -> F64:
         """Compute all columns, in their order; [N, F]."""
         features = self.features
+        numbers = self._spec.numbers
+        if numbers:
+            self._sent(list(numbers), list(numbers.values()))
         for column, feature in enumerate(self._spec.features):
             # Most columns are windows of what an earlier one computed for all.
             made = self._made.get((feature.entity, feature.aggregate, feature.of))
             if made is not None:
                 features[:, column] = made[:, feature.window]
-            else:
+            elif column not in numbers:
                 unknown = self._fill(column, feature)
                 if unknown is not None and unknown.any():
                     features[unknown, column] = feature.default
@@ -129,18 +132,26 @@ class _Batch:
         if feature.field == AMOUNT:
             self.features[:, column] = self._cents / 100.0
             return None
-        if feature.field is not None:
-            values = field_values(self._fields, feature.field, len(self._cents))
-            decimals = self._spec.field(feature.field).decimals
-            return self._number(column, values, decimals=decimals)
         if feature.category is not None:
             values = field_values(self._fields, feature.category, len(self._cents))
-            vocabulary = self._spec.field(feature.category).vocabulary
-            self.features[:, column] = codes(values, vocabulary)
+            field = self._spec.field(feature.category)
+            self.features[:, column] = codes(values, field)
             return None
         if feature.table is not None:
             return self._taken(column, (feature.table, str(feature.column)))
         return derive(feature, column, self.features, unknown=self._unknown)
+
+    def _sent(self, columns: list[int], declared: list[Field]) -> None:
+        """Fill the columns that are numbers as they were sent, all at once."""
+        names = [one.name for one in declared]
+        values = stacked(self._fields, names, len(self._cents))
+        unit = np.array([10.0**one.decimals for one in declared])[:, None]
+        self.features[:, columns] = (values / unit).T
+        unknown = values == MISSING
+        for at in unknown.any(axis=1).nonzero()[0].tolist():
+            column = columns[at]
+            self.features[unknown[at], column] = self._spec.features[column].default
+            self._unknown[column] = unknown[at]
 
     def _aggregate(
         self, column: int, feature: Feature, aggregate: Window

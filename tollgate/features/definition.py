@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Literal
 
 import msgspec
 
 from tollgate.features.document import Aggregate, Calendar, FieldType, FieldUse
-from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
+from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID, hash_words
 
 # What a feature reads in a window; the last is written `time_since_last: ENTITY`.
 Window = Aggregate | Literal["time_since_last"]
@@ -34,7 +35,7 @@ class Entity(msgspec.Struct, frozen=True):
     columns: tuple[str, ...] = ()
 
 
-class Field(msgspec.Struct, frozen=True, omit_defaults=True):
+class Field(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     """
     A declared field of the request; a caller may leave it out.
 
@@ -52,6 +53,12 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
     high: int
     vocabulary: tuple[str, ...]
     use: FieldUse = "features"
+
+    @functools.cached_property
+    def places(self) -> dict[int, int]:
+        """Find a word's place in the vocabulary by its hash."""
+        hashes = hash_words([word.encode() for word in self.vocabulary])
+        return {one: place for place, one in enumerate(hashes.tolist())}
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -107,13 +114,14 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
     column: str | None = None
 
 
-class FeatureSpec(msgspec.Struct, frozen=True):
+class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
     """
     A product's features, checked.
 
     `state_hash` names what is kept per entity (it is part of every store key);
     `spec_hash` names that and the vector made from it. `feeds` says how old the
-    newest event of a feed may be, in µs.
+    newest event of a feed may be, in µs. `amount` says whether the product has
+    money; without it every amount is 0.
     """
 
     product: str
@@ -126,6 +134,7 @@ class FeatureSpec(msgspec.Struct, frozen=True):
     fields: tuple[Field, ...] = ()
     feeds: dict[str, int] = {}
     tables: tuple[Table, ...] = ()
+    amount: bool = True
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -145,8 +154,8 @@ class FeatureSpec(msgspec.Struct, frozen=True):
     @property
     def columns(self) -> tuple[str, ...]:
         """Name the columns every purchase must have."""
-        keys = tuple(entity.key for entity in self.entities)
-        return (TRANSACTION_ID, *keys, AMOUNT, EVENT_TIME)
+        money = (AMOUNT,) if self.amount else ()
+        return (*self.id_names, *money, EVENT_TIME)
 
     @property
     def id_names(self) -> tuple[str, ...]:
@@ -155,7 +164,20 @@ class FeatureSpec(msgspec.Struct, frozen=True):
 
     def field(self, name: str) -> Field:
         """Find a declared field by its name."""
-        return next(one for one in self.fields if one.name == name)
+        return self._fields[name]
+
+    @functools.cached_property
+    def _fields(self) -> dict[str, Field]:
+        return {one.name: one for one in self.fields}
+
+    @functools.cached_property
+    def numbers(self) -> dict[int, Field]:
+        """Find the features that are a number as it was sent, by their columns."""
+        return {
+            column: self._fields[one.field]
+            for column, one in enumerate(self.features)
+            if one.field is not None and one.field != AMOUNT
+        }
 
     def stateful(self) -> tuple[bool, ...]:
         """Tell which features need the store, by themselves or by their inputs."""

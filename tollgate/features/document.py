@@ -96,8 +96,9 @@ class RawSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     version: int
     product: str
-    entities: dict[str, RawEntity]
     features: list[RawFeature]
+    entities: dict[str, RawEntity] = {}
+    amount: bool = True
     lateness: str = "1d"
     # Another number is another set of values, to be filled anew.
     generation: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0

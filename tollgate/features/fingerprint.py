@@ -62,20 +62,23 @@ def fingerprints(
 
 def _mixed(fields: Fields, rows: int) -> U64:
     """Add up, per row, one well-mixed number for each field it has; uint64 [N]."""
-    total = np.zeros(rows, np.uint64)
-    for name, values in fields.items():
-        mixed = values.astype(np.uint64) ^ _seed(name)
-        # Steele, Lea and Flood: Fast splittable pseudorandom number generators (2014).
-        mixed ^= mixed >> np.uint64(30)
-        mixed *= np.uint64(0xBF58476D1CE4E5B9)
-        mixed ^= mixed >> np.uint64(27)
-        mixed *= np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(31)
-        total += np.where(values == MISSING, np.uint64(0), mixed)
+    if not fields:
+        return np.zeros(rows, np.uint64)
+    values = np.stack(list(fields.values()))
+    mixed = values.astype(np.uint64) ^ _seeds(tuple(fields))
+    # Steele, Lea and Flood: Fast splittable pseudorandom number generators (2014).
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    mixed[values == MISSING] = 0
+    total: U64 = mixed.sum(axis=0, dtype=np.uint64)
     return total
 
 
 @functools.lru_cache(maxsize=256)
-def _seed(name: str) -> np.uint64:
-    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-    return np.uint64(int.from_bytes(digest, "little"))
+def _seeds(names: tuple[str, ...]) -> U64:
+    """Take one number of each name; uint64 [K, 1]."""
+    digests = [hashlib.blake2b(one.encode(), digest_size=8).digest() for one in names]
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[:, None]

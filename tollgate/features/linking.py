@@ -8,9 +8,10 @@ from pathlib import Path
 from tollgate.errors import SpecError
 from tollgate.features.definition import Derived, Entity, Feature, Field, Table, hash64
 from tollgate.features.document import RawFeature, RawSpec, duration_us
-from tollgate.features.wellformed import MAX_SCALED
+from tollgate.features.wellformed import MAX_SCALED, OF_NUMBER
 from tollgate.schema import AMOUNT
 
+_NO_AMOUNT = "which the product has not (amount: false)"
 _RATES = ("count", "sum", "flagged")
 
 
@@ -133,6 +134,7 @@ class _Links:
     """Checks that what the features of a file name is there, and of the right type."""
 
     def __init__(self, raw: RawSpec, path: Path) -> None:
+        self._amount = raw.amount
         self._entities = raw.entities
         self._fields = {one.name: one for one in raw.fields}
         self._tables = raw.tables
@@ -145,7 +147,7 @@ class _Links:
         for key in ("entity", "time_since_last"):
             name = getattr(one, key)
             if name is not None and name not in self._entities:
-                known = ", ".join(self._entities)
+                known = ", ".join(self._entities) or "the entities: there are none"
                 self._refuse(f"{where}.{key}", f"{name!r} is none of {known}")
         if one.table is not None and one.table not in self._tables:
             self._refuse(f"{where}.table", f"{one.table!r} is no table of the file")
@@ -157,11 +159,16 @@ class _Links:
             self._number(f"{where}.of", one.of)
         elif one.of is not None:
             self._countable(f"{where}.of", one)
+        elif one.aggregate in OF_NUMBER and not self._amount:
+            self._refuse(where, f"is of the amount, {_NO_AMOUNT}; say of what: of")
         return {name for name in (one.field, one.category, one.of) if name}
 
     def _number(self, where: str, name: str) -> None:
+        if name == AMOUNT:
+            self._money(where)
+            return
         field = self._fields.get(name)
-        if name != AMOUNT and (field is None or field.type != "number"):
+        if field is None or field.type != "number":
             self._refuse(where, f"{name!r} is not a number of the request")
 
     def _category(self, where: str, name: str) -> None:
@@ -172,11 +179,17 @@ class _Links:
             self._refuse(where, f"{name!r} has no vocabulary to take its codes from")
 
     def _countable(self, where: str, one: RawFeature) -> None:
+        if one.of == AMOUNT:
+            self._money(where)
         if one.of == self._entities[str(one.entity)].key:
             self._refuse(where, f"{one.of!r} is the entity's own key: always one")
         if one.of not in (AMOUNT, *self._fields, *self._keys):
             problem = f"{one.of!r} is neither a field nor the key of an entity"
             self._refuse(where, problem)
+
+    def _money(self, where: str) -> None:
+        if not self._amount:
+            self._refuse(where, _NO_AMOUNT)
 
     def _refuse(self, where: str, problem: str) -> None:
         raise SpecError(self._path, problem, where=where)

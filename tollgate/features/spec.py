@@ -75,6 +75,7 @@ def _checked(raw: RawSpec, path: Path) -> FeatureSpec:
         fields=fields,
         tables=tables,
         feeds={name: duration_us(feed.max_age) for name, feed in raw.feeds.items()},
+        amount=raw.amount,
     )
     _check_aliases(spec, path)
     return spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import NoReturn
@@ -22,7 +23,7 @@ from tollgate.features.document import (
     duration_us,
     parse_document,
 )
-from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
+from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION, TRANSACTION_ID
 
 MAX_DECIMALS = 4
 MAX_SCALED = 10**12  # a field's number in its last decimal: sums stay exact doubles
@@ -34,7 +35,6 @@ _MAX_DEFAULT = 3.4028234e38  # the vector is float32
 # Names become columns, tensors and fields, and travel joined by commas.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _OTHER_COLUMNS = (TRANSACTION_ID, AMOUNT, EVENT_TIME, LABEL, LABEL_TIME)
-_TRANSACTION = TRANSACTION_ID.removesuffix("_id")  # its id lies beside the entities'
 _KINDS = (
     "field",
     "category",
@@ -46,7 +46,8 @@ _KINDS = (
     "difference",
     "rate_of_change",
 )
-_OF_NUMBER = ("sum", "mean", "min", "max", "last")
+_OPEN_KINDS = ("field", "ratio", "difference")  # these may be left to the model
+OF_NUMBER = ("sum", "mean", "min", "max", "last")
 
 
 def read_document(path: Path) -> RawSpec:
@@ -73,9 +74,11 @@ class _Values:
         if raw.version != SPEC_VERSION:
             self._refuse("version", f"{raw.version} is not {SPEC_VERSION}")
         self._duration("lateness", raw.lateness)
-        for part in ("entities", "features"):
-            if not getattr(raw, part):
-                self._refuse(part, "is empty")
+        if not raw.features:
+            self._refuse("features", "is empty")
+        for part in () if raw.entities else ("tables", "feeds"):
+            if getattr(raw, part):
+                self._refuse(part, "there are no entities that it could be of")
         for name, entity in raw.entities.items():
             self._entity(name, entity)
         for field in raw.fields:
@@ -90,7 +93,7 @@ class _Values:
     def _entity(self, name: str, entity: RawEntity) -> None:
         where = f"entities.{name}"
         self._name("entities", name)
-        if name == _TRANSACTION:
+        if name == TRANSACTION:  # whose id lies beside the entities'
             self._refuse(where, f"its ids would be {TRANSACTION_ID}, which are others")
         self._name(f"{where}.key", entity.key)
         if entity.key in _OTHER_COLUMNS:
@@ -147,21 +150,28 @@ class _Values:
         self._windowed(where, feature)
         self._taken(where, feature)
         self._of(where, feature)
-        if not abs(feature.default) <= _MAX_DEFAULT:
-            problem = f"{feature.default} is not a finite float32"
-            self._refuse(f"{where}.default", problem)
-        self._range(f"{where}.range", feature.range, most=_MAX_DEFAULT)
-        if feature.range and not (
-            feature.range[0] <= feature.default <= feature.range[1]
-        ):
-            problem = f"{feature.default:g} is outside of its own range"
-            self._refuse(f"{where}.default", problem)
+        self._default(where, feature)
         if feature.category is not None and (feature.default or feature.range):
             problem = "a category has codes of its own: no default and no range"
             self._refuse(where, problem)
         self._duration(f"{where}.max_age", feature.max_age)
         if feature.essential and kinds[0] == "calendar":
             self._refuse(f"{where}.essential", "a calendar is never missing")
+
+    def _default(self, where: str, feature: RawFeature) -> None:
+        """Check what stands where there is no value, and the range it lies in."""
+        self._range(f"{where}.range", feature.range, most=_MAX_DEFAULT)
+        default = feature.default
+        if math.isnan(default) and any(getattr(feature, one) for one in _OPEN_KINDS):
+            return
+        if not abs(default) <= _MAX_DEFAULT:
+            problem = f"{default} is not a finite float32"
+            if math.isnan(default):
+                problem = f"only {', '.join(_OPEN_KINDS)} may be .nan"
+            self._refuse(f"{where}.default", problem)
+        if feature.range and not feature.range[0] <= default <= feature.range[1]:
+            problem = f"{default:g} is outside of its own range"
+            self._refuse(f"{where}.default", problem)
 
     def _windowed(self, where: str, feature: RawFeature) -> None:
         """Check what only features over a window have."""
@@ -195,8 +205,8 @@ class _Values:
         if feature.of is None:
             if feature.aggregate == "distinct":
                 self._refuse(where, "distinct needs to know of what: of")
-        elif feature.aggregate not in (*_OF_NUMBER, "distinct"):
-            problem = f"only {', '.join(_OF_NUMBER)} and distinct have one"
+        elif feature.aggregate not in (*OF_NUMBER, "distinct"):
+            problem = f"only {', '.join(OF_NUMBER)} and distinct have one"
             self._refuse(f"{where}.of", problem)
 
     def _range(

@@ -13,7 +13,7 @@ from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import columns
 from tollgate.history.table import read_table, rename_aliases
-from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
+from tollgate.schema import AMOUNT, EVENT_TIME, MIN_EVENT_TIME_US, TRANSACTION_ID
 
 if TYPE_CHECKING:
     import polars as pl
@@ -78,6 +78,9 @@ def read_history(path: Path, *, spec: FeatureSpec) -> History:
     """
     Read a history and check every value.
 
+    Without entities no purchase knows of another: then ids and times may be left out.
+    Rows are numbered from 1, and all have one time, unless a calendar asks for theirs.
+
     Raises:
         InputError: A column is missing, a value is null (other than of a declared
             field) or out of range, an id appears twice; the message names file,
@@ -88,7 +91,7 @@ def read_history(path: Path, *, spec: FeatureSpec) -> History:
 
 def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> History:
     """Turn a table into a history; like `read_history`."""
-    frame = rename_aliases(frame, spec)
+    frame = _told_apart(rename_aliases(frame, spec), spec)
     needed = (field.name for field in spec.fields if field.use == "features")
     for name in (*spec.columns, *needed):
         if name not in frame.columns:
@@ -99,15 +102,14 @@ def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> Histor
             )
     for name in spec.columns:
         columns.refuse(frame[name].is_null(), frame[name], "is null", source)
-    ids = {
-        name: columns.ids(frame[name], source=source)
-        for name in (TRANSACTION_ID, *(entity.key for entity in spec.entities))
-    }
+    ids = {name: columns.ids(frame[name], source=source) for name in spec.id_names}
     transaction_id = ids.pop(TRANSACTION_ID)
     if transaction_id.n_unique() < len(transaction_id):
         again = ~transaction_id.is_first_distinct()
         columns.refuse(again, transaction_id, "appears twice", source)
-    cents = columns.cents(frame[AMOUNT], source=source)
+    cents = np.zeros(len(frame), np.int64)
+    if spec.amount:
+        cents = columns.cents(frame[AMOUNT], source=source)
     time_us = columns.times_us(frame[EVENT_TIME], source=source)
     label = columns.labels(frame, source=source)
     return History(
@@ -126,6 +128,23 @@ def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> Histor
             if field.name in frame.columns
         },
     )
+
+
+def _told_apart(frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
+    """Give rows that stand by themselves the ids and times that they lack."""
+    import polars as pl
+
+    if spec.entities:
+        return frame
+    made = []
+    if TRANSACTION_ID not in frame.columns:
+        numbers = pl.int_range(1, len(frame) + 1, eager=True)
+        made.append(numbers.cast(pl.String).alias(TRANSACTION_ID))
+    timed = any(one.calendar for one in spec.features)
+    if EVENT_TIME not in frame.columns and not timed:
+        times = pl.repeat(MIN_EVENT_TIME_US, len(frame), dtype=pl.Int64, eager=True)
+        made.append(times.alias(EVENT_TIME))
+    return frame.with_columns(made)
 
 
 def _encoded(column: pl.Series) -> list[bytes]:

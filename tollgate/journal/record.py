@@ -21,6 +21,7 @@ import numpy.typing as npt
 from tollgate.errors import JournalError
 from tollgate.journal.packing import Reader, pack_numbers, unpack_numbers
 from tollgate.journal.seal import sealed, unsealed
+from tollgate.schema import TRANSACTION
 
 MAX_CHUNK_ROWS = 4_096
 
@@ -113,6 +114,13 @@ class Records(msgspec.Struct, frozen=True, eq=False):
 
     def __len__(self) -> int:
         return len(self.transaction_id)
+
+    @property
+    def owner(self) -> tuple[str, list[bytes]]:
+        """Say whose the rows are: the first entity with its ids, or their own."""
+        if self.entities:
+            return self.entities[0], self.entity_id[0]
+        return TRANSACTION, self.transaction_id
 
 
 class _Names(msgspec.Struct, frozen=True, array_like=True):

@@ -34,6 +34,7 @@ def load_policy(
     feature_names: Sequence[str],
     fields: Sequence[FieldForm] = (),
     id_names: Sequence[str] | None = None,
+    amount: bool = True,
 ) -> Policy:
     """
     Read, check and compile a policy.yaml.
@@ -45,13 +46,14 @@ def load_policy(
             its vocabulary is given.
         id_names: Inputs that hold ids; None where they are not known: then what a
             list is of is not checked.
+        amount: Whether the product has money that a condition may name.
 
     Raises:
         PolicyError: It cannot be read, or cannot be meant; the message names the file,
             the line and the key.
     """
     document = read_document(path)
-    names = Names(document, feature_names=feature_names, fields=fields)
+    names = Names(document, feature_names=feature_names, fields=fields, amount=amount)
     return _Compiler(document, names).compile(fields, id_names)
 
 

@@ -62,6 +62,7 @@ class Names:
         document: The policy.
         feature_names: Columns of `features`.
         fields: Declared fields of the request.
+        amount: Whether the product has money.
 
     Raises:
         PolicyError: The name of a list is none, or that of something else.
@@ -73,10 +74,11 @@ class Names:
         *,
         feature_names: Sequence[str],
         fields: Sequence[FieldForm],
+        amount: bool = True,
     ) -> None:
         self._document = document
         raw = document.raw
-        found = {AMOUNT: Variable(AMOUNT, "amount", scale=100.0)}
+        found = {AMOUNT: Variable(AMOUNT, "amount", scale=100.0)} if amount else {}
         found[SCORE] = Variable(SCORE, "score")
         for bit in Degraded:
             name, place = bit.name or "", bit.value.bit_length() - 1

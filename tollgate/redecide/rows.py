@@ -48,6 +48,7 @@ def read_rows(
     policies: Sequence[Policy],
     feature_names: Sequence[str],
     fields: Sequence[FieldForm],
+    amount: bool = True,
 ) -> PastRows:
     """
     Read what some policies need to decide rows again.
@@ -57,12 +58,13 @@ def read_rows(
         policies: They must agree on the lists' names up to the shorter of them.
         feature_names: Columns of `features`.
         fields: Declared fields.
+        amount: Whether the product has money.
 
     Raises:
         InputError: A column is missing or has another type; the message names it.
     """
     frame = _frame(path)
-    kept = frame.filter(pl.col(_amount_column(path, frame)).is_not_null())
+    kept = _kept_whole(path, frame, amount=amount)
     reader = _Reader(path, kept, policies)
     facts = RowFacts(
         probabilities=reader.probabilities(),
@@ -96,11 +98,14 @@ def _holds_decisions(path: Path) -> bool:
     return {_CENTS, f"{_PROBABILITY}0"} <= pl.read_parquet_schema(path).keys()
 
 
-def _amount_column(path: Path, frame: pl.DataFrame) -> str:
+def _kept_whole(path: Path, frame: pl.DataFrame, *, amount: bool) -> pl.DataFrame:
+    """Leave out rows without consent: what they lack, the amount among it, is null."""
     for name in (_CENTS, _AMOUNT):
         if name in frame.columns:
-            return name
-    raise InputError(path, "is missing", where=f"column {_CENTS} or {_AMOUNT}")
+            return frame.filter(pl.col(name).is_not_null())
+    if amount:
+        raise InputError(path, "is missing", where=f"column {_CENTS} or {_AMOUNT}")
+    return frame
 
 
 class _Reader:
@@ -142,6 +147,8 @@ class _Reader:
         """Take the amounts."""
         if _CENTS in self._frame.columns:
             return self.whole(_CENTS)
+        if _AMOUNT not in self._frame.columns:
+            return np.zeros(len(self._frame), np.int64)
         exact = self._column(_AMOUNT, lambda one: one.cast(pl.Float64).to_numpy())
         cents: npt.NDArray[np.int64] = np.rint(exact * 100).astype(np.int64)
         return cents

@@ -98,6 +98,12 @@ def _spec_findings(product: Product, *, spec: FeatureSpec) -> list[Finding]:
     actual = {("input", name): one for name, one in inputs.items()} | {
         ("output", name): one for name, one in outputs.items()
     }
+    problems = {
+        one: _tensor_problem(actual.get(one), kind, size=size)
+        for one, (kind, size) in expected.items()
+    }
+    if not spec.amount and schema.AMOUNT in inputs:
+        problems["input", schema.AMOUNT] = "features.yaml says `amount: false`"
     return [
         Finding(
             code="TG314",
@@ -106,8 +112,8 @@ def _spec_findings(product: Product, *, spec: FeatureSpec) -> list[Finding]:
             problem=problem,
             at=f"{side}[{name}]",
         )
-        for (side, name), (kind, size) in expected.items()
-        if (problem := _tensor_problem(actual.get((side, name)), kind, size=size))
+        for (side, name), problem in problems.items()
+        if problem
     ]
 
 

@@ -36,6 +36,7 @@ def load_policy_of(directory: Path, spec: FeatureSpec) -> Policy:
         feature_names=spec.feature_names,
         fields=spec.fields,
         id_names=spec.id_names,
+        amount=spec.amount,
     )
 
 
@@ -68,6 +69,9 @@ def decision_parameters(release: str, spec: FeatureSpec, spec_hash: str) -> Para
         RELEASE_PARAMETER: release,
         SPEC_HASH_PARAMETER: spec_hash,
         FEATURE_NAMES_PARAMETER: ",".join(spec.feature_names),
-        ENTITY_NAMES_PARAMETER: ",".join(spec.entity_names),
     }
-    return told | ({FIELDS_PARAMETER: fields_text(spec.fields)} if spec.fields else {})
+    if spec.entities:
+        told[ENTITY_NAMES_PARAMETER] = ",".join(spec.entity_names)
+    if spec.fields:
+        told[FIELDS_PARAMETER] = fields_text(spec.fields)
+    return told

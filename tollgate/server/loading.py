@@ -102,8 +102,9 @@ class Loading:
 def probe_whole(triton: TritonServer, product: str) -> str:
     """Prove that a product decides; say when it is degraded; the release's name."""
     proof = probe(triton, product)
-    # The probes' made-up entities are always new ones.
-    degraded = proof.degraded & ~schema.Degraded.COLD_START
+    # The probes' made-up entities are always new ones, and they bring no fields.
+    usual = schema.Degraded.COLD_START | schema.Degraded.FIELD_MISSING
+    degraded = proof.degraded & ~usual
     if degraded:
         log.warning("%s is ready but degraded: %s", product, degraded.name)
     return proof.release

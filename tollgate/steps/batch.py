@@ -15,7 +15,6 @@ from tollgate.schema import (
     DEADLINE_US,
     DRY_RUN,
     EVENT_TIME,
-    TRANSACTION_ID,
     Degraded,
 )
 from tollgate.steps import triton
@@ -69,24 +68,22 @@ class Group(msgspec.Struct, frozen=True):
     dry: bool
 
 
-def gather(
-    pb: Any, requests: Sequence[Any], *, spec: FeatureSpec, now_us: int
-) -> Batch:
+def gather(requests: Sequence[Any], *, spec: FeatureSpec, now_us: int) -> Batch:
     """
     Take the tensors of all requests as columns, and check every row.
 
     Args:
-        pb: Triton's `triton_python_backend_utils`.
         requests: A dynamic batch of them.
         spec: Which ids a row has.
         now_us: The server's clock, for "over a day ahead".
     """
-    names = [TRANSACTION_ID, *(entity.key for entity in spec.entities)]
-    ids = {name: triton.gather(pb, requests, name)[:, 0].tolist() for name in names}
-    amount, bounds = triton.gather_rows(pb, requests, AMOUNT)
-    time_us = triton.gather(pb, requests, EVENT_TIME)[:, 0]
-    checked = check_rows(ids, amount=amount[:, 0], time_us=time_us, now_us=now_us)
-    fields, degraded = _fields(pb, requests, spec, bounds, errors=checked.errors)
+    inputs = triton.inputs_of(requests)
+    ids = {name: triton.gather(inputs, name)[:, 0].tolist() for name in spec.id_names}
+    times, bounds = triton.gather_rows(inputs, EVENT_TIME)
+    time_us = times[:, 0]
+    amount = triton.gather(inputs, AMOUNT)[:, 0] if spec.amount else None
+    checked = check_rows(ids, amount=amount, time_us=time_us, now_us=now_us)
+    fields, degraded = _fields(inputs, spec, bounds, errors=checked.errors)
     dry = []
     for position, request in enumerate(requests):
         parameters = triton.request_parameters(request)
@@ -107,8 +104,7 @@ def gather(
 
 
 def _fields(
-    pb: Any,
-    requests: Sequence[Any],
+    inputs: triton.Inputs,
     spec: FeatureSpec,
     bounds: list[int],
     *,
@@ -121,7 +117,7 @@ def _fields(
     for field in spec.fields:
         absent = np.nan if field.type == "number" else b""
         column = triton.gather_optional(
-            pb, requests, field.name, bounds=bounds, absent=absent
+            inputs, field.name, bounds=bounds, absent=absent
         )
         if column is not None:
             sent[field.name] = column

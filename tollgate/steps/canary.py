@@ -14,6 +14,7 @@ from tollgate.schema import (
     CANARY_PERCENT_PARAMETER,
     CANARY_SEED_PARAMETER,
     CHALLENGER_PARAMETER,
+    TRANSACTION,
 )
 
 
@@ -25,7 +26,8 @@ class Canary(msgspec.Struct, frozen=True):
         release: What these answers call their release.
         percent: Share of the ids, 0 to 100.
         seed: What decides who is in it.
-        entity: Entity by whose ids it goes; the first of the spec.
+        entity: Entity by whose ids it goes; the first of the spec, or where there is
+            none the transaction.
     """
 
     release: str
@@ -57,5 +59,5 @@ def read_canary(
         release=release,
         percent=float(parameters[CANARY_PERCENT_PARAMETER]),
         seed=int(parameters[CANARY_SEED_PARAMETER]),
-        entity=entities[0],
+        entity=entities[0] if entities else TRANSACTION,
     )

@@ -52,7 +52,6 @@ class DecisionStep:
             RELEASE_PARAMETER,
             SPEC_HASH_PARAMETER,
             FEATURE_NAMES_PARAMETER,
-            ENTITY_NAMES_PARAMETER,
         } - set(parameters)
         if missing:
             raise pb.TritonModelException(
@@ -70,7 +69,8 @@ class DecisionStep:
                 fields=fields,
             )
         )
-        entities = tuple(parameters[ENTITY_NAMES_PARAMETER].split(","))
+        named = parameters.get(ENTITY_NAMES_PARAMETER, "")
+        entities = tuple(filter(None, named.split(",")))
         self._fields = tuple(field.name for field in fields)
         self._dtype = context_dtype(entities, self._fields)
         heading = Heading(
@@ -105,19 +105,20 @@ class DecisionStep:
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
         pb = self._pb
         began_us = time.monotonic_ns() // 1000
-        packed = np.ascontiguousarray(triton.gather(pb, requests, CONTEXT))
+        inputs = triton.inputs_of(requests)
+        packed = np.ascontiguousarray(triton.gather(inputs, CONTEXT))
         context = packed.view(self._dtype)[:, 0]
         foreign = context["spec_hash"] != self._spec_hash
-        probabilities, bounds = triton.gather_rows(pb, requests, PROBABILITIES)
+        probabilities, bounds = triton.gather_rows(inputs, PROBABILITIES)
         chosen = None
         if self._canary is not None:
             chosen = self._canary.rows(context)
-            theirs = triton.gather(pb, requests, CHALLENGER_PROBABILITIES)
+            theirs = triton.gather(inputs, CHALLENGER_PROBABILITIES)
             probabilities = np.where(chosen[:, None], theirs, probabilities)
         outputs = self._decide(
             context,
             probabilities,
-            triton.gather(pb, requests, FEATURES),
+            triton.gather(inputs, FEATURES),
             chosen=chosen,
             began_us=began_us,
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tollgate.features.fields import field_values
+from tollgate.features.fields import stacked
 from tollgate.features.fingerprint import fingerprints
 from tollgate.features.spec import SPEC_FILE, load_spec
 from tollgate.imports import gently, import_gently
@@ -60,7 +60,8 @@ class FeatureStep:
             text = "%s is not set: every row is degraded"
             triton.log.warning(text, STORE_URL_VARIABLE)
         settings = store_settings(config.parameters)
-        spool = os.environ.get(SPOOL_VARIABLE, "") if url else ""
+        applies = bool(url and self._spec.entities)
+        spool = os.environ.get(SPOOL_VARIABLE, "") if applies else ""
         self._spool = open_spool(spool, config.directory / SPEC_FILE)
         self._ladder = open_ladder(
             self._spec,
@@ -87,7 +88,7 @@ class FeatureStep:
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
         arrival_us = time.monotonic_ns() // 1000
         now_us = time.time_ns() // 1000
-        batch = gather(self._pb, requests, spec=self._spec, now_us=now_us)
+        batch = gather(requests, spec=self._spec, now_us=now_us)
         features, context = self._score(batch, arrival_us=arrival_us)
         self._metrics.batch(context["degraded"])
         outputs = {
@@ -111,8 +112,7 @@ class FeatureStep:
         context["event_time_us"] = batch.time_us
         context["cents"] = batch.cents
         self._note_ids(batch, context)
-        for name in self._spec.field_names:
-            context[f"field_{name}"] = field_values(batch.fields, name, rows)
+        self._note_fields(batch, context)
         context["fingerprint"] = fingerprints(
             list(batch.ids.values()),
             cents=batch.cents,
@@ -145,6 +145,15 @@ class FeatureStep:
             context[f"{name}_id_length"] = lengths
             packed = np.array(column, dtype=f"S{MAX_ID_BYTES}")
             context[f"{name}_id"] = packed.view(f"V{MAX_ID_BYTES}")
+
+    def _note_fields(self, batch: Batch, context: Array) -> None:
+        """Write all declared fields at once: they are a row's last bytes."""
+        names = self._spec.field_names
+        if names:
+            rows = len(context)
+            first = self._dtype.itemsize - 8 * len(names)
+            packed = context.view(np.uint8).reshape(rows, -1)[:, first:].view("<i8")
+            packed[:] = stacked(batch.fields, names, rows).T
 
     def _read(
         self, found: list[Group], features: Array, context: Array

@@ -142,9 +142,16 @@ class DryShare:
 
 
 def _entities(group: Group) -> frozenset[Entity]:
-    """Name the entities whose values a group's rows are read from, or change."""
+    """
+    Name the entities whose values a group's rows are read from, or change.
+
+    Rows without any have what was decided of them, by their own ids.
+    """
+    purchases = group.purchases
     return frozenset(
         (place, one)
-        for place, column in enumerate(group.purchases.entity_id)
+        for place, column in enumerate(
+            purchases.entity_id or [purchases.transaction_id]
+        )
         for one in column
     )

@@ -88,6 +88,7 @@ class Caller:
         calls = [
             (one.call, Mode.WRITE if writes else Mode.DRY)
             for one, writes in zip(packed, write, strict=True)
+            if one.call.keys
         ]
         feeds = self._feeds.commands(now_us, newest_us=_newest_us(packed, write))
         tables = wanted.commands()

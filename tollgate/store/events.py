@@ -97,6 +97,9 @@ class Call(msgspec.Struct, frozen=True):
     order: list[I64]
 
 
+NO_CALL = Call([], b"", b"", first_key=[0], code=[], order=[])  # without entities
+
+
 def purchase_entries(purchases: Purchases) -> npt.NDArray[np.void]:
     """Lay purchases out as entries; ENTRY [N]."""
     entries = _identified(purchases.transaction_id, purchases.event_time_us)

@@ -159,6 +159,8 @@ class Ladder:
         """Go down every rung once, dry: what is done first is slow."""
         self.score([purchases], write=[False])
         packed = self._online.pack(purchases)
+        if not packed.call.keys:
+            return
         answer, lost = nothing(packed.call)
         self._in_part(packed, answer, lost=lost, writes=False, applied=Applied.NO)
 

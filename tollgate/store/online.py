@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from tollgate.features.entries import ENTRY
 from tollgate.features.spec import FeatureSpec
 from tollgate.store.events import (
+    NO_CALL,
     Labels,
     Packer,
     Purchases,
@@ -24,10 +26,12 @@ from tollgate.store.events import (
 )
 from tollgate.store.last_known import LastKnown
 from tollgate.store.reading import Packed, Reader, Vectors, statuses, worst
-from tollgate.store.redis import Answer, Mode, RedisStore
+from tollgate.store.redis import NO_ANSWER, Answer, Mode, RedisStore
 from tollgate.store.tables import Tables
 
 __all__ = ["OnlineFeatures", "Packed", "Vectors"]
+
+_NO_ENTRIES = np.zeros(0, ENTRY)
 
 
 class OnlineFeatures:
@@ -56,6 +60,8 @@ class OnlineFeatures:
             StoreError: The store has no answer; nothing is known of any row.
         """
         packed = [self.pack(batch) for batch in batches]
+        if not self.spec.entities:
+            return [self.read(one, NO_ANSWER) for one in packed]
         wanted = self._tables.want(batches)
         modes = [Mode.WRITE if one else Mode.DRY for one in write]
         calls = [one.call for one in packed]
@@ -72,7 +78,9 @@ class OnlineFeatures:
         return read
 
     def pack(self, purchases: Purchases) -> Packed:
-        """Pack a batch for the store."""
+        """Pack a batch for the store; of a product without entities, no call."""
+        if not self.spec.entities:
+            return Packed(purchases=purchases, entries=_NO_ENTRIES, call=NO_CALL)
         entries = purchase_entries(purchases)
         call = self._packer.pack(
             entries, purchases.entity_id, columns=self._packer.columns(purchases)
@@ -89,6 +97,8 @@ class OnlineFeatures:
         Raises:
             StoreError: The store has no answer.
         """
+        if not self.spec.entities:
+            return np.zeros(len(purchases), np.uint8)
         call = self.pack(purchases).call
         (answer,) = self._store.apply([(call, Mode.WRITE_ONLY)])
         return worst(statuses(call, answer))
@@ -103,6 +113,8 @@ class OnlineFeatures:
         Raises:
             StoreError: The store has no answer.
         """
+        if not self.spec.entities:
+            return np.zeros(len(labels), np.uint8)
         call = self._packer.pack(label_entries(labels), labels.entity_id)
         (answer,) = self._store.apply([(call, Mode.WRITE_ONLY)])
         return worst(statuses(call, answer))

@@ -98,7 +98,7 @@ def open_ladder(
             spec.product,
             spec.feeds,
             interval_us=_FEED_INTERVAL_US,
-            marks=settings.marks,
+            marks=settings.marks and bool(spec.entities),
         ),
         breaker=Breaker(time.monotonic, random.random, rules=settings.breaker),
         tables=_tables(spec, store, settings),

@@ -10,7 +10,7 @@ from tollgate.features import assemble
 from tollgate.features.spec import FeatureSpec
 from tollgate.store.events import Call, Purchases
 from tollgate.store.reading import Packed
-from tollgate.store.redis import Answer
+from tollgate.store.redis import NO_ANSWER, Answer
 
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -30,8 +30,11 @@ def part_of(
     Take one call's answer out of what the store gave for several, or did not.
 
     Returns:
-        It, and which keys it lacks, bool [K]; None when it is whole.
+        It, and which keys it lacks, bool [K]; None when it is whole. A call of no
+        keys is not made, and lacks nothing.
     """
+    if not call.keys:
+        return NO_ANSWER, None
     if isinstance(asked, StorePartial):
         lost = np.array(asked.lost[position])
         return asked.answers[position], lost if lost.any() else None

@@ -26,7 +26,7 @@ _COLD_START = np.uint32(Degraded.COLD_START)
 _EVENT_TOO_LATE = np.uint32(Degraded.EVENT_TOO_LATE)
 _WINDOW_OVERFLOW = np.uint32(Degraded.WINDOW_OVERFLOW)
 _STATE_CORRUPT = np.uint32(Degraded.STATE_CORRUPT)
-_YES = np.uint8(Applied.YES)
+_NO, _YES = np.uint8(Applied.NO), np.uint8(Applied.YES)
 # Status of the Lua function -> what is known of the event.
 _APPLIED = np.array(
     [Applied.NO, Applied.YES, Applied.DUPLICATE, Applied.NO, Applied.NO], np.uint8
@@ -66,6 +66,8 @@ class Reader:
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._spec = spec
+        if not spec.entities:
+            return
         reach = _reach_of(spec)
         # By rows of a batch: the same few sizes come again and again.
         self._reach = [_repeated(reach, rows) for rows in range(MAX_BATCH_ROWS + 1)]
@@ -75,6 +77,8 @@ class Reader:
 
     def read(self, packed: Packed, answer: Answer) -> Vectors:
         """Read all entities' windows in one go: row n of entity e is e * N + n."""
+        if not self._spec.entities:
+            return _without_windows(self._spec, packed.purchases)
         entries, batch, call = packed.entries, packed.purchases, packed.call
         columns = None
         if self._width is not None:
@@ -160,6 +164,22 @@ class Reader:
             demands=demands,
         )
         return msgspec.structs.replace(sums.part(part), others=others)
+
+
+def _without_windows(spec: FeatureSpec, batch: Purchases) -> Vectors:
+    """Make the vectors of purchases that have nothing in the store."""
+    count = len(batch)
+    return Vectors(
+        features=assemble.assemble(
+            spec,
+            cents=batch.cents,
+            time_us=batch.event_time_us,
+            sums=(),
+            fields=batch.fields,
+        ),
+        degraded=np.zeros(count, np.uint32),
+        applied=np.full(count, _NO),
+    )
 
 
 class _Reach(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ _SCRIPT = resources.files("tollgate.store").joinpath("apply.lua").read_bytes()
 _SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
 
 Answer = tuple[list[bytes], bytes]
+NO_ANSWER: Answer = ([], b"")  # to a call of no keys, which is not made
 
 
 class Mode(bytes, enum.Enum):

@@ -101,10 +101,11 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
             if isinstance(column, list) and name in self._inputs
         }
         errors: dict[int, str] = {}
-        if AMOUNT in columns and EVENT_TIME in columns:
+        if EVENT_TIME in columns:
+            amount = columns.get(AMOUNT)
             errors = check_rows(
                 ids,
-                amount=np.asarray(columns[AMOUNT], np.float64),
+                amount=None if amount is None else np.asarray(amount, np.float64),
                 time_us=np.asarray(columns[EVENT_TIME], np.int64),
                 now_us=time.time_ns() // 1000,
             ).errors

@@ -102,6 +102,8 @@ def test_bands_of_amounts_begin_where_they_say() -> None:
         "amount 200 to 1,000": [5, 6],
         "amount from 1,000": [7],
     }
+    without = group_names(np.zeros(8, np.uint8), cents, segments=["other"], money=False)
+    assert list(without) == ["all", "segment other"]
 
 
 @pytest.mark.parametrize("step", ["kept", "acknowledged"])

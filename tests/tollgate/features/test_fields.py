@@ -28,6 +28,13 @@ features:
 """
 
 
+def category(*words: str) -> Field:
+    """Declare a category of these words."""
+    return Field(
+        name="word", type="category", decimals=0, low=0, high=0, vocabulary=words
+    )
+
+
 def test_numbers_are_rounded_to_their_last_decimal() -> None:
     """Halves to even, as a double has them; NaN is missing, not out of range."""
     values = np.array([1.004, 0.125, 0.375, -1.0, 50.0, math.nan, 50.01, math.inf])
@@ -42,14 +49,25 @@ def test_words_are_hashed_and_looked_up() -> None:
     hashes = hash_words(["é".encode(), b"", b"web", b"fax", b"app", b"web"])
     assert hashes[1] == MISSING
     assert hashes[2] == hashes[5] != hashes[0]
-    assert codes(hashes, tuple(words)).tolist() == [1, -1, 0, -2, 2, 0]
+    assert codes(hashes, category(*words)).tolist() == [1, -1, 0, -2, 2, 0]
+
+
+def test_a_batch_and_a_history_have_the_same_codes() -> None:
+    """What looks few words up quickly agrees with what looks many up."""
+    words = [f"w{at}".encode() for at in range(40)]
+    hashes = hash_words([*words, b"", b"fax"] * 3)
+    field = category(*(f"w{at}" for at in np.random.default_rng(1).permutation(35)))
+    many = codes(hashes, field)
+    few = [codes(hashes[at : at + 5], field) for at in range(0, len(hashes), 5)]
+    assert np.concatenate(few).tolist() == many.tolist()
+    assert set(many.tolist()) == set(range(-2, 35))
 
 
 def test_longer_vocabulary_keeps_the_codes_it_had() -> None:
     """Words added at the end change no code of the others."""
     hashes = hash_words([b"a", b"b", b"c"])
-    assert codes(hashes, ("b", "a")).tolist() == [1, 0, -2]
-    assert codes(hashes, ("b", "a", "c")).tolist() == [1, 0, 2]
+    assert codes(hashes, category("b", "a")).tolist() == [1, 0, -2]
+    assert codes(hashes, category("b", "a", "c")).tolist() == [1, 0, 2]
 
 
 def test_rows_without_a_field_are_told(tmp_path: Path) -> None:

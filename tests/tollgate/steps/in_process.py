@@ -45,7 +45,6 @@ def stand_in() -> Any:
     triton.InferenceResponse = Response
     triton.TritonError = Refusal
     triton.TritonModelException = RuntimeError
-    triton.get_input_tensor_by_name = lambda request, name: request.tensors.get(name)
     return triton
 
 
@@ -105,7 +104,7 @@ class Pipeline:
         between = [one for one in first if one.error is None]
         steps = []
         for one in between:
-            tensors = {tensor.name: tensor for tensor in one.tensors}
+            tensors = {tensor.called: tensor for tensor in one.tensors}
             numbers = tensors[FEATURES].array
             fraud = np.abs(numbers.astype(np.float64)).sum(axis=1) % 97 / 97
             both = np.stack([1 - fraud, fraud], axis=1).astype(np.float32)
@@ -124,7 +123,7 @@ class Pipeline:
             tensor.array
             for one in answers
             for tensor in one.tensors
-            if tensor.name == CONTEXT
+            if tensor.called == CONTEXT
         ]
         whole = np.ascontiguousarray(np.concatenate(packed))
         return whole.view(self.features._dtype)[:, 0]
@@ -138,7 +137,7 @@ class Pipeline:
 def answer_of(response: Response) -> list[tuple[Any, ...]]:
     """Take rows out of a response: decision, score's bits, codes, bits, error, name."""
     assert response.tensors is not None
-    columns = {tensor.name: tensor.array[:, 0] for tensor in response.tensors}
+    columns = {tensor.called: tensor.array[:, 0] for tensor in response.tensors}
     columns["score"] = columns["score"].view(np.uint32)
     return list(zip(*(column.tolist() for column in columns.values()), strict=True))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import types
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +27,18 @@ features:
   - {name: items_1d, entity: customer, aggregate: sum, of: items, window: 1d}
   - {name: channel, category: channel}
 """
-# What Triton gives a step, with as much of it as a step asks for; its own module
-# exists inside a server only.
-PB = types.SimpleNamespace(
-    get_input_tensor_by_name=lambda request, name: request.tensors.get(name)
-)
 
 
 class Tensor:
-    """An input of a request."""
+    """An input of a request, with as much of Triton's as a step asks for."""
 
-    def __init__(self, values: list[Any], dtype: Any) -> None:
+    def __init__(self, name: str, values: list[Any], dtype: Any) -> None:
+        self._name = name
         self._array = np.array(values, dtype)[:, None]
+
+    def name(self) -> str:
+        """Its name."""
+        return self._name
 
     def as_numpy(self) -> np.ndarray:
         """Its values; [N, 1]."""
@@ -57,16 +56,19 @@ class Request:
         self, *ids: bytes, parameters: Any = None, **fields: list[Any]
     ) -> None:
         count = len(ids)
-        self.tensors = {
-            "transaction_id": Tensor(list(ids), np.object_),
-            "customer_id": Tensor([b"c"] * count, np.object_),
-            "amount": Tensor([1.0] * count, np.float64),
-            "event_time": Tensor([NOW_US] * count, np.int64),
-        }
         kinds = {"items": np.float64, "channel": np.object_}
-        for name, values in fields.items():
-            self.tensors[name] = Tensor(values, kinds[name])
+        self._inputs = [
+            Tensor("transaction_id", list(ids), np.object_),
+            Tensor("customer_id", [b"c"] * count, np.object_),
+            Tensor("amount", [1.0] * count, np.float64),
+            Tensor("event_time", [NOW_US] * count, np.int64),
+            *(Tensor(name, values, kinds[name]) for name, values in fields.items()),
+        ]
         self._parameters = json.dumps(parameters or {})
+
+    def inputs(self) -> list[Tensor]:
+        """Its tensors."""
+        return self._inputs
 
     def parameters(self) -> str:
         """Its parameters, as Triton writes them."""
@@ -83,7 +85,7 @@ def spec(tmp_path: Path) -> FeatureSpec:
 
 def gathered(spec: FeatureSpec, *requests: Request) -> Batch:
     """Gather a dynamic batch."""
-    return gather(PB, requests, spec=spec, now_us=NOW_US)
+    return gather(requests, spec=spec, now_us=NOW_US)
 
 
 def test_requests_with_and_without_fields_are_one_batch(spec: FeatureSpec) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from in_process import NOW_US, Pipeline, bought, request, use
+from msgspec import structs
 
 from loadtests.feature_step import Request
 from tollgate.schema import Degraded
@@ -164,6 +165,25 @@ def ask(share: DryShare, store: Store, number: int, rows: int = 1) -> float:
     prints = np.full(rows, number, np.uint64)
     (one,) = share.score([group(number, rows)], fingerprints=prints, ask=store)
     return float(one.features[0, 0])
+
+
+def test_without_entities_a_row_of_the_same_id_ends_it() -> None:
+    """What was decided of it in between is found, as nothing else can change."""
+    share, store = DryShare(1.0, clock=lambda: 0.0), Store()
+    prints = np.zeros(1, np.uint64)
+
+    def asked(number: int, *, is_dry: bool) -> float:
+        one = group(number, is_dry=is_dry)
+        alone = structs.replace(one.purchases, entity_id=[])
+        one = structs.replace(one, purchases=alone)
+        (scored,) = share.score([one], fingerprints=prints + number, ask=store)
+        return float(scored.features[0, 0])
+
+    assert [asked(1, is_dry=True), asked(1, is_dry=True)] == [1.0, 1.0]
+    asked(2, is_dry=False)
+    assert asked(1, is_dry=True) == 1.0
+    asked(1, is_dry=False)
+    assert asked(1, is_dry=True) == 4.0
 
 
 def test_it_lasts_for_its_life_and_no_longer() -> None:
