@@ -36,6 +36,72 @@ def spec(spec_path: Path) -> FeatureSpec:
     return load_spec(spec_path)
 
 
+HOOKED = """\
+version: 1
+product: shop
+entities:
+  customer: {key: customer_id}
+  terminal: {key: terminal_id}
+fields:
+  - {name: lat, type: number, decimals: 4, range: [-90, 90]}
+  - {name: lon, type: number, decimals: 4, range: [-180, 180]}
+  - {name: channel, type: category, vocabulary: [web, app]}
+hook: hook.py
+features:
+  - {name: amount, field: amount}
+  - {name: n_1d, entity: terminal, aggregate: count, window: 1d}
+  - {name: lat_was, entity: customer, aggregate: last, of: lat, window: 9d, default: 5}
+  - {name: lon_was, entity: customer, aggregate: last, of: lon, window: 9d, default: 6}
+  - {name: km, hook: km, default: -1}
+  - {name: risk, hook: risk, range: [0, 0.8], default: 0.5}
+  - {name: per_km, ratio: [amount, km], default: -2}
+"""
+HOOK = """\
+\"\"\"How far away the last purchase was, and how risky the channel is.\"\"\"
+
+import numpy as np
+
+KM = 6371.0
+RISK = np.array([0.25, 0.9, np.nan, 0.75])  # web, app; unseen is -2, missing is -1
+
+
+def haversine(lat, lon, lat_was, lon_was):
+    across = np.sin((lon - lon_was) / 2) ** 2 * np.cos(lat) * np.cos(lat_was)
+    part = np.sin((lat - lat_was) / 2) ** 2 + across
+    return 2 * KM * np.arcsin(np.sqrt(np.minimum(part, 1.0)))
+
+
+def hook(request, features):
+    km = haversine(
+        np.radians(request["lat"]),
+        np.radians(request["lon"]),
+        np.radians(features["lat_was"]),
+        np.radians(features["lon_was"]),
+    )
+    return {"km": km, "risk": RISK[request["channel"]]}
+"""
+
+
+@pytest.fixture
+def hooked(tmp_path: Path) -> Callable[..., Path]:
+    """Write a features.yaml with a hook; texts are replaced in the hook, or in it."""
+
+    def write(*changes: tuple[str, str], spec: tuple[str, str] = ("", "")) -> Path:
+        text = HOOK
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new, 1)
+        assert spec[0] in HOOKED
+        folder = tmp_path / "shop_features" / "1"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "hook.py").write_text(text)
+        path = folder / "features.yaml"
+        path.write_text(HOOKED.replace(*spec, 1))
+        return path
+
+    return write
+
+
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
     """One real Redis for all tests, on a unix socket."""

@@ -4,6 +4,7 @@ Every error Tollgate raises on purpose.
     TollgateError                     exit status 1
     ├── InputError                    exit status 2: a file, a flag or a field is wrong
     │   ├── SpecError                 features.yaml
+    │   │   └── HookError             ... or its hook
     │   ├── PolicyError               policy.yaml
     │   └── RepositoryError           model repository: what is there does not fit
     ├── SetupError                    this machine lacks something; says what to install
@@ -65,6 +66,10 @@ class InputError(TollgateError):
 
 class SpecError(InputError):
     """A features.yaml cannot be used."""
+
+
+class HookError(SpecError):
+    """A product's hook cannot be used, or failed."""
 
 
 class PolicyError(InputError):

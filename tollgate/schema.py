@@ -114,6 +114,7 @@ class Degraded(enum.IntFlag):
     FIELD_MISSING = 1 << 9  # a declared field was left out or unseen: its default
     LOOKUPS_UNREAD = 1 << 10  # lists and earlier decisions could not be read
     TABLE_MISSING = 1 << 11  # a table has no number that holds: its default
+    HOOK_FAILED = 1 << 12  # the product's hook raised: its features are defaults
 
 
 def context_dtype(

@@ -23,6 +23,7 @@ from tollgate.features.document import (
 from tollgate.features.offline import build
 from tollgate.features.spec import FeatureSpec, load_spec
 from tollgate.history import history_of
+from tollgate.repository.hook_trial import prove_hook
 
 PAGE = (Path(__file__).parents[2] / "docs" / "features.md").read_text()
 
@@ -71,6 +72,24 @@ def test_purchase_four_is_what_the_page_derives_by_hand(example: FeatureSpec) ->
         "rush": 2 / 3 * 24,
     }
     assert {name: got[name] for name in wanted} == wanted
+
+
+def test_the_hook_of_the_page_makes_its_numbers(tmp_path: Path) -> None:
+    """The example with the block added to it, and the code beside it."""
+    head, _, features = block("hooked").partition("features:\n")
+    path = tmp_path / "features.yaml"
+    path.write_text(f"{head}{block('yaml')}{features}")
+    (tmp_path / "hook.py").write_text(block("python"))
+    spec = load_spec(path)
+    assert prove_hook(path) is not None
+    frame = pl.read_csv(io.StringIO(block("csv")), infer_schema=False)
+    vectors = build(spec, history_of(frame, spec=spec, source="features.md"))
+    lines = block("hooked-results").splitlines()[1:]
+    printed = np.array([line.split()[1:] for line in lines], np.float64).T
+    assert tuple(line.split()[0] for line in lines) == spec.feature_names[-2:]
+    np.testing.assert_allclose(vectors[:, -2:], printed, rtol=1e-5)
+    surge = np.log(10 / (95 / 3)) * 2
+    assert vectors[3, -2:].tolist() == pytest.approx([np.cos(np.pi / 6), surge])
 
 
 def test_every_key_and_aggregate_is_on_the_page(example: FeatureSpec) -> None:

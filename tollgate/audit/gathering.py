@@ -9,6 +9,7 @@ import msgspec
 
 from tollgate.errors import TollgateError
 from tollgate.explanation import EXPLAIN_FILE
+from tollgate.features.hook import HOOK_FILE
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
 from tollgate.repository.artifact import ARTIFACT_FILE
@@ -27,6 +28,7 @@ def gather(repository: Path, name: str, *, product: str) -> dict[str, bytes]:
         models = read_product(repository, product)
         wanted = {
             SPEC_FILE: models.features_step,
+            HOOK_FILE: models.features_step,
             POLICY_FILE: models.decision_step,
             ARTIFACT_FILE: models.model_step,
             EXPLAIN_FILE: models.model_step,

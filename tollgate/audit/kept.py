@@ -6,12 +6,14 @@ import logging
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
 
 from tollgate.audit.links import Link, path_of, read_file, read_links
 from tollgate.errors import JournalError, TollgateError
+from tollgate.features.hook import HOOK_FILE
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
 from tollgate.policy.definition import Score
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 NAME = "name"  # of the facts of a link
 
 T = TypeVar("T")
+NOTHING_BESIDE: Mapping[str, bytes] = MappingProxyType({})
 
 
 class JournalPart(msgspec.Struct, frozen=True):
@@ -185,15 +188,24 @@ def spec_of(files: Mapping[str, bytes]) -> FeatureSpec | None:
     if SPEC_FILE not in files:
         return None
     try:
-        return with_file(SPEC_FILE, files[SPEC_FILE], load_spec)
+        beside = {HOOK_FILE: files[HOOK_FILE]} if HOOK_FILE in files else {}
+        return with_file(SPEC_FILE, files[SPEC_FILE], load_spec, beside=beside)
     except TollgateError as exc:
         log.warning("%s", exc)
         return None
 
 
-def with_file(name: str, content: bytes, read: Callable[[Path], T]) -> T:
-    """Read a file's content with what reads files."""
+def with_file(
+    name: str,
+    content: bytes,
+    read: Callable[[Path], T],
+    *,
+    beside: Mapping[str, bytes] = NOTHING_BESIDE,
+) -> T:
+    """Read a file's content, and that of files beside it, with what reads files."""
     with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
+        for other, its in beside.items():
+            (Path(folder) / other).write_bytes(its)
         path = Path(folder) / name
         path.write_bytes(content)
         return read(path)

@@ -19,6 +19,7 @@ from tollgate.audit.kept import Kept, release_of, with_file
 from tollgate.errors import InputError, RepositoryError
 from tollgate.explanation import EXPLAIN_FILE, Explanation, decode_explanation
 from tollgate.features.definition import FeatureSpec
+from tollgate.features.hook import HOOK_FILE
 from tollgate.features.spec import SPEC_FILE, load_spec
 from tollgate.policy import POLICY_FILE, Policy, load_policy
 from tollgate.repository.arithmetic import Arithmetic, arithmetic_of
@@ -71,6 +72,10 @@ class ReleaseFiles:
         except OSError as exc:
             raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
 
+    def has(self, name: str) -> bool:
+        """Tell whether a file belongs to the release."""
+        return self._found(name) is not None
+
     def path(self, name: str) -> Path:
         """
         Find a file in the repository.
@@ -88,12 +93,18 @@ class ReleaseFiles:
         return path
 
     def _place(self, name: str) -> str:
+        place = self._found(name)
+        if place is None:
+            raise RepositoryError(f"release {self.release.name}", f"has no {name}")
+        return place
+
+    def _found(self, name: str) -> str | None:
         for place in self.release.hashes:
             step, version, *rest = place.split("/")
             pinned = str(self.release.versions.get(step)) == version
             if pinned and rest == [name]:
                 return place
-        raise RepositoryError(f"release {self.release.name}", f"has no {name}")
+        return None
 
     def _require(self, place: str, found: str) -> None:
         named = self.release.hashes[place]
@@ -207,7 +218,8 @@ def open_files(files: ReleaseFiles) -> Opened:
         RepositoryError: A file of it is gone or changed.
         PolicyError, SpecError: A file cannot be used by this Tollgate.
     """
-    spec = with_file(SPEC_FILE, files.read(SPEC_FILE), load_spec)
+    beside = {HOOK_FILE: files.read(HOOK_FILE)} if files.has(HOOK_FILE) else {}
+    spec = with_file(SPEC_FILE, files.read(SPEC_FILE), load_spec, beside=beside)
 
     def read_policy(path: Path) -> Policy:
         return load_policy(

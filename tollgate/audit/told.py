@@ -36,6 +36,8 @@ DEGRADED_WORDS = {
     "training did not know.",
     Degraded.LOOKUPS_UNREAD: "Lists and earlier decisions could not be read.",
     Degraded.TABLE_MISSING: "A table had no number that holds for this row.",
+    Degraded.HOOK_FAILED: "The product's own code failed for this row: its features "
+    "are their defaults.",
 }
 APPLIED_WORDS = {
     Applied.NO: "no",

@@ -111,6 +111,7 @@ def build(
     from tollgate.simulate import write
 
     loaded = load_spec(spec)
+    _try_hook(spec)
     purchases = read_history(history, spec=loaded)
     taken = {one.name: rows for one, rows in tables.read_tables(table, loaded)}
     with console.progress("computing features") as advance:
@@ -127,6 +128,16 @@ def build(
     columns |= feature_columns(loaded.feature_names, features.astype(dtype))
     write(pl.DataFrame(columns), out)
     console.say(f"{len(purchases):,} rows of {features.shape[1]} features → {out}")
+
+
+def _try_hook(spec: Path) -> None:
+    """Prove the hook before anything is trained with it, and say what it costs."""
+    from tollgate.repository.hook_trial import BUDGET_US, prove_hook
+
+    took_us = prove_hook(spec)
+    if took_us is not None:
+        text = f"hook: {took_us:.0f} µs for 32 rows (at most {BUDGET_US:.0f})"
+        console.say(f"{text}; a row alone is as in any batch")
 
 
 def replay(

@@ -8,13 +8,15 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.definition import Feature, FeatureSpec, Field, Window
+from tollgate.features.definition import Feature, FeatureSpec, Field, Hook, Window
 from tollgate.features.demands import demands_of
-from tollgate.features.derived import derive
+from tollgate.features.derived import LARGEST, derive
 from tollgate.features.entries import MISSING
 from tollgate.features.fields import Fields, codes, field_values, stacked
+from tollgate.features.hook_columns import hook_columns
+from tollgate.features.hook_run import Outputs, Run, run_hook
 from tollgate.features.tables import TableColumns
-from tollgate.features.windows import Sums
+from tollgate.features.windows import Sums, over_windows
 from tollgate.schema import AMOUNT
 
 F64 = npt.NDArray[np.float64]
@@ -38,6 +40,7 @@ def assemble(
     sums: Sequence[Sums],
     fields: Fields = NO_FIELDS,
     tables: TableColumns = NO_TABLES,
+    run: Run = run_hook,
 ) -> F64:
     """
     Compute the feature vectors of N purchases.
@@ -49,12 +52,22 @@ def assemble(
         sums: Window sums per entity of the spec; none when the store has no answer.
         fields: Declared fields that were sent; int64 [N] each.
         tables: What tables hold for the purchases; float64 [N] each, NaN for nothing.
+        run: Runs the product's hook; by itself one that fails is an error.
 
     Returns:
         float64 [N, F]; the served vector is its one cast to float32.
+
+    Raises:
+        HookError: The hook failed.
     """
     batch = _Batch(
-        spec, cents=cents, time_us=time_us, sums=sums, fields=fields, tables=tables
+        spec,
+        cents=cents,
+        time_us=time_us,
+        sums=sums,
+        fields=fields,
+        tables=tables,
+        run=run,
     )
     return batch.fill()
 
@@ -66,6 +79,7 @@ def defaults(
     time_us: I64,
     fields: Fields = NO_FIELDS,
     tables: TableColumns = NO_TABLES,
+    run: Run = run_hook,
 ) -> F64:
     """
     Compute the vectors to use when the store has no answer.
@@ -74,7 +88,13 @@ def defaults(
         float64 [N, F]: what the request and tables tell, and the declared defaults.
     """
     return assemble(
-        spec, cents=cents, time_us=time_us, sums=(), fields=fields, tables=tables
+        spec,
+        cents=cents,
+        time_us=time_us,
+        sums=(),
+        fields=fields,
+        tables=tables,
+        run=run,
     )
 
 
@@ -90,6 +110,7 @@ class _Batch:
         sums: Sequence[Sums],
         fields: Fields,
         tables: TableColumns,
+        run: Run,
     ) -> None:
         self.features = np.empty((len(cents), len(spec.features)), np.float64)
         self._spec = spec
@@ -98,6 +119,8 @@ class _Batch:
         self._sums = sums
         self._fields = fields
         self._tables = tables
+        self._run = run
+        self._given: Outputs | None = None  # by the hook, once it was asked
         # By entity, aggregate and what of: all windows; [N, W].
         self._made: dict[tuple[int, Window | None, str | None], F64 | I64] = {}
         self._unknown: dict[int, Bool] = {}  # column -> rows with its default
@@ -139,6 +162,8 @@ class _Batch:
             return None
         if feature.table is not None:
             return self._taken(column, (feature.table, str(feature.column)))
+        if feature.hook is not None and self._spec.hook is not None:
+            return self._hooked(column, feature.hook, self._spec.hook)
         return derive(feature, column, self.features, unknown=self._unknown)
 
     def _sent(self, columns: list[int], declared: list[Field]) -> None:
@@ -164,7 +189,7 @@ class _Batch:
         if demands:
             answers = [sums.others[demand] for demand in demands]
             return self._other(column, feature, answers)
-        made = _shared(aggregate, sums)
+        made = over_windows(aggregate, sums)
         self._made[feature.entity, aggregate, feature.of] = made
         self.features[:, column] = made[:, feature.window]
         return None
@@ -196,27 +221,27 @@ class _Batch:
         self.features[:, column] = values
         return np.isnan(values)
 
+    def _hooked(self, column: int, name: str, hook: Hook) -> Bool:
+        """Fill a column from the hook, which runs once; tell where it has nothing."""
+        if self._given is None:
+            columns = hook_columns(
+                self._spec,
+                hook,
+                cents=self._cents,
+                time_us=self._time_us,
+                fields=self._fields,
+                features=self.features,
+                unknown=self._unknown,
+            )
+            self._given = self._run(hook, columns)
+        # What does not fit the served float32 is cut to the largest that does.
+        np.clip(self._given[name], -LARGEST, LARGEST, self.features[:, column])
+        return np.isnan(self._given[name])
+
     def _number(self, column: int, values: I64, *, decimals: int) -> Bool:
         self.features[:, column] = values / 10.0**decimals
         unknown: Bool = values == MISSING
         return unknown
-
-
-def _shared(aggregate: Window, sums: Sums) -> F64 | I64:
-    """Compute one aggregate over all windows of an entity; [N, W]."""
-    if aggregate == "count":
-        return sums.count
-    if aggregate == "sum":
-        return sums.cents / 100.0
-    if aggregate == "flagged":
-        return sums.fraud
-    # The sums of an empty window are 0, and so is what is made of them.
-    whole = np.maximum(sums.count, 1)
-    # One division: cents and counts are exact, so the ratio is rounded once.
-    ratio: F64 = (
-        sums.cents / (whole * 100) if aggregate == "mean" else sums.fraud / whole
-    )
-    return ratio
 
 
 def _calendar(calendar: str, time_us: I64) -> npt.NDArray[np.bool_]:

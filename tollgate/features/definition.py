@@ -79,16 +79,38 @@ class Table(msgspec.Struct, frozen=True):
     layout: int
 
 
+class Hook(msgspec.Struct, frozen=True):
+    """
+    A product's own code: columns in, columns out.
+
+    `path` is the file, for messages. `request` names the columns of the request that
+    it reads, `features` the places of the features, `columns` what it gives; each in
+    the order in which the file names them first.
+    """
+
+    path: str
+    source: str
+    request: tuple[str, ...]
+    features: tuple[int, ...]
+    columns: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """Name the code: the SHA-256 of its bytes."""
+        return hashlib.sha256(self.source.encode()).hexdigest()
+
+
 class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     One number the model sees.
 
-    Exactly one of `field`, `category`, `calendar`, `aggregate`, `derived` and `table`
-    is set; the last with its `column`.
+    Exactly one of `field`, `category`, `calendar`, `aggregate`, `derived`, `table`
+    (with its `column`) and `hook` is set.
     With `aggregate`, `entity` and `window` index the spec's entities and that
     entity's windows, and `of` names what it is made of where that is not the amount.
     With `derived`, `inputs` index two earlier features, and `scale` is what a rate
-    of change is multiplied by.
+    of change is multiplied by. `hook` names a column of the hook; `inputs` are then
+    all features that the hook reads.
 
     New attributes go to the end and have defaults: what is left at its default is no
     part of the hash, so the hashes of older files stay. (A default must be None, a
@@ -105,13 +127,14 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
     category: str | None = None
     of: str | None = None
     derived: Derived | None = None
-    inputs: tuple[int, int] | None = None
+    inputs: tuple[int, ...] | None = None
     scale: float | None = None
     range: tuple[float, float] | None = None
     essential: bool = False
     max_age_us: int = 0
     table: str | None = None
     column: str | None = None
+    hook: str | None = None
 
 
 class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
@@ -134,6 +157,7 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
     fields: tuple[Field, ...] = ()
     feeds: dict[str, int] = {}
     tables: tuple[Table, ...] = ()
+    hook: Hook | None = None
     amount: bool = True
 
     @property

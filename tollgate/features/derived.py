@@ -12,7 +12,7 @@ from tollgate.features.definition import Feature
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-_LARGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def derive(
@@ -48,5 +48,5 @@ def derive(
         with np.errstate(over="ignore"):
             made = a / np.where(b == 0.0, 1.0, b) * (feature.scale or 1.0)
     # What does not fit the served float32 is cut to the largest that does.
-    features[:, column] = np.clip(made, -_LARGEST, _LARGEST)
+    features[:, column] = np.clip(made, -LARGEST, LARGEST)
     return lost

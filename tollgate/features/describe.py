@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 from tollgate.features.definition import Entity, Feature, FeatureSpec
 from tollgate.features.entries import COLUMN_BYTES, ENTRY
 from tollgate.features.fields import MISSING_CODE, UNSEEN_CODE
@@ -54,6 +57,10 @@ def in_words(feature: Feature, spec: FeatureSpec) -> str:
             f"place of {feature.category} among {words}, from 0; "
             f"{MISSING_CODE} without, {UNSEEN_CODE} if none of these"
         )
+    elif feature.hook is not None and spec.hook is not None:
+        read = (*spec.hook.request, *_names(spec, spec.hook.features))
+        text = f"{feature.hook} of {Path(spec.hook.path).name}"
+        text += f", which reads {', '.join(read)}" if read else ""
     elif feature.inputs is not None:
         first, second = (spec.features[at].name for at in feature.inputs)
         sign = "-" if feature.derived == "difference" else "/"
@@ -65,6 +72,10 @@ def in_words(feature: Feature, spec: FeatureSpec) -> str:
     if feature.range is not None:
         text += "; within {:g} … {:g}".format(*feature.range)
     return text
+
+
+def _names(spec: FeatureSpec, places: Iterable[int]) -> list[str]:
+    return [spec.features[at].name for at in places]
 
 
 def always_there(feature: Feature) -> bool:
@@ -111,6 +122,7 @@ def vector_parts(feature: Feature, spec: FeatureSpec) -> dict[str, str]:
         "aggregate": feature.aggregate,
         "of": feature.of,
         "derived": feature.derived,
+        "hook": feature.hook,
         "default": f"{feature.default:g}",
     }
     if feature.aggregate is not None:
@@ -126,14 +138,26 @@ def vector_parts(feature: Feature, spec: FeatureSpec) -> dict[str, str]:
                 duration_text(one.max_age_us) if one.max_age_us else ""
             )
     if feature.inputs is not None:
-        parts["inputs"] = ", ".join(spec.features[at].name for at in feature.inputs)
+        parts["inputs"] = ", ".join(_names(spec, feature.inputs))
     if feature.range is not None:
         parts["range"] = "{:g} … {:g}".format(*feature.range)
+    if feature.hook is not None and spec.hook is not None:
+        parts["code"] = spec.hook.digest[:12]
+        parts["reads"] = "; ".join(_read_text(one, spec) for one in spec.hook.request)
     for field in spec.fields:
         if field.name in (feature.field, feature.category, feature.of):
             parts["decimals"] = str(field.decimals)
             parts["vocabulary"] = ", ".join(field.vocabulary)
     return {name: part for name, part in parts.items() if part}
+
+
+def _read_text(name: str, spec: FeatureSpec) -> str:
+    """Say what a column of the request is for a hook."""
+    if name not in spec.field_names:
+        return name
+    field = spec.field(name)
+    words = (f"{field.decimals} decimals",) if field.type == "number" else ()
+    return f"{name} ({', '.join(words or field.vocabulary)})"
 
 
 def bit_parts(feature: Feature) -> dict[str, str]:

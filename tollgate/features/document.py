@@ -70,6 +70,7 @@ class RawFeature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_since_last: str | None = None
     table: str | None = None
     column: str | None = None
+    hook: str | None = None
     window: str | None = None
     ratio: tuple[str, str] | None = None
     difference: tuple[str, str] | None = None
@@ -106,6 +107,7 @@ class RawSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fields: list[RawField] = []
     tables: dict[str, RawTable] = {}
     feeds: dict[Feed, RawFeed] = {}
+    hook: str | None = None
 
 
 def duration_us(text: str) -> int:

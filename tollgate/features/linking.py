@@ -8,6 +8,7 @@ from pathlib import Path
 from tollgate.errors import SpecError
 from tollgate.features.definition import Derived, Entity, Feature, Field, Table, hash64
 from tollgate.features.document import RawFeature, RawSpec, duration_us
+from tollgate.features.hook import HookSource
 from tollgate.features.wellformed import MAX_SCALED, OF_NUMBER
 from tollgate.schema import AMOUNT
 
@@ -15,9 +16,13 @@ _NO_AMOUNT = "which the product has not (amount: false)"
 _RATES = ("count", "sum", "flagged")
 
 
-def link_fields(raw: RawSpec, path: Path) -> tuple[Field, ...]:
+def link_fields(
+    raw: RawSpec, path: Path, hook: HookSource | None = None
+) -> tuple[Field, ...]:
     """
     Take the declared fields; each is for some feature, or for the policy alone.
+
+    What the hook takes of the request is used by its features.
 
     Raises:
         SpecError: A feature names a field, an entity or a key that is not there, or
@@ -25,6 +30,7 @@ def link_fields(raw: RawSpec, path: Path) -> tuple[Field, ...]:
     """
     links = _Links(raw, path)
     used = {name for feature in raw.features for name in links.check(feature)}
+    used |= hook.fields if hook else frozenset()
     fields = []
     for one in raw.fields:
         where = f"fields.{one.name}"
@@ -53,12 +59,17 @@ def link_fields(raw: RawSpec, path: Path) -> tuple[Field, ...]:
 
 
 def link_features(
-    raw: RawSpec, entities: Sequence[Entity], *, path: Path
+    raw: RawSpec,
+    entities: Sequence[Entity],
+    *,
+    path: Path,
+    hook: HookSource | None = None,
 ) -> tuple[Feature, ...]:
     """
     Turn names into places: of an entity, its window, a feature's inputs.
 
     Raises:
+        HookError: The hook reads a feature that does not stand before its own.
         SpecError: A derived feature names one that does not stand before it, or a
             rate of change names two that do not compare.
     """
@@ -70,6 +81,8 @@ def link_features(
             entity = [known.name for known in entities].index(name)
             window = entities[entity].windows_us.index(duration_us(one.window))
         derived, inputs = _derived(one, features, path=path)
+        if hook is not None and one.hook is not None:
+            inputs = hook.inputs(features)
         scale = None
         if derived == "rate_of_change" and inputs is not None:
             scale = _rate_scale(one, features, inputs, entities=entities, path=path)
@@ -92,6 +105,7 @@ def link_features(
                 max_age_us=duration_us(one.max_age),
                 table=one.table,
                 column=one.column,
+                hook=one.hook,
             )
         )
     return tuple(features)
@@ -197,7 +211,7 @@ class _Links:
 
 def _derived(
     one: RawFeature, before: Sequence[Feature], *, path: Path
-) -> tuple[Derived | None, tuple[int, int] | None]:
+) -> tuple[Derived | None, tuple[int, ...] | None]:
     """Find what a derived feature is made of, among those that stand before it."""
     if one.inputs is None:
         return None, None
@@ -219,7 +233,7 @@ def _derived(
 def _rate_scale(
     one: RawFeature,
     before: Sequence[Feature],
-    inputs: tuple[int, int],
+    inputs: Sequence[int],
     *,
     entities: Sequence[Entity],
     path: Path,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.errors import InputError
+from tollgate.errors import HookError, InputError
 from tollgate.features import assemble, ids
+from tollgate.features.definition import Hook
 from tollgate.features.demands import Demand, entity_demands
 from tollgate.features.entries import Entries
 from tollgate.features.others import answer_demands
@@ -29,6 +30,7 @@ I64 = npt.NDArray[np.int64]
 _ROWS_AT_ONCE = 100_000
 # Keeps the search keys within 63 bits for a history of up to 140 years.
 _ENTITIES_AT_ONCE = 2_000
+_ROWS_ALONE = 64  # purchases whose hook is run again, alone
 
 Progress = Callable[[int, int], None]
 
@@ -56,6 +58,7 @@ def build(
 
     Raises:
         InputError: A table has no rows given.
+        HookError: The hook failed, or hangs on more than a purchase's own columns.
     """
     taken = join_tables(spec, history, tables)
     order = ids.order_keys(history.transaction_id)
@@ -100,7 +103,45 @@ def build(
             fields={name: one[part] for name, one in history.fields.items()},
             tables={name: one[part] for name, one in taken.items()},
         )
+    if spec.hook is not None and len(history):
+        _prove_rows(spec, spec.hook, history, features, sums=sums, tables=taken)
     return features
+
+
+def _prove_rows(
+    spec: FeatureSpec,
+    hook: Hook,
+    history: History,
+    features: F64,
+    *,
+    sums: Sequence[Sums],
+    tables: TableColumns,
+) -> None:
+    """
+    Demand that purchases have the vector alone that they had among all others.
+
+    Raises:
+        HookError: The hook gives one of them something else.
+    """
+    for row in np.unique(np.linspace(0, len(history) - 1, _ROWS_ALONE).astype(int)):
+        part = slice(row, row + 1)
+        alone = assemble.assemble(
+            spec,
+            cents=history.cents[part],
+            time_us=history.event_time_us[part],
+            sums=[one.part(part) for one in sums],
+            fields={name: one[part] for name, one in history.fields.items()},
+            tables={name: one[part] for name, one in tables.items()},
+        )
+        (found,), among = alone, features[row]
+        same = (found == among) | (np.isnan(found) & np.isnan(among))
+        if not same.all():
+            at = int(np.argmin(same))
+            problem = (
+                f"{spec.feature_names[at]} of purchase {row + 1} is {found[at]} alone "
+                f"and {among[at]} among others"
+            )
+            raise HookError(hook.path, problem)
 
 
 def join_tables(

@@ -15,6 +15,7 @@ from tollgate.features.document import (
     RawSpec,
     duration_us,
 )
+from tollgate.features.hook import read_hook
 from tollgate.features.linking import link_features, link_fields, link_tables
 from tollgate.features.wellformed import read_document
 from tollgate.schema import AMOUNT
@@ -46,9 +47,11 @@ def _checked(raw: RawSpec, path: Path) -> FeatureSpec:
             if names.count(name) > 1:
                 raise SpecError(path, f"{name!r} appears twice", where=part)
     _refuse_shared_keys(raw, path)
-    fields = link_fields(raw, path)
+    source = read_hook(raw, path)
+    fields = link_fields(raw, path, source)
     entities = tuple(_entity(name, raw, path=path) for name in raw.entities)
-    features = link_features(raw, entities, path=path)
+    features = link_features(raw, entities, path=path, hook=source)
+    hook = source.linked(features) if source else None
     tables = link_tables(raw, entities, path=path)
     state = [_state(entity, raw) for entity in entities]
     windows = [entity.windows_us for entity in entities]
@@ -69,11 +72,13 @@ def _checked(raw: RawSpec, path: Path) -> FeatureSpec:
                 *(raw.product, state, windows, vector),
                 *([fields] if fields else []),
                 *([[(one.layout, one.max_age_us) for one in tables]] if tables else []),
+                *([["hook", hook.digest]] if hook else []),
             ]
         ),
         state_hash=hash64([raw.product, state, *generation]),
         fields=fields,
         tables=tables,
+        hook=hook,
         feeds={name: duration_us(feed.max_age) for name, feed in raw.feeds.items()},
         amount=raw.amount,
     )

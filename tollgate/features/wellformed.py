@@ -45,8 +45,9 @@ _KINDS = (
     "ratio",
     "difference",
     "rate_of_change",
+    "hook",
 )
-_OPEN_KINDS = ("field", "ratio", "difference")  # these may be left to the model
+_OPEN_KINDS = ("field", "ratio", "difference", "hook")  # these may be left to the model
 OF_NUMBER = ("sum", "mean", "min", "max", "last")
 
 

@@ -18,6 +18,7 @@ from tollgate.features.demands import Demand
 from tollgate.features.entries import Entries
 from tollgate.features.places import Places, Rows, find_places
 
+F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 _NEVER_US = np.iinfo(np.int64).max
@@ -119,3 +120,20 @@ def _not_yet_known(entries: Entries, rows: Rows, places: Places) -> I64:
         steps -= np.bincount(stop, minlength=len(order) + 1)
         hidden[window, order] = np.cumsum(steps)[:-1]
     return hidden
+
+
+def over_windows(aggregate: str, sums: Sums) -> F64 | I64:
+    """Compute one aggregate over all windows of an entity; [N, W]."""
+    if aggregate == "count":
+        return sums.count
+    if aggregate == "sum":
+        return sums.cents / 100.0
+    if aggregate == "flagged":
+        return sums.fraud
+    # The sums of an empty window are 0, and so is what is made of them.
+    whole = np.maximum(sums.count, 1)
+    # One division: cents and counts are exact, so the ratio is rounded once.
+    ratio: F64 = (
+        sums.cents / (whole * 100) if aggregate == "mean" else sums.fraud / whole
+    )
+    return ratio

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import InputError, SpecError
+from tollgate.features.hook import HOOK_FILE
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.repair.segments import (
     NEW_SUFFIX,
@@ -206,6 +207,8 @@ class SpoolDrain:
             with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
                 path = Path(folder) / SPEC_FILE
                 path.write_text(header.spec)
+                if header.hook:
+                    path.with_name(HOOK_FILE).write_bytes(header.hook.encode())
                 spec = load_spec(path)
             if f"{spec.state_hash:016x}" != header.state:
                 problem = f"has state {spec.state_hash:016x} here, not {header.state}"

@@ -41,12 +41,14 @@ class SegmentHeader(msgspec.Struct, frozen=True):
         state: State hash of the features that scored them, 16 hexadecimal digits.
         spec: That features.yaml, so that they can be applied after a release.
         first: Sequence number of the first event, as its writer counts.
+        hook: The hook.py beside it; empty where it names none.
     """
 
     product: str
     state: str
     spec: str
     first: int
+    hook: str = ""
 
 
 class Segment(msgspec.Struct, frozen=True):

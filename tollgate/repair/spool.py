@@ -72,6 +72,7 @@ class PurchaseSpool:
         self._codec = EventCodec(spec)
         self._folder = folder
         self._head = (spec.product, f"{spec.state_hash:016x}", spec_path.read_text())
+        self._hook = spec.hook.source if spec.hook else ""
         self._flush_s = flush_s
         self._most_waiting = most_waiting
         self._most_bytes = most_bytes
@@ -169,7 +170,9 @@ class PurchaseSpool:
             product, state, spec = self._head
             self._segment = SegmentFile(
                 self._folder / f"{next_number(self._folder)}-{os.getpid()}{SUFFIX}",
-                SegmentHeader(product, state, spec, first=self._written_to),
+                SegmentHeader(
+                    product, state, spec, first=self._written_to, hook=self._hook
+                ),
             )
             self._segment_until_s = time.monotonic() + SEGMENT_S
         else:

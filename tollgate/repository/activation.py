@@ -25,6 +25,7 @@ from tollgate.repository.history import (
     releases_of,
     settle,
 )
+from tollgate.repository.hook_trial import prove_hook
 from tollgate.repository.product import read_product
 from tollgate.repository.release import (
     Release,
@@ -126,11 +127,12 @@ def activate(
     Raises:
         RepositoryError: It does not fit the repository, or cannot be written; the
             release before it stays.
-        SpecError: The features.yaml cannot be used.
+        SpecError: The features.yaml cannot be used, or its hook failed its trial.
         PolicyError: The policy.yaml cannot be used.
     """
     product = release.product
     require_sound(repository, product=product, release=release)
+    _prove_hook(repository, release)
     with one_at_a_time(repository / product):
         entries = settle(repository, product)
         _require_new(repository, release, entries)
@@ -148,6 +150,12 @@ def activate(
         write_release(repository, release)
         if approver is not None or action not in TRIAL_ACTIONS:
             proposal_path(repository, product).unlink(missing_ok=True)
+
+
+def _prove_hook(repository: Path, release: Release) -> None:
+    """Run the hook of a release's features, if it has one, where it can do no harm."""
+    step = read_product(repository, release.product).features_step
+    prove_hook(repository / step / str(release.versions[step]) / SPEC_FILE)
 
 
 def _require_there(
@@ -187,8 +195,10 @@ def propose(
 
     Raises:
         RepositoryError: It does not fit the repository, or cannot be written.
+        SpecError: The features.yaml cannot be used, or its hook failed its trial.
     """
     require_sound(repository, product=release.product, release=release)
+    _prove_hook(repository, release)
     path = proposal_path(repository, release.product)
     proposal = Proposal(
         action=action,

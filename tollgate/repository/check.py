@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tollgate.errors import PolicyError, SpecError
+from tollgate.errors import HookError, PolicyError, SpecError
 from tollgate.repository.contents import content_findings
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.product import Product, read_product
@@ -115,6 +115,7 @@ def product_findings(
     findings: list[Finding] = []
     with (
         collecting(findings, code="TG317", caught=SpecError),
+        collecting(findings, code="TG322", caught=HookError),
         collecting(findings, code="TG318", caught=PolicyError),
     ):
         _collect(findings, repository, product=product, config_name=config_name)

@@ -12,6 +12,7 @@ import numpy as np
 
 from tollgate.features.fields import stacked
 from tollgate.features.fingerprint import fingerprints
+from tollgate.features.hook_proof import prove
 from tollgate.features.spec import SPEC_FILE, load_spec
 from tollgate.imports import gently, import_gently
 from tollgate.repair.spool import open_spool
@@ -54,6 +55,8 @@ class FeatureStep:
         self._pb = pb
         config = triton.step_config(args)
         self._spec = gently(partial(load_spec, config.directory / SPEC_FILE))
+        if self._spec.hook is not None:
+            gently(partial(prove, self._spec, self._spec.hook))
         self._dtype = context_dtype(self._spec.entity_names, self._spec.field_names)
         url = os.environ.get(STORE_URL_VARIABLE, "")
         if not url:

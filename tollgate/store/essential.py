@@ -140,6 +140,8 @@ def _feeds_of(spec: FeatureSpec, column: int) -> set[str]:
 def _fields_of(spec: FeatureSpec, column: int) -> set[str]:
     one = spec.features[column]
     own = {name for name in (one.field, one.category) if name is not None}
+    if one.hook is not None and spec.hook is not None:
+        own |= set(spec.hook.request) & set(spec.field_names)
     return own.union(*(_fields_of(spec, at) for at in one.inputs or ()))
 
 

@@ -224,19 +224,29 @@ class Ladder:
         cold = ~missing.any(axis=0) * _COLD_START
         degraded |= read.degraded & (~_COLD_START | cold)
         return Scored(
-            features=self._defaulted(read.features, one, missing=missing),
+            features=self._defaulted(
+                read.features, one, missing=missing, degraded=degraded
+            ),
             degraded=degraded,
             applied=np.where(fell, np.uint8(applied), read.applied),
             age_us=age_us.max(axis=0),
         )
 
     def _defaulted(
-        self, features: F64, one: Packed, *, missing: npt.NDArray[np.bool_]
+        self,
+        features: F64,
+        one: Packed,
+        *,
+        missing: npt.NDArray[np.bool_],
+        degraded: npt.NDArray[np.uint32],
     ) -> F64:
         """Put the defaults in the place of what needs an entity that is missing."""
         # [N, entities] @ [entities, F]: how many missing entities each number needs.
         lacking = missing.T.astype(np.int64) @ self._essentials.needs
-        return np.where(lacking, defaults_of(self._spec, one), features)
+        guard = self._online.guard
+        defaults = defaults_of(self._spec, one, run=guard.run)
+        degraded |= lacking.any(axis=1) * guard.bits
+        return np.where(lacking, defaults, features)
 
     def _keep_for_later(self, purchases: Purchases) -> None:
         """Hand rows whose purchase is not applied, or maybe not, to the spool."""

@@ -44,6 +44,7 @@ class OnlineFeatures:
         self._store = store
         self._packer = Packer(spec)
         self._reader = Reader(spec)
+        self.guard = self._reader.guard
 
     def score(
         self, batches: Sequence[Purchases], *, write: Sequence[bool]

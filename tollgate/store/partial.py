@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from tollgate.errors import StoreError, StorePartial
 from tollgate.features import assemble
+from tollgate.features.hook_run import Run
 from tollgate.features.spec import FeatureSpec
 from tollgate.store.events import Call, Purchases
 from tollgate.store.reading import Packed
@@ -43,7 +44,9 @@ def part_of(
     return asked[position], None
 
 
-def defaults_of(spec: FeatureSpec, packed: Packed) -> npt.NDArray[np.float64]:
+def defaults_of(
+    spec: FeatureSpec, packed: Packed, *, run: Run
+) -> npt.NDArray[np.float64]:
     """Make the vectors of purchases of which nothing is known; float64 [N, F]."""
     purchases = packed.purchases
     return assemble.defaults(
@@ -52,6 +55,7 @@ def defaults_of(spec: FeatureSpec, packed: Packed) -> npt.NDArray[np.float64]:
         time_us=purchases.event_time_us,
         fields=purchases.fields,
         tables=packed.tables,
+        run=run,
     )
 
 

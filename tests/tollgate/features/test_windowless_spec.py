@@ -156,7 +156,7 @@ def test_another_default_is_another_vector(tmp_path: Path) -> None:
             PLAIN,
             "category: housing}",
             "category: housing, default: .nan}",
-            "features.housing.default: only field, ratio, difference may be .nan",
+            "features.housing.default: only field, ratio, difference, hook may be .nan",
         ),
         (
             PLAIN,

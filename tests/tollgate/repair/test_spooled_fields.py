@@ -100,3 +100,28 @@ def test_a_drain_keeps_what_the_scoring_call_would(
     SpoolDrain(tmp_path / "spool", store).run()
     assert len(keys) == 2
     assert redis_client.mget(keys) == wanted
+
+
+def test_a_segment_brings_the_hook_of_its_features(
+    hooked: Callable[..., Path],
+    tmp_path: Path,
+    redis_client: redis.Redis,
+    store_url: str,
+    open_store: Callable[..., RedisStore],
+) -> None:
+    """Without it they could not be read after the next release."""
+    path = hooked()
+    spool = PurchaseSpool(tmp_path / "spool", path)
+    batch = Purchases(
+        transaction_id=[b"1"],
+        entity_id=[[b"a"], [b"t"]],
+        event_time_us=np.array([NOW_US]),
+        cents=np.array([1]),
+    )
+    assert spool.append(batch)
+    spool.close()
+    path.with_name("hook.py").unlink()
+    done = SpoolDrain(tmp_path / "spool", open_store(store_url)).run()
+    assert done is not None
+    assert (done.applied, done.unreadable) == (1, 0)
+    assert redis_client.dbsize() == 2

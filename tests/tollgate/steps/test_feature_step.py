@@ -8,13 +8,13 @@ import signal
 import sys
 import types
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from tollgate.backfill.tables import load_table
-from tollgate.errors import InputError
+from tollgate.errors import HookError, InputError
 from tollgate.features.spec import load_spec
 from tollgate.features.tables import TableRows
 from tollgate.repair.segments import read_segment, segments
@@ -113,9 +113,11 @@ def step_over(
     return step
 
 
-def applied(step: FeatureStep, transaction_id: bytes) -> tuple[int, int]:
-    """Score one purchase; `applied` and `degraded` of its context."""
-    _, context = step._score(
+def scored(
+    step: FeatureStep, transaction_id: bytes, *, at_us: int = NOW_US
+) -> tuple[Any, Any]:
+    """Score one purchase; its features, and its context."""
+    features, context = step._score(
         Batch(
             ids={
                 "transaction_id": [transaction_id],
@@ -123,14 +125,20 @@ def applied(step: FeatureStep, transaction_id: bytes) -> tuple[int, int]:
                 "terminal_id": [b"t"],
             },
             cents=np.array([100]),
-            time_us=np.array([NOW_US]),
+            time_us=np.array([at_us]),
             errors={},
             bounds=[0, 1],
             dry=[False],
         ),
         arrival_us=0,
     )
-    return int(context["applied"][0]), int(context["degraded"][0])
+    return features[0], context[0]
+
+
+def applied(step: FeatureStep, transaction_id: bytes) -> tuple[int, int]:
+    """Score one purchase; `applied` and `degraded` of its context."""
+    _, context = scored(step, transaction_id)
+    return int(context["applied"]), int(context["degraded"])
 
 
 def test_applied_tells_what_is_known_of_the_store(
@@ -284,3 +292,46 @@ def test_a_table_that_was_loaded_is_in_the_vector_and_its_hit_rate_on_the_page(
             assert told[f"{family} memory"] == (2 if loaded else 1)
             assert told.get(f"{family} absent", 0) == (0 if loaded else 1)
             assert told["tollgate_table_bytes"] > 0
+
+
+HOOK = """\
+import numpy as np
+
+TABLE = np.array([2.0])
+
+
+def hook(request, features):
+    odd = request["event_time"] == 1_600_000_000_000_000
+    return {"odd": TABLE[np.where(odd, 9, 0)] * features["amount"]}
+"""
+
+
+def test_a_row_that_its_hook_fails_for_is_scored_marked_and_counted(
+    server: EmbeddedRedis,
+    spec_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its default stands; a load refuses a hook that fails on made-up columns."""
+    folder = tmp_path / "fraud_features" / "1"
+    folder.mkdir(parents=True)
+    (folder / "hook.py").write_text(HOOK)
+    path = folder / "features.yaml"
+    feature = "  - {name: odd, hook: odd, default: -7}\nhook: hook.py\n"
+    path.write_text(f"{spec_path.read_text().rstrip()}\n{feature}")
+    told = Family.told
+    told.clear()
+    with server:
+        step = step_over(server.url, spec_path=path, monkeypatch=monkeypatch)
+        for late_us, number, failed in ((0, -7, True), (1, 2, False)):
+            features, context = scored(step, b"%d" % late_us, at_us=NOW_US + late_us)
+            bits = context["degraded"]
+            assert features[-1] == number
+            assert bool(bits & Degraded.HOOK_FAILED) is failed
+            step._metrics._due_s = 0.0
+            step._metrics.batch(np.array([bits], np.uint32))
+        step.finalize()
+        assert told["tollgate_degraded_rows_total HOOK_FAILED"] == 1
+        path.with_name("hook.py").write_text(HOOK.replace("9, 0", "0, 9"))
+        with pytest.raises(HookError, match="line 8: IndexError"):
+            step_over(server.url, spec_path=path, monkeypatch=monkeypatch)

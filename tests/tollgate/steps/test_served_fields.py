@@ -43,8 +43,15 @@ FEATURES = """\
   - {name: items, field: items, default: 1}
   - {name: customer_items_1d, entity: customer, aggregate: sum, of: items, window: 1d}
   - {name: channels_1d, entity: customer, aggregate: distinct, of: channel, window: 1d}
+  - {name: triple, hook: triple, default: 3}
+hook: hook.py
 """
-WEIGHTS = (0.05, 0.001, 0.0005, 0.02)  # of the four, in the model's probability
+HOOK = """\
+def hook(request, features):
+    return {"triple": request["items"] * 3}
+"""
+# Of the five, in the model's probability.
+WEIGHTS = (0.05, 0.001, 0.0005, 0.02, 0.0001)
 INPUTS = (
     '  { name: "channel" data_type: TYPE_STRING dims: [ 1 ] optional: true },\n'
     '  { name: "items"   data_type: TYPE_FP64   dims: [ 1 ] optional: true },\n'
@@ -62,9 +69,9 @@ def edit(path: Path, *changes: tuple[str, str]) -> None:
 
 
 def write_model(folder: Path, spec: FeatureSpec) -> None:
-    """Write a model whose probability shows the four new features, and its record."""
+    """Write a model whose probability shows the five new features, and its record."""
     weights = np.zeros((len(spec.features), 1), np.float32)
-    weights[-4:, 0] = WEIGHTS
+    weights[-5:, 0] = WEIGHTS
     nodes = [
         helper.make_node("MatMul", ["features", "weights"], ["sum"]),
         helper.make_node("Add", ["sum", "base"], ["fraud"]),
@@ -101,7 +108,7 @@ def write_model(folder: Path, spec: FeatureSpec) -> None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The committed product with two fields, four features and a model of them."""
+    """The committed product with two fields, a hook, and a model of five features."""
     copy = tmp_path_factory.mktemp("fields") / "model_repository"
     shutil.copytree(
         REPOSITORY, copy, ignore=shutil.ignore_patterns("__pycache__", "*.npz")
@@ -109,10 +116,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = copy / "fraud_features/1/features.yaml"
     edit(path, ("entities:\n", f"{DECLARED}\nentities:\n"))
     path.write_text(path.read_text() + FEATURES)
+    path.with_name("hook.py").write_text(HOOK)
     spec = load_spec(path)
-    assert len(spec.features) == 19
+    assert len(spec.features) == 20
     for step in ("fraud_features", "fraud_model", "fraud_decision"):
-        edit(copy / step / "config.pbtxt", ("dims: [ 15 ]", "dims: [ 19 ]"))
+        edit(copy / step / "config.pbtxt", ("dims: [ 15 ]", "dims: [ 20 ]"))
         if step != "fraud_model":  # 8 bytes more for each field
             edit(copy / step / "config.pbtxt", ("dims: [ 966 ]", "dims: [ 982 ]"))
     config = copy / "fraud_features/config.pbtxt"
@@ -161,13 +169,13 @@ def rows(name: str, count: int) -> dict[str, object]:
 
 
 def shown(code: float, items: float, total: float, channels: float) -> float:
-    """Compute the model's probability of these four features."""
-    vector = (code, items, total, channels)
+    """Compute the model's probability of these four features, and the hook's."""
+    vector = (code, items, total, channels, 3 * items)
     return 0.2 + sum(w * one for w, one in zip(WEIGHTS, vector, strict=True))
 
 
 def test_fields_are_served_and_may_be_left_out(served: Embedded) -> None:
-    """Codes, values, sums and counts of what was sent; defaults and a bit if not."""
+    """Codes, values, sums, counts, a hook's column; defaults and a bit if not sent."""
     with Client(served.grpc_url, fields=FIELDS, timeout_s=20) as client:
         whole = client.decide(
             rows("a", 3) | {"channel": ["web", "shop", "fax"], "items": [3, 10, 0]}

@@ -132,4 +132,12 @@ RULES = (
         source="docs/challenger.md, Gates",
         mend="Correct the line that the finding names, or take the file out.",
     ),
+    _rule(
+        "TG322",
+        "the hook cannot be used",
+        why="What it computes must hang on a row's own columns alone, and be the same "
+        "in training and while it serves: no clock, no chance, no files, no state.",
+        source="docs/features.md, The hook",
+        mend="Correct the line that the finding names (docs/features.md).",
+    ),
 )

@@ -21,6 +21,8 @@ FEATURES = "fraud_features/config.pbtxt"
 MODEL = "fraud_model/config.pbtxt"
 DECISION = "fraud_decision/config.pbtxt"
 SPEC = "fraud_features/1/features.yaml"
+HOOK = "fraud_features/1/hook.py"
+MONEY = 'def hook(request, features):\n    return {"money": request["amount"] * 1.0}\n'
 POLICY = "fraud_decision/1/policy.yaml"
 RELEASE = "fraud/release.json"
 ARTIFACT = "fraud_model/1/artifact.json"
@@ -156,6 +158,16 @@ BREAKS: dict[str, tuple[Edits, str, str, set[str]]] = {
         "fraud/gates.yaml",
         "min_rows",
         set(),
+    ),
+    "TG322": (
+        (
+            (HOOK, "", "import numpy\nimport time\n\n\n" + MONEY),
+            (SPEC, "version: 1", "version: 1\nhook: hook.py"),
+            (SPEC, "field: amount", "hook: money"),
+        ),
+        HOOK,
+        "import time",
+        {"TG310"},
     ),
     "TG401": (
         ((DECISION, BATCH, f'{BATCH}\nmodel_warmup [ {{ name: "1" }} ]'),),

@@ -1,0 +1,214 @@
+"""
+What a hook may consist of: seen in its text, before anything of it runs.
+
+This keeps mistakes out (a clock, chance, a file, state between calls, a column that is
+not there). It is no sandbox: who may release a version may run code on the server.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import NoReturn
+
+import numpy as np
+
+from tollgate.errors import HookError
+
+MODULES = MappingProxyType({"numpy": np, "math": math})
+BUILTINS = (
+    *("abs", "all", "any", "bool", "dict", "enumerate", "float", "int", "len", "list"),
+    *("max", "min", "pow", "range", "reversed", "round", "sorted", "sum", "tuple"),
+    "zip",
+)
+_ALLOWED = (
+    *(ast.Module, ast.Expr, ast.Constant, ast.Import, ast.ImportFrom, ast.alias),
+    *(ast.Assign, ast.AnnAssign, ast.AugAssign, ast.FunctionDef, ast.arguments),
+    *(ast.arg, ast.Return, ast.If, ast.For, ast.Break, ast.Continue, ast.Pass),
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call),
+    *(ast.keyword, ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Tuple),
+    *(ast.List, ast.Dict, ast.ListComp, ast.DictComp, ast.GeneratorExp, ast.Lambda),
+    *(ast.comprehension, ast.Starred, ast.expr_context, ast.operator, ast.unaryop),
+    *(ast.boolop, ast.cmpop),
+)
+_REASONS = {
+    ast.Global: "global keeps something from one call to the next",
+    ast.Nonlocal: "nonlocal keeps something from one call to the next",
+    ast.ClassDef: "a class keeps state: a hook is made of functions",
+    ast.While: "nobody can see that a while ends: use for and range",
+    ast.Set: "the order of a set hangs on the process: use a tuple",
+    ast.SetComp: "the order of a set hangs on the process: use a list",
+    ast.Try: "errors are not to be hidden: NaN says that there is no value",
+    ast.With: "a hook needs no with: NumPy's warnings are off",
+    ast.JoinedStr: "a hook makes numbers and no texts",
+    ast.Raise: "a hook has an answer for every row: NaN says that there is no value",
+    ast.Assert: "a hook has an answer for every row: NaN says that there is no value",
+}
+_IMPORTS = "a hook has numpy, math and what it defines itself"
+_KEPT = "{} could keep something from one call to the next: use a tuple or np.array"
+_MUTABLE = (ast.List, ast.Dict, ast.ListComp, ast.DictComp, ast.GeneratorExp)
+_MEMORY = "holds whatever was in memory: use np.zeros or np.full"
+_FILES = "reads or writes files"
+_PRODUCT = "has last bits that hang on the batch: write the sum of the products"
+_SETTINGS = "changes or shows settings of the process"
+_NUMPY_REFUSED = {
+    **dict.fromkeys(("empty", "empty_like", "ndarray"), _MEMORY),
+    **dict.fromkeys(
+        ("load", "save", "savez", "savez_compressed", "loadtxt", "savetxt"), _FILES
+    ),
+    **dict.fromkeys(("genfromtxt", "fromfile", "fromregex", "memmap"), _FILES),
+    **dict.fromkeys(("seterr", "seterrcall", "setbufsize", "errstate"), _SETTINGS),
+    **dict.fromkeys(("set_printoptions", "printoptions", "info"), _SETTINGS),
+    **dict.fromkeys(("show_config", "show_runtime", "get_include"), _SETTINGS),
+    **dict.fromkeys(
+        ("dot", "matmul", "inner", "vdot", "einsum", "tensordot"), _PRODUCT
+    ),
+}
+_ATTRIBUTES_REFUSED = frozenset(
+    (
+        *("base", "ctypes", "data", "dump", "dumps", "flags", "format", "format_map"),
+        *("mro", "setflags", "tofile"),
+    )
+)
+_CLOCK_WORDS = ("now", "today")  # NumPy's words for the time
+
+
+def refuse(path: Path, node: ast.AST, problem: str) -> NoReturn:
+    """Name the line of a piece of a hook, and what is wrong with it."""
+    line = getattr(node, "lineno", 1)
+    raise HookError(path, problem, where=f"line {line}")
+
+
+class Rules:
+    """
+    Checks the text of one hook.
+
+    Args:
+        path: The file, for messages.
+        tree: What it holds.
+    """
+
+    def __init__(self, path: Path, tree: ast.Module) -> None:
+        self._path = path
+        self._tree = tree
+        self._modules: dict[str, str] = {}  # the file's name for it -> module
+        self._bound = {*BUILTINS}
+
+    def check(self) -> None:
+        """
+        Check everything.
+
+        Raises:
+            HookError: There is something in it that a hook may not have.
+        """
+        for statement in self._tree.body:
+            self._at_top(statement)
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                self._bind(node, node.id)
+            if isinstance(node, ast.arg):
+                self._bind(node, node.arg)
+            if isinstance(node, ast.FunctionDef):
+                self._bind(node, node.name)
+        self._visit(self._tree)
+
+    def _refuse(self, node: ast.AST, problem: str) -> NoReturn:
+        refuse(self._path, node, problem)
+
+    def _at_top(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name not in MODULES:
+                    self._refuse(node, f"import {name.name}: {_IMPORTS}")
+                self._modules[name.asname or name.name] = name.name
+            return
+        if isinstance(node, ast.ImportFrom):
+            self._import_from(node)
+            return
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            if isinstance(node.value, _MUTABLE):
+                self._refuse(node, _KEPT.format("this"))
+            return
+        text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        told = text or isinstance(node, ast.FunctionDef) or type(node) in _REASONS
+        if not told:
+            self._refuse(node, "only imports, constants and functions stand here")
+
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        if node.level or node.module not in (*MODULES, "__future__"):
+            self._refuse(node, f"import from {node.module or '.'}: {_IMPORTS}")
+        for name in node.names:
+            if name.name == "*":
+                self._refuse(node, "import *: name what is used")
+            if node.module != "__future__":
+                self._member(node, str(node.module), name.name)
+            self._bound.add(name.asname or name.name)
+
+    def _bind(self, node: ast.AST, name: str) -> None:
+        if name in self._modules:
+            self._refuse(node, f"{name} is the name of a module")
+        self._bound.add(name)
+
+    def _visit(self, node: ast.AST, *, depth: int = 0) -> None:
+        """Check a node and what is in it; what annotates is never evaluated."""
+        if type(node) in _REASONS:
+            self._refuse(node, _REASONS[type(node)])
+        if not isinstance(node, _ALLOWED):
+            self._refuse(node, f"a hook has no {type(node).__name__}")
+        if isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef)) and depth:
+            self._refuse(node, "imports and functions stand at the top of the file")
+        if isinstance(node, ast.FunctionDef):
+            if node.decorator_list:
+                self._refuse(node, "a hook has no decorators")
+            for default in (*node.args.defaults, *node.args.kw_defaults):
+                if isinstance(default, (*_MUTABLE, ast.Call)):
+                    self._refuse(default, _KEPT.format("a default"))
+        if isinstance(getattr(node, "op", None), ast.MatMult):
+            self._refuse(node, f"@ {_PRODUCT}")
+        if isinstance(node, ast.Name):
+            self._name(node)
+        if isinstance(node, ast.Attribute):
+            self._attribute(node)
+            if isinstance(node.value, ast.Name) and node.value.id in self._modules:
+                return
+        if isinstance(node, ast.Constant) and _is_clock(node.value):
+            self._refuse(node, f"{node.value!r} reads the clock")
+        inside = depth + (not isinstance(node, ast.Module))
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns"):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    self._visit(child, depth=inside)
+
+    def _name(self, node: ast.Name) -> None:
+        if node.id in self._modules:
+            self._refuse(node, f"{node.id} is a module: take something of it")
+        if node.id not in self._bound or node.id.startswith("__"):
+            problem = f"{node.id} is not there: {_IMPORTS}, and a few builtins"
+            self._refuse(node, problem)
+
+    def _attribute(self, node: ast.Attribute) -> None:
+        if not isinstance(node.ctx, ast.Load):
+            self._refuse(node, _KEPT.format(f".{node.attr}"))
+        if node.attr.startswith("_") or node.attr in _ATTRIBUTES_REFUSED:
+            self._refuse(node, f".{node.attr} is out of a hook's reach")
+        if isinstance(node.value, ast.Name) and node.value.id in self._modules:
+            self._member(node, self._modules[node.value.id], node.attr)
+
+    def _member(self, node: ast.AST, module: str, name: str) -> None:
+        """Refuse what a module has and a hook may not use."""
+        if module == "numpy" and name == "random":
+            self._refuse(node, "numpy.random: a hook must give the same every time")
+        if name.startswith("_") or not hasattr(MODULES[module], name):
+            self._refuse(node, f"{module} has no {name}")
+        if isinstance(getattr(MODULES[module], name), ModuleType):
+            self._refuse(node, f"{module}.{name}: of {module} itself only")
+        if module == "numpy" and name in _NUMPY_REFUSED:
+            self._refuse(node, f"numpy.{name} {_NUMPY_REFUSED[name]}")
+
+
+def _is_clock(value: object) -> bool:
+    return isinstance(value, str) and value.strip().lower() in _CLOCK_WORDS
