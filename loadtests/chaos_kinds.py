@@ -74,7 +74,7 @@ def _start_server(place: Place) -> None:
             if time.monotonic() > until_s:
                 raise
             time.sleep(0.1)
-    place.server.serving.again()
+    place.server.serving["fraud"].again()
 
 
 def _kill_stub(place: Place) -> None:
@@ -84,7 +84,7 @@ def _kill_stub(place: Place) -> None:
 
 def _load_step(place: Place) -> None:
     """Start the step anew, as a supervisor would."""
-    place.server.serving.renew(_FEATURES)
+    place.server.serving["fraud"].renew(_FEATURES)
 
 
 def _stop_server(place: Place) -> None:

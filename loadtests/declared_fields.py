@@ -129,7 +129,7 @@ def open_served(stack: ExitStack, folder: Path, fields: dict[str, str]) -> Serve
     repository = folder / "model_repository"
     make(repository, fields)
     state = folder / "state"
-    server = stack.enter_context(serve(repository, product=_NAME, state=state))
+    server = stack.enter_context(serve(repository, products=(_NAME,), state=state))
     client = Client(
         server.grpc_url,
         product=_NAME,

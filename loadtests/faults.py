@@ -31,7 +31,8 @@ from loadtests.repaired import Repaired, Undisturbed
 from loadtests.surroundings import CHECKOUT, measured_with
 from loadtests.traffic import traffic_of
 from tollgate.errors import TollgateError
-from tollgate.server.embedded import SPOOL_FOLDER, serve
+from tollgate.server.embedded import serve
+from tollgate.server.launcher import SPOOL_FOLDER
 from tollgate.server.redis import EmbeddedRedis
 
 _TIMEOUT_S = 1.0
@@ -140,7 +141,7 @@ def _bench(options: Options, *, behind_proxy: bool) -> Iterator[Bench]:
             proxy=proxy,
             traffic=traffic,
             fault_s=options.fault_s,
-            spool=folder / "state" / SPOOL_FOLDER,
+            spool=folder / "state" / SPOOL_FOLDER / "fraud",
             undisturbed=Undisturbed(spec, kept.url),
         )
 

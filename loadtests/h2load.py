@@ -129,7 +129,7 @@ def run_all(options: Options, *, command: str) -> Report:
             return Report(
                 surroundings=look_around(server, h2load=generator.version),
                 command=command,
-                release=server.release,
+                release=server.serving["fraud"].release,
                 history=f"{len(history):,} simulated purchases of "
                 f"{options.customers:,} customers at {options.terminals:,} terminals "
                 f"over {HISTORY_DAYS} days",

@@ -26,7 +26,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         repository: Model repository that is served: a folder, or an address such as
             s3://bucket/models.
         state: Folder for what a run leaves behind: store, logs, copies.
-        product: Ensemble that is served.
+        product_names: Ensembles that are served, joined by commas; the key is
+            `product`.
         grpc_port: TCP port for requests; 0 takes a free one.
         metrics_port: TCP port for Prometheus; 0 takes a free one.
         store_url: Online store that runs elsewhere; empty starts Redis here.
@@ -40,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     repository: str = "model_repository"
     state: str = ".tollgate"
-    product: str = "fraud"
+    product_names: str = msgspec.field(default="fraud", name="product")
     grpc_port: int = 8001
     metrics_port: int = 8002
     store_url: str = ""
@@ -49,6 +50,32 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spool: str = ""
     require_approval: bool = False
     arrival_quiet_s: float = 30.0
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """
+        Ensembles that are served, at least one.
+
+        Raises:
+            InputError: A name is empty, or stands there twice.
+        """
+        names = tuple(name.strip() for name in self.product_names.split(","))
+        if "" in names or len(set(names)) < len(names):
+            problem = f"{self.product_names!r}: each product is named once"
+            raise InputError("--product", problem)
+        return names
+
+    @property
+    def product(self) -> str:
+        """
+        The ensemble that a command is about.
+
+        Raises:
+            InputError: Several are served, so it has to be named.
+        """
+        if len(self.products) > 1:
+            raise InputError("--product", f"{self.product_names} are several; name one")
+        return self.products[0]
 
     @property
     def repository_path(self) -> Path:
@@ -80,7 +107,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def shown(self) -> dict[str, Any]:
         """Print-safe form: a password in an address is masked."""
-        shown = msgspec.structs.asdict(self)
+        shown: dict[str, Any] = msgspec.to_builtins(self)
         for name in ("store_url", "journal_url"):
             head, at, tail = (shown[name] or "").rpartition("@")
             if at:

@@ -98,7 +98,7 @@ def test_a_pipeline_is_published_and_served_as_it_answers_itself(
 
     wait_for_store(repository, product="fraud", deadline_ms=5_000)
     with serve(repository, state=tmp_path / "state") as server:
-        assert server.release == release.name
+        assert server.serving["fraud"].release == release.name
         answered = list(
             decide_history(
                 purchases,

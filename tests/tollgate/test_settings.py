@@ -57,3 +57,24 @@ def test_a_password_is_masked() -> None:
     assert Settings(store_url="unix:///a").shown()["store_url"] == "unix:///a"
     settings = Settings(journal_url="redis://:secret@host")
     assert settings.shown()["journal_url"] == "redis://***@host"
+
+
+def test_several_products_are_joined_by_commas(tmp_path: Path) -> None:
+    """A command that is about one of them has to be told which."""
+    variable = {"TOLLGATE_PRODUCT": "fraud,credit"}
+    found = load_settings(environment=variable, folder=tmp_path, flags={})
+    assert found.products == ("fraud", "credit")
+    with pytest.raises(InputError, match="--product: fraud,credit are several"):
+        _ = found.product
+    found = load_settings(
+        environment=variable, folder=tmp_path, flags={"product": "credit"}
+    )
+    assert (found.product, found.products) == ("credit", ("credit",))
+    assert found.shown()["product"] == "credit"
+
+
+@pytest.mark.parametrize("names", ["", "fraud,", "fraud,credit,fraud"])
+def test_a_product_is_named_once(names: str) -> None:
+    """Neither empty nor twice."""
+    with pytest.raises(InputError, match=r"--product: .* each product is named once"):
+        _ = Settings(product_names=names).products

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from tollgate.cli import console
-from tollgate.cli.serve import Product, State
+from tollgate.cli.release import Product, State
 from tollgate.errors import InputError, SetupError
 from tollgate.repository.slo import Layers, Slo
 

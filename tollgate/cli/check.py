@@ -89,7 +89,9 @@ def check(
     chosen = console.settings(
         repository=repository, product=product, model_config_name=model_config_name
     )
-    is_named = product is not None or chosen.product != Settings().product
+    is_named = product is not None or (
+        len(chosen.products) == 1 and chosen.products != Settings().products
+    )
     with to_read(chosen) as folder:
         report = lint(
             Question(

@@ -155,11 +155,12 @@ def _serve_and_decide(
     from tollgate.server.embedded import serve
 
     started = time.monotonic()
-    with serve(copy, product=spec.product, state=state) as server:
+    with serve(copy, products=(spec.product,), state=state) as server:
         seconds = time.monotonic() - started
+        serving = server.serving[spec.product]
         report.step(
             "server up",
-            f"Triton and Redis, release {server.release}, grpc {server.grpc_url}",
+            f"Triton and Redis, release {serving.release}, grpc {server.grpc_url}",
             seconds,
         )
         with (

@@ -94,7 +94,9 @@ def evaluate(
         score = np.full(len(purchases), np.nan)
         degraded = 0
         with (
-            serve(copy, product=chosen.product, state=Path(folder) / "state") as server,
+            serve(
+                copy, products=(chosen.product,), state=Path(folder) / "state"
+            ) as server,
             console.progress("deciding") as advance,
         ):
             for rows, answer in pipeline.decide_history(

@@ -155,6 +155,7 @@ def erase(
     ] = None,
     folder: Folder = None,
     keys: Keys = None,
+    product: Product = None,
     state: State = None,
 ) -> None:
     """Delete people's keys: their records stay sealed, and are nobody's any more."""
@@ -169,7 +170,7 @@ def erase(
         wanted.append((entity, one))
     if not wanted:
         raise InputError("journal erase", "names nobody: give --customer or --subject")
-    chosen = console.settings(state=state)
+    chosen = console.settings(product=product, state=state)
     place = keys or default_keys(folder or default_folder(chosen))
     if not (place / FILE).exists():
         raise InputError(place, f"there is no {FILE}")

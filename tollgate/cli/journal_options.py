@@ -11,7 +11,7 @@ from tollgate.settings import Settings
 
 Folder = Annotated[
     Path | None,
-    typer.Option(help="Folder of the journal.", show_default="STATE/journal"),
+    typer.Option(help="Folder of the journal.", show_default="STATE/journal/PRODUCT"),
 ]
 Keys = Annotated[
     Path | None,
@@ -27,8 +27,8 @@ Anchor = Annotated[
 
 
 def default_folder(chosen: Settings) -> Path:
-    """Name the folder of the journal beside the rest of what a run leaves."""
-    return chosen.state_path / "journal"
+    """Name the folder of a product's journal beside the rest of what a run leaves."""
+    return chosen.state_path / "journal" / chosen.product
 
 
 def default_keys(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from tollgate.cli.journal_options import (
     default_folder,
     default_keys,
 )
-from tollgate.cli.stream import State
+from tollgate.cli.stream import Product, State
 
 
 def export(
@@ -34,6 +34,7 @@ def export(
     folder: Folder = None,
     keys: Keys = None,
     anchor: Anchor = None,
+    product: Product = None,
     state: State = None,
 ) -> None:
     """Write one decision as a page that a reviewer reads, with its proof."""
@@ -45,7 +46,7 @@ def export(
     from tollgate.errors import InputError
     from tollgate.repository.atomic import replace_file
 
-    place = folder or default_folder(console.settings(state=state))
+    place = folder or default_folder(console.settings(product=product, state=state))
     known = keys or default_keys(place)
     found = find(
         place,

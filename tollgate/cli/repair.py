@@ -44,20 +44,22 @@ def drain(
 
 
 def drain_once(chosen: Settings, *, rate: float) -> bool:
-    """Drain the spool and say what was done; False when another drain is at work."""
+    """Drain all spools and say what was done; False when another drain is at work."""
     from tollgate.repair.background import told
     from tollgate.repair.drain import STORE_DEADLINE_S, SpoolDrain
-    from tollgate.repair.segments import segments
+    from tollgate.repair.segments import segments, spools
     from tollgate.server.launcher import SPOOL_FOLDER
     from tollgate.store.cluster import open_store
 
     folder = Path(chosen.spool or chosen.state_path / SPOOL_FOLDER)
     store = open_store(running.store_url(chosen), deadline_s=STORE_DEADLINE_S)
-    done = SpoolDrain(folder, store, rate_per_s=rate).run()
-    if done is None:
-        return False
-    console.out.print(told(done), highlight=False)
-    left = len(segments(folder)) if folder.is_dir() else 0
+    found = spools(folder)
+    for spool in found:
+        done = SpoolDrain(spool, store, rate_per_s=rate).run()
+        if done is None:
+            return False
+        console.out.print(f"{spool.name}: {told(done)}", highlight=False)
+    left = sum(len(segments(spool)) for spool in found)
     if left:
         console.say(f"{left} segments left: still being written, or unreadable here")
     return True

@@ -39,28 +39,17 @@ def to_change(chosen: Settings) -> AbstractContextManager[Path]:
     return copy.changed() if copy else _folder(chosen)
 
 
-def to_follow(chosen: Settings) -> Source:
-    """
-    Have what a server needs of the repository in a folder, with a release to serve.
-
-    Raises:
-        RepositoryError: It cannot be used.
-        ObjectStoreError: Its store does not answer, and nothing is here from before.
-    """
+def to_follow(chosen: Settings, *, product: str) -> Source:
+    """Have what a server follows of the repository, for one of its products."""
     from tollgate.repository.mirror import Mirror, mirror_folder
     from tollgate.repository.objects import Objects
     from tollgate.repository.source import Folder
 
     url = chosen.repository_url
     if not url:
-        return Folder(chosen.repository_path, product=chosen.product)
-    mirror = Mirror(
-        Objects(url),
-        folder=mirror_folder(chosen.state_path, url),
-        product=chosen.product,
-    )
-    mirror.begin()
-    return mirror
+        return Folder(chosen.repository_path, product=product)
+    folder = mirror_folder(chosen.state_path, url)
+    return Mirror(Objects(url), folder=folder, product=product)
 
 
 def wanted_release(chosen: Settings) -> Release:

@@ -18,8 +18,14 @@ State = Annotated[
     str | None,
     typer.Option(help="Folder for store, logs and copies.", show_default=".tollgate"),
 ]
-Product = Annotated[
-    str | None, typer.Option(help="Ensemble in it.", show_default="fraud")
+Products = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--product",
+        help="Ensemble in it; again for each of several.",
+        metavar="NAME",
+        show_default="fraud",
+    ),
 ]
 JournalUrl = Annotated[
     str | None,
@@ -76,7 +82,7 @@ LogFormat = Annotated[
 def up(
     repository: Repository = None,
     state: State = None,
-    product: Product = None,
+    product: Products = None,
     grpc_port: Annotated[
         int | None, typer.Option(help="0 takes a free one.", show_default="8001")
     ] = None,
@@ -91,13 +97,13 @@ def up(
     model_config_name: ModelConfigName = None,
     side_port: SidePort = 8003,
 ) -> None:
-    """Serve a product here: Redis, Triton and the release, until Ctrl-C or SIGTERM."""
+    """Serve products here: Redis, Triton and releases, until Ctrl-C or SIGTERM."""
     from tollgate.cli.supervising import supervise
 
     chosen = console.settings(
         repository=repository,
         state=state,
-        product=product,
+        product=_joined(product),
         grpc_port=grpc_port,
         metrics_port=metrics_port,
         store_url=store_url,
@@ -110,7 +116,7 @@ def up(
 def serve(
     repository: Repository = None,
     state: State = None,
-    product: Product = None,
+    product: Products = None,
     grpc_port: Annotated[
         int | None, typer.Option(help="0 takes a free one.", show_default="8001")
     ] = None,
@@ -130,14 +136,14 @@ def serve(
     drain_delay: DrainDelay = 0.0,
     log_format: LogFormat = "text",
 ) -> None:
-    """Serve a product with a store that runs elsewhere, and heal what dies."""
+    """Serve products with a store that runs elsewhere, and heal what dies."""
     from tollgate.cli.supervising import supervise
     from tollgate.supervisor.recycling import Recycling
 
     chosen = console.settings(
         repository=repository,
         state=state,
-        product=product,
+        product=_joined(product),
         grpc_port=grpc_port,
         metrics_port=metrics_port,
         store_url=store_url,
@@ -157,6 +163,11 @@ def serve(
         log_format=log_format,
         recall=True,
     )
+
+
+def _joined(products: list[str] | None) -> str | None:
+    """Say of several products what the settings say."""
+    return ",".join(products) if products else None
 
 
 def bundle(

@@ -1,4 +1,4 @@
-"""Serve a product under supervision: what `up` and `serve` share."""
+"""Serve products under supervision: what `up` and `serve` share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from tollgate.cli import console
-from tollgate.cli.repositories import to_follow
-from tollgate.errors import InputError
+from tollgate.cli.repositories import at_server, to_follow
+from tollgate.errors import InputError, ObjectStoreError, RepositoryError
 from tollgate.repository.check import require_sound
+from tollgate.repository.source import Source
 from tollgate.server.address import announce
 from tollgate.server.embedded import Embedded, serve
 from tollgate.settings import Settings
@@ -30,6 +31,7 @@ from tollgate.supervisor.served import Served
 from tollgate.supervisor.shadowing import begin_shadow
 from tollgate.supervisor.side_port import side_port as open_side_port
 from tollgate.supervisor.supervisor import Supervisor
+from tollgate.supervisor.watched import Watched
 
 log = logging.getLogger(__name__)
 
@@ -62,18 +64,16 @@ def supervise(
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    heartbeats: list[Heartbeat] = []
-    _log_lines(log_format, lambda: ", ".join(beat.release for beat in heartbeats))
-    product, state = chosen.product, chosen.state_path
-    source = to_follow(chosen)
-    repository = source.folder
-    if not recall:
-        require_sound(repository, product=product, config_name=chosen.model_config_name)
+    watched: list[Watched] = []
+    _log_lines(log_format, lambda: ", ".join(one.release for one in watched))
+    state = chosen.state_path
+    sources = _sources(chosen, recall=recall)
+    repository = at_server(chosen)
     with contextlib.ExitStack() as stack:
         embedded = stack.enter_context(
             serve(
                 repository,
-                product=product,
+                products=chosen.products,
                 state=state,
                 grpc_port=chosen.grpc_port,
                 metrics_port=chosen.metrics_port,
@@ -85,26 +85,17 @@ def supervise(
             )
         )
         metrics = SupervisorMetrics()
-        heartbeats.append(
-            Heartbeat(embedded.triton, product, observe=metrics.probe_s.observe)
-        )
         keep = _keeper(metrics, state=state, repository=repository)
         place = _Place(embedded, chosen, repository=repository, host=host)
-        converger = Converger(
-            embedded.serving,
-            source=source,
-            product=product,
-            config_name=chosen.model_config_name,
-            refused=partial(_refused, keep, product, heartbeats[0]),
-        )
+        for product, source in sources.items():
+            watched.append(_watched(embedded, chosen, product, source, keep, metrics))
         supervisor = Supervisor(
             Served(embedded, announce=place.announce),
-            heartbeats=heartbeats,
-            convergers=[converger],
+            products=watched,
             recycling=recycling or Recycling(),
             fault=keep,
         )
-        arrivals = _arrivals(chosen, partial(_arrived, keep, heartbeats[0]))
+        arrivals = [] if chosen.repository_url else _arrivals(chosen, watched, keep)
         for looking in arrivals:
             stack.enter_context(looking)
         port = stack.enter_context(
@@ -118,6 +109,48 @@ def supervise(
         supervisor.run(stopped.wait)
         console.say("draining …")
         time.sleep(drain_delay_s)
+
+
+def _sources(chosen: Settings, *, recall: bool) -> dict[str, Source]:
+    """
+    Have what each product follows, with a release to serve.
+
+    One that has none costs the others nothing, where what can be served is enough.
+    """
+    sources = {one: to_follow(chosen, product=one) for one in chosen.products}
+    for product, source in sources.items():
+        try:
+            source.begin()
+        except (RepositoryError, ObjectStoreError) as error:
+            if not recall or len(sources) == 1:
+                raise
+            log.error("%s: %s", product, error)
+        if not recall:
+            name = chosen.model_config_name
+            require_sound(source.folder, product=product, config_name=name)
+    return sources
+
+
+def _watched(
+    embedded: Embedded,
+    chosen: Settings,
+    product: str,
+    source: Source,
+    keep: Callable[[Fault], None],
+    metrics: SupervisorMetrics,
+) -> Watched:
+    """Put a product under supervision; whatever it is, the others are not asked."""
+    observe = metrics.probe_s.labels(product=product).observe
+    beat = Heartbeat(embedded.triton, product, observe=observe)
+    converger = Converger(
+        embedded.serving[product],
+        source=source,
+        product=product,
+        config_name=chosen.model_config_name,
+        problem=embedded.problems.get(product, ""),
+        refused=partial(_refused, keep, beat),
+    )
+    return Watched(embedded.serving[product], heartbeat=beat, converger=converger)
 
 
 class _Place:
@@ -138,46 +171,45 @@ class _Place:
             state=self._chosen.state_path,
             repository=self._repository,
             origin=self._chosen.repository_url,
-            product=self._chosen.product,
+            products=self._chosen.products,
             store_url=self._embedded.store_url,
             side_port_url=f"http://{self._host}:{self.side_port}",
         )
 
 
 def _refused(
-    keep: Callable[[Fault], None],
-    product: str,
-    beat: Heartbeat,
-    release: str,
-    why: str,
+    keep: Callable[[Fault], None], beat: Heartbeat, release: str, why: str
 ) -> None:
     keep(
         Fault(
             time=now_text(),
-            part=product,
+            part=beat.product,
             what=f"release {release} was not taken",
             mended_s=None,
             outcome=why,
             release=beat.release,
+            product=beat.product,
         )
     )
 
 
-def _arrivals(chosen: Settings, bad: Callable[[Arrival], None]) -> list[Arrivals]:
+def _arrivals(
+    chosen: Settings, watched: Sequence[Watched], keep: Callable[[Fault], None]
+) -> list[Arrivals]:
     """Look for versions that are copied in; nobody does that to a mirror."""
-    if chosen.repository_url:
-        return []
-    looking = Arrivals(
-        chosen.repository_path,
-        product=chosen.product,
-        quiet_s=chosen.arrival_quiet_s,
-        bad=bad,
-        sound=partial(begin_shadow, chosen.repository_path),
-    )
-    return [looking]
+    return [
+        Arrivals(
+            chosen.repository_path,
+            product=one.name,
+            quiet_s=chosen.arrival_quiet_s,
+            bad=partial(_arrived, keep, one),
+            sound=partial(begin_shadow, chosen.repository_path),
+        )
+        for one in watched
+    ]
 
 
-def _arrived(keep: Callable[[Fault], None], beat: Heartbeat, arrival: Arrival) -> None:
+def _arrived(keep: Callable[[Fault], None], one: Watched, arrival: Arrival) -> None:
     where = f"; moved to {arrival.moved_to}" if arrival.moved_to else ""
     keep(
         Fault(
@@ -186,7 +218,8 @@ def _arrived(keep: Callable[[Fault], None], beat: Heartbeat, arrival: Arrival) -
             what=f"version {arrival.version} was copied in and is bad",
             mended_s=None,
             outcome=arrival.reason + where,
-            release=beat.release,
+            release=one.release,
+            product=one.name,
         )
     )
 
@@ -216,8 +249,13 @@ def _keeper(
 
 def _say_ready(embedded: Embedded, chosen: Settings, *, port: int) -> None:
     host = embedded.metrics_url.removeprefix("http://").rpartition(":")[0]
+    for product, serving in embedded.serving.items():
+        problem = embedded.problems.get(product)
+        told = f"NOT READY  {product}: {problem}"
+        if problem is None:
+            told = f"READY  {product}, release {serving.release}"
+        console.out.print(told, highlight=False, markup=False, soft_wrap=True)
     console.out.print(
-        f"READY  {chosen.product}, release {embedded.release}\n"
         f"grpc     {embedded.grpc_url}\n"
         f"metrics  {embedded.metrics_url}\n"
         f"health   http://{host}:{port}/readyz\n"

@@ -84,6 +84,13 @@ def segments(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
+def spools(folder: Path) -> list[Path]:
+    """List the spools in a folder, one for each product; itself if it is one."""
+    inner = folder.iterdir() if folder.is_dir() else ()
+    found = sorted(path for path in inner if path.is_dir())
+    return [folder, *found] if segments(folder) or not found else found
+
+
 def next_number(folder: Path) -> str:
     """
     Number a segment behind those that are there: the time, in ns since the epoch.

@@ -195,21 +195,23 @@ class PurchaseSpool:
             self._segment = None
 
 
-def open_spool(folder: str, spec_path: Path) -> PurchaseSpool | None:
+def open_spool(folder: str, spec_path: Path, *, product: str) -> PurchaseSpool | None:
     """
     Open the spool of a step that starts, or go on without one.
 
     Args:
-        folder: Where; empty for no spool.
+        folder: Where; each product gets a folder in it. Empty for no spool.
         spec_path: The features.yaml that scores its purchases.
+        product: Whose.
     """
     if not folder:
         return None
+    path = Path(folder) / product
     try:
-        return PurchaseSpool(Path(folder), spec_path)
+        return PurchaseSpool(path, spec_path)
     except OSError as error:
         text = "no spool, purchases that the store misses are lost: %s: %s"
-        log.warning(text, folder, error.strerror)
+        log.warning(text, path, error.strerror)
         return None
 
 

@@ -42,8 +42,8 @@ from tollgate.repository.versions import list_versions
 log = logging.getLogger(__name__)
 
 MIRROR_FOLDER = "mirror"  # in the state folder
-_INCOMING = ".incoming"
-_KNOWN = ".stamps.json"  # of the files that no release has a hash of
+_INCOMING = ".incoming"  # with the product behind it
+_KNOWN = ".stamps"  # likewise: of the files that no release has a hash of
 _FETCHES = 2  # of a file that is not what the release says; the way here may be bad
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -91,6 +91,8 @@ class Mirror:
         self._product = product
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder.resolve()
+        self._incoming = self.folder / f"{_INCOMING}-{product}"
+        self._known_path = self.folder / f"{_KNOWN}-{product}.json"
 
     def look(self) -> str:
         """Ask for the stamp of release.json, one small request."""
@@ -124,10 +126,9 @@ class Mirror:
     def bring(self, release: Release) -> None:
         """Fetch what a release needs and is not here; then make it the one here."""
         self._require_paths(release)
-        incoming = self.folder / _INCOMING
-        shutil.rmtree(incoming, ignore_errors=True)
+        shutil.rmtree(self._incoming, ignore_errors=True)
         try:
-            incoming.mkdir()
+            self._incoming.mkdir()
             for path, sha256 in release.hashes.items():
                 self._bring_proven(path, sha256)
             for model in (*release.versions, self._product):
@@ -163,7 +164,7 @@ class Mirror:
             return
         found: str | None = ""
         for _ in range(_FETCHES):
-            part = self.folder / _INCOMING / "part"
+            part = self._incoming / "part"
             found = self._objects.fetch(path, part)
             if found is None:
                 raise RepositoryError(self._objects.name(path), "is not there")
@@ -184,7 +185,7 @@ class Mirror:
             target = self.folder / path
             if known.get(path) == stamp and target.is_file():
                 continue
-            part = self.folder / _INCOMING / "part"
+            part = self._incoming / "part"
             if self._objects.fetch(path, part) is not None:
                 self._place(part, target)
                 known[path] = stamp
@@ -192,7 +193,7 @@ class Mirror:
             if path not in there:
                 (self.folder / path).unlink()
                 known.pop(path, None)
-        replace_file(self.folder / _KNOWN, msgspec.json.encode(known))
+        replace_file(self._known_path, msgspec.json.encode(known))
 
     def _beside(self, model: str) -> list[str]:
         folders = (self.folder / model, self.folder / model / NAMED_CONFIGS)
@@ -205,7 +206,7 @@ class Mirror:
 
     def _known(self) -> dict[str, str]:
         try:
-            content = (self.folder / _KNOWN).read_bytes()
+            content = self._known_path.read_bytes()
             return msgspec.json.decode(content, type=dict[str, str])
         except (OSError, msgspec.MsgspecError):
             return {}

@@ -19,6 +19,16 @@ class Source(Protocol):
 
     folder: Path
 
+    def begin(self) -> None:
+        """
+        Have a release in the folder to start with: what is wanted, or the one before.
+
+        Raises:
+            RepositoryError: Neither can be used.
+            ObjectStoreError: The store does not answer, and nothing is here.
+        """
+        ...
+
     def look(self) -> str:
         """
         Tell one content of release.json from another; empty when it is not there.
@@ -66,6 +76,9 @@ class Folder:
     def __init__(self, folder: Path, *, product: str) -> None:
         self.folder = folder
         self._product = product
+
+    def begin(self) -> None:
+        """Do nothing: what is wanted is where it is."""
 
     def look(self) -> str:
         """Read release.json; empty when it cannot be read."""

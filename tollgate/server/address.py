@@ -8,7 +8,7 @@ it. It is there while the server is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,7 +32,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         metrics_url: Where Prometheus scrapes.
         pid: Process id of tritonserver.
         repository: The model repository that it serves, absolute.
-        product: The ensemble.
+        products: The ensembles.
         admin_secret: What opens the control API.
         store_url: The online store.
         journal_url: Where decisions are journalled; empty for nowhere.
@@ -47,7 +47,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics_url: str
     pid: int
     repository: str
-    product: str
+    products: tuple[str, ...]
     admin_secret: str
     store_url: str = ""
     journal_url: str = ""
@@ -80,7 +80,7 @@ def announce(
     *,
     state: Path,
     repository: Path,
-    product: str,
+    products: Sequence[str],
     store_url: str,
     side_port_url: str = "",
     origin: str = "",
@@ -92,7 +92,7 @@ def announce(
         triton: The server; it holds the lock of the state folder.
         state: The state folder.
         repository: The model repository.
-        product: The ensemble.
+        products: The ensembles.
         store_url: The online store.
         side_port_url: Where its readiness is told; empty for nowhere.
         origin: Address of the object store that the repository mirrors.
@@ -102,7 +102,7 @@ def announce(
         metrics_url=triton.metrics_url,
         pid=triton.pid,
         repository=str(repository.resolve()),
-        product=product,
+        products=tuple(products),
         admin_secret=triton.admin_headers[ADMIN_HEADER],
         store_url=store_url,
         journal_url=triton.journal_url,
@@ -116,11 +116,20 @@ def announce(
 
 @contextlib.contextmanager
 def announced(
-    triton: TritonServer, *, state: Path, repository: Path, product: str, store_url: str
+    triton: TritonServer,
+    *,
+    state: Path,
+    repository: Path,
+    products: Sequence[str],
+    store_url: str,
 ) -> Iterator[None]:
     """Tell it, as `announce` does, until the context ends."""
     announce(
-        triton, state=state, repository=repository, product=product, store_url=store_url
+        triton,
+        state=state,
+        repository=repository,
+        products=products,
+        store_url=store_url,
     )
     try:
         yield

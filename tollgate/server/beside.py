@@ -63,7 +63,7 @@ def load_beside(
             has what it had.
     """
     step = models.model_step
-    with one_at_a_time(server.own_repository or models.repository / step):
+    with one_at_a_time((server.own_repository or models.repository) / models.name):
         running = _running_config(server, models)
         served = control.ready_versions(server, step)
         if version in served:

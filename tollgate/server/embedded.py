@@ -1,49 +1,43 @@
-"""A whole product on one machine: Redis, Triton, the release, proven by probes."""
+"""Whole products on one machine: Redis, Triton, their releases, proven by probes."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
-from tollgate.errors import PolicyError, RepositoryError, SpecError
 from tollgate.repair.background import drained
-from tollgate.repository.release import read_release
-from tollgate.repository.serving_plan import ServingPlan, plan_serving
 from tollgate.server.address import announced
+from tollgate.server.beginning import SLOTS_FOLDER, Beginning, begin_all
 from tollgate.server.launcher import SPOOL_FOLDER, TritonServer
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.server.serving import Serving
 from tollgate.server.slots import Slots
 
-log = logging.getLogger(__name__)
-
-SLOTS_FOLDER = "served"  # in the state folder: what the server reads
-
 
 class Embedded(msgspec.Struct, frozen=True):
     """
-    A product that is ready.
+    Products that are served.
 
     Attributes:
         grpc_url: Where requests go, "host:port".
         metrics_url: Where Prometheus scrapes.
         store_url: The online store.
-        release: What the decision step calls the release that answered the probes.
         triton: The server.
-        serving: What it has loaded of the product.
+        serving: What it has loaded, by product; all of them are ready, but for those
+            that `recall` left out.
+        problems: Why a product has nothing loaded, by product.
         redis: The store's process; None when the store was given by URL.
     """
 
     grpc_url: str
     metrics_url: str
     store_url: str
-    release: str
     triton: TritonServer
-    serving: Serving
+    serving: Mapping[str, Serving]
+    problems: Mapping[str, str]
     redis: EmbeddedRedis | None
 
 
@@ -51,7 +45,7 @@ class Embedded(msgspec.Struct, frozen=True):
 def serve(
     repository: Path,
     *,
-    product: str = "fraud",
+    products: Sequence[str] = ("fraud",),
     state: Path,
     grpc_port: int = 0,
     metrics_port: int = 0,
@@ -62,11 +56,11 @@ def serve(
     recall: bool = False,
 ) -> Iterator[Embedded]:
     """
-    Serve the release of a product until the context ends.
+    Serve the releases of products until the context ends.
 
     Args:
         repository: The model repository.
-        product: The ensemble in it.
+        products: The ensembles in it, at least one.
         state: Folder for the store, logs and the backend directory; other processes
             of this user find the server by it.
         grpc_port: TCP port on loopback; 0 takes a free one.
@@ -76,29 +70,32 @@ def serve(
             nowhere.
         model_config_name: Named configuration to take where a model has it.
         host: Address to listen on; see `TritonServer`.
-        recall: Serve what was served here before, when the release cannot be.
+        recall: Serve what can be: of a product whose release cannot be, what was
+            served here before; and not at all one that does not load, as long as
+            another does.
 
     Raises:
-        RepositoryError: The release does not fit together.
+        RepositoryError: A release does not fit together.
         SetupError: This machine lacks something.
         ServerError: A process did not start, a model did not load, a probe failed.
     """
-    record = state / f"{SLOTS_FOLDER}-{product}.json"
-    plan: ServingPlan | None = None
-    try:
-        release = read_release(repository, product=product)
-        plan = plan_serving(repository, release, config_name=model_config_name)
-    except (RepositoryError, SpecError, PolicyError) as error:
-        if not (recall and record.exists()):
-            raise
-        log.error("%s: %s; what was served before is served", product, error)
+    beginnings = [
+        Beginning(repository, product, state=state, config_name=model_config_name)
+        for product in products
+    ]
+    if not recall:
+        for one in beginnings:
+            one.require_plan()
     with ExitStack() as stack:
         redis = None
         if store_url is None:
             redis = stack.enter_context(EmbeddedRedis(state))
             store_url = redis.url
-        stack.enter_context(drained(state / SPOOL_FOLDER, store_url))
+        for product in products:
+            spool = state / SPOOL_FOLDER / product
+            stack.enter_context(drained(spool, store_url))
         slots = Slots(state / SLOTS_FOLDER)
+        slots.begin(repository)
         triton = stack.enter_context(
             TritonServer(
                 slots.folder,
@@ -111,17 +108,14 @@ def serve(
                 host=host,
             )
         )
-        serving = Serving(
-            triton, slots, record=state / f"{SLOTS_FOLDER}-{product}.json"
-        )
-        answered = serving.begin(plan) if plan else serving.recall()
-        log.info("%s: release %s is ready at %s", product, answered, triton.grpc_url)
+        serving = {one.product: one.serving(triton, slots) for one in beginnings}
+        problems = begin_all(beginnings, serving, tolerant=recall)
         stack.enter_context(
             announced(
                 triton,
                 state=state,
                 repository=repository,
-                product=product,
+                products=products,
                 store_url=store_url,
             )
         )
@@ -129,8 +123,8 @@ def serve(
             grpc_url=triton.grpc_url,
             metrics_url=triton.metrics_url,
             store_url=store_url,
-            release=answered,
             triton=triton,
             serving=serving,
+            problems=problems,
             redis=redis,
         )

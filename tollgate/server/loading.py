@@ -14,7 +14,7 @@ from tollgate.errors import ServerError
 from tollgate.repository.configs import add_canary, merge, to_json
 from tollgate.server import control, placement
 from tollgate.server.launcher import TritonServer
-from tollgate.server.loaded import Line, Record
+from tollgate.server.loaded import Line, Record, loaded_slots
 from tollgate.server.probe import probe
 
 log = logging.getLogger(__name__)
@@ -82,17 +82,20 @@ class Loading:
         Triton does not restart a dead stub, calls its model ready all the same, and
         takes a load of an unchanged model for nothing to do. A load with a changed
         parameter starts the steps anew. Unloading first would take every ensemble of
-        the model down with it.
+        the model down with it. What is not loaded is loaded.
 
         Raises:
             ServerError: Triton refused, or does not answer.
         """
+        if not control.ready_versions(self._triton, step):
+            self.step(record, step, loaded_slots(record)[step])
+            return
         running = control.model_config(self._triton, step)
         generation = generation_of(running) + 1
         self.step(record, step, _versions(running), generation=generation)
 
     def drop(self, name: str) -> None:
-        """Unload an ensemble, if it is there."""
+        """Unload a model, if it is there."""
         try:
             control.unload_model(self._triton, name)
         except ServerError as error:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from tollgate.errors import ServerError
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.serving_plan import Part, ServingPlan
 from tollgate.repository.turns import one_at_a_time
+from tollgate.server import control
 from tollgate.server.launcher import TritonServer
 from tollgate.server.loaded import (
     Canary,
@@ -42,11 +44,11 @@ TRIAL_SUFFIX = "--next"
 
 class Serving:
     """
-    One product on one running server.
+    One product on one running server; there may be others on it.
 
     Args:
-        triton: The server; it reads the slots and has loaded nothing.
-        slots: Its copies.
+        triton: The server; it reads the slots and has loaded nothing of the product.
+        slots: Its copies, shared with the other products.
         record: File in which to keep what is loaded.
     """
 
@@ -62,6 +64,16 @@ class Serving:
         """What answers; None before anything does."""
         return self._now.active if self._now else None
 
+    @property
+    def release(self) -> str:
+        """Name of the release that answers; empty before anything does."""
+        return self._now.active.release if self._now else ""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The models that the product is made of, as data flows."""
+        return tuple(self._now.active.slots) if self._now else ()
+
     def begin(self, plan: ServingPlan) -> str:
         """
         Load a release where nothing is loaded yet, and prove that it answers.
@@ -73,10 +85,10 @@ class Serving:
             RepositoryError: A file is not what the release says.
             ServerError: A part did not load, or the product does not answer.
         """
-        self._slots.begin(plan.repository)
-        record = record_of(plan, self._place(plan, loaded={}), kept=None)
-        answered = self._load_all(record)
-        self._keep(record)
+        with self._alone(plan.product):
+            record = record_of(plan, self._place(plan, loaded={}), kept=None)
+            answered = self._load_first(record)
+            self._keep(record)
         return answered
 
     def recall(self) -> str:
@@ -87,6 +99,7 @@ class Serving:
             The release, in the answer's words.
 
         Raises:
+            RepositoryError: A step of it is another product's.
             ServerError: There was nothing, or it is not whole or does not load.
         """
         try:
@@ -95,9 +108,10 @@ class Serving:
             problem = f"nothing was served from {self._path.parent} before"
             raise ServerError("tritonserver", problem) from error
         for step, slots in loaded_slots(record).items():
+            self._slots.claim(step, product=record.product)
             for slot in slots:
                 self._slots.require_whole(step, slot)
-        answered = self._load_all(record)
+        answered = self._load_first(record)
         self._now = record
         return answered
 
@@ -127,7 +141,7 @@ class Serving:
         """
         old = self._require()
         require_shape(old, plan)
-        with one_at_a_time(self._slots.folder):
+        with self._alone(plan.product):
             self._switch(plan, old, told=told)
 
     def _switch(
@@ -159,7 +173,17 @@ class Serving:
         Raises:
             ServerError: Triton refused, or does not answer.
         """
-        self._loading.renew(self._require(), step)
+        record = self._require()
+        self._loading.renew(record, step)
+        whole = all(control.ready_versions(self._triton, one) for one in self.steps)
+        if whole and not control.is_ready(self._triton, record.product):
+            # A step that had to be loaded does not bring its ensemble back.
+            self._loading.ensemble(record, name=record.product, line=record.active)
+
+    def _alone(self, product: str) -> AbstractContextManager[None]:
+        """Keep off who else changes the slots of the product: `publish`."""
+        self._slots.add_ensemble(product)
+        return one_at_a_time(self._slots.folder / product)
 
     def _require(self) -> Record:
         if self._now is None:
@@ -174,6 +198,8 @@ class Serving:
             return self._slots.place(part, repository=plan.repository, loaded=keep)
 
         taken: dict[str, list[int]] = {}
+        for step in plan.parts:
+            self._slots.claim(step, product=plan.product)
         self._slots.add_ensemble(plan.product)
         slots = {step: place(part) for step, part in plan.parts.items()}
         canary, challenger = None, plan.release.challenger
@@ -187,6 +213,15 @@ class Serving:
             slots=slots,
             canary=canary,
         )
+
+    def _load_first(self, record: Record) -> str:
+        """Load a record, or nothing of it."""
+        try:
+            return self._load_all(record)
+        except BaseException:
+            for name in (record.product, *loaded_slots(record)):
+                self._loading.drop(name)
+            raise
 
     def _load_all(self, record: Record) -> str:
         for step, slots in loaded_slots(record).items():

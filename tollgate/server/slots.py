@@ -65,6 +65,21 @@ class Slots:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder.resolve()
+        self._owners: dict[str, str] = {}
+
+    def claim(self, step: str, *, product: str) -> None:
+        """
+        Keep the slots of a step to one product.
+
+        Each product removes what it does not need any more.
+
+        Raises:
+            RepositoryError: They are another's.
+        """
+        owner = self._owners.setdefault(step, product)
+        if owner != product:
+            problem = f"is a step of {owner} and of {product}; each needs its own"
+            raise RepositoryError(step, problem)
 
     def place(self, part: Part, *, repository: Path, loaded: Collection[int]) -> int:
         """
@@ -115,7 +130,7 @@ class Slots:
 
     def begin(self, origin: Path) -> None:
         """
-        Copy from a repository from now on; call it alone.
+        Copy from a repository from now on; call it once, before anything is copied.
 
         Halves of copies that a killed server left are removed.
         """

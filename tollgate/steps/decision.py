@@ -80,7 +80,7 @@ class DecisionStep:
             entities=entities,
             fields=self._fields,
         )
-        labels = {"model": args["model_name"], "version": args["model_version"]}
+        labels = triton.metric_labels(args, product=self._policy.product)
         window_s = self._policy.idempotency_s
         self._journal = open_journal(pb, heading, window_s=window_s, labels=labels)
         self._canary = read_canary(parameters, entities)

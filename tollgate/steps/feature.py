@@ -65,7 +65,8 @@ class FeatureStep:
         settings = store_settings(config.parameters)
         applies = bool(url and self._spec.entities)
         spool = os.environ.get(SPOOL_VARIABLE, "") if applies else ""
-        self._spool = open_spool(spool, config.directory / SPEC_FILE)
+        path = config.directory / SPEC_FILE
+        self._spool = open_spool(spool, path, product=self._spec.product)
         self._ladder = open_ladder(
             self._spec,
             url,
@@ -75,7 +76,7 @@ class FeatureStep:
         )
         share_ms = float(config.parameters.get(DRY_SHARE_PARAMETER, _DRY_SHARE_MS))
         self._share = DryShare(share_ms * 1e-3)
-        labels = {"model": args["model_name"], "version": args["model_version"]}
+        labels = triton.metric_labels(args, product=self._spec.product)
         self._metrics = StepMetrics(pb, self._ladder, self._share, labels=labels)
 
     def finalize(self) -> None:

@@ -129,7 +129,7 @@ def open_journal(
         pb: Triton's `triton_python_backend_utils`.
         heading: What the records share.
         window_s: How long an answer stands for its transaction id.
-        labels: Of every metric; model and version.
+        labels: Of every metric; product, model and version.
     """
     url = os.environ.get(JOURNAL_URL_VARIABLE, "")
     if not url:

@@ -62,7 +62,7 @@ class StepMetrics:
         pb: Triton's `triton_python_backend_utils`.
         ladder: What they are about.
         share: And this.
-        labels: Of every metric; model and version.
+        labels: Of every metric; product, model and version.
         clock: Monotonic, seconds.
     """
 

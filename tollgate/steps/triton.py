@@ -51,6 +51,15 @@ def step_config(args: Mapping[str, str]) -> StepConfig:
     return StepConfig(directory=directory, parameters=parameters)
 
 
+def metric_labels(args: Mapping[str, str], *, product: str) -> dict[str, str]:
+    """Tell a step's metrics from those of every other step of the server."""
+    return {
+        "product": product,
+        "model": args["model_name"],
+        "version": args["model_version"],
+    }
+
+
 def inputs_of(requests: Sequence[Any]) -> Inputs:
     """
     Find the inputs of a dynamic batch by their names.

@@ -77,11 +77,13 @@ class Converger:
         source: The model repository.
         product: The ensemble.
         config_name: Named configuration to take where a model has it.
+        problem: Why nothing is loaded of it yet; empty when something is.
         refused: Called with release and reason when one could not be taken, once for
             each reason.
 
     Attributes:
         now: How far it is.
+        problem: Why it could not go where it was to go last; empty when it could.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Converger:
         source: Source,
         product: str,
         config_name: str = "",
+        problem: str = "",
         refused: Callable[[str, str], None] = lambda release, why: None,
     ) -> None:
         self._serving = serving
@@ -101,14 +104,16 @@ class Converger:
         self._tried = ""  # what the repository said when it was tried last
         self._again_s = 0.0
         self._why = ""  # the reason that was told last
+        self.problem = problem
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(
             target=self._live, name=f"converge-{product}", daemon=True
         )
-        running = self._running()
+        state: Progress = "failed" if problem else "converged"
+        running = serving.release
         self.now = Convergence(
-            product, running, running, "converged", "", since=now_text()
+            product, running, running, state, problem, since=now_text()
         )
 
     def start(self) -> None:
@@ -165,13 +170,18 @@ class Converger:
             folder = self._source.folder
             require_sound(folder, product=self._product, config_name=self._config_name)
             plan = plan_serving(folder, release, config_name=self._config_name)
-            self._serving.switch(plan, told=self._told)
+            if active is None:
+                self._told("loading")
+                self._serving.begin(plan)
+            else:
+                self._serving.switch(plan, told=self._told)
             log.info("%s: release %s answers", self._product, release.name)
         else:
             self._source.bring(release)
+        self.problem = ""
         self._tell(
             desired=release.name,
-            running=self._running(),
+            running=self._serving.release,
             canary=_canary_words(release),
             state="converged",
             doing="",
@@ -198,6 +208,7 @@ class Converger:
 
     def _fail(self, why: str) -> None:
         attempts = self.now.attempts + 1
+        self.problem = why
         if why != self._why:
             self._why = why
             log.error(
@@ -210,10 +221,6 @@ class Converger:
 
     def _wanted(self) -> str:
         return self.now.desired or "of this repository"
-
-    def _running(self) -> str:
-        active = self._serving.active
-        return active.release if active else ""
 
     def _tell(self, **changes: object) -> None:
         before = self.now

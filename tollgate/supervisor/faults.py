@@ -25,6 +25,7 @@ class Fault(msgspec.Struct, frozen=True):
         mended_s: Seconds from noticing to mended; None when it was not.
         outcome: How it ended, in words.
         release: What was served then.
+        product: Whose part it is; empty for what all share.
     """
 
     time: str
@@ -33,6 +34,7 @@ class Fault(msgspec.Struct, frozen=True):
     mended_s: float | None
     outcome: str
     release: str
+    product: str = ""
 
 
 def now_text() -> str:

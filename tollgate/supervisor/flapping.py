@@ -51,3 +51,7 @@ class Flapping:
     def mended(self, part: str, *, now_s: float) -> None:
         """Note that a part works again."""
         self._mended_s[part] = now_s
+
+    def forget(self, part: str) -> None:
+        """Count from the beginning again."""
+        self._young.pop(part, None)

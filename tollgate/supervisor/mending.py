@@ -6,6 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from tollgate.errors import RepositoryError, ServerError
 from tollgate.supervisor.faults import Fault, now_text
 from tollgate.supervisor.flapping import Flapping
@@ -14,6 +16,7 @@ from tollgate.supervisor.heartbeat import Heartbeat
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0  # after one that did not help
+LEFT_S = 60.0  # a product's part that would not stay mended, while others decide
 
 
 class Mender:
@@ -38,7 +41,9 @@ class Mender:
         self._flapping = flapping
         self._again_s: dict[str, float] = {}
 
-    def mend(self, part: str, what: str, action: Callable[[], None]) -> None:
+    def mend(
+        self, part: str, what: str, action: Callable[[], None], *, product: str = ""
+    ) -> bool:
         """
         Mend something, and tell of it; what could not be is left for the next look.
 
@@ -46,42 +51,55 @@ class Mender:
             part: What is broken.
             what: How.
             action: Mends it, or raises ServerError or RepositoryError.
+            product: Whose part it is; empty for what all share.
+
+        Returns:
+            False when it was tried in vain.
 
         Raises:
-            ServerError: It was mended too often, so it is not mended at all.
+            ServerError: It was mended too often, so it is not mended at all, and
+                no other product decides either.
         """
         begun_s, noticed = time.monotonic(), now_text()
         if begun_s < self._again_s.get(part, begun_s):
-            return
+            return True
         log.error("%s: %s", part, what)
         why = self._flapping.failed(part, now_s=begun_s)
         if why:
-            self._tell(noticed, part, what, None, f"given up: {why}")
-            raise ServerError(part, f"{what}; gives up: {why}")
+            self._give_up(Fault(noticed, part, what, None, why, "", product))
+            return True
         try:
             action()
         except (ServerError, RepositoryError) as error:
             self._again_s[part] = time.monotonic() + _AGAIN_S
-            self._tell(noticed, part, what, None, str(error))
-            return
+            self._tell(Fault(noticed, part, what, None, str(error), "", product))
+            return False
         ended_s = time.monotonic()
         self._flapping.mended(part, now_s=ended_s)
-        for beat in self._heartbeats:
+        for beat in self._of(product):
             beat.forgive()
-        self._tell(noticed, part, what, ended_s - begun_s, "mended")
+        taken_s = ended_s - begun_s
+        self._tell(Fault(noticed, part, what, taken_s, "mended", "", product))
+        return True
 
-    def _tell(
-        self, noticed: str, part: str, what: str, mended_s: float | None, outcome: str
-    ) -> None:
-        log.warning("%s: %s: %s", part, what, outcome)
-        release = ", ".join(beat.release for beat in self._heartbeats)
-        self._fault(
-            Fault(
-                time=noticed,
-                part=part,
-                what=what,
-                mended_s=mended_s,
-                outcome=outcome,
-                release=release,
-            )
+    def _give_up(self, fault: Fault) -> None:
+        """Leave a part for a while, if others decide; else for good."""
+        others = [beat for beat in self._heartbeats if beat.product != fault.product]
+        if fault.product and any(beat.ready for beat in others):
+            self._again_s[fault.part] = time.monotonic() + LEFT_S
+            self._flapping.forget(fault.part)
+            self._tell(fault, f"left for {LEFT_S:g} s: {fault.outcome}")
+            return
+        self._tell(fault, f"given up: {fault.outcome}")
+        raise ServerError(fault.part, f"{fault.what}; gives up: {fault.outcome}")
+
+    def _of(self, product: str) -> list[Heartbeat]:
+        return [beat for beat in self._heartbeats if product in ("", beat.product)]
+
+    def _tell(self, fault: Fault, outcome: str = "") -> None:
+        release = ", ".join(filter(None, (b.release for b in self._of(fault.product))))
+        told = msgspec.structs.replace(
+            fault, outcome=outcome or fault.outcome, release=release
         )
+        log.warning("%s: %s: %s", told.part, told.what, told.outcome)
+        self._fault(told)

@@ -21,19 +21,20 @@ class SupervisorMetrics:
         self._faults = Counter(
             "tollgate_faults",
             "Things that went wrong with a process, a step or a product",
-            ["part", "mended"],
+            ["product", "part", "mended"],
             registry=registry,
         )
         self._mend_s = Histogram(
             "tollgate_mend_seconds",
             "From noticing a fault to having mended it",
-            ["part"],
+            ["product", "part"],
             buckets=(0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 30.0),
             registry=registry,
         )
         self.probe_s = Histogram(
             "tollgate_probe_seconds",
             "A decision on a made-up purchase, asked every second",
+            ["product"],
             buckets=_PROBE_BUCKETS,
             registry=registry,
         )
@@ -46,13 +47,13 @@ class SupervisorMetrics:
         self._stub_bytes = Gauge(
             "tollgate_step_resident_bytes",
             "Resident memory of a Python step",
-            ["model", "version", "instance"],
+            ["product", "model", "version", "instance"],
             registry=registry,
         )
         self._stub_age_s = Gauge(
             "tollgate_step_age_seconds",
             "Since the start of a Python step",
-            ["model", "version", "instance"],
+            ["product", "model", "version", "instance"],
             registry=registry,
         )
         self._recycled = Gauge(
@@ -69,21 +70,26 @@ class SupervisorMetrics:
 
     def fault(self, fault: Fault) -> None:
         """Count a fault."""
+        named = {"product": fault.product, "part": fault.part}
         mended = fault.mended_s is not None
-        self._faults.labels(part=fault.part, mended=str(mended).lower()).inc()
+        self._faults.labels(**named, mended=str(mended).lower()).inc()
         if fault.mended_s is not None:
-            self._mend_s.labels(part=fault.part).observe(fault.mended_s)
+            self._mend_s.labels(**named).observe(fault.mended_s)
 
     def look(self, supervisor: Supervisor) -> None:
         """Take over what is true now; called before each scrape."""
         self._ready.clear()
-        for beat in supervisor.heartbeats:
-            ready = beat.ready and not supervisor.draining
-            self._ready.labels(product=beat.product, release=beat.release).set(ready)
+        for one in supervisor.products:
+            ready = one.ready and not supervisor.draining
+            self._ready.labels(product=one.name, release=one.release).set(ready)
         self._recycled.set(supervisor.recycled)
         self._stub_bytes.clear()
         self._stub_age_s.clear()
+        owners = {
+            step: one.name for one in supervisor.products for step in one.serving.steps
+        }
         for stub in supervisor.stubs:
+            product = owners.get(stub.step.model, "")
             step = (stub.step.model, str(stub.step.version), stub.step.instance)
-            self._stub_bytes.labels(*step).set(stub.resident_bytes)
-            self._stub_age_s.labels(*step).set(stub.age_s)
+            self._stub_bytes.labels(product, *step).set(stub.resident_bytes)
+            self._stub_age_s.labels(product, *step).set(stub.age_s)

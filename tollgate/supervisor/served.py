@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tollgate.server.beginning import load_again
 from tollgate.server.embedded import Embedded
 
 
 class Served:
     """
-    A running server with its product.
+    A running server with its products.
 
     Args:
         embedded: The processes.
@@ -24,22 +25,16 @@ class Served:
     ) -> None:
         self.triton = embedded.triton
         self.redis = embedded.redis
-        self.store_url = embedded.store_url
-        self.serving = embedded.serving
+        self._serving = embedded.serving
         self._announce = announce
-
-    def steps(self) -> list[str]:
-        """Name the models that the product is made of, as data flows."""
-        active = self.serving.active
-        return list(active.slots) if active else []
 
     def restart_triton(self) -> None:
         """
         Start the server again, with what it served; the repository is not asked.
 
         Raises:
-            ServerError: It did not start, load or answer.
+            ServerError: It did not start, or no product came back.
         """
         self.triton.restart()
         self._announce()
-        self.serving.again()
+        load_again(self._serving)

@@ -105,7 +105,7 @@ class _State:
             self._metrics.look(self._supervisor)
             return 200, CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)
         if path == "/releases":
-            products = [one.now for one in self._supervisor.convergers]
+            products = [one.converger.now for one in self._supervisor.products]
             return 200, _JSON, msgspec.json.encode(products) + b"\n"
         if path == "/versions":
             found = [one for looking in self._arrivals for one in looking.now]
@@ -117,13 +117,13 @@ class _State:
     def _readiness(self, product: str) -> tuple[int, str, bytes] | None:
         draining = self._supervisor.draining
         products = {
-            beat.product: {
-                "ready": beat.ready and not draining,
-                "release": beat.release,
-                "problem": "draining" if draining else beat.problem,
+            one.name: {
+                "ready": one.ready and not draining,
+                "release": one.release,
+                "problem": "draining" if draining else one.problem,
             }
-            for beat in self._supervisor.heartbeats
-            if product in ("", beat.product)
+            for one in self._supervisor.products
+            if product in ("", one.name)
         }
         if not products:
             return None

@@ -27,7 +27,7 @@ def state(tmp_path: Path) -> Iterator[Path]:
             metrics_url="http://127.0.0.1:1",
             pid=os.getpid(),
             repository="r",
-            product="fraud",
+            products=("fraud",),
             admin_secret="s",
             store_url=STORE,
             journal_url=JOURNAL,

@@ -149,7 +149,7 @@ def run(*, outage_s: float, around_s: float, rate_per_s: float) -> dict[str, Any
                 bring_back=start_again,
             )
         )
-        spool = folder / "state" / "spool"
+        spool = folder / "state" / "spool" / "fraud"
         while segments(spool) and time.perf_counter() < back_s + _MOST_DRAIN_S:
             time.sleep(0.05)
         drained_s = time.perf_counter() - back_s

@@ -168,7 +168,9 @@ def test_a_step_goes_on_without_a_folder(
     tmp_path: Path, spec_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No folder is no spool; one that cannot be made is told, once."""
-    assert open_spool("", spec_path) is None
+    assert open_spool("", spec_path, product="fraud") is None
     (tmp_path / "file").write_text("")
-    assert open_spool(str(tmp_path / "file" / "spool"), spec_path) is None
+    assert (
+        open_spool(str(tmp_path / "file" / "spool"), spec_path, product="fraud") is None
+    )
     assert "purchases that the store misses are lost" in caplog.text

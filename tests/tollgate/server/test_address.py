@@ -20,7 +20,7 @@ def _write(state: Path, *, pid: int, port: int) -> None:
         "metrics_url": "http://127.0.0.1:1/metrics",
         "pid": pid,
         "repository": "/models",
-        "product": "fraud",
+        "products": ["fraud"],
         "admin_secret": "hush",
     }
     (state / ADDRESS_FILE).write_text(json.dumps(address))

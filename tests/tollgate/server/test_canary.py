@@ -119,7 +119,9 @@ def with_canary(repository: Path, *, percent: float, **other: int) -> Release:
 
 def go(served: Embedded, repository: Path, release: Release) -> None:
     """Have the server go there."""
-    served.serving.switch(plan_serving(repository, release), told=lambda _: None)
+    served.serving["fraud"].switch(
+        plan_serving(repository, release), told=lambda _: None
+    )
 
 
 def decide(served: Embedded, *, dry_run: bool = True) -> tuple[list[bytes], Decisions]:

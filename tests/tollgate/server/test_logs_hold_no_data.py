@@ -134,8 +134,8 @@ def break_the_store(
     for _ in range(7):
         score()
     store.__enter__()
-    until(lambda: not segments(state / "spool"))
-    assert (state / "spool" / "dead-letters.jsonl").exists()
+    until(lambda: not segments(state / "spool" / "fraud"))
+    assert (state / "spool" / "fraud" / "dead-letters.jsonl").exists()
 
 
 def command(*words: str, store_url: str) -> subprocess.Popen[bytes]:
@@ -239,7 +239,7 @@ def logs(state: Path) -> dict[str, bytes]:
     return {
         path.name: path.read_bytes()
         for path in state.rglob("*")
-        if path.is_file() and path.parent.name not in ("redis", "spool")
+        if path.is_file() and path.relative_to(state).parts[0] not in ("redis", "spool")
     }
 
 

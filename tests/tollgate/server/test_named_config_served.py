@@ -53,7 +53,7 @@ def test_the_product_runs_the_chosen_configuration(
         assert delay_and_instances(product.triton) == (100, 2)
         decision = control.model_config(product.triton, "fraud_decision")
         assert decision["instance_group"][0]["count"] == 1
-        assert product.release
+        assert product.serving["fraud"].release
 
 
 @pytest.mark.slow

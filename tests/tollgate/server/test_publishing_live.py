@@ -138,8 +138,9 @@ def test_command_finds_the_server_and_no_request_fails(
             check=False,
         )
     assert done.returncode == 0, done.stderr
+    answers = served.serving["fraud"].release
     assert done.stdout == (
-        f"published  {STEP} version 2\nserving    {served.release}, as before\n"
+        f"published  {STEP} version 2\nserving    {answers}, as before\n"
     )
     assert trickle.problems == []
     assert trickle.answered > 0
@@ -209,7 +210,7 @@ def test_server_of_another_repository_undoes_the_version(
     assert list_versions(other, STEP) == there
     assert not list(tmp_path.glob(".publish-*"))
     assert control.ready_versions(served.triton, STEP) == loaded
-    assert probe(served.triton, "fraud").release == served.release
+    assert probe(served.triton, "fraud").release == served.serving["fraud"].release
 
 
 def test_version_that_does_not_load_leaves_the_others_serving(
@@ -233,7 +234,7 @@ def test_version_that_does_not_load_leaves_the_others_serving(
     finally:
         shutil.rmtree(broken)
     assert control.ready_versions(served.triton, STEP) == loaded
-    assert probe(served.triton, "fraud").release == served.release
+    assert probe(served.triton, "fraud").release == served.serving["fraud"].release
 
 
 def test_wrong_secret_is_told_before_anything_is_written(

@@ -28,7 +28,7 @@ def test_the_repository_is_ready_and_nothing_is_written(tmp_path: Path) -> None:
     before = _files(repository)
     with serve(repository, state=tmp_path / "state") as product:
         assert product.redis is not None
-        assert product.release
+        assert product.serving["fraud"].release
         with redis.Redis.from_url(product.store_url) as client:
             assert client.dbsize() == 0
         counters = control.statistics(product.triton, "fraud")["fraud"]
@@ -51,7 +51,7 @@ def test_what_was_served_before_is_served_when_the_release_is_broken(
         pass
     (repository / "fraud/release.json").write_text("{")
     with serve(repository, state=state, recall=True) as product:
-        assert product.release == "fraud-1"
+        assert product.serving["fraud"].release == "fraud-1"
     with pytest.raises(RepositoryError), serve(repository, state=state):
         pass
     (state / "served/fraud_model/1/model.onnx").write_bytes(b"damaged")

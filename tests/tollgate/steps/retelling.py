@@ -13,16 +13,16 @@ from tollgate.server.embedded import Embedded
 @contextmanager
 def told_otherwise(served: Embedded, step: str, **changes: str) -> Iterator[None]:
     """Change what a step is told, until the context ends."""
-    active = served.serving.active
+    active = served.serving["fraud"].active
     assert active is not None
     slot = served.triton.own_repository / step / str(active.slots[step]) / SLOT_FILE
     before = slot.read_bytes()
     content = json.loads(before)
     content["told"] |= changes
     slot.write_text(json.dumps(content))
-    served.serving.renew(step)
+    served.serving["fraud"].renew(step)
     try:
         yield
     finally:
         slot.write_bytes(before)
-        served.serving.renew(step)
+        served.serving["fraud"].renew(step)

@@ -60,7 +60,7 @@ class Family:
         return Told(" ".join([self.name, *rest.values()]), self.told)
 
 
-OF_ALL = ("model", "version")
+OF_ALL = ("product", "model", "version")
 
 
 class Told:
@@ -200,14 +200,14 @@ def test_what_the_store_missed_goes_to_the_spool(
     step = step_over(nowhere, spec_path=spec_path, monkeypatch=monkeypatch)
     assert applied(step, b"7")[0] == Applied.NO
     step.finalize()
-    (path,) = segments(spool)
+    (path,) = segments(spool / "fraud")
     (event,) = read_segment(path, path.read_bytes()).events
     assert json.loads(event)["transaction_id"] == "7"
     path.unlink()
     step = step_over("", spec_path=spec_path, monkeypatch=monkeypatch)
     assert applied(step, b"8")[0] == Applied.NO
     step.finalize()
-    assert segments(spool) == []
+    assert segments(spool / "fraud") == []
 
 
 def test_when_the_store_is_left_alone_can_be_set() -> None:

@@ -21,7 +21,8 @@ from tollgate.repair.segments import segments
 from tollgate.repository.compose import compose_release
 from tollgate.repository.release import spec_hash_text, write_release
 from tollgate.schema import Degraded
-from tollgate.server.embedded import SPOOL_FOLDER, Embedded, serve
+from tollgate.server.embedded import Embedded, serve
+from tollgate.server.launcher import SPOOL_FOLDER
 from tollgate.store.events import Purchases
 from tollgate.stream.events import EventCodec
 from tollgate.stream.feed import RedisFeed
@@ -139,4 +140,4 @@ def test_a_served_product_tells_when_its_stream_is_behind(
             child.terminate()
             child.wait(LONG_S)
         until(lambda: bool(bits() & Degraded.FEED_STALE))
-        assert segments(tmp_path / "state" / SPOOL_FOLDER) == []
+        assert segments(tmp_path / "state" / SPOOL_FOLDER / "fraud") == []

@@ -59,7 +59,7 @@ def served(
     """That product, served."""
     assert [str(one) for one in check(repository, product=windowless.NAME)] == []
     state = tmp_path_factory.mktemp("state")
-    with serve(repository, product=windowless.NAME, state=state) as server:
+    with serve(repository, products=(windowless.NAME,), state=state) as server:
         yield server
 
 

@@ -61,7 +61,7 @@ def converger(
 ) -> Converger:
     """Follows when told to."""
     return Converger(
-        served.serving,
+        served.serving["fraud"],
         source=Folder(repository, product="fraud"),
         product="fraud",
         refused=lambda release, why: refused.append((release, why)),
@@ -218,7 +218,9 @@ def test_what_nobody_thought_of_is_told_and_ends_nothing(
 ) -> None:
     """The state says so, the old release goes on, and it is tried again."""
     follower = Converger(
-        served.serving, source=Broken(repository, product="fraud"), product="fraud"
+        served.serving["fraud"],
+        source=Broken(repository, product="fraud"),
+        product="fraud",
     )
     follower.start()
     until_s = time.monotonic() + 20
@@ -268,7 +270,7 @@ def test_a_server_that_died_comes_back_as_it_was(
     served: Embedded, repository: Path, converger: Converger
 ) -> None:
     """From its own copies; the repository may say what it likes."""
-    name = served.serving.active
+    name = served.serving["fraud"].active
     assert name is not None
     path = release_path(repository, "fraud")
     before = path.read_bytes()
@@ -276,6 +278,6 @@ def test_a_server_that_died_comes_back_as_it_was(
     converger.look()
     assert converger.now.state == "failed"
     served.triton.restart()
-    served.serving.again()
+    served.serving["fraud"].again()
     assert probe(served.triton, "fraud").release == name.release
     path.write_bytes(before)

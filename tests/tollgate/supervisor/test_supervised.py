@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from loadtests.supervised import Supervised
 from loadtests.supervised import supervised as supervised_up
 from tollgate.errors import ServerError
 from tollgate.server.address import find_server
+from tollgate.server.control import Endpoint
 from tollgate.server.embedded import serve
 from tollgate.server.probe import probe
 from tollgate.supervisor.faults import Fault
@@ -143,3 +145,23 @@ def test_what_could_not_be_mended_is_not_tried_at_once_again() -> None:
         mender.mend("x", "died", fail)
     assert tried == ["x", "x"]
     assert told[-1].outcome.startswith("given up")
+
+
+def test_a_product_is_left_for_a_while_where_another_one_decides() -> None:
+    """And then tried again; alone, it would have ended the supervisor."""
+    nowhere = Endpoint("127.0.0.1:1")
+    sick, well = Heartbeat(nowhere, "sick"), Heartbeat(nowhere, "well")
+    told: list[Fault] = []
+    mender = Mender([sick, well], fault=told.append, flapping=Flapping(most=0))
+    mender.mend("step", "died", lambda: None, product="sick")
+    well._answered_s = time.monotonic()
+    mender.mend("step", "died", lambda: None, product="sick")
+    assert told[-1].outcome.startswith("left for 60 s: step failed 1 times in a row")
+    mender._again_s.clear()
+    mender.mend("step", "died", lambda: None, product="sick")
+    assert told[-1].outcome == "mended"
+    assert well.ready
+    mender._again_s.clear()
+    well.forgive()
+    with pytest.raises(ServerError, match="gives up"):
+        mender.mend("step", "died", lambda: None, product="sick")

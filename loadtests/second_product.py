@@ -1,0 +1,59 @@
+"""A second product beside fraud: the same files under another name."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from tollgate.features.spec import SPEC_FILE, load_spec
+from tollgate.repository.compose import compose_release
+from tollgate.repository.release import spec_hash_text, write_release
+
+_STEPS = ("features", "model", "decision")
+_NAMED = re.compile(r'\bfraud(?=_(?:features|model|decision)\b)|(?<=name: ")fraud(?=")')
+_PRODUCT = re.compile(r"^product: fraud$", re.M)
+
+
+def copy_repository(source: Path, target: Path) -> Path:
+    """Copy a model repository, without what Python left in it."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
+
+
+def add_product(repository: Path, name: str) -> None:
+    """
+    Copy the fraud product of a repository, with a release of its own.
+
+    Args:
+        repository: Holds the product fraud; is changed.
+        name: What the copy is called.
+    """
+    for step in ("", *(f"_{step}" for step in _STEPS)):
+        target = repository / f"{name}{step}"
+        copy_repository(repository / f"fraud{step}", target)
+        for path in target.rglob("*"):
+            if path.suffix in (".pbtxt", ".py", ".yaml"):
+                text = _NAMED.sub(name, path.read_text())
+                path.write_text(_PRODUCT.sub(f"product: {name}", text))
+    spec = load_spec(repository / f"{name}_features" / "1" / SPEC_FILE)
+    spec_hash = f'"spec_hash": "{spec_hash_text(spec.spec_hash)}"'
+    artifact = repository / f"{name}_model" / "1" / "artifact.json"
+    said = re.sub(r'"spec_hash": "[0-9a-f]+"', spec_hash, artifact.read_text())
+    artifact.write_text(said)
+    release_first(repository, name)
+
+
+def release_first(repository: Path, name: str) -> None:
+    """Make version 1 of each step of a product, as it lies there, its release."""
+    (repository / name / "release.json").unlink(missing_ok=True)
+    spec = load_spec(repository / f"{name}_features" / "1" / SPEC_FILE)
+    release = compose_release(
+        repository,
+        product=name,
+        versions={f"{name}_{step}": 1 for step in _STEPS},
+        actor="load",
+        reason="a second product",
+        spec_hash=spec_hash_text(spec.spec_hash),
+    )
+    write_release(repository, release)

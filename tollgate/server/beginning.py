@@ -1,0 +1,144 @@
+"""How the products of a server begin: side by side, none in the way of another."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from tollgate.errors import (
+    PolicyError,
+    RepositoryError,
+    SpecError,
+    TollgateError,
+)
+from tollgate.repository.release import read_release
+from tollgate.repository.serving_plan import ServingPlan, plan_serving
+from tollgate.server.launcher import TritonServer
+from tollgate.server.serving import Serving
+from tollgate.server.slots import Slots
+
+log = logging.getLogger(__name__)
+
+SLOTS_FOLDER = "served"  # in the state folder: what the server reads
+
+
+class Beginning:
+    """
+    What a product is to begin with: its release, or what was served before.
+
+    Args:
+        repository: The model repository.
+        product: The ensemble.
+        state: The state folder.
+        config_name: Named configuration to take where a model has it.
+    """
+
+    def __init__(
+        self, repository: Path, product: str, *, state: Path, config_name: str
+    ) -> None:
+        self.product = product
+        self._record = state / f"{SLOTS_FOLDER}-{product}.json"
+        self._plan: ServingPlan | None = None
+        self._error: TollgateError | None = None
+        try:
+            release = read_release(repository, product=product)
+            self._plan = plan_serving(repository, release, config_name=config_name)
+        except (RepositoryError, SpecError, PolicyError) as error:
+            self._error = error
+
+    def require_plan(self) -> None:
+        """
+        Demand a release that can be served.
+
+        Raises:
+            RepositoryError: It does not fit together.
+            SpecError: Likewise.
+            PolicyError: Likewise.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def serving(self, triton: TritonServer, slots: Slots) -> Serving:
+        """Make what the product is served with; nothing is loaded yet."""
+        return Serving(triton, slots, record=self._record)
+
+    def begin(self, serving: Serving) -> None:
+        """
+        Load the release, or what was served before where it cannot be planned.
+
+        Raises:
+            TollgateError: Neither can be.
+        """
+        if self._plan is not None:
+            answered = serving.begin(self._plan)
+        else:
+            if not self._record.exists():
+                self.require_plan()
+            text = "%s: %s; what was served before is served"
+            log.error(text, self.product, self._error)
+            answered = serving.recall()
+        log.info("%s: release %s is ready", self.product, answered)
+
+
+def begin_all(
+    beginnings: Sequence[Beginning],
+    serving: Mapping[str, Serving],
+    *,
+    tolerant: bool,
+) -> dict[str, str]:
+    """
+    Begin all products at once.
+
+    Args:
+        beginnings: At least one.
+        serving: What each is served with, by product.
+        tolerant: Whether one that can be served is enough.
+
+    Returns:
+        Why a product is not served, by product.
+
+    Raises:
+        TollgateError: That of the first product that cannot be served, unless
+            another can and that is enough.
+    """
+    failed = _at_once(
+        {one.product: partial(one.begin, serving[one.product]) for one in beginnings}
+    )
+    if failed and not (tolerant and len(failed) < len(beginnings)):
+        raise next(iter(failed.values()))
+    for product, error in failed.items():
+        log.error("%s is not served: %s", product, error)
+    return {product: str(error) for product, error in failed.items()}
+
+
+def load_again(serving: Mapping[str, Serving]) -> None:
+    """
+    Load what each product had, after their server was started anew.
+
+    What does not come back is logged; it is told by its readiness, and mended.
+
+    Raises:
+        ServerError: None of them came back.
+    """
+    begun = {product: one for product, one in serving.items() if one.active}
+    failed = _at_once({product: one.again for product, one in begun.items()})
+    for product, error in failed.items():
+        log.error("%s did not come back: %s", product, error)
+    if failed and len(failed) == len(begun):
+        raise next(iter(failed.values()))
+
+
+def _at_once(actions: Mapping[str, Callable[[], object]]) -> dict[str, TollgateError]:
+    """Do something for each product, beside each other; the errors, by product."""
+    failed: dict[str, TollgateError] = {}
+    with ThreadPoolExecutor(max(1, len(actions))) as pool:
+        begun = {product: pool.submit(action) for product, action in actions.items()}
+        for product, future in begun.items():
+            try:
+                future.result()
+            except TollgateError as error:
+                failed[product] = error
+    return failed

@@ -1,0 +1,183 @@
+"""What keeps one product deciding, beside the others of its server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+from tollgate.errors import ServerError
+from tollgate.server import control
+from tollgate.server.launcher import TritonServer
+from tollgate.supervisor.mending import Mender
+from tollgate.supervisor.stubs import Step, Stub
+from tollgate.supervisor.watched import Watched
+
+log = logging.getLogger(__name__)
+
+# Failures of a product in a row after which a server that does not answer at all goes,
+# then the product's steps, then a server that does.
+_DEAF_AFTER, _STEPS_AFTER, _SERVER_AFTER = 2, 3, 6
+_STOPPED_S = 0.5
+
+Restart = Callable[[str], None]
+
+
+class Keeper:
+    """
+    Looks after one product, in a thread of its own: what hangs holds up no other.
+
+    Args:
+        one: The product.
+        others: The others of the server.
+        triton: The server.
+        mender: Mends and tells.
+        restart: Starts the server anew, for the reason given.
+    """
+
+    def __init__(
+        self,
+        one: Watched,
+        *,
+        others: Sequence[Watched],
+        triton: TritonServer,
+        mender: Mender,
+        restart: Restart,
+    ) -> None:
+        self.one = one
+        self._others = others
+        self._triton = triton
+        self._mender = mender
+        self._restart = restart
+        self._known: dict[Step, Stub] = {}
+        self._stopped_s: dict[int, float] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"keep-{one.name}")
+        self._doing: Future[None] | None = None
+
+    def begin(self, action: Callable[[], None]) -> bool:
+        """
+        Do something for the product, unless something is being done already.
+
+        Returns:
+            Whether it was begun.
+
+        Raises:
+            ServerError: What was done last was given up.
+        """
+        if self._doing is not None:
+            if not self._doing.done():
+                return False
+            self._doing.result()
+        self._doing = self._thread.submit(action)
+        return True
+
+    def stop(self) -> None:
+        """Begin nothing more; what is being done ends with its server."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def look(self, stubs: Sequence[Stub]) -> None:
+        """
+        Look once, and mend what is found.
+
+        Args:
+            stubs: All living steps of the server.
+
+        Raises:
+            ServerError: Something would not stay mended.
+        """
+        steps = self.one.serving.steps
+        own = [stub for stub in stubs if stub.step.model in steps]
+        self._watch_stubs(own)
+        self._watch_stopped(own)
+        if self.one.failures >= _DEAF_AFTER:
+            self._watch_probes(own)
+
+    def _watch_stubs(self, stubs: Sequence[Stub]) -> None:
+        """Heal the models of which a stub is gone that should be there."""
+        living = {stub.step: stub for stub in stubs}
+        gone = [step for step in self._known if step not in living]
+        self._known = living | {step: self._known[step] for step in gone}
+        dead: set[str] = set()
+        for step in gone:
+            wanted = self._wanted(step)
+            if wanted is False:
+                del self._known[step]  # somebody unloaded it
+            elif wanted:
+                dead.add(step.model)
+        for model in sorted(dead):
+            self._renew(model, "a step died")
+
+    def _wanted(self, step: Step) -> bool | None:
+        """Ask whether a version is meant to be loaded; None when nobody answers."""
+        try:
+            versions = control.ready_versions(self._triton, step.model, timeout_s=1.0)
+        except ServerError:
+            return None
+        return step.version in versions
+
+    def _renew(self, model: str, what: str) -> None:
+        action = partial(self.one.serving.renew, model)
+        went = self._mender.mend(model, what, action, product=self.one.name)
+        if not went and not self._others_serve():
+            self._known = {}
+            self._restart(f"{model} could not be started anew")
+
+    def _others_serve(self) -> bool:
+        """Tell whether another product decides, for us or for its callers."""
+        return any(other.ready or other.others_answered() for other in self._others)
+
+    def _watch_stopped(self, stubs: Sequence[Stub]) -> None:
+        """Kill what a signal stopped; the next look finds it dead."""
+        now_s = time.monotonic()
+        self._stopped_s = {
+            stub.pid: self._stopped_s.get(stub.pid, now_s)
+            for stub in stubs
+            if stub.stopped
+        }
+        late_s = now_s - _STOPPED_S
+        self._kill(
+            [stub for stub in stubs if self._stopped_s.get(stub.pid, now_s) <= late_s]
+        )
+
+    def _watch_probes(self, stubs: Sequence[Stub]) -> None:
+        """Start anew what keeps a product from deciding: its steps, then the server."""
+        one, beat = self.one, self.one.heartbeat
+        if self._others_serve():
+            overdue = beat.failures >= _STEPS_AFTER
+            if overdue and not self._overloaded() and one.may_renew():
+                self._renew_steps(stubs)
+        elif not control.is_live(self._triton):
+            self._restart("does not answer")
+        elif beat.failures < _STEPS_AFTER or self._overloaded():
+            return
+        elif beat.failures == _STEPS_AFTER:
+            self._renew_steps(stubs)
+            beat.failures = _STEPS_AFTER + 1
+        elif beat.failures >= _SERVER_AFTER:
+            self._restart(f"{one.name} does not decide: {beat.problem}")
+
+    def _renew_steps(self, stubs: Sequence[Stub]) -> None:
+        """Start all steps of the product anew, dead ones that nobody missed too."""
+        name, problem = self.one.name, self.one.heartbeat.problem
+        log.warning("%s: its steps are started anew: %s", name, problem)
+        self._kill(stubs)
+        for model in self.one.serving.steps:
+            self._renew(model, f"{name} does not decide")
+
+    def _overloaded(self) -> bool:
+        if not self.one.others_answered():
+            return False
+        log.warning("%s answers others, but no probe in time", self.one.name)
+        self.one.heartbeat.failures = 1
+        return True
+
+    def _kill(self, stubs: Sequence[Stub]) -> None:
+        for stub in stubs:
+            log.warning("%s: process %d is killed", stub.step.model, stub.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(stub.pid, signal.SIGKILL)
