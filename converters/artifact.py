@@ -86,8 +86,9 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         quantiles: The quantiles that distributions list, 0 to 1.
         features: Distribution per feature, in order.
         score: Distribution of the converted model's P(1).
-        origin: `training` for the very rows it was trained on; `sample` for rows that
-            were handed in with the model, of which nobody knows that.
+        origin: `training` for the very rows it was trained on; `held out` for rows that
+            were kept back; `sample` for rows that were handed in with the model, of
+            which nobody knows that.
         note: The same in words.
     """
 
@@ -96,7 +97,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quantiles: tuple[float, ...]
     features: dict[str, Distribution]
     score: Distribution
-    origin: Literal["training", "sample"] = "training"
+    origin: Literal["training", "held out", "sample"] = "training"
     note: str = ""
 
 
@@ -151,7 +152,7 @@ def describe_training(
     names: tuple[str, ...],
     label: npt.ArrayLike | None,
     score: npt.NDArray[np.float32],
-    origin: Literal["training", "sample"] = "training",
+    origin: Literal["training", "held out", "sample"] = "training",
     note: str = "",
 ) -> Training:
     """

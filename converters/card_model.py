@@ -92,6 +92,11 @@ def training(artifact: Artifact) -> Section:
 def _origin(found: Training, *, classes: tuple[int | str, ...]) -> Line:
     if found.origin == "training":
         start = f"Its training rows: {count(found.rows)}"
+    elif found.origin == "held out":
+        start = (
+            "The rows it was trained on are not described here. In their place stand "
+            f"{count(found.rows)} {found.note}"
+        )
     else:
         start = (
             "Which rows it was trained on is not known. In their place stand "

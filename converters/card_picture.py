@@ -9,7 +9,7 @@ from converters.quality_record import Bin, Quality
 
 _WIDTH, _HEIGHT = 360, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 350, 24, 206  # the plot inside of it
-_Z_95 = 1.959963984540054  # standard normal, two-sided 95 %
+Z_95 = 1.959963984540054  # standard normal, two-sided 95 %
 
 
 def histogram(quality: Quality) -> str:
@@ -57,10 +57,10 @@ def wilson(hits: int, rows: int) -> tuple[float, float]:
     Source: Wilson (1927), "Probable inference, the law of succession, and statistical
     inference", Journal of the American Statistical Association 22.
     """
-    share, square = hits / rows, _Z_95**2
+    share, square = hits / rows, Z_95**2
     middle = (share + square / (2 * rows)) / (1 + square / rows)
     half = math.sqrt(share * (1 - share) / rows + square / (4 * rows**2))
-    half *= _Z_95 / (1 + square / rows)
+    half *= Z_95 / (1 + square / rows)
     return max(0.0, middle - half), min(1.0, middle + half)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from converters.card_document import Block, Cell, Name, Picture, Section, Table, line
+from converters.card_groups import group_sections
 from converters.card_numbers import UNKNOWN, bounds, count, measure, share
 from converters.card_picture import histogram, reliability
 from converters.quality import LEAST_OF_A_CLASS
@@ -17,7 +18,7 @@ def quality_sections(quality: Quality | None) -> tuple[Section, ...]:
             "answers as its source says nothing about it."
         )
         return (Section("Quality", (nothing,)),)
-    return (_overall(quality), *_segments(quality))
+    return (_overall(quality), *_segments(quality), *group_sections(quality))
 
 
 def _overall(quality: Quality) -> Section:

@@ -33,6 +33,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         sample: File of rows to prove it on and to describe its training with.
         label: Column of the sample with what each row really was.
         segments: Columns of the sample to report on by value.
+        sensitive: The same, of what nobody may be judged by: never features.
         targets: Releases of Triton to prove it for as well.
         trust_pickle: Load a pickle, which runs the code in it.
         missing: What stands for a missing value, where the file does not say.
@@ -44,6 +45,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     sample: Path | None = None
     label: str | None = None
     segments: tuple[str, ...] = ()
+    sensitive: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     trust_pickle: bool = False
     missing: float | None = None
@@ -60,11 +62,14 @@ def convert_file(asked: Conversion) -> Converted:
         TradeError: Made smaller, it loses more than it may.
         RepositoryError: The model does not fit the configuration of its step.
     """
-    if asked.sample is None and (asked.label or asked.segments):
-        option = "--label" if asked.label else "--segment"
-        raise InputError(option, "names a column of the --sample, and there is none")
-    if asked.segments and not asked.label:
-        raise InputError("--segment", "is judged by labels: name their column, --label")
+    columns = {"--segment": asked.segments, "--sensitive": asked.sensitive}
+    for option, given in {"--label": asked.label, **columns}.items():
+        if given and asked.sample is None:
+            problem = "names a column of the --sample, and there is none"
+            raise InputError(option, problem)
+    for option, given in columns.items():
+        if given and not asked.label:
+            raise InputError(option, "is judged by labels: name their column, --label")
     names = asked.purpose.names
     sample = None if asked.sample is None else _rows(asked, asked.sample, names=names)
     known = names or (sample.names if sample is not None else None)
@@ -168,6 +173,7 @@ def _rows(
         names=names,
         label=asked.label,
         segments=asked.segments,
+        sensitive=asked.sensitive,
         columns=columns,
     )
 

@@ -72,11 +72,18 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         classes = self.proven.facts.classes
         label = sample.classes(classes)
         assert label is not None
-        return measure_quality(
+        found = measure_quality(
             label,
             self.probabilities(sample.rows),
             classes=classes,
             levels=self.purpose.levels,
-            segments=sample.segments,
+            segments={
+                name: values
+                for name, values in sample.segments.items()
+                if name not in sample.sensitive
+            },
+            sensitive={name: sample.segments[name] for name in sample.sensitive},
             note=note,
         )
+        wanted = [one for one in self.purpose.sensitive if one not in sample.sensitive]
+        return msgspec.structs.replace(found, unreported=tuple(wanted))

@@ -20,9 +20,9 @@ from sklearn.linear_model import (
     LogisticRegressionCV,
     SGDClassifier,
 )
-from sklearn.pipeline import Pipeline
 from sklearn.tree import BaseDecisionTree
 
+from converters.explain_calibrated import opened
 from converters.explain_steps import Column, columns_after
 from converters.explain_thresholds import behind_steps
 from converters.explain_trees import SourceTree, packed
@@ -52,7 +52,8 @@ def explain_sklearn(
         ConversionError: Its answers are no sum over trees or coefficients of single
             features; says why.
     """
-    steps, last = _split(estimator)
+    whole = opened(estimator)
+    steps, last = whole.steps, whole.last
     columns = [Column(source) for source in range(facts.columns)]
     for step in steps:
         columns = columns_after(step, columns)
@@ -60,6 +61,9 @@ def explain_sklearn(
     if isinstance(last, _LINEAR):
         base, linear = _linear(last, columns)
         link: Link = "logistic" if len(base) == 1 else "softmax"
+        linear = msgspec.structs.replace(
+            linear, coefficient=whole.slope * linear.coefficient
+        )
     else:
         link, base, found = _trees(last)
         if steps:
@@ -72,27 +76,23 @@ def explain_sklearn(
             )
         trees = packed(
             [
-                msgspec.structs.replace(one, threshold=round_down(one.threshold))
+                msgspec.structs.replace(
+                    one,
+                    threshold=round_down(one.threshold),
+                    value=whole.slope * np.asarray(one.value),
+                )
                 for one in found
-            ]
+            ],
+            codes_exact=True,
         )
     return Explanation(
         features=facts.feature_names,
         classes=facts.classes,
         link=link,
-        base=base,
+        base=whole.slope * base + whole.offset,
         trees=trees,
         linear=linear,
     )
-
-
-def _split(estimator: Any) -> tuple[list[Any], Any]:
-    """Return the steps in front of a classifier, and the classifier."""
-    steps: list[Any] = []
-    while isinstance(estimator, Pipeline):
-        steps += [step for _, step in estimator.steps[:-1]]
-        estimator = estimator.steps[-1][1]
-    return steps, estimator
 
 
 def _linear(model: Any, columns: list[Column]) -> tuple[Any, Linear]:

@@ -5,6 +5,9 @@ A step that works on each column by itself and never turns the order of two valu
 around leaves every split a split of one feature. Which float32 is the last that goes
 left is asked of the steps themselves, by halves: so rounding inside a scaler is met
 exactly as it happens.
+
+A split by a column that is 1 for one category and 0 for all else asks whether the
+feature is that category.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from tollgate.errors import ConversionError
 
 _FARTHEST = np.float32(1e30)  # a scaler may refuse what overflows beyond
 _HALVINGS = 33
+_CODES = 1 << 24  # float32 holds every whole number up to here
 
 
 def behind_steps(
@@ -44,13 +48,19 @@ def behind_steps(
         width: F, the number of features.
 
     Raises:
-        ConversionError: A step makes more of a feature than the same in another scale.
+        ConversionError: A step makes more of a feature than the same in another scale,
+            or than one of its categories, a whole number from 0.
     """
-    if any(one.by_category or one.slope <= 0 for one in columns):
-        raise ConversionError(
-            "categories are encoded in front of its trees, so that a split is none of "
-            "a feature"
-        )
+    if any(one.slope <= 0 for one in columns):
+        raise ConversionError("a scaler in front of its trees turns the order around")
+    for one in columns:
+        if one.by_category and not (
+            0 <= one.category < _CODES and one.category % 1 == 0
+        ):
+            raise ConversionError(
+                f"category {one.category:g} is encoded in front of its trees; splits "
+                "are kept by codes, whole numbers from 0"
+            )
 
     def transformed(rows: F32) -> Any:
         found = given(rows)
@@ -62,22 +72,41 @@ def behind_steps(
         except ValueError as error:
             said = str(error).splitlines()[0]
             raise ConversionError(f"its steps refuse large numbers: {said}") from error
-        return np.asarray(found, dtype=np.float32)
+        dense = found.toarray() if hasattr(found, "toarray") else found
+        return np.asarray(dense, dtype=np.float32)
 
     source = np.asarray([one.source for one in columns])
     filled = transformed(np.full((1, width), np.nan, dtype=np.float32))[0]
-    limits = _limits(trees)
+    by_category = np.asarray([one.by_category for one in columns])
+    limits = _limits(trees, among=~by_category)
     last = _last_left(transformed, limits=limits, source=source, width=width)
     return [
-        _translated(tree, limits=limits, last=last, source=source, filled=filled)
+        _by_code(
+            _translated(
+                tree,
+                limits=limits,
+                last=last,
+                source=source,
+                filled=filled,
+                among=~by_category,
+            ),
+            tree,
+            columns=columns,
+        )
         for tree in trees
     ]
 
 
-def _limits(trees: Sequence[SourceTree]) -> Any:
-    """List which thresholds there are in which column; complex, one per pair."""
-    pairs = [_pairs(one)[np.asarray(one.left) >= 0] for one in trees]
+def _limits(trees: Sequence[SourceTree], *, among: Any) -> Any:
+    """List which thresholds there are in which of these columns; complex, by pair."""
+    pairs = [_pairs(one)[_splits(one, among)] for one in trees]
     return np.unique(np.concatenate(pairs))
+
+
+def _splits(tree: SourceTree, among: Any) -> Any:
+    """Tell which nodes are splits by one of these columns; bool [nodes]."""
+    is_split = np.asarray(tree.left) >= 0
+    return is_split & among[np.where(is_split, np.asarray(tree.feature), 0)]
 
 
 def _pairs(tree: SourceTree) -> Any:
@@ -116,13 +145,20 @@ def _last_left(
 
 
 def _translated(
-    tree: SourceTree, *, limits: Any, last: F32, source: Any, filled: F32
+    tree: SourceTree,
+    *,
+    limits: Any,
+    last: F32,
+    source: Any,
+    filled: F32,
+    among: Any,
 ) -> SourceTree:
     """Return one tree in features and thresholds of the input."""
     is_split = np.asarray(tree.left) >= 0
+    numeric = _splits(tree, among)
     of = np.where(is_split, np.asarray(tree.feature), 0)
     threshold = np.zeros(len(of), dtype=np.float32)
-    threshold[is_split] = last[np.searchsorted(limits, _pairs(tree)[is_split])]
+    threshold[numeric] = last[np.searchsorted(limits, _pairs(tree)[numeric])]
     value = filled[of]  # what stands in a column whose feature is missing
     missing_left = np.asarray(tree.missing_left, dtype=bool)
     return msgspec.structs.replace(
@@ -130,4 +166,35 @@ def _translated(
         feature=source[of],
         threshold=threshold,
         missing_left=np.where(np.isnan(value), missing_left, value <= tree.threshold),
+    )
+
+
+def _by_code(
+    tree: SourceTree, original: SourceTree, *, columns: Sequence[Column]
+) -> SourceTree:
+    """Return a tree whose splits by a category's column test the code instead."""
+    left, right = np.array(tree.left), np.array(tree.right)
+    missing_left = np.array(tree.missing_left)
+    threshold, codes = np.array(tree.threshold), dict(tree.codes)
+    for node in np.flatnonzero(left >= 0).tolist():
+        column = columns[int(original.feature[node])]
+        if not column.by_category:
+            continue
+        limit = original.threshold[node]
+        inside = column.slope + column.offset <= limit
+        outside = column.offset <= limit
+        if inside == outside:  # any code goes the one way
+            threshold[node] = np.inf if inside else -np.inf
+            continue
+        codes[node] = (int(column.category),)
+        if outside:  # what has the code goes right: a test by code sends it left
+            left[node], right[node] = right[node], left[node]
+            missing_left[node] = not missing_left[node]
+    return msgspec.structs.replace(
+        tree,
+        left=left,
+        right=right,
+        missing_left=missing_left,
+        threshold=threshold,
+        codes=codes,
     )

@@ -50,6 +50,7 @@ def packed(
     missing: float | None = None,
     zero_is_missing: tuple[int, ...] = (),
     codes_truncate: bool = False,
+    codes_exact: bool = False,
 ) -> Trees:
     """
     Order the nodes by level and join all trees.
@@ -59,6 +60,7 @@ def packed(
         missing: A number that stands for a missing value, besides NaN.
         zero_is_missing: Columns in which 0 does.
         codes_truncate: Codes lose their fraction toward zero, otherwise downward.
+        codes_exact: A code with a fraction is none.
 
     Raises:
         ConversionError: They have too many nodes to be kept.
@@ -81,6 +83,7 @@ def packed(
         missing=missing,
         zero_is_missing=zero_is_missing,
         codes_truncate=codes_truncate,
+        codes_exact=codes_exact,
         **{
             name: np.concatenate(parts[name]).astype(dtype)
             for name, dtype in _ARRAYS.items()

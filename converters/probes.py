@@ -8,7 +8,7 @@ of every tree: just below its threshold, exactly on it, and just above.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -141,15 +141,20 @@ def split_rows(samples: F32, trees: list[Tree]) -> F32:
 
 
 def category_rows(samples: F32, trees: list[Tree]) -> F32:
-    """
-    Put every category that some tree tests, and codes that none does, into samples.
-
-    Unseen are the code after the last, negative ones, and those with a fraction.
-    """
+    """Put every category that some tree tests, and codes that none does, into rows."""
     seen: dict[int, set[int]] = {}
     for tree in trees:
         for node, codes in tree.codes.items():
             seen.setdefault(tree.feature[node], set()).update(codes)
+    return code_rows(samples, seen)
+
+
+def code_rows(samples: F32, seen: Mapping[int, Collection[float]]) -> F32:
+    """
+    Put every category of a column, and codes that are none, into sample rows.
+
+    Unseen are the code after the last, negative ones, and those with a fraction.
+    """
     made = []
     for column, found in sorted(seen.items()):
         values = [*sorted(found), max(found, default=0) + 1, *_UNSEEN_CODES]

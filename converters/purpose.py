@@ -26,6 +26,7 @@ class Purpose(msgspec.Struct, frozen=True, eq=False):
         spec_hash: Of the features, 16 hexadecimal digits; None without a product.
         config: Configuration of the model step, a ModelConfig; None without.
         levels: What its policy turns scores into, segments and rules aside.
+        sensitive: What its policy says that nobody may be judged by.
     """
 
     thresholds: tuple[float, ...] = (0.5,)
@@ -33,6 +34,7 @@ class Purpose(msgspec.Struct, frozen=True, eq=False):
     spec_hash: str | None = None
     config: Any = None
     levels: Levels = HALVES
+    sensitive: tuple[str, ...] = ()
 
 
 def purpose_of(repository: Path, product: str) -> Purpose:
@@ -55,4 +57,5 @@ def purpose_of(repository: Path, product: str) -> Purpose:
         spec_hash=spec_hash_text(spec.spec_hash),
         config=served.product.steps[served.product.model_step],
         levels=Levels(names=get_args(Level), thresholds=(usual.review, usual.decline)),
+        sensitive=policy.sensitive,
     )

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.auc_interval import auc_interval
+from converters.group_errors import errors_by_group
 from converters.quality_record import (
     HALVES,
     AtThreshold,
@@ -45,6 +46,7 @@ def measure_quality(
     classes: tuple[int | str, ...],
     levels: Levels = HALVES,
     segments: Mapping[str, Sequence[str]] | None = None,
+    sensitive: Mapping[str, Sequence[str]] | None = None,
     note: str = "",
 ) -> Quality:
     """
@@ -56,10 +58,12 @@ def measure_quality(
         classes: Labels of the K classes.
         levels: Thresholds of the policy, and what they decide; two classes only.
         segments: Column -> what each row has there, as text.
+        sensitive: The same of attributes that are no features; two classes only.
         note: What the rows are, in words.
 
     Raises:
-        InputError: The shapes do not match, or no row is left.
+        InputError: The shapes do not match, no row is left, or errors by group are
+            asked of several classes.
     """
     known = np.asarray(label, dtype=np.int64)
     found = np.asarray(probabilities).astype(np.float64)
@@ -78,6 +82,9 @@ def measure_quality(
     }
     judge = _Judge(known[answered], found[answered], levels=levels)
     two = len(classes) == 2
+    if sensitive and not two:
+        problem = f"errors by {', '.join(sensitive)} are told of two classes"
+        raise InputError("--sensitive", f"{problem}, not of {len(classes)}")
     return Quality(
         classes=classes,
         positive=classes[1] if two else None,
@@ -89,6 +96,16 @@ def measure_quality(
         ),
         bins=_bins(known[answered] == 1, found[answered, 1]) if two else (),
         unanswered=int((~answered).sum()),
+        sensitive=tuple(
+            errors_by_group(
+                column,
+                np.asarray(values, dtype=np.str_)[answered].tolist(),
+                positive=known[answered] == 1,
+                score=found[answered, 1],
+                levels=levels,
+            )
+            for column, values in (sensitive or {}).items()
+        ),
         note=note,
     )
 

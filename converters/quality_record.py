@@ -81,6 +81,54 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: tuple[Group, ...]
 
 
+class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A share, or a ratio of two, of so many rows; with its 95 % interval."""
+
+    share: float
+    low: float
+    high: float
+    rows: int
+
+
+class GroupErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    How a model errs about some rows; None where there are too few to say.
+
+    Attributes:
+        name: What the rows have in common.
+        rows: How many.
+        positives: How many of them are of the positive class.
+        approved: Share below the first threshold.
+        false_declines: Share of the others that reach the last threshold.
+        false_approvals: Share of the positives that are below the first.
+        ratio: Of `approved` to that of the reference; None for the reference itself.
+        auc: Of these rows alone.
+        interval: Its 95 % interval.
+    """
+
+    name: str
+    rows: int
+    positives: int
+    approved: Rate | None
+    false_declines: Rate | None
+    false_approvals: Rate | None
+    ratio: Rate | None
+    auc: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+class Sensitive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    The rows divided by an attribute that is no feature.
+
+    `reference` is the group that is approved most often, of those with enough rows.
+    """
+
+    column: str
+    reference: str
+    groups: tuple[GroupErrors, ...]
+
+
 class Bin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     The rows whose score lies in [low, high), the last bin's in [low, high].
@@ -113,6 +161,8 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bins: All rows by score; empty with more than two classes.
         unanswered: Rows left out because the model's answer is not a number.
         note: What the rows are, in words.
+        sensitive: The same rows, divided by what the model is never shown.
+        unreported: Attributes that the policy calls sensitive and nobody handed in.
     """
 
     classes: tuple[int | str, ...]
@@ -123,3 +173,5 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bins: tuple[Bin, ...]
     unanswered: int = 0
     note: str = ""
+    sensitive: tuple[Sensitive, ...] = ()
+    unreported: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -12,28 +12,11 @@ import numpy.typing as npt
 import polars as pl
 
 from converters.model import F32
+from converters.sample_files import read_table
 from tollgate.errors import InputError
 
 _TRUTH = {"true": "1", "false": "0"}
 MOST_SEGMENTS = 50  # texts of one column; more would be no report but a list
-
-
-def _read_csv(path: Path) -> pl.DataFrame:
-    # Guessing types from the first rows would make a later text an error of the
-    # parser; as text, each value can be named with its row.
-    return pl.read_csv(path, infer_schema=False)
-
-
-def _read_lines(path: Path) -> pl.DataFrame:
-    return pl.read_ndjson(path, infer_schema_length=None)
-
-
-_READERS: dict[str, Callable[[Path], pl.DataFrame]] = {
-    ".parquet": pl.read_parquet,
-    ".csv": _read_csv,
-    ".jsonl": _read_lines,
-    ".ndjson": _read_lines,
-}
 
 
 class Sample(msgspec.Struct, frozen=True, eq=False):
@@ -47,8 +30,10 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
         label: What each row really was, as the file says it; [N] or None.
         label_name: Column of the labels; empty without.
         segments: Column -> what each row has there, as text.
-        origin: `training` for the very rows that a model was trained on; `sample` for
-            rows of which nobody knows that.
+        sensitive: Those of the segments that nobody may be judged by; no features.
+        origin: `training` for the very rows that a model was trained on; `held out` for
+            rows that were kept back from training; `sample` for rows of which nobody
+            knows that.
     """
 
     rows: F32
@@ -57,13 +42,16 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
     label: tuple[object, ...] | None = None
     label_name: str = ""
     segments: Mapping[str, tuple[str, ...]] = {}
-    origin: Literal["training", "sample"] = "sample"
+    sensitive: tuple[str, ...] = ()
+    origin: Literal["training", "held out", "sample"] = "sample"
 
     @property
     def note(self) -> str:
         """What the rows are, in words."""
         if self.origin == "training":
             return "the rows that the model was trained on"
+        if self.origin == "held out":
+            return "rows that were kept back when the model was trained"
         return (
             f"rows of {Path(self.source).name}, handed in with the model; whether it "
             "was trained on them is not known"
@@ -110,6 +98,7 @@ def read_sample(
     names: tuple[str, ...] | None,
     label: str | None = None,
     segments: Sequence[str] = (),
+    sensitive: Sequence[str] = (),
     columns: int | None = None,
 ) -> Sample:
     """
@@ -121,6 +110,7 @@ def read_sample(
             neither label nor segment.
         label: Column with what each row really was.
         segments: Columns to report on by value; a feature may be one.
+        sensitive: The same, of what nobody may be judged by: never features.
         columns: How many features there are, where no name is known: where one too
             many is a segment, segments of numbers are features too.
 
@@ -128,19 +118,24 @@ def read_sample(
         InputError: It cannot be read, is empty, lacks a column, or holds a text where
             a number belongs; rows count from 1.
     """
-    frame = _read(path)
-    asked = [*segments, *((label,) if label is not None else ())]
+    frame = read_table(path)
+    asked = [*segments, *sensitive, *((label,) if label is not None else ())]
     if names is None:
         names = _feature_names(
-            path, frame, label=label, segments=segments, columns=columns
+            path,
+            frame.drop(sensitive, strict=False),
+            label=label,
+            segments=segments,
+            columns=columns,
         )
     for name in (*names, *asked):
         if name not in frame.columns:
             raise InputError(
                 path, f"lacks the column; it has {frame.columns}"[:300], where=name
             )
-    if label in names:
-        raise InputError(path, "is a feature of the model", where=label)
+    for name in (*((label,) if label is not None else ()), *sensitive):
+        if name in names:
+            raise InputError(path, "is a feature of the model", where=name)
     if not len(frame) or not names:
         raise InputError(path, "holds no rows of numbers")
     with np.errstate(over="ignore"):
@@ -151,20 +146,11 @@ def read_sample(
         source=str(path),
         label=None if label is None else _labels(path, frame[label]),
         label_name=label or "",
-        segments={name: _segment(path, frame[name]) for name in segments},
+        segments={
+            name: _segment(path, frame[name]) for name in (*segments, *sensitive)
+        },
+        sensitive=tuple(sensitive),
     )
-
-
-def _read(path: Path) -> pl.DataFrame:
-    reader = _READERS.get(path.suffix)
-    if reader is None:
-        raise InputError(path, f"{path.suffix or 'no suffix'}: one of {list(_READERS)}")
-    try:
-        return reader(path)
-    except OSError as error:
-        raise InputError(path, f"cannot be read: {error.strerror or error}") from error
-    except pl.exceptions.PolarsError as error:
-        raise InputError(path, str(error).splitlines()[0]) from error
 
 
 def _feature_names(

@@ -19,10 +19,12 @@ from converters.sklearn_trees import Nodes, ensembles, round_down
 from tollgate.repository.targets import ML_DOMAIN
 
 ML_OPSET_OF_DOUBLES = 3
+_NOTHING, _BELOW_ZERO = 1e-12, -1e-30  # no margin shows either
 
 
 def repair(model: onnx.ModelProto, estimator: object) -> None:
     """Write thresholds and ways of missing values into the trees of a graph."""
+    _let_margins_be_margins(model)
     waiting = list(ensembles(estimator))
     for node in list(model.graph.node):
         if not node.op_type.startswith("TreeEnsemble"):
@@ -52,6 +54,26 @@ def repair(model: onnx.ModelProto, estimator: object) -> None:
             node.attribute.append(helper.make_attribute(name, values))
         if trees[0].share is not None and node.op_type == "TreeEnsembleClassifier":
             _in_double(model, node, trees=trees)
+
+
+def _let_margins_be_margins(model: onnx.ModelProto) -> None:
+    """
+    Keep onnxruntime from taking the margin of trees without a split for a probability.
+
+    It does so where no weight of a leaf is negative: trees that
+    found nothing to split, of few rows, have one leaf each, of about 0.
+    """
+    for node in model.graph.node:
+        found = {one.name: one for one in node.attribute}
+        weights = found.get("class_weights")
+        if weights is None or found["post_transform"].s != b"LOGISTIC":
+            continue
+        values = list(weights.floats)
+        if 0 <= min(values) < _NOTHING:
+            del weights.floats[:]
+            weights.floats.extend(
+                _BELOW_ZERO if value < _NOTHING else value for value in values
+            )
 
 
 def _in_double(

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import skl2onnx
 import sklearn
 from sklearn.pipeline import Pipeline
+from threadpoolctl import ThreadpoolController
 
 from converters.boundaries import boundary_rows, made_rows
 from converters.explain import explained
 from converters.explain_sklearn import explain_sklearn
-from converters.model import F32, F64, Facts, Probes, plain_parameters
+from converters.model import (
+    F32,
+    F64,
+    Facts,
+    Probes,
+    Vocabulary,
+    plain_parameters,
+)
 from converters.onnx_from_sklearn import onnx_from_sklearn, refuse_unfaithful
-from converters.probes import assemble, special_rows, split_rows
+from converters.probes import (
+    SPECIAL_BASES,
+    assemble,
+    code_rows,
+    special_rows,
+    split_rows,
+)
 from converters.prune_sklearn import pruned_estimator
 from converters.sklearn_trees import ensembles, probe_trees
 from converters.vocabulary import of_sklearn
@@ -66,7 +82,9 @@ class SklearnModel:
         plain = np.isfinite(rows).all(axis=1)
         self._answer(rows, np.flatnonzero(plain), found, apart=True)
         others = np.flatnonzero(~plain)
-        odd = np.isnan(rows[others]) * 1 + np.isinf(rows[others]) * 2
+        # Scaled, a huge number may be refused; rows that only lack one are not.
+        huge = np.abs(rows[others]) >= _HUGE
+        odd = np.isnan(rows[others]) * 1 + huge * 2
         patterns, group = np.unique(odd, axis=0, return_inverse=True)
         for number in range(len(patterns)):
             chosen = others[group.ravel() == number]
@@ -78,7 +96,9 @@ class SklearnModel:
         if not len(chosen):
             return
         try:
-            with np.errstate(all="ignore"):
+            # Its threads wait for one another, on a busy machine ten times as long as
+            # one thread takes.
+            with np.errstate(all="ignore"), _threads().limit(limits=1):
                 found[chosen] = self._estimator.predict_proba(self._given(rows[chosen]))
         except ValueError:
             if apart and len(chosen) > 1:
@@ -120,7 +140,10 @@ class SklearnModel:
         )
 
     def probes(self, samples: F32 | None) -> Probes:
-        """Return sample rows (made when None), rows around every split, extremes."""
+        """
+        Return rows of the sample (made when None), around every split, with categories
+        of encoders and none, and extremes.
+        """
         raw = isinstance(self._estimator, Pipeline) or not self._trees
         trees = [] if raw else probe_trees(self._trees)
         if samples is None:
@@ -131,9 +154,29 @@ class SklearnModel:
                 "sample": samples,
                 "split": split_rows(samples, trees),
                 "boundary": boundary_rows(self.predict, samples),
+                "category": code_rows(
+                    samples[:SPECIAL_BASES], _codes(self.facts.categories)
+                ),
                 "special": special_rows(samples),
             }
         )
+
+
+_HUGE = 1e25
+
+
+@functools.cache
+def _threads() -> ThreadpoolController:
+    """Find the libraries that make threads once: it takes longer than to tell them."""
+    return ThreadpoolController()
+
+
+def _codes(known: Mapping[int, Vocabulary]) -> dict[int, list[float]]:
+    """Take the categories that are numbers."""
+    return {
+        column: [float(one) for one in words.known if not isinstance(one, str)]
+        for column, words in known.items()
+    }
 
 
 def _kind(estimator: Any) -> str:

@@ -225,3 +225,19 @@ def test_what_would_not_convert_faithfully_is_refused():
     assert refused(rare.fit(features[:, 3:4], label)).startswith(
         "OneHotEncoder: min_frequency and max_categories are not converted"
     )
+
+
+@pytest.mark.parametrize("positives", [3, 6, 9])
+@pytest.mark.parametrize(
+    "model",
+    [HistGradientBoostingClassifier(max_iter=3), GradientBoostingClassifier()],
+    ids=lambda one: type(one).__name__,
+)
+def test_trees_without_a_split_answer_the_share_of_the_classes(model, positives):
+    """Few rows, or rows that do not differ: one leaf of 0 a tree."""
+    features = np.zeros((12, 2), dtype=np.float32)
+    label = np.arange(12) < positives
+    source = model.fit(features, label).predict_proba(features)
+    found = onnx_runner(onnx_from_sklearn(model))(features)
+    np.testing.assert_allclose(found, source, atol=1e-6)
+    np.testing.assert_allclose(found[:, 1], positives / 12, atol=1e-6)

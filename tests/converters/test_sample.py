@@ -248,3 +248,17 @@ def test_files_that_are_no_sample_are_refused(tmp_path):
     assert refused(path) == "holds no rows of numbers"
     path.write_text("a,b\n1,2\n1,2,3\n")
     assert refused(path)
+
+
+def test_what_is_sensitive_is_never_a_feature(tmp_path):
+    """Named as one it is refused; without names its numbers are not taken for one."""
+    path = tmp_path / "rows.parquet"
+    pl.DataFrame({"a": [1.0, 2.0], "age": [30, 40], "y": [0, 1]}).write_parquet(path)
+    found = read_sample(path, names=None, label="y", sensitive=("age",))
+    assert found.names == ("a",)
+    assert found.segments == {"age": ("30", "40")}
+    assert found.sensitive == ("age",)
+    with pytest.raises(InputError, match="age: is a feature of the model"):
+        read_sample(path, names=("a", "age"), label="y", sensitive=("age",))
+    with pytest.raises(InputError, match="sex: lacks the column"):
+        read_sample(path, names=("a",), label="y", sensitive=("sex",))

@@ -15,6 +15,7 @@ from tollgate.policy.document import (
     RawFallback,
     RawList,
     RawMeaning,
+    RawNotice,
     RawPolicy,
     RawRule,
     RawScore,
@@ -116,7 +117,7 @@ def test_the_page_says_what_is_refused_in_which_words(
     "part",
     [
         *(RawPolicy, RawRule, RawSegment, RawList),
-        *(RawScore, RawThresholds, RawFallback, RawMeaning),
+        *(RawScore, RawThresholds, RawFallback, RawMeaning, RawNotice),
     ],
 )
 def test_the_page_has_every_key(part: type[msgspec.Struct]) -> None:

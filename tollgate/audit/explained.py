@@ -60,6 +60,7 @@ class Explained(msgspec.Struct, frozen=True):
         expected: The margin before anything was known of the purchase.
         contributions: The largest first, whichever way they go.
         reasons: What a person is told; none for an approval.
+        has_notice: The policy says what a notice tells.
     """
 
     record: str
@@ -76,6 +77,7 @@ class Explained(msgspec.Struct, frozen=True):
     expected: float = 0.0
     contributions: list[Contribution] = []
     reasons: list[Reason] = []
+    has_notice: bool = False
 
     @property
     def margin(self) -> float:
@@ -154,6 +156,7 @@ def _with_policy(
             if values["rules"] >> bit & 1
         ],
         threshold=Threshold(policy.segments[at], levels.review, levels.decline),
+        has_notice=policy.notice is not None,
     )
 
 

@@ -23,6 +23,7 @@ from tollgate.cli import (
     labels,
     lists,
     policy,
+    product,
     publish,
     release,
     release_changes,
@@ -52,6 +53,10 @@ policy_commands = typer.Typer(
 list_commands = typer.Typer(
     help="Allow and deny lists that the policy asks for.", no_args_is_help=True
 )
+product_commands = typer.Typer(
+    help="A product of your own out of a table, and taking it out again.",
+    no_args_is_help=True,
+)
 release_commands = typer.Typer(
     help="What answers, what did, and going from one to the next.",
     no_args_is_help=True,
@@ -76,6 +81,9 @@ _ENGINEERS = "ML engineers: data, features, models"
 _OPERATORS = "SREs: serve and check"
 
 app.command("demo", rich_help_panel=_EVERYONE)(demo.demo)
+app.add_typer(product_commands, name="product", rich_help_panel=_EVERYONE)
+product_commands.command("new")(product.new)
+product_commands.command("remove")(product.remove)
 app.command("score", rich_help_panel=_SERVICES)(score.score)
 app.command("explain", rich_help_panel=_SERVICES)(explain.explain)
 app.command("simulate", rich_help_panel=_ENGINEERS)(data.simulate)

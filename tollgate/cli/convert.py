@@ -21,6 +21,7 @@ from tollgate.cli.convert_options import (
     Repository,
     Sample,
     Segment,
+    Sensitive,
     Target,
     Tensorize,
 )
@@ -50,6 +51,7 @@ def convert(
     target: Target = None,
     label: Label = None,
     segment: Segment = None,
+    sensitive: Sensitive = None,
     prune: Prune = None,
     distill: Distill = False,
     quantize: Quantize = None,
@@ -67,6 +69,7 @@ def convert(
         sample=sample,
         label=label,
         segments=tuple(segment or ()),
+        sensitive=tuple(sensitive or ()),
         targets=tuple(target or ()),
         shrinking=Shrinking(
             prune=prune,
@@ -91,6 +94,7 @@ def adopt(
     target: Target = None,
     label: Label = None,
     segment: Segment = None,
+    sensitive: Sensitive = None,
 ) -> None:
     """Check a foreign ONNX classifier and give it the form that is served."""
     from converters.conversion import Conversion
@@ -103,6 +107,7 @@ def adopt(
         sample=sample,
         label=label,
         segments=tuple(segment or ()),
+        sensitive=tuple(sensitive or ()),
         targets=tuple(target or ()),
         purpose=_purpose(product, repository),
     )

@@ -63,6 +63,15 @@ Segment = Annotated[
         rich_help_panel=_RECORD,
     ),
 ]
+Sensitive = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column of the sample that nobody may be judged by, such as sex: no "
+        "feature, but the card tells the errors by its values; may be repeated.",
+        metavar="COLUMN",
+        rich_help_panel=_RECORD,
+    ),
+]
 Prune = Annotated[
     str | None,
     typer.Option(

@@ -9,6 +9,9 @@ from typing import Annotated
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.stream import Product
+
+CREDIT = "credit"
 
 
 def simulate(
@@ -25,8 +28,19 @@ def simulate(
     radius: Annotated[
         float, typer.Option(help="How far a customer goes to buy; the map is 100 wide.")
     ] = 5.0,
+    rows: Annotated[int, typer.Option(help="Applications, of the product credit.")] = (
+        20_000
+    ),
+    product: Product = None,
 ) -> None:
-    """Simulate purchases of customers at terminals, with three kinds of fraud."""
+    """
+    Simulate purchases of customers at terminals, with three kinds of fraud.
+
+    `--product credit`: applications for a loan, with those that were not repaid.
+    """
+    if console.settings(product=product).product == CREDIT:
+        _simulate_credit(out, rows=rows, seed=seed)
+        return
     from tollgate.simulate import simulate as run
     from tollgate.simulate import write
 
@@ -46,4 +60,18 @@ def simulate(
     console.say(
         f"{len(frame):,} purchases, {frauds:,} frauds "
         f"({frauds / len(frame):.2%}) → {out}"
+    )
+
+
+def _simulate_credit(out: Path, *, rows: int, seed: int) -> None:
+    from tollgate.simulate import write
+    from tollgate.simulate.credit import simulate_credit
+
+    frame = simulate_credit(rows=rows, seed=seed)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write(frame, out)
+    unpaid = int(frame["label"].sum())
+    share = unpaid / len(frame)
+    console.say(
+        f"{len(frame):,} applications, {unpaid:,} not repaid ({share:.2%}) → {out}"
     )

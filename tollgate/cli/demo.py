@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.cli import console, report
+from tollgate.cli.data import CREDIT
+from tollgate.cli.demo_credit import demo_credit
+from tollgate.cli.stream import Product
 
 if TYPE_CHECKING:
     from tollgate.features.spec import FeatureSpec
@@ -45,29 +46,27 @@ class Remembered(msgspec.Struct, frozen=True):
     release: str
 
 
-def demo() -> None:
-    """Simulate, train, publish, serve, and decide 5,000 purchases over gRPC."""
-    chosen = console.settings()
+def demo(product: Product = None) -> None:
+    """
+    Simulate, train, publish, serve, and decide 5,000 purchases over gRPC.
+
+    `--product credit`: the same of 2,000 loan applications, with a notice of reasons.
+    """
+    chosen = console.settings(product=product)
+    if chosen.product == CREDIT:
+        demo_credit(chosen)
+        return
     state = chosen.state_path
     state.mkdir(parents=True, exist_ok=True)
     history_file = state / "demo" / "history.parquet"
-    with _step("simulated history") as note:
+    with report.timed("simulated history") as note:
         note(_simulated(history_file))
     copy = state / "model_repository"
     source = chosen.repository_path
     spec, purchases = _read(source, history_file, product=chosen.product)
-    with _step("trained, converted, proven, published, released") as note:
+    with report.timed("trained, converted, proven, published, released") as note:
         note(_published(source, copy, spec=spec, history=purchases, state=state))
     _serve_and_decide(copy, spec=spec, history=purchases, state=state)
-
-
-@contextmanager
-def _step(title: str) -> Iterator[report.Note]:
-    """Tell one step: what came of it and how long it took."""
-    started = time.monotonic()
-    told: list[str] = []
-    yield told.append
-    report.step(title, " ".join(told), time.monotonic() - started)
 
 
 def _simulated(path: Path) -> str:
@@ -164,7 +163,7 @@ def _serve_and_decide(
             seconds,
         )
         with (
-            _step(f"decided {_HELD_OUT:,} held-out purchases") as note,
+            report.timed(f"decided {_HELD_OUT:,} held-out purchases") as note,
             console.progress("filling the store, then deciding") as advance,
         ):
             answered = list(

@@ -37,6 +37,12 @@ def explain(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, not tables.")
     ] = False,
+    notice: Annotated[
+        bool,
+        typer.Option(
+            "--notice", help="Print what an applicant is told: action and reasons."
+        ),
+    ] = False,
     product: Product = None,
     repository: Repository = None,
     state: State = None,
@@ -59,6 +65,11 @@ def explain(
         if waiting is None:
             raise
         found = waiting
+    if notice:
+        from tollgate.audit.notice import notice_text
+
+        _line(notice_text(found, application=decision))
+        return
     if as_json:
         told = msgspec.to_builtins(found) | {"margin": found.margin}
         # JSON has no NaN: reasons of the answer moved nothing, numbers may be missing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -100,6 +101,14 @@ def build(
         Literal["float64", "float32"],
         typer.Option(help="float32 writes the vector as it is served."),
     ] = "float64",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column of the file to carry over, such as one to report errors by; "
+            "may be repeated.",
+            metavar="COLUMN",
+        ),
+    ] = None,
 ) -> None:
     """Compute the features of a whole history: what training sees."""
     import polars as pl
@@ -126,6 +135,8 @@ def build(
         "label": purchases.label,
     }
     columns |= feature_columns(loaded.feature_names, features.astype(dtype))
+    if keep:
+        columns |= _carried(history, keep, taken=columns)
     write(pl.DataFrame(columns), out)
     console.say(f"{len(purchases):,} rows of {features.shape[1]} features → {out}")
 
@@ -186,3 +197,19 @@ def replay(
 
 def _us(day: date) -> int:
     return int(np.datetime64(day, "us").astype(np.int64))
+
+
+def _carried(
+    path: Path, names: list[str], *, taken: Mapping[str, object]
+) -> dict[str, object]:
+    """Read further columns of a history's file, which has its rows in their order."""
+    from tollgate.errors import InputError
+    from tollgate.history.table import read_table
+
+    table = read_table(path)
+    for name in names:
+        if name not in table.columns:
+            raise InputError("--keep", f"{path} has no column {name!r}")
+        if name in taken:
+            raise InputError("--keep", f"{name!r} is there already")
+    return {name: table[name] for name in names}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,6 +59,15 @@ def step(title: str, text: str, seconds: float) -> None:
     )
 
 
+@contextmanager
+def timed(title: str) -> Iterator[Note]:
+    """Tell one step: what came of it and how long it took."""
+    started = time.monotonic()
+    told: list[str] = []
+    yield told.append
+    step(title, " ".join(told), time.monotonic() - started)
+
+
 def decisions(history: History, answers: Decisions, *, spec: FeatureSpec) -> None:
     """Show a sample of decisions, how good they are, and how long they took."""
     console.out.print(_sample(history, answers))
@@ -71,8 +82,13 @@ def decisions(history: History, answers: Decisions, *, spec: FeatureSpec) -> Non
         highlight=False,
     )
     console.out.print(_latency(answers))
+    next_steps(*_next_commands())
+
+
+def next_steps(*commands: tuple[str, str]) -> None:
+    """Say what can be done next, and how."""
     console.out.print("next:")
-    for what, command in _next_commands():
+    for what, command in commands:
         text = f"  [dim]{what}[/]\n    {command}"
         console.out.print(text, highlight=False, soft_wrap=True)
 

@@ -44,6 +44,7 @@ class Trees(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         zero_is_missing: Columns in which |x| <= 1e-35 is a missing value.
         codes_truncate: A code loses its fraction toward zero (-0.5 is code 0);
             otherwise downward (-0.5 is none).
+        codes_exact: A code with a fraction is none, whatever `codes_truncate` says.
     """
 
     start: I32
@@ -60,6 +61,7 @@ class Trees(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     missing: float | None = None
     zero_is_missing: tuple[int, ...] = ()
     codes_truncate: bool = False
+    codes_exact: bool = False
 
 
 class Linear(msgspec.Struct, frozen=True, eq=False, kw_only=True):

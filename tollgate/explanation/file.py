@@ -58,8 +58,18 @@ _TYPES: dict[str, dict[str, str]] = {
 }
 
 
-class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything in the file that is no array; JSON."""
+class _Header(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """
+    Everything in the file that is no array; JSON.
+
+    What is left at its default is not written: what reads no such thing reads on.
+    """
 
     version: int
     kind: Literal["trees", "linear", "none"]
@@ -70,6 +80,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     missing: float | None = None
     zero_is_missing: tuple[int, ...] = ()
     codes_truncate: bool = False
+    codes_exact: bool = False
     from_mean: bool = False
 
 
@@ -93,6 +104,7 @@ def encode_explanation(explanation: Explanation) -> bytes:
         missing=trees.missing if trees else None,
         zero_is_missing=trees.zero_is_missing if trees else (),
         codes_truncate=trees.codes_truncate if trees else False,
+        codes_exact=trees.codes_exact if trees else False,
         from_mean=linear.from_mean if linear else False,
     )
     arrays: dict[str, Any] = {
@@ -194,6 +206,7 @@ def _parsed(data: bytes) -> Explanation:
             missing=header.missing,
             zero_is_missing=header.zero_is_missing,
             codes_truncate=header.codes_truncate,
+            codes_exact=header.codes_exact,
         )
     elif header.kind == "linear":
         linear = Linear(**arrays, from_mean=header.from_mean)

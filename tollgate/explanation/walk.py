@@ -62,6 +62,8 @@ class Walk:
     def _holds_code(self, found: F32, node: I64) -> Bools:
         code = np.trunc(found) if self._trees.codes_truncate else np.floor(found)
         known = (code >= 0) & (code < _CODES)
+        if self._trees.codes_exact:
+            known &= code == found
         key = np.where(known, code, 0).astype(np.int64) + node * _CODES
         if not len(self._keys):
             return np.zeros_like(known)

@@ -20,6 +20,7 @@ from tollgate.policy.document import (
 )
 from tollgate.policy.effective import read_time_us
 from tollgate.policy.lines import Place
+from tollgate.policy.notice import read_notice, refuse_sensitive
 from tollgate.policy.parts import LEVELS, read_lists, read_meanings, read_score
 from tollgate.policy.reach import check_reach
 from tollgate.policy.tables import Asked, Tables
@@ -98,6 +99,15 @@ class _Compiler:
                 fallback=np.array([one.fallback for one in thresholds], np.uint8),
             ),
             score_cuts=self._cuts(thresholds),
+            notice=read_notice(self._document, self._names.features),
+            sensitive=refuse_sensitive(
+                self._document,
+                [
+                    *self._names.features,
+                    *(one.name for one in fields),
+                    *(id_names or ()),
+                ],
+            ),
         )
 
     def _thresholds(self) -> tuple[Thresholds, ...]:

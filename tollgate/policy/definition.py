@@ -113,6 +113,19 @@ class PolicyList(msgspec.Struct, frozen=True):
     meaning: Literal["allow", "deny"]
 
 
+class Notice(msgspec.Struct, frozen=True):
+    """
+    What a notice to a person who was refused says.
+
+    Attributes:
+        most: So many reasons at most, 1 to 4.
+        never: Codes that are no reason to a person.
+    """
+
+    most: int
+    never: frozenset[str]
+
+
 class Policy(msgspec.Struct, frozen=True, eq=False):
     """
     Everything that decides the purchases of one product.
@@ -136,6 +149,8 @@ class Policy(msgspec.Struct, frozen=True, eq=False):
         tables: What segments and rules ask for, as arrays.
         levels: The thresholds, as arrays.
         score_cuts: Scores at which a decision may change, ascending.
+        notice: What a notice says; None for a product that sends none.
+        sensitive: What nobody may be judged by; none is an input.
     """
 
     product: str
@@ -155,3 +170,5 @@ class Policy(msgspec.Struct, frozen=True, eq=False):
     tables: Tables
     levels: Levels
     score_cuts: tuple[float, ...]
+    notice: Notice | None = None
+    sensitive: tuple[str, ...] = ()

@@ -99,6 +99,13 @@ class RawIdempotency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: str = "10m"
 
 
+class RawNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a notice to a person who was refused says."""
+
+    most: int = 4
+    never: list[str] = []
+
+
 class RawPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
@@ -114,6 +121,8 @@ class RawPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lists: list[RawList] = []
     degraded: dict[str, Literal["none"] | RawMeaning] = {}
     contributions: dict[str, str] = {}
+    notice: RawNotice | None = None
+    sensitive: list[str] = []
     journal: RawJournal | None = None
     idempotency: RawIdempotency = RawIdempotency()
 

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.policy.definition import Policy
-
-MOST_REASONS = 4
+from tollgate.policy.notice import MOST_REASONS
 
 F64 = npt.NDArray[np.float64]
 
@@ -55,11 +54,17 @@ def told_reasons(
     Returns:
         At most MOST_REASONS, no code and no text twice: those of the answer, then
         those of the features that raised the score, the one that raised it most
-        first; equal ones in the order of the features.
+        first; equal ones in the order of the features. A policy with a `notice` may
+        tell fewer, leaves out the codes that are no reason to a person, and adds up
+        the features of one code.
     """
     found: list[Reason] = []
+    most = MOST_REASONS
     said: set[str] = set()
     of_features = _raising(policy, contributions, feature_names, feature_texts or {})
+    if policy.notice is not None:
+        most, said = policy.notice.most, set(policy.notice.never)
+        of_features = _joined(policy, contributions, feature_names)
     for one in (
         *(Reason(code, policy.reasons.get(code, code)) for code in codes),
         *of_features,
@@ -67,7 +72,7 @@ def told_reasons(
         if not {one.code, one.text} & said:
             found.append(one)
             said |= {one.code, one.text}
-    return tuple(found[:MOST_REASONS])
+    return tuple(found[:most])
 
 
 def told_codes(
@@ -100,3 +105,22 @@ def _raising(
             yield Reason(code, policy.reasons.get(code, code), name, amount)
         elif not policy.contributions and name in feature_texts:
             yield Reason(name, feature_texts[name], name, amount)
+
+
+def _joined(
+    policy: Policy, contributions: F64, feature_names: Sequence[str]
+) -> Iterator[Reason]:
+    """
+    List the codes that raised the score, the largest first.
+
+    What one code stands for is one reason: income and debts may each raise the score
+    by what the other takes back.
+    """
+    parts: dict[str, list[tuple[float, str]]] = {}
+    for name, amount in zip(feature_names, contributions.tolist(), strict=True):
+        parts.setdefault(policy.contributions[name], []).append((amount, name))
+    sums = {code: math.fsum(amount for amount, _ in own) for code, own in parts.items()}
+    for code in sorted(sums, key=lambda one: -sums[one]):
+        if sums[code] > 0:
+            (_, name) = max(parts[code], key=lambda one: one[0])
+            yield Reason(code, policy.reasons.get(code, code), name, sums[code])

@@ -206,7 +206,7 @@ class SpoolDrain:
         if key not in self._specs:
             with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
                 path = Path(folder) / SPEC_FILE
-                path.write_text(header.spec)
+                path.write_text(header.spec, "utf-8")
                 if header.hook:
                     path.with_name(HOOK_FILE).write_bytes(header.hook.encode())
                 spec = load_spec(path)

@@ -71,7 +71,8 @@ class PurchaseSpool:
         spec = load_spec(spec_path)
         self._codec = EventCodec(spec)
         self._folder = folder
-        self._head = (spec.product, f"{spec.state_hash:016x}", spec_path.read_text())
+        text = spec_path.read_text("utf-8")
+        self._head = (spec.product, f"{spec.state_hash:016x}", text)
         self._hook = spec.hook.source if spec.hook else ""
         self._flush_s = flush_s
         self._most_waiting = most_waiting

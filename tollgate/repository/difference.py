@@ -55,7 +55,7 @@ def _short(hashes: dict[str, str], name: str) -> str:
 
 def _text_lines(old: Path, new: Path) -> Iterator[str]:
     try:
-        before, after = (path.read_text().splitlines() for path in (old, new))
+        before, after = (path.read_text("utf-8").splitlines() for path in (old, new))
     except (OSError, UnicodeDecodeError):
         return
     for line in difflib.unified_diff(before, after, lineterm="", n=1):

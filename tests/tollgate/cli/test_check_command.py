@@ -24,10 +24,10 @@ def run(*arguments: object) -> Result:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder with a copy of the committed repository."""
-    bytecode = shutil.ignore_patterns("__pycache__")
+    """A current folder with a copy of the committed fraud product."""
+    others = shutil.ignore_patterns("__pycache__", "credit*")
     copy = tmp_path / "model_repository"
-    shutil.copytree(CHECKOUT / "model_repository", copy, ignore=bytecode)
+    shutil.copytree(CHECKOUT / "model_repository", copy, ignore=others)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

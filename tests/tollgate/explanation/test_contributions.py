@@ -84,6 +84,8 @@ def goes_left(trees, node, x):
     if trees.by_code[node]:
         codes = trees.code[trees.code_node == node]
         x = float(x)
+        if trees.codes_exact:
+            return x in codes
         return (math.trunc(x) if trees.codes_truncate else math.floor(x)) in codes
     return x <= trees.threshold[node]
 
@@ -136,18 +138,21 @@ def by_definition(trees, row, *, outputs):
     return worth(set()), shapley(worth).T
 
 
-@pytest.mark.parametrize("truncate", [False, True])
+@pytest.mark.parametrize("reading", ["downward", "truncate", "exact"])
 @pytest.mark.parametrize(
     ("outputs", "shared"), [(1, False), (3, False), (3, True)], ids=str
 )
 @pytest.mark.parametrize("seed", range(4))
-def test_contributions_are_what_the_definition_gives(seed, outputs, shared, truncate):
+def test_contributions_are_what_the_definition_gives(seed, outputs, shared, reading):
     """All subsets of features are enumerated, on trees that repeat features."""
     trees = random_trees(seed, outputs=outputs, shared=shared)
-    trees = replace(trees, codes_truncate=truncate)
+    trees = replace(
+        trees, codes_truncate=reading == "truncate", codes_exact=reading == "exact"
+    )
     explainer = Explainer(explanation_of(trees, outputs=outputs))
     rows = random_rows(seed)
     rows[0, 3] = -0.5  # a code by truncation alone
+    rows[1, 3] = 1.5  # none where codes are exact
     found = explainer.contributions(rows)
     for row, one in zip(rows, found, strict=True):
         expected, values = by_definition(trees, row, outputs=outputs)

@@ -49,6 +49,7 @@ def forest():
             missing=-999.0,
             zero_is_missing=(0,),
             codes_truncate=True,
+            codes_exact=True,
         ),
     )
 

@@ -18,10 +18,10 @@ Lines = Callable[[], list[str]]
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The committed model repository, copied."""
+    """The fraud product of the committed model repository, copied."""
     copy = tmp_path / "model_repository"
-    bytecode = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(CHECKOUT / "model_repository", copy, ignore=bytecode)
+    others = shutil.ignore_patterns("__pycache__", "credit*")
+    shutil.copytree(CHECKOUT / "model_repository", copy, ignore=others)
     return copy
 
 

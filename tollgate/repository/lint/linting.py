@@ -13,7 +13,7 @@ import msgspec
 
 from tollgate.errors import PolicyError
 from tollgate.repository.check import product_findings
-from tollgate.repository.configs import require_config_name
+from tollgate.repository.configs import NAMED_CONFIGS, require_config_name
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.gates import read_gates
 from tollgate.repository.lint import (
@@ -114,7 +114,9 @@ def lint(question: Question) -> Report:
     view = _view(question, findings=findings)
     for product in view.products:
         findings += product_findings(
-            question.repository, product=product, config_name=question.config_name
+            question.repository,
+            product=product,
+            config_name=_config_name(question, product, view=view),
         )
     for family in _FAMILIES:
         findings += family.findings(view)
@@ -128,6 +130,21 @@ def lint(question: Question) -> Report:
         models=tuple(view.models),
         products=view.products,
     )
+
+
+def _config_name(question: Question, product: str, *, view: View) -> str:
+    """
+    Say which configuration a product is asked about.
+
+    A name that is asked of the whole repository concerns the products that have it; a
+    product that is asked for itself must have it.
+    """
+    if question.product:
+        return question.config_name
+    names = with_steps([product], view.models)
+    file = f"{NAMED_CONFIGS}/{question.config_name}.pbtxt"
+    has = any((question.repository / name / file).is_file() for name in names)
+    return question.config_name if has else ""
 
 
 def _view(question: Question, *, findings: list[Finding]) -> View:

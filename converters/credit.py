@@ -1,0 +1,90 @@
+"""Train the credit product on applications as the simulator makes them."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from converters.baseline import Kind, train_baseline
+from converters.conversion import convert_model
+from converters.converted import Converted
+from converters.purpose import Purpose
+from converters.sample import Sample
+from converters.sources.worker import model_of
+from tollgate.features.definition import FeatureSpec
+from tollgate.features.offline import build
+from tollgate.history import history_of
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# What must never work in an applicant's favour, and what never against: a reason that
+# is told has to point the way that it is told in.
+MONOTONE = MappingProxyType(
+    {
+        "income": -1,
+        "debt_payments": 1,
+        "debt_burden": 1,
+        "loan_burden": 1,
+        "employment_years": -1,
+        "credit_years": -1,
+        "utilization": 1,
+        "delinquencies": 1,
+        "inquiries": 1,
+    }
+)
+
+
+def train_credit(
+    frame: pl.DataFrame,
+    *,
+    spec: FeatureSpec,
+    purpose: Purpose,
+    held_out: int,
+    seed: int = 0,
+    kind: Kind = "boosting",
+) -> Converted:
+    """
+    Train, convert and prove; the last rows are kept back and judge the model.
+
+    Args:
+        frame: Applications in the order of time, with `label`, and the attributes that
+            the policy calls sensitive.
+        spec: The product's features.
+        purpose: What its policy and model step demand.
+        held_out: How many rows to keep back.
+        seed: Of the training.
+        kind: Of the model; only boosting honours MONOTONE.
+
+    Raises:
+        InputError: The table lacks a column, or cannot be trained on.
+        ConversionError: What was trained cannot be served faithfully.
+    """
+    history = history_of(frame, spec=spec, source="applications")
+    features = build(spec, history).astype(np.float32)
+    train = slice(0, len(frame) - held_out)
+    kept = frame[len(frame) - held_out :]
+    model = train_baseline(
+        features[train],
+        history.label[train],
+        spec=spec,
+        seed=seed,
+        kind=kind,
+        monotone=MONOTONE if kind == "boosting" else {},
+    )
+    sensitive = tuple(one for one in purpose.sensitive if one in frame.columns)
+    return convert_model(
+        model_of(model),
+        origin="the trained pipeline",
+        purpose=purpose,
+        sample=Sample(
+            rows=features[len(frame) - held_out :],
+            names=spec.feature_names,
+            label=tuple(history.label[len(frame) - held_out :].tolist()),
+            segments={one: tuple(map(str, kept[one].to_list())) for one in sensitive},
+            sensitive=sensitive,
+            origin="held out",
+        ),
+    )

@@ -1,0 +1,251 @@
+"""`tollgate product new` and `remove`, as a person types them."""
+
+from __future__ import annotations
+
+import csv
+import os
+import pty
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import joblib
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from tollgate.cli import main, product_making
+from tollgate.product.asked import Asked
+from tollgate.product.plan import make_plan
+from tollgate.repository.hashes import hash_tree
+from tollgate.repository.release import read_release
+
+CHECKOUT = Path(__file__).parents[3]
+PROGRAM = (sys.executable, "-c", "from tollgate.cli import main; main()")
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def environment() -> dict[str, str]:
+    """A wide terminal and no settings."""
+    kept = {
+        name: one
+        for name, one in os.environ.items()
+        if not name.startswith("TOLLGATE_")
+    }
+    return {**kept, "COLUMNS": "200"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run `tollgate product` in a folder with a repository that holds another model."""
+    (tmp_path / "model_repository" / "other" / "1").mkdir(parents=True)
+    other = 'name: "other" platform: "ensemble"'
+    (tmp_path / "model_repository" / "other" / "config.pbtxt").write_text(other)
+
+    def run_(*words: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*PROGRAM, "product", *map(str, words)],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run_
+
+
+@pytest.fixture
+def loans(tmp_path: Path) -> Path:
+    """A small table: two numbers, words, an outcome."""
+    chance = random.Random(3)
+    with (tmp_path / "loans.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["income", "debt ratio", "purpose", "bad"])
+        for _ in range(400):
+            debt, purpose = round(chance.random(), 3), chance.choice(["car", "home"])
+            risk = debt + chance.gauss(0, 0.3) + 0.2 * (purpose == "car")
+            table.writerow([chance.randint(1, 9000), debt, purpose, int(risk > 0.8)])
+    return tmp_path / "loans.csv"
+
+
+def left_beside(folder: Path) -> list[str]:
+    """List what staging may have left."""
+    return sorted(path.name for path in folder.rglob(".publish-*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("shop",), "--label: name the column with the outcome"),
+        (("shop", "--label", "income"), "income: has "),
+        (("shop", "--label", "purpose", "--positive", "boat"), "no row is 'boat'"),
+        (
+            ("shop", "--label", "bad", "--entity", "purpose"),
+            "--entity: windows need to",
+        ),
+        (("shop", "--label", "bad", "--time", "debt ratio"), "holds no times"),
+        (("shop", "--label", "bad", "--amount", "debt ratio"), "is not whole cents"),
+        (("shop", "--label", "bad", "--model", "no.json"), "no.json: cannot be read"),
+        (("other", "--label", "bad"), "there already; tollgate product remove other"),
+        (("Shop!", "--label", "bad"), "'Shop!' is no name of up to 40 small letters"),
+    ],
+)
+@pytest.mark.usefixtures("run")
+def test_what_does_not_do_is_said_in_one_line_and_nothing_is_written(
+    loans: Path,
+    words: tuple[str, ...],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exit status 2; the repository and the folder around it stay as they were."""
+    before = hash_tree(loans.parent)
+    monkeypatch.chdir(loans.parent)
+    command = ["tollgate", "product", "new", words[0], "--from", str(loans), *words[1:]]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tollgate: ")
+    assert says in line
+    assert hash_tree(loans.parent) == before
+
+
+@pytest.mark.slow
+def test_a_model_of_other_columns_is_refused_by_name_or_number(
+    run: Run, loans: Path, tmp_path: Path
+) -> None:
+    """So is a pickle that nobody said to trust."""
+    chance = np.random.default_rng(0)
+    rows, label = chance.random((50, 5)), np.arange(50) % 2
+    joblib.dump(LogisticRegression().fit(rows, label), tmp_path / "five.pkl")
+    words = ("new", "shop", "--from", loans, "--label", "bad", "--model", "five.pkl")
+    assert "loading it runs whatever code is in it" in run(*words).stderr
+    done = run(*words, "--trust-pickle")
+    assert "has 5 features without names, the table has 3 columns" in done.stderr
+    assert done.returncode == 2
+    assert left_beside(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_failure_on_the_way_leaves_the_repository_as_it_was(
+    run: Run, loans: Path, tmp_path: Path
+) -> None:
+    """The product was published and checked; then somebody pulls the plug."""
+    repository = tmp_path / "model_repository"
+    before = hash_tree(tmp_path)
+    plan = make_plan(Asked(product="shop", table=loans, label="bad"))
+
+    def tell(title: str, text: str) -> None:
+        if title == "checked":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        product_making.make(
+            plan,
+            repository=repository,
+            model=None,
+            trust_pickle=False,
+            kind="logistic",
+            tell=tell,
+        )
+    assert hash_tree(tmp_path) == before
+    assert left_beside(tmp_path) == []
+
+
+def test_a_removal_asks_and_a_second_one_finds_nothing(
+    run: Run, tmp_path: Path
+) -> None:
+    """Without a terminal it wants --yes; what is not there is said."""
+    done = run("remove", "other")
+    assert (done.returncode, "say --yes" in done.stderr) == (2, True)
+    done = run("remove", "other", "--yes")
+    assert done.returncode == 0
+    assert "store and the journal" in done.stdout
+    done = run("remove", "other", "--yes")
+    assert (done.returncode, "has no product 'other'" in done.stderr) == (2, True)
+    assert list((tmp_path / "model_repository").iterdir()) == []
+
+
+def test_a_person_at_a_terminal_is_asked(run: Run, loans: Path, tmp_path: Path) -> None:
+    """A name that is none is asked for again; Enter means none."""
+    ours, theirs = pty.openpty()
+    answers = b"worse\nbad\n\n\npurpose, income, debt ratio\n\n"
+    with subprocess.Popen(
+        [*PROGRAM, "product", "new", "shop", "--from", str(loans)],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as child:
+        os.close(theirs)
+        os.write(ours, answers)
+        said = b""
+        while child.poll() is None or said == b"":
+            try:
+                said += os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+        status = child.wait()
+    os.close(ours)
+    text = said.decode()
+    assert status == 2  # all columns were left out
+    assert "'worse' is none of them" in text
+    assert "no column is left that a model could learn from" in text
+
+
+@pytest.mark.slow
+def test_a_table_that_nobody_tuned_for_becomes_a_served_product(
+    run: Run, shared_data: Path, tmp_path: Path
+) -> None:
+    """From table to served decision with no edit, and out again."""
+    table = shared_data / "credit" / "bank_marketing.parquet"
+    before = hash_tree(tmp_path)
+    done = run("new", "bank", "--from", table, "--label", "y", "--sensitive", "marital")
+    assert done.returncode == 0, done.stderr
+    assert "served and decided: 64 held-out rows" in done.stdout
+    repository = tmp_path / "model_repository"
+    release = read_release(repository, product="bank")
+    assert release.versions == {
+        "bank_features": 1,
+        "bank_model": 1,
+        "bank_decision": 1,
+    }
+    card = (repository / "bank_model" / "1" / "card.md").read_text()
+    assert "By `marital`" in card
+    (auc,) = [one for one in done.stdout.splitlines() if one.startswith("AUC ")]
+    assert 0.90 < float(auc.split()[1]) < 0.95
+    assert run("remove", "bank", "--yes").returncode == 0
+    assert hash_tree(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_windows_are_served_as_they_were_trained(
+    run: Run, simulated: pl.DataFrame, tmp_path: Path
+) -> None:
+    """
+    Scores over the store are the model's own (to 1e-5), else `new` fails.
+
+    A name that is not ASCII reaches the steps, whose interpreter knows no locale.
+    """
+    table = tmp_path / "purchases.parquet"
+    size = pl.Series("größe", ["groß", "mäßig", "klein"])
+    sizes = pl.int_range(len(simulated), eager=True).map_elements(
+        lambda row: size[row * row % 3], return_dtype=pl.String
+    )
+    simulated.with_columns(sizes.alias("größe")).write_parquet(table)
+    done = run(
+        *("new", "shop", "--from", table, "--label", "label", "--kind", "logistic"),
+        *("--entity", "customer_id", "--entity", "terminal_id"),
+        *("--time", "event_time", "--amount", "amount", "--id", "transaction_id"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rows of 24" in done.stdout
+    assert "served scores are at most" in done.stdout

@@ -1,0 +1,75 @@
+"""Tables that nobody prepared are read, or refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tollgate.errors import InputError
+from tollgate.product.reading import read_any
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_a_csv_may_be_parted_by_other_signs(tmp_path: Path, separator: str) -> None:
+    """The sign that is most often in the head parts the columns; others are told."""
+    path = tmp_path / "a.csv"
+    path.write_text(f"a{separator}b\n1{separator}x\n2{separator}\n")
+    read = read_any(path)
+    assert read.frame.to_dict(as_series=False) == {"a": ["1", "2"], "b": ["x", None]}
+    assert bool(read.notes) == (separator != ",")
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_a_name(tmp_path: Path) -> None:
+    """Spreadsheets put one in front."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"\xef\xbb\xbfa,b\r\n1,2\r\n")
+    assert read_any(path).frame.columns == ["a", "b"]
+
+
+def test_lines_may_hold_texts_where_others_hold_numbers(tmp_path: Path) -> None:
+    """Nothing is inferred from the first lines alone."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n' * 200 + '{"a": "x", "b": 2}\n')
+    assert read_any(path).frame["a"].to_list()[-2:] == ["1", "x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", b"a,b,a\n1,2,3\n", "a: two columns have this name"),
+        ("a.csv", "a\ngröße\n".encode("latin1"), "line 2 is not UTF-8 (byte 0xf6)"),
+        ("a.csv", b"", "holds no rows"),
+        ("a.csv", b"a,b\n", "holds no rows"),
+        ("a.csv", b"a\n1\n2,3\n", "cannot be read"),
+        ("a.parquet", b"hello", "cannot be read"),
+        ("a.jsonl", b'{"a": 1}\n{"a":\n', "cannot be read"),
+        ("a.xlsx", b"PK", "is none of .parquet"),
+    ],
+)
+def test_what_is_no_table_is_refused_in_one_line(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    """The line names the file and says what is wrong."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_any(path)
+    assert str(caught.value).startswith(str(path))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """So is a folder."""
+    for path in (tmp_path / "no.csv", tmp_path):
+        with pytest.raises(InputError):
+            read_any(path)
+
+
+def test_parquet_keeps_its_types(tmp_path: Path) -> None:
+    """Only a CSV is all text."""
+    frame = pl.DataFrame({"a": [1, 2], "b": [True, False]})
+    frame.write_parquet(tmp_path / "a.parquet")
+    assert read_any(tmp_path / "a.parquet").frame.equals(frame)

@@ -1,0 +1,246 @@
+"""What is written for a product is read back as what was meant."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+
+from tollgate.cli.wire import wire_fields, wire_inputs
+from tollgate.features.spec import load_spec
+from tollgate.policy import load_policy
+from tollgate.product.ask_text import ask_text
+from tollgate.product.asked import Asked
+from tollgate.product.building import build_features, write_texts
+from tollgate.product.plan import Plan, make_plan
+from tollgate.product.spec_text import bounds
+from tollgate.product.thresholds import choose
+from tollgate.product.yaml_text import flow_list, number, scalar
+from tollgate.repository.product import read_product
+from tollgate.repository.slo import read_slo
+from tollgate.schema import MISSING, context_dtype
+
+ROWS = 400
+CHANCE = np.random.default_rng(2)
+ODD_WORDS = [
+    "no",
+    "y",
+    "null",
+    "1",
+    "01",
+    "a, b",
+    'say "so"',
+    "# x",
+    "größe",
+    "a: b",
+    "~",
+]
+
+
+@dataclasses.dataclass
+class Written:
+    """A product's files, without a model."""
+
+    plan: Plan
+    folder: Path
+    rows: pl.DataFrame
+    features: np.ndarray
+
+
+def written(folder: Path, *, windows: bool) -> Written:
+    """Plan a product out of a small table, and write its files."""
+    value = CHANCE.normal(size=ROWS).round(2)
+    columns = {
+        "debt ratio": [None if at % 9 == 0 else one for at, one in enumerate(value)],
+        "word": [ODD_WORDS[at % len(ODD_WORDS)] for at in range(ROWS)],
+        "who": [f"c{at % 20}" for at in range(ROWS)],
+        "when": [1_700_000_000 + at * 40_000 for at in range(ROWS)],
+        "paid": (np.abs(value) * 10).round(2),
+        "kind": ["it's" if at % 3 else "other" for at in range(ROWS)],
+    }
+    table = folder / "odd 'name\".parquet"
+    pl.DataFrame(columns, strict=False).write_parquet(table)
+    roles = {"entities": ("who",), "time": "when", "amount": "paid"} if windows else {}
+    drop = () if windows else ("who", "when")
+    plan = make_plan(
+        Asked(
+            product="shop",
+            table=table,
+            label="kind",
+            positive="it's",
+            drop=drop,
+            sensitive=("word",) if windows else (),
+            **roles,
+        )
+    )
+    models = folder / "models"
+    missing = {one.name: math.nan for one in plan.fields}
+    spec, rows, features = build_features(
+        plan, models, fields=plan.fields, missing=missing
+    )
+    chosen = choose(CHANCE.random(ROWS), rows.history.label)
+    write_texts(plan, models, spec=spec, chosen=chosen, kind="boosting", seen=False)
+    (models / "shop_model" / "1").mkdir()
+    return Written(plan, models, rows.frame, features)
+
+
+@pytest.fixture(params=[False, True], ids=["rows alone", "windows"])
+def product(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
+    """A product of either kind."""
+    return written(tmp_path, windows=request.param)
+
+
+def test_sizes_of_the_configurations_follow_from_the_features(product: Written) -> None:
+    """Triton's parser reads them; vector and context are as wide as features.yaml."""
+    spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
+    models = read_product(product.folder, "shop")
+    assert list(models.steps) == ["shop_features", "shop_model", "shop_decision"]
+    context = context_dtype(spec.entity_names, spec.field_names).itemsize
+    decision = {one.name: list(one.dims) for one in models.steps["shop_decision"].input}
+    assert decision["features"] == [len(spec.features)]
+    assert decision["context"] == [context]
+    inputs = [one.name for one in models.ensemble.input]
+    assert inputs == [*spec.columns, *spec.field_names]
+    optional = {one.name for one in models.ensemble.input if one.optional}
+    assert optional == set(spec.field_names)
+    slo = read_slo(product.folder, product="shop")
+    assert (slo.latency_objective_ms, slo.layers_ms.model) == (50, 20)
+
+
+def test_the_policy_fits_the_features(product: Written) -> None:
+    """It compiles; its thresholds are those that were chosen."""
+    spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
+    policy = load_policy(
+        product.folder / "shop_decision" / "1" / "policy.yaml",
+        feature_names=spec.feature_names,
+        fields=spec.fields,
+        id_names=spec.id_names,
+        amount=spec.amount,
+    )
+    assert policy.labels == ("not_kind_it_s", "kind_it_s")
+    assert policy.sensitive == product.plan.asked.sensitive
+    review, decline = (
+        policy.thresholds[0].review,
+        policy.thresholds[0].decline,
+    )
+    assert 0 < review <= decline <= 1
+
+
+def test_scripts_are_python(product: Written) -> None:
+    """With odd names in them, too; the call holds the values of its row."""
+    ast.parse((product.folder / "shop" / "train.py").read_text())
+    spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
+    wire = {"inputs": wire_inputs(spec), "fields": wire_fields(spec, product.rows)}
+    tree = ast.parse(ask_text(product.rows, row=5, product="shop", **wire))
+    ast.parse(ask_text(product.rows, row=0, product="shop", **wire))  # a number is none
+    rows = next(
+        one.value
+        for one in tree.body
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "ROWS"
+    )
+    assert isinstance(rows, ast.Dict)
+    sent = dict(zip(map(ast.literal_eval, rows.keys), rows.values, strict=True))
+    assert set(sent) == {*spec.columns, *spec.field_names}
+    for name in spec.field_names:
+        assert ast.literal_eval(sent[name]) == [product.rows[name][5]]
+
+
+def test_no_line_of_prose_is_too_long(product: Written) -> None:
+    """Comments and code fit a terminal; a feature is one line, however long."""
+    for path in product.folder.rglob("*"):
+        if path.is_file() and path.name != "features.yaml":
+            lines = path.read_text().splitlines()
+            long = [one for one in lines if len(one) > 88 and "TABLE" not in one]
+            assert not long, path
+
+
+def test_vectors_are_the_tables_numbers_and_words(tmp_path: Path) -> None:
+    """NaN where a number is missing; a word is its place in the alphabet."""
+    product = written(tmp_path, windows=False)
+    spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
+    assert spec.feature_names == ("debt_ratio", "word", "paid")
+    words = sorted(ODD_WORDS)
+    table = product.plan.frame
+    wanted = np.array(
+        [
+            [math.nan if one is None else one for one in table["debt ratio"]],
+            [words.index(one) for one in table["word"]],
+            table["paid"],
+        ],
+        np.float32,
+    ).T
+    np.testing.assert_array_equal(product.features, wanted)
+
+
+def test_a_window_that_cannot_be_read_has_its_usual_value(tmp_path: Path) -> None:
+    """The median over the table, by an independent count of events."""
+    product = written(tmp_path, windows=True)
+    spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
+    frame = product.plan.frame.with_columns(pl.from_epoch("when"))
+    counts = frame.rolling("when", period="7d", group_by="who").agg(pl.len())
+    place = spec.feature_names.index("who_count_7d")
+    assert spec.features[place].default == counts["len"].median()
+    assert np.median(product.features[:, place]) == counts["len"].median()
+
+
+def test_a_field_that_is_missing_in_a_row_is_missing_in_its_history(
+    tmp_path: Path,
+) -> None:
+    """As when a request brings NaN."""
+    from tollgate.history import history_of
+
+    product = written(tmp_path, windows=False)
+    spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
+    history = history_of(product.rows, spec=spec, source="rows")
+    assert (history.fields["debt_ratio"] == MISSING).sum() == len(range(0, ROWS, 9))
+
+
+@pytest.mark.parametrize(
+    "text", [*ODD_WORDS, "plain", "a.b-c", "Yes", "ÿ\x7f", "\U0001f600"]
+)
+def test_texts_survive_yaml(text: str) -> None:
+    """Whatever a reader could take for something else is quoted."""
+    assert yaml.safe_load(f"[{scalar(text)}]") == [text]
+
+
+def test_long_lists_are_folded_and_survive() -> None:
+    """No line over 88 signs."""
+    words = [f"word number {at}" for at in range(60)]
+    text = flow_list(words, indent=6)
+    assert yaml.safe_load(f"a:\n      {text}")["a"] == words
+    assert max(map(len, text.splitlines()[1:])) <= 88
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "decimals", "wanted"),
+    [
+        (18, 95, 0, (0, 1000)),
+        (0, 1, 0, (0, 10)),
+        (-8019, 102127, 0, (-10_000_000, 10_000_000)),
+        (-5, -1, 0, (-100, 0)),
+        (0, 0.001, 3, (0, 0.01)),
+        (1, 9e11, 0, (0, 1e12)),
+    ],
+)
+def test_numbers_far_beyond_what_was_seen_are_refused(
+    low: float, high: float, decimals: int, wanted: tuple[float, float]
+) -> None:
+    """From ten times on, at the next power of ten; below 0 where none was below."""
+    assert bounds(low, high, decimals=decimals) == pytest.approx(wanted)
+
+
+def test_numbers_are_written_out() -> None:
+    """No powers of ten, no point without need."""
+    assert [number(one) for one in (3.0, 0.25, 1e12, 1e-4, -0.5)] == [
+        "3",
+        "0.25",
+        "1000000000000",
+        "0.0001",
+        "-0.5",
+    ]

@@ -1,0 +1,100 @@
+"""Numbers, times and words of a column, however they are written."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+import polars as pl
+import pytest
+
+from tollgate.product.values import (
+    as_numbers,
+    as_text,
+    as_times_us,
+    decimals_of,
+    has_placed_zeros,
+)
+
+NOON_US = 1_709_553_600_000_000  # 2024-03-04T12:00:00Z
+
+
+def test_texts_are_numbers_where_they_can_be() -> None:
+    """Blanks and words for nothing are missing; any other text is counted."""
+    column = pl.Series([" 1", "2.5", "", "N/A", None, "abc", "-"])
+    found = as_numbers(column)
+    assert found.values.to_list() == [1.0, 2.5, None, None, None, None, None]
+    assert (found.texts, found.example) == (1, "abc")
+
+
+def test_what_is_not_finite_is_missing() -> None:
+    """NaN says nothing; an infinity is counted."""
+    found = as_numbers(pl.Series([1.0, math.nan, math.inf, -math.inf, None]))
+    assert found.values.to_list() == [1.0, None, None, None, None]
+    assert found.infinite == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "decimals", "exact"),
+    [
+        ([1.0, -20.0], 0, True),
+        ([0.1, 0.3, 1234567.9], 1, True),
+        ([0.29, 57.29, 1e6 + 0.57], 2, True),
+        ([0.0001], 4, True),
+        ([1 / 3], 4, False),
+        ([1e-7, 0.5], 4, False),
+        ([123_456_789_012.5], 0, False),
+    ],
+)
+def test_decimals_are_found_from_the_values(
+    values: list[float], decimals: int, exact: bool
+) -> None:
+    """As many as the values have; at most four, and fewer for very large ones."""
+    assert decimals_of(pl.Series(values)) == (decimals, exact)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pl.Series([dt.datetime(2024, 3, 4, 12)]),
+        pl.Series([dt.datetime(2024, 3, 4, 13)]).dt.replace_time_zone("Europe/Berlin"),
+        pl.Series(["2024-03-04 12:00:00"]),
+        pl.Series(["2024-03-04T12:00:00.000Z"]),
+        pl.Series([NOON_US // 10**6]),
+        pl.Series([NOON_US / 10**3]),
+        pl.Series([NOON_US]),
+        pl.Series([str(NOON_US)]),
+    ],
+    ids=lambda column: str(column[0]),
+)
+def test_a_moment_is_the_same_however_it_is_written(column: pl.Series) -> None:
+    """Datetimes with and without a zone, texts, and counts since 1970."""
+    assert as_times_us(column).to_list() == [NOON_US]
+
+
+def test_days_are_times_and_other_things_are_none() -> None:
+    """Dates in two spellings; what is no time, or not of this century, is null."""
+    days = pl.Series(["04.03.2024", "31.12.2024", "soon", None])
+    assert as_times_us(days).null_count() == 2
+    assert as_times_us(pl.Series([dt.date(1950, 1, 1)])).to_list() == [None]
+    assert as_times_us(pl.Series([True])).to_list() == [None]
+
+
+def test_texts_that_no_request_can_carry_are_missing() -> None:
+    """Empty ones and those over 128 bytes."""
+    texts = pl.Series(["a", "", "  ", "x" * 129, "ü" * 64, None])
+    assert as_text(texts).to_list() == ["a", None, None, None, "ü" * 64, None]
+
+
+def test_a_zero_in_front_makes_a_number_a_code() -> None:
+    """A number would lose it: 01234; but not 0 or 0.5."""
+    assert has_placed_zeros(pl.Series(["01234", "2"]))
+    assert not has_placed_zeros(pl.Series(["0", "0.5"]))
+    assert not has_placed_zeros(pl.Series([1, 2]))
+
+
+def test_a_single_has_the_decimals_that_were_written() -> None:
+    """0.1 is no tenth in float32, and was one in the file."""
+    singles = pl.Series([0.1, 19.99], dtype=pl.Float32).cast(pl.Float64)
+    assert decimals_of(singles, single=True) == (2, True)
+    assert decimals_of(singles) == (4, False)

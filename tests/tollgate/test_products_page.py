@@ -1,0 +1,103 @@
+"""The commands of docs/products.md, executed in their order by a newcomer's shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tollgate.server.address import find_server
+
+CHECKOUT = Path(__file__).parents[2]
+PAGE = (CHECKOUT / "docs" / "products.md").read_text()
+BLOCKS = re.findall(r"```(python|sh|server|stop|told)\n(.*?)```", PAGE, re.DOTALL)
+
+pytestmark = pytest.mark.slow
+
+
+class Newcomer:
+    """Somebody with a folder of their own, a shell, and the page."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        programs = Path(sys.executable).parent
+        self._environment = {
+            **os.environ,
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": str(CHECKOUT),
+        }
+        self._server: subprocess.Popen[bytes] | None = None
+        self.printed = ""
+        # Ports of the page may be taken here.
+        (folder / "tollgate.yaml").write_text("grpc_port: 0\nmetrics_port: 0\n")
+
+    def python(self, text: str) -> None:
+        """Run a script."""
+        self._run([sys.executable, "-c", text])
+
+    def sh(self, text: str) -> None:
+        """Run commands; a call goes to where the server happens to be."""
+        found = find_server(self._folder / ".tollgate")
+        if found is not None:
+            text = text.replace("/ask.py", f"/ask.py {found.grpc_url}")
+        self._run(["bash", "-ec", text])
+
+    def server(self, text: str) -> None:
+        """Start a server, and wait until it is ready."""
+        with (self._folder / "server.log").open("wb") as log:
+            self._server = subprocess.Popen(
+                ["bash", "-c", f"exec {text.strip()} --side-port 0"],
+                cwd=self._folder,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+            )
+        while b"READY" not in (self._folder / "server.log").read_bytes():
+            assert self._server.poll() is None, (
+                self._folder / "server.log"
+            ).read_text()
+            time.sleep(0.1)
+
+    def stop(self, text: str = "") -> None:
+        """Stop the server."""
+        if self._server is not None:
+            self._server.terminate()
+            self._server.wait()
+
+    def told(self, text: str) -> None:
+        """Hold the page against what was printed last."""
+        for line in text.splitlines():
+            assert line in self.printed.splitlines(), self.printed
+
+    def _run(self, command: list[str]) -> None:
+        done = subprocess.run(
+            command,
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        self.printed = done.stdout
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
+    """Somebody in an empty folder."""
+    found = Newcomer(tmp_path)
+    yield found
+    found.stop()
+
+
+def test_the_page_works_from_top_to_bottom(newcomer: Newcomer, tmp_path: Path) -> None:
+    """Table, product, server, call, changes, removal, a model of one's own."""
+    for kind, text in BLOCKS:
+        getattr(newcomer, kind)(text)
+    assert list((tmp_path / "model_repository").iterdir()) == []

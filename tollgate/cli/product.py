@@ -1,0 +1,159 @@
+"""`product new` and `product remove`: from a table to a served product, and back."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tollgate.cli import console
+from tollgate.cli.product_options import (
+    Amount,
+    Drop,
+    Entity,
+    Id,
+    Keep,
+    Kind,
+    Label,
+    Model,
+    MostFields,
+    Name,
+    Positive,
+    Repository,
+    Sensitive,
+    Table,
+    Time,
+    TrustPickle,
+    Yes,
+)
+from tollgate.errors import InputError, RepositoryError
+from tollgate.product.asked import MOST_FIELDS
+
+
+def new(
+    name: Name,
+    table: Table,
+    label: Label = "",
+    positive: Positive = None,
+    entity: Entity = None,
+    time_: Time = None,
+    amount: Amount = None,
+    id_: Id = None,
+    drop: Drop = None,
+    sensitive: Sensitive = None,
+    keep: Keep = None,
+    most_fields: MostFields = MOST_FIELDS,
+    model: Model = None,
+    trust_pickle: TrustPickle = False,
+    kind: Kind = "boosting",
+    yes: Yes = False,
+    repository: Repository = None,
+) -> None:
+    """Make a product out of a table: files, features, model, release; try it out."""
+    from tollgate.cli import product_asking, product_told
+    from tollgate.cli.product_making import make
+    from tollgate.product.asked import Asked
+    from tollgate.product.placing import require_free
+    from tollgate.product.plan import make_plan
+
+    folder = console.settings(repository=repository).repository_path
+    require_free(folder, name)
+    if entity and not time_:
+        raise InputError("--entity", "windows need to know when: --time COLUMN")
+    asked = Asked(
+        product=name,
+        table=table,
+        label=label,
+        positive=positive,
+        entities=tuple(entity or ()),
+        time=time_,
+        amount=amount,
+        id=id_,
+        drop=tuple(drop or ()),
+        sensitive=tuple(sensitive or ()),
+        keep=tuple(keep or ()),
+        most_fields=most_fields,
+    )
+    ask = not yes and product_asking.is_terminal()
+    asked = product_asking.completed(asked, ask=ask)
+    clock = _Clock()
+    plan = make_plan(asked)
+    product_told.plan_tables(plan)
+    clock.tell("looked at", f"{len(plan.fields)} columns taken")
+    made = make(
+        plan,
+        repository=folder,
+        model=model,
+        trust_pickle=trust_pickle,
+        kind=kind,
+        tell=clock.tell,
+    )
+    product_told.result(plan, made, repository=folder)
+
+
+class _Clock:
+    """Tells steps with how long each took."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def tell(self, title: str, text: str) -> None:
+        """Tell a step that is done."""
+        from tollgate.cli import report
+
+        now = time.monotonic()
+        report.step(title, text, now - self._since)
+        self._since = now
+
+
+def remove(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
+    repository: Repository = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            help="State folder of `tollgate up`: refused while a server there has it.",
+            show_default=".tollgate",
+        ),
+    ] = None,
+) -> None:
+    """Take a product out of the repository, with all its versions and releases."""
+    from tollgate.cli import product_asking
+    from tollgate.product.placing import displace, folders_of
+    from tollgate.repository.staging import staging
+
+    chosen = console.settings(repository=repository, state=state, product=name)
+    folder = chosen.repository_path
+    if not folder.is_dir():
+        raise RepositoryError(folder, "is not a folder; say which: --repository")
+    folders = folders_of(folder, name)
+    _require_unserved(name, chosen.state_path, folder)
+    if not yes:
+        if not product_asking.is_terminal():
+            raise InputError("product remove", "there is no way back: say --yes")
+        if not product_asking.confirm_removal(name, folder, folders=folders):
+            raise typer.Exit(1)
+    with staging(folder) as staged:
+        staged.version.mkdir()
+        displace(folder, folders, into=staged.version)
+    console.out.print(
+        f"removed  {', '.join(folders)}\n"
+        "kept     what the store and the journal have of it",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _require_unserved(product: str, state: Path, repository: Path) -> None:
+    """Refuse while a server of this state folder answers for the product."""
+    from tollgate.server.address import find_server
+
+    found = find_server(state)
+    if found is None or found.repository_name != str(repository):
+        return
+    if product in found.products:
+        problem = f"is served at {found.grpc_url}: stop that server first"
+        raise InputError(product, problem)

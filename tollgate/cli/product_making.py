@@ -1,0 +1,253 @@
+"""From a table to a product that answers: written, trained, proven, served, placed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.cli.product_model import Brought, Kind, brought, missing_of, trained
+from tollgate.cli.product_trying import Tried, try_served
+from tollgate.cli.wire import wire_fields, wire_inputs
+from tollgate.errors import InputError, RepositoryError
+from tollgate.product import thresholds
+from tollgate.product.ask_text import ASK_FILE, ask_text
+from tollgate.product.building import build_features, write_texts
+from tollgate.product.placing import place, require_free
+from tollgate.product.plan import Plan
+from tollgate.product.rows import Rows
+from tollgate.product.splitting import split
+from tollgate.product.thresholds import Chosen
+
+if TYPE_CHECKING:
+    from converters.model import TrainedModel
+    from tollgate.features.spec import FeatureSpec
+
+Tell = Callable[[str, str], None]
+
+
+class Learned(msgspec.Struct, frozen=True, eq=False):
+    """
+    A model, and what it says of the T rows that it was not trained on.
+
+    Attributes:
+        spec: The product's features.
+        rows: All rows.
+        model: The model.
+        kind: Of the model that train.py trains.
+        features: Of the held-out rows; float32 [T, F].
+        test: Which rows these are; int64 [T].
+        label: What they really were; int8 [T].
+        score: Its probabilities of the outcome; float64 [T].
+        auc: How well these rank them.
+        chosen: Thresholds.
+    """
+
+    spec: FeatureSpec
+    rows: Rows
+    model: TrainedModel
+    kind: Kind
+    features: npt.NDArray[np.float32]
+    test: npt.NDArray[np.int64]
+    label: npt.NDArray[np.int8]
+    score: npt.NDArray[np.float64]
+    auc: float
+    chosen: Chosen
+
+
+class Made(msgspec.Struct, frozen=True, eq=False):
+    """
+    What is known of a product that is there.
+
+    Attributes:
+        chosen: Its thresholds.
+        auc: On the held-out rows.
+        average_precision: Likewise.
+        tried: What it decided of some of them when it was served.
+    """
+
+    chosen: Chosen
+    auc: float
+    average_precision: float
+    tried: Tried
+
+
+def make(
+    plan: Plan,
+    *,
+    repository: Path,
+    model: Path | None,
+    trust_pickle: bool,
+    kind: Kind,
+    tell: Tell,
+) -> Made:
+    """
+    Make a product and put it into a repository; a failure leaves that as it was.
+
+    Args:
+        plan: The product.
+        repository: The model repository.
+        model: A trained model; None trains one.
+        trust_pickle: Load a pickle, which runs the code in it.
+        kind: Of the model that is trained.
+        tell: Told each step that is done, and what came of it.
+
+    Raises:
+        InputError: Table, model or name do not do.
+        ConversionError: The model cannot be converted.
+        ServerError: It does not serve.
+    """
+    from tollgate.repository.staging import staging
+
+    product = plan.asked.product
+    require_free(repository, product)
+    with ExitStack() as stack:
+        given = None
+        if model is not None:
+            opened = brought(model, plan, trust_pickle=trust_pickle)
+            given = stack.enter_context(opened)
+        folder = stack.enter_context(staging(repository)).version
+        staged = folder / "models"
+        staged.mkdir(parents=True)
+        made = _make(plan, staged, given=given, kind=kind, tell=tell)
+        require_free(repository, product)
+        place(staged, repository=repository, product=product)
+    return made
+
+
+def _make(
+    plan: Plan, staged: Path, *, given: Brought | None, kind: Kind, tell: Tell
+) -> Made:
+    from tollgate.evaluation import average_precision
+
+    learned = _learned(plan, staged, given=given, kind=kind, tell=tell)
+    write_texts(
+        plan,
+        staged,
+        spec=learned.spec,
+        chosen=learned.chosen,
+        kind=learned.kind,
+        seen=given is not None,
+    )
+    release = _released(plan, staged, learned=learned, given=given)
+    tell("converted, proven, published", f"release {release}")
+    warnings = _checked(staged, learned.spec.product)
+    tell("checked", "; ".join(warnings) or "sound")
+    with tempfile.TemporaryDirectory(prefix="tollgate-") as state:
+        tried = try_served(
+            staged,
+            spec=learned.spec,
+            rows=learned.rows,
+            test=learned.test,
+            score=learned.score,
+            state=Path(state),
+        )
+    tell("served and decided", f"{len(tried.rows)} held-out rows, then stopped")
+    example = ask_text(
+        learned.rows.frame,
+        row=int(tried.rows[0]),
+        product=learned.spec.product,
+        inputs=wire_inputs(learned.spec),
+        fields=wire_fields(learned.spec, learned.rows.frame),
+    )
+    (staged / learned.spec.product / ASK_FILE).write_text(example, "utf-8")
+    return Made(
+        chosen=learned.chosen,
+        auc=learned.auc,
+        average_precision=average_precision(learned.label, learned.score),
+        tried=tried,
+    )
+
+
+def _learned(
+    plan: Plan, staged: Path, *, given: Brought | None, kind: Kind, tell: Tell
+) -> Learned:
+    """Build the features, train on most rows unless a model is given, judge it."""
+    from tollgate.evaluation import roc_auc
+
+    fields = given.fields if given else plan.fields
+    missing = missing_of(fields, leave_to_model=given is None or given.takes_nan)
+    spec, rows, features = build_features(plan, staged, fields=fields, missing=missing)
+    tell("features", f"{len(features):,} rows of {len(spec.features)}")
+    label = rows.history.label
+    train, test = split(label, time_us=rows.history.event_time_us, spec=spec)
+    if given is None:
+        model, kind = trained(
+            features[train], label[train], spec=spec, kind=kind, seed=0
+        )
+    else:
+        model = given.model
+    score = np.asarray(model.predict(features[test])[:, 1], np.float64)
+    if not np.isfinite(score).all():
+        row = int(np.flatnonzero(test)[~np.isfinite(score)][0])
+        raise InputError("--model", f"gives no probability for row {row}")
+    auc = roc_auc(label[test], score)
+    seen = ", which it may have seen" if given else ""
+    tell(
+        "model",
+        f"{model.facts.framework}, AUC {auc:.4f} on {len(score):,} held-out rows{seen}",
+    )
+    return Learned(
+        spec=spec,
+        rows=rows,
+        model=model,
+        kind=kind,
+        features=features[test],
+        test=np.flatnonzero(test),
+        label=label[test],
+        score=score,
+        auc=auc,
+        chosen=thresholds.choose(score, label[test]),
+    )
+
+
+def _released(
+    plan: Plan, staged: Path, *, learned: Learned, given: Brought | None
+) -> str:
+    """Convert the model, prove it on the held-out rows, publish and release it."""
+    from converters.conversion import convert_model
+    from converters.purpose import purpose_of
+    from converters.sample import Sample
+    from tollgate.cli.pipeline import publish_and_release
+
+    product, label = learned.spec.product, learned.label
+    converted = convert_model(
+        learned.model,
+        origin="the model",
+        purpose=purpose_of(staged, product),
+        sample=Sample(
+            rows=learned.features,
+            names=learned.spec.feature_names,
+            label=given.classes_of(label) if given else tuple(label.tolist()),
+            segments={
+                name: tuple(np.array(values)[learned.test])
+                for name, values in learned.rows.segments.items()
+            },
+            sensitive=plan.asked.sensitive,
+            origin="sample" if given else "held out",
+        ),
+    )
+    reason = f"made from {plan.asked.table.name}"
+    return publish_and_release(
+        converted, repository=staged, product=product, reason=reason
+    ).name
+
+
+def _checked(staged: Path, product: str) -> tuple[str, ...]:
+    """Ask the linter; an error refuses the product."""
+    from tollgate.repository.lint.linting import Question, lint
+    from tollgate.repository.lint.report import at_least
+    from tollgate.repository.lint.rule import Severity
+
+    report = lint(Question(repository=staged, product=product))
+    found = at_least(report.issues, Severity.WARNING)
+    for one in found:
+        if one.severity >= Severity.ERROR:
+            raise RepositoryError(one.file, one.problem, where=one.where)
+    return tuple(f"{one.rule.code} {one.problem}" for one in found)

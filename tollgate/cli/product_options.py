@@ -1,0 +1,99 @@
+"""The options of `product new`, and what their help says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+_ROLES = "What columns are"
+_MODEL = "The model"
+_AGAIN = " May be repeated."
+
+Name = Annotated[str, typer.Argument(help="Of the product: small letters, digits, _.")]
+Repository = Annotated[
+    str | None, typer.Option(help="Model repository.", show_default="model_repository")
+]
+Table = Annotated[
+    Path, typer.Option("--from", help="Parquet, CSV or JSON lines; with a head.")
+]
+Label = Annotated[str, typer.Option(help="The outcome.", rich_help_panel=_ROLES)]
+Positive = Annotated[
+    str | None,
+    typer.Option(
+        help="The outcome that the score is the probability of; a high one is "
+        "declined.",
+        show_default="1, yes, true, or the rarer",
+        rich_help_panel=_ROLES,
+    ),
+]
+Entity = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Ids to keep windows for; needs --time." + _AGAIN,
+        rich_help_panel=_ROLES,
+    ),
+]
+Time = Annotated[
+    str | None,
+    typer.Option("--time", help="When each row was.", rich_help_panel=_ROLES),
+]
+Amount = Annotated[
+    str | None,
+    typer.Option(help="Money, in whole cents.", rich_help_panel=_ROLES),
+]
+Id = Annotated[
+    str | None,
+    typer.Option("--id", help="An id of each row.", rich_help_panel=_ROLES),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Leave out, such as what is known only afterwards." + _AGAIN,
+        rich_help_panel=_ROLES,
+    ),
+]
+Sensitive = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Leave out, and report the model's errors by it." + _AGAIN,
+        rich_help_panel=_ROLES,
+    ),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Take it although it seems to give the outcome away." + _AGAIN,
+        rich_help_panel=_ROLES,
+    ),
+]
+MostFields = Annotated[
+    int,
+    typer.Option(
+        help="Take so many columns at most, those that tell most.",
+        min=1,
+        rich_help_panel=_ROLES,
+    ),
+]
+Model = Annotated[
+    Path | None,
+    typer.Option(
+        help="Trained on the table's columns: what `tollgate convert` reads.",
+        show_default="train one",
+        rich_help_panel=_MODEL,
+    ),
+]
+TrustPickle = Annotated[
+    bool,
+    typer.Option(
+        "--trust-pickle",
+        help="Load a pickle: that runs the code in it.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Kind = Annotated[
+    Literal["boosting", "logistic"],
+    typer.Option(help="Of the model that is trained.", rich_help_panel=_MODEL),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]

@@ -1,0 +1,151 @@
+"""What `product new` prints, for a person to read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table
+
+from tollgate.cli import console
+from tollgate.product.ask_text import ASK_FILE
+from tollgate.product.config_text import step_names
+from tollgate.product.plan import Plan
+from tollgate.product.script_text import SCRIPT_FILE
+from tollgate.product.yaml_text import number
+
+if TYPE_CHECKING:
+    from tollgate.cli.product_making import Made
+
+_SHOWN = 40  # columns of a wide table
+_NAMED = 8  # columns with one reason
+_SAMPLE = 6
+# Columns of people that laws on equal treatment name; a hint, and no more.
+_SENSITIVE = (
+    *("sex", "gender", "age", "race", "ethnicity", "religion", "nationality"),
+    *("marital", "marital_status", "marriage", "disability", "pregnant"),
+)
+
+
+def plan_tables(plan: Plan) -> None:
+    """Show what each column is taken for, and which are left out with the reason."""
+    label, asked = plan.label, plan.asked
+    others = ", ".join(label.others[:5])
+    _line(
+        f"{asked.table.name}: {len(plan.frame):,} rows, {len(plan.frame.columns)} "
+        f"columns; the score is the probability that {asked.label} is "
+        f"{label.positive} ({label.share:.2%} of the rows; else {others})"
+    )
+    table = Table(box=None, pad_edge=False)
+    for title in ("column", "called", "what", "missing", "note"):
+        table.add_column(title, overflow="fold")
+    for one in plan.fields[:_SHOWN]:
+        column = one.column
+        what = f"{len(column.words)} words"
+        if column.kind == "number":
+            what = f"{number(column.low)} … {number(column.high)}"
+            what += f", {column.decimals} decimals" if column.decimals else ""
+        name = "" if one.name == column.source else one.name
+        missing = f"{column.missing:,}" if column.missing else ""
+        cells = (column.source, name, what, missing, "; ".join(column.notes))
+        table.add_row(*map(escape, cells))
+    if plan.fields:
+        console.out.print(table)
+    if len(plan.fields) > _SHOWN:
+        _line(f"… and {len(plan.fields) - _SHOWN} more")
+    reasons: dict[str, list[str]] = {}
+    for left in plan.left_out:
+        reasons.setdefault(left.reason, []).append(left.source)
+    for reason, names in reasons.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        _line(f"left out  {', '.join(names[:_NAMED])}{more}: {reason}")
+    for note in (*plan.notes, *_hints(plan)):
+        _line(f"note  {note}")
+
+
+def _hints(plan: Plan) -> list[str]:
+    named = [
+        one.column.source
+        for one in plan.fields
+        if one.column.source.lower() in _SENSITIVE
+    ]
+    if not named:
+        return []
+    return [
+        f"{', '.join(named)} may not be a reason to decide by; --sensitive leaves a "
+        "column out and reports the model's errors by it"
+    ]
+
+
+def result(plan: Plan, made: Made, *, repository: Path) -> None:
+    """Show what was decided, what the product is made of, and how to go on."""
+    product, tried = plan.asked.product, made.tried
+    table = Table(title=f"some of {len(tried.rows)} held-out rows, as served")
+    for title in ("score", "decision", "reasons", plan.asked.label):
+        table.add_column(title, overflow="fold")
+    step = max(1, len(tried.rows) // _SAMPLE)
+    for row in range(0, len(tried.rows), step):
+        truth = plan.label.positive if tried.label[row] else "other"
+        table.add_row(
+            f"{tried.answers.score[row]:.4f}",
+            str(tried.answers.decision[row]),
+            "\n".join(tried.answers.reason_codes[row]),
+            escape(truth),
+        )
+    console.out.print(table)
+    chosen = made.chosen
+    _line(
+        f"AUC {made.auc:.4f}   average precision {made.average_precision:.4f}   on "
+        f"{chosen.rows:,} held-out rows; review from {number(chosen.review)}, decline "
+        f"from {number(chosen.decline)}: {chosen.reviewed:,} and {chosen.declined:,} "
+        f"rows; served scores are at most {tried.furthest:.1e} from the model's own"
+    )
+    _line(f"\n{product} is in {_short(repository)}; all of it is yours to edit:")
+    for name, what in _files(product):
+        _line(f"  {name:{max(len(one) for one, _ in _files(product))}}  {what}")
+    _line("\nthe call, once it is served:\n")
+    call = (repository / product / ASK_FILE).read_text("utf-8")
+    console.out.print(call, highlight=False, markup=False, soft_wrap=True)
+    _line("next:")
+    for what, command in _next(product, repository):
+        _line(f"  {what}\n    {command}")
+
+
+def _files(product: str) -> tuple[tuple[str, str], ...]:
+    features, model, decision = step_names(product)
+    return (
+        (f"{features}/1/features.yaml", "what the model sees (docs/features.md)"),
+        (f"{decision}/1/policy.yaml", "thresholds, rules, reasons (docs/policy.md)"),
+        (f"{product}/slo.yaml", "what is promised"),
+        (f"{product}/{SCRIPT_FILE}", "trains again and publishes the next version"),
+        (f"{product}/{ASK_FILE}", "the call below"),
+        (f"{model}/1/card.md", "what is known of the model"),
+    )
+
+
+def _next(product: str, repository: Path) -> tuple[tuple[str, str], ...]:
+    tollgate = os.path.relpath(sys.argv[0])
+    if tollgate.startswith(".."):
+        tollgate = "tollgate"
+    here = _short(repository)
+    where = "" if here == "model_repository" else f" --repository {here}"
+    return (
+        ("serve it", f"{tollgate} up --product {product}{where}"),
+        ("meanwhile, elsewhere: ask it", f"python {here}/{product}/{ASK_FILE}"),
+        ("train again", f"python {here}/{product}/{SCRIPT_FILE}"),
+        ("take it out again", f"{tollgate} product remove {product}{where}"),
+    )
+
+
+def _short(repository: Path) -> str:
+    try:
+        return str(repository.relative_to(Path.cwd()))
+    except ValueError:
+        return str(repository)
+
+
+def _line(text: str) -> None:
+    console.out.print(text, highlight=False, markup=False, soft_wrap=True)

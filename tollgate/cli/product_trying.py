@@ -1,0 +1,180 @@
+"""Serve a product that is not yet in its repository, and have held-out rows decided."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.cli.replaying import LOAD_DEADLINE_S
+from tollgate.cli.wire import field_columns, wire_fields, wire_inputs
+from tollgate.errors import ServerError
+from tollgate.schema import Degraded
+
+if TYPE_CHECKING:
+    from clients.decisions import Decisions
+    from tollgate.features.spec import FeatureSpec
+    from tollgate.product.rows import Rows
+    from tollgate.server.embedded import Embedded
+
+I64 = npt.NDArray[np.int64]
+
+_TRIED = 64  # rows, in two requests
+_TIMEOUT_S = 10.0
+# As the proof of a conversion allows: one float32 against the framework's own.
+_TOLERANCE = 1e-5
+# Rows that are scored on other numbers than the table's: in a slow moment of this
+# machine, or for an entity with more events than are kept.
+_ELSEWHERE = np.uint32(
+    Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR | Degraded.WINDOW_OVERFLOW
+)
+
+
+class Tried(msgspec.Struct, frozen=True, eq=False):
+    """
+    What a server decided.
+
+    Attributes:
+        rows: Which rows; int [K].
+        answers: To each.
+        label: What they really were; int8 [K].
+        furthest: The greatest difference of a score from the model's own.
+    """
+
+    rows: I64
+    answers: Decisions
+    label: npt.NDArray[np.int8]
+    furthest: float
+
+
+def try_served(
+    repository: Path,
+    *,
+    spec: FeatureSpec,
+    rows: Rows,
+    test: I64,
+    score: npt.NDArray[np.float64],
+    state: Path,
+) -> Tried:
+    """
+    Serve a product here for a moment.
+
+    Args:
+        repository: With the product in it.
+        spec: Its features.
+        rows: All rows.
+        test: Those that were held out; positions [T].
+        score: The model's own scores of these; float64 [T].
+        state: A folder for the server.
+
+    Raises:
+        ServerError: It does not start, or answers otherwise than the model.
+    """
+    from tollgate.server.embedded import serve
+
+    at = _chosen(rows, test, timed=bool(spec.entities))
+    with serve(repository, products=(spec.product,), state=state) as server:
+        order, answers = _answers(test[at], spec=spec, rows=rows, server=server)
+    picked, wanted = test[at][order], score[at[order]]
+    _require_answers(answers, spec.product)
+    sound = (answers.degraded & _ELSEWHERE) == 0
+    apart = np.abs(answers.score - wanted)[sound]
+    furthest = float(apart.max(initial=0.0))
+    if furthest > _TOLERANCE:
+        problem = f"a served score is {furthest:.2g} from the model's own"
+        raise ServerError(spec.product, problem)
+    return Tried(picked, answers, rows.history.label[picked], furthest)
+
+
+def _answers(
+    picked: I64, *, spec: FeatureSpec, rows: Rows, server: Embedded
+) -> tuple[I64, Decisions]:
+    """Ask for rows; the order in which that was done, and the answers in it."""
+    from clients.client import Client
+    from clients.decisions import join
+
+    turns: list[I64] = []
+    parts: list[Decisions] = []
+    fields = wire_fields(spec, rows.frame)
+    with Client(
+        server.grpc_url,
+        product=spec.product,
+        inputs=wire_inputs(spec),
+        fields=fields,
+        timeout_s=_TIMEOUT_S,
+    ) as client:
+        for turn in _in_turn(picked, spec=spec, rows=rows, store_url=server.store_url):
+            turns.append(turn)
+            columns = _request(picked[turn], spec=spec, rows=rows, fields=fields)
+            parts += client.decide_many(columns, in_flight=1)
+    return np.concatenate(turns), join(parts)
+
+
+def _chosen(rows: Rows, test: I64, *, timed: bool) -> I64:
+    """Take the last held-out rows in time, or some of each outcome, by position."""
+    if timed:
+        order = np.lexsort((test, rows.history.event_time_us[test]))
+        return np.asarray(order[-_TRIED:], np.int64)
+    label = rows.history.label[test]
+    half = _TRIED // 2
+    parts = [np.flatnonzero(label == outcome)[:half] for outcome in (1, 0)]
+    return np.concatenate(parts)
+
+
+def _in_turn(
+    picked: I64, *, spec: FeatureSpec, rows: Rows, store_url: str
+) -> Iterator[I64]:
+    """
+    Say which of the picked rows to ask for next; positions among them.
+
+    What happened to their entities before is in the store by then.
+    """
+    from tollgate.replay import purchases_of, spans
+    from tollgate.store.cluster import open_store
+    from tollgate.store.online import OnlineFeatures
+
+    if not spec.entities:
+        yield np.arange(len(picked))
+        return
+    history = rows.history
+    concerned = np.zeros(len(history), np.bool_)
+    for ids in history.entity_id.values():
+        wanted = {ids[row] for row in picked}
+        concerned |= np.fromiter((one in wanted for one in ids), np.bool_, len(ids))
+    concerned &= history.event_time_us <= history.event_time_us[picked].max()
+    known = np.flatnonzero(concerned)
+    place = {row: at for at, row in enumerate(picked.tolist())}
+    online = OnlineFeatures(spec, open_store(store_url, deadline_s=LOAD_DEADLINE_S))
+    for span in spans(spec, history.take(known)):
+        found = known[span.purchases]
+        asked = np.isin(found, picked)
+        online.load(purchases_of(spec, history, found[~asked]))
+        if asked.any():
+            yield np.array([place[row] for row in found[asked].tolist()])
+
+
+def _request(
+    picked: I64, *, spec: FeatureSpec, rows: Rows, fields: dict[str, str]
+) -> dict[str, Any]:
+    """Make the columns of a request; rows without a time are decided now."""
+    frame = rows.frame[picked]
+    columns: dict[str, Any] = dict(
+        field_columns(frame, fields, errors=[""] * len(frame))
+    )
+    now_us = int(time.time() * 1e6)
+    for name in spec.columns:
+        there = name in frame.columns
+        columns[name] = frame[name].to_list() if there else [now_us] * len(frame)
+    return columns
+
+
+def _require_answers(answers: Decisions, product: str) -> None:
+    bad = [text for text in answers.error.tolist() if text]
+    if bad:
+        problem = f"{len(bad)} of {len(answers)} rows were refused: {bad[0]}"
+        raise ServerError(product, problem)

@@ -1,0 +1,63 @@
+"""
+What a person who was refused credit is told, and by what nobody may be judged.
+
+A notice states the specific principal reasons (12 CFR 1002.9(b)(2)): the factors that
+were scored and counted most, at most four of them, and none that was principal left
+out. That a score or a standard of the lender was missed is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from tollgate.policy.definition import Notice
+from tollgate.policy.document import Document
+from tollgate.policy.lines import Place
+
+MOST_REASONS = 4
+
+
+def read_notice(document: Document, feature_names: Collection[str]) -> Notice | None:
+    """
+    Read what a notice says.
+
+    Raises:
+        PolicyError: More than four reasons, a code that is none, a feature without one.
+    """
+    raw = document.raw.notice
+    if raw is None:
+        return None
+    if not 1 <= raw.most <= MOST_REASONS:
+        problem = f"{raw.most} is not within 1 … {MOST_REASONS}"
+        document.refuse(("notice", "most"), problem)
+    mapped = document.raw.contributions
+    for code in raw.never:
+        if code not in document.raw.reasons:
+            document.refuse(("notice", "never"), f"{code} is no code of this policy")
+        if code in mapped.values():
+            problem = f"{code} is told of a feature, which may be a principal reason"
+            document.refuse(("notice", "never"), problem)
+    for name in sorted(feature_names):
+        if name not in mapped:
+            problem = f"{name} has no code: it could be a reason that is not told"
+            document.refuse(("contributions",), problem)
+    return Notice(most=raw.most, never=frozenset(raw.never))
+
+
+def refuse_sensitive(document: Document, inputs: Iterable[str]) -> tuple[str, ...]:
+    """
+    Return what nobody may be judged by.
+
+    Args:
+        document: The policy.
+        inputs: Names of features, fields and ids.
+
+    Raises:
+        PolicyError: One of these is an input.
+    """
+    known = {one.lower() for one in inputs}
+    for at, name in enumerate(document.raw.sensitive):
+        if name.lower() in known:
+            place: Place = ("sensitive", at)
+            document.refuse(place, f"{name} is an input of the product; none may be")
+    return tuple(document.raw.sensitive)

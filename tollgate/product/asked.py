@@ -1,0 +1,42 @@
+"""What a person says of a table when they want a product of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+MOST_FIELDS = 64  # each is a tensor of its own in every request
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What a person said of a table.
+
+    Attributes:
+        product: The new product's name.
+        table: The file.
+        label: Column of the outcomes.
+        positive: The outcome that the score is the probability of; None chooses.
+        entities: Columns with ids that windows are kept for.
+        time: Column with the time of each row.
+        amount: Column with money.
+        id: Column with an id of each row.
+        drop: Columns to leave out.
+        sensitive: Columns to leave out, and to report the model's errors by.
+        keep: Columns to take although they seem to give the outcome away.
+        most_fields: Request fields at most.
+    """
+
+    product: str
+    table: Path
+    label: str
+    positive: str | None = None
+    entities: tuple[str, ...] = ()
+    time: str | None = None
+    amount: str | None = None
+    id: str | None = None
+    drop: tuple[str, ...] = ()
+    sensitive: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    most_fields: int = MOST_FIELDS

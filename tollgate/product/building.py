@@ -1,0 +1,116 @@
+"""Build a product's features from its table, and write all its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features.offline import build
+from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.policy import POLICY_FILE
+from tollgate.product.config_text import all_texts, step_names
+from tollgate.product.plan import Field, Plan
+from tollgate.product.policy_text import policy_text, slo_text
+from tollgate.product.rows import Rows, rows_of
+from tollgate.product.script_text import SCRIPT_FILE, script_text
+from tollgate.product.spec_text import spec_text, window_features
+from tollgate.product.thresholds import Chosen
+from tollgate.repository.slo import SLO_FILE
+
+_SHORT = 3  # digits of a default
+
+
+def build_features(
+    plan: Plan,
+    folder: Path,
+    *,
+    fields: tuple[Field, ...],
+    missing: Mapping[str, float],
+) -> tuple[FeatureSpec, Rows, npt.NDArray[np.float32]]:
+    """
+    Write features.yaml, and build the vectors of the table's rows.
+
+    A window that cannot be read when it serves gets the value that is usual here.
+
+    Args:
+        plan: The product.
+        folder: A model repository.
+        fields: Of the product, in the order of the vector.
+        missing: What stands for a missing number, by field.
+
+    Returns:
+        The features, the rows, and their vectors; float32 [N, F].
+
+    Raises:
+        InputError: A value cannot be.
+    """
+    spec = _write_spec(plan, folder, fields=fields, missing=missing, defaults={})
+    rows = rows_of(
+        plan.frame,
+        spec=spec,
+        positive=plan.label.positive,
+        segments=plan.asked.sensitive,
+        source=str(plan.asked.table),
+    )
+    vectors = build(spec, rows.history)
+    usual = {}
+    for name, _ in window_features(plan):
+        middle = np.median(vectors[:, spec.feature_names.index(name)])
+        usual[name] = float(f"{middle:.{_SHORT}g}")
+    if usual:
+        spec = _write_spec(plan, folder, fields=fields, missing=missing, defaults=usual)
+        vectors = build(spec, rows.history)
+    return spec, rows, vectors.astype(np.float32)
+
+
+def write_texts(
+    plan: Plan,
+    folder: Path,
+    *,
+    spec: FeatureSpec,
+    chosen: Chosen,
+    kind: str,
+    seen: bool,
+) -> None:
+    """
+    Write all else that a person may want to change, and the models' folders.
+
+    Args:
+        plan: The product.
+        folder: A model repository.
+        spec: The product's features.
+        chosen: Its thresholds.
+        kind: Of the model that train.py trains.
+        seen: Whether the model may have been trained on the rows of the thresholds.
+    """
+    product = plan.asked.product
+    _, _, decision = step_names(product)
+    texts = {
+        **all_texts(spec),
+        f"{decision}/1/{POLICY_FILE}": policy_text(plan, chosen, seen=seen),
+        f"{product}/{SLO_FILE}": slo_text(product),
+        f"{product}/{SCRIPT_FILE}": script_text(plan, kind=kind),
+    }
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+def _write_spec(
+    plan: Plan,
+    folder: Path,
+    *,
+    fields: tuple[Field, ...],
+    missing: Mapping[str, float],
+    defaults: Mapping[str, float],
+) -> FeatureSpec:
+    step, _, _ = step_names(plan.asked.product)
+    path = folder / step / "1" / SPEC_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = spec_text(plan, fields=fields, missing=missing, defaults=defaults)
+    path.write_text(text, "utf-8")
+    return load_spec(path)

@@ -1,0 +1,199 @@
+"""Say of each column of a table what a model could take it for."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features.wellformed import MAX_SCALED
+from tollgate.product.values import (
+    as_numbers,
+    as_text,
+    as_times_us,
+    decimals_of,
+    has_placed_zeros,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Kind = Literal["number", "category"]
+
+MOST_WORDS = 100  # of a category; what is rarer counts as unseen
+_MOSTLY = 0.9  # share of cells that must be numbers, or times, to call a column so
+_FEW_ROWS = 20  # below, that no two values are equal says nothing
+_COVERED = 0.5  # share of rows that the commonest words must have
+_TIME = "is a time: a model that saw it would learn the calendar"
+_LOOKS_LIKE_ID = re.compile(r"(?i)(^|[_\W])(id|uuid|guid|key|nr|no|number|index)$")
+
+
+class Column(msgspec.Struct, frozen=True):
+    """
+    A column that a model can take.
+
+    Attributes:
+        source: What the table calls it.
+        kind: `number` or `category`.
+        values: Float64 or String; null where there is none.
+        decimals: Of a number.
+        low, high: The least and the greatest number seen.
+        words: Of a category, in the order of their codes.
+        notes: What a person should know of it.
+    """
+
+    source: str
+    kind: Kind
+    values: pl.Series
+    decimals: int = 0
+    low: float = 0.0
+    high: float = 0.0
+    words: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        """Count the rows that have none."""
+        return self.values.null_count()
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Column:
+        """Pick rows by position; what is known of the whole stays."""
+        return msgspec.structs.replace(self, values=self.values.gather(rows))
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A column that no model gets, and why."""
+
+    source: str
+    reason: str
+
+
+def look_at(column: pl.Series) -> Column | LeftOut:
+    """Tell what one column is by its own values."""
+    import polars as pl
+
+    source, kind = column.name, column.dtype
+    if kind.is_temporal():
+        return LeftOut(source, _TIME)
+    if kind == pl.Boolean:
+        return _number(source, column.cast(pl.Float64), notes=())
+    if kind.is_numeric():
+        return _number_column(column)
+    if kind not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+        return LeftOut(source, f"holds {kind}, neither numbers nor words")
+    text = column.cast(pl.String)
+    filled = as_text(text).drop_nulls()
+    if not len(filled):
+        return LeftOut(source, "is empty")
+    found = as_numbers(text)
+    numbers = len(found.values) - found.values.null_count()
+    if numbers < _MOSTLY * (numbers + found.texts):
+        times = as_times_us(filled)
+        if times.null_count() <= (1 - _MOSTLY) * len(filled):
+            return LeftOut(source, _TIME)
+    if has_placed_zeros(filled):
+        return _category(text, "codes such as {}")
+    if numbers and numbers >= _MOSTLY * (numbers + found.texts):
+        return _number_column(text)
+    mixed = ""
+    if numbers and filled.n_unique() > MOST_WORDS:
+        share = numbers / (numbers + found.texts)
+        mixed = f"mixes numbers ({share:.0%}) and texts such as {found.example!r:.40}"
+    return LeftOut(source, mixed) if mixed else _category(text)
+
+
+def _number_column(column: pl.Series) -> Column | LeftOut:
+    """Look at numbers, some of which may be written as texts."""
+    import polars as pl
+
+    found = as_numbers(column)
+    notes = []
+    if found.texts:
+        notes.append(
+            f"{found.texts:,} texts such as {found.example!r:.40} count as missing"
+        )
+    if found.infinite:
+        notes.append(f"{found.infinite:,} infinite numbers count as missing")
+    single = column.dtype == pl.Float32
+    return _number(column.name, found.values, notes=tuple(notes), single=single)
+
+
+def _number(
+    source: str, values: pl.Series, *, notes: tuple[str, ...], single: bool = False
+) -> Column | LeftOut:
+    known = values.drop_nulls()
+    if not len(known):
+        return LeftOut(source, "is empty")
+    distinct = known.n_unique()
+    low, high = float(known.min()), float(known.max())  # type: ignore[arg-type]
+    if max(abs(low), abs(high)) > MAX_SCALED:
+        return LeftOut(source, f"goes beyond {MAX_SCALED:.0e}, up to {high:g}: an id?")
+    if distinct == 1 and not values.null_count():
+        return LeftOut(source, f"is {low:g} in every row")
+    decimals, exact = decimals_of(known, single=single)
+    if decimals == 0 and _numbers_rows(source, distinct, low, high, len(values)):
+        return LeftOut(source, "numbers the rows: an id")
+    if not exact:
+        kept = known.round(decimals).n_unique()
+        if kept == 1 and distinct > 1:
+            problem = f"is all the same when rounded to {decimals} decimals: scale it"
+            return LeftOut(source, problem)
+        notes = (*notes, f"rounded to {decimals} decimals")
+        if kept < distinct / 2:
+            lost = f"which leaves {kept:,} of {distinct:,} values: scale it up"
+            notes = (*notes[:-1], f"{notes[-1]}, {lost}")
+    return Column(
+        source=source,
+        kind="number",
+        values=values,
+        decimals=decimals,
+        low=round(low, decimals),
+        high=round(high, decimals),
+        notes=notes,
+    )
+
+
+def _numbers_rows(
+    source: str, distinct: int, low: float, high: float, rows: int
+) -> bool:
+    """Tell whether whole numbers do nothing but tell rows apart."""
+    if distinct < rows or rows < _FEW_ROWS:
+        return False
+    in_a_row = high - low + 1 == rows
+    return in_a_row or _LOOKS_LIKE_ID.search(source) is not None
+
+
+def _category(column: pl.Series, told: str = "") -> Column | LeftOut:
+    """Look at words; `told` names what they are, with a place for one of them."""
+    words = as_text(column)
+    counts = words.drop_nulls().value_counts(sort=True, name="rows")
+    source, distinct, rows = column.name, len(counts), int(counts["rows"].sum())
+    if distinct == 0:
+        return LeftOut(source, "is empty")
+    first = str(counts[source][0])
+    if distinct == 1 and not words.null_count():
+        return LeftOut(source, f"is {first!r:.40} in every row")
+    if rows >= _FEW_ROWS and distinct > rows / 2:
+        problem = f"has {distinct:,} different texts in {rows:,} rows: ids or free text"
+        return LeftOut(source, problem)
+    notes = (told.format(repr(first)),) if told else ()
+    if distinct > MOST_WORDS:
+        kept = counts.head(MOST_WORDS)
+        covered = int(kept["rows"].sum()) / rows
+        if covered < _COVERED:
+            problem = f"has {distinct:,} different texts, none of them common"
+            return LeftOut(source, problem)
+        told = (
+            f"the commonest {MOST_WORDS} of {distinct:,} words, {covered:.1%} of rows"
+        )
+        counts, notes = kept, (*notes, told)
+    return Column(
+        source=source,
+        kind="category",
+        values=words,
+        words=tuple(sorted(counts[source].to_list())),
+        notes=notes,
+    )

@@ -1,0 +1,90 @@
+"""Find columns that say what another one says, or give the outcome away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.product.columns import Column, LeftOut
+
+F64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+
+SUSPECT_AUC = 0.97  # of one column alone; below, it may just be a good one
+_FEW_VALUES = 0.1  # of the rows: more, and values that go with one outcome are chance
+
+
+def keep_first(columns: Sequence[Column]) -> tuple[list[Column], list[LeftOut]]:
+    """Leave out the columns that hold in every row what an earlier one holds."""
+    kept: list[Column] = []
+    left: list[LeftOut] = []
+    seen: dict[tuple[str, int], list[Column]] = {}
+    for one in columns:
+        key = (one.kind, int(one.values.hash(seed=0).sum()))
+        twins = seen.setdefault(key, [])
+        same = next((it for it in twins if _equal(it, one)), None)
+        if same is not None:
+            left.append(LeftOut(one.source, f"is the same as {same.source!r}"))
+            continue
+        twins.append(one)
+        kept.append(one)
+    return kept, left
+
+
+def _equal(one: Column, other: Column) -> bool:
+    return one.values.equals(other.values.alias(one.values.name), null_equal=True)
+
+
+def leak_of(column: Column, positive: Bool) -> str:
+    """
+    Say how a column gives the outcome away; empty when it does not.
+
+    Args:
+        column: Of N rows, all of which have an outcome.
+        positive: Which rows have the one that is looked for; bool [N].
+    """
+    empty = column.values.is_null().to_numpy()
+    if empty.any() and ((empty == positive).all() or (empty != positive).all()):
+        return "is empty in just the rows of one outcome: it tells the outcome"
+    codes = _codes(column)
+    rows = np.bincount(codes)
+    hits = np.bincount(codes, weights=positive)
+    pure = ((hits == 0) | (hits == rows)).all()
+    if pure and len(rows) == 2:
+        return "equals the outcome"
+    if pure and len(rows) <= max(2.0, _FEW_VALUES * len(codes)):
+        return "determines the outcome: each of its values goes with just one"
+    if column.kind == "number" and not empty.any():
+        number = column.values.to_numpy()
+        inside, outside = number[positive], number[~positive]
+        if inside.min() > outside.max() or inside.max() < outside.min():
+            return "determines the outcome: one threshold parts the two"
+    return ""
+
+
+def strength(column: Column, positive: Bool) -> float:
+    """
+    Tell how well a column alone ranks the outcomes, as the AUC turned upwards.
+
+    Words are ranked by the share of positives that they have, shrunk to the mean of
+    all rows as if each had ten rows more; rows without a value, likewise.
+    """
+    from tollgate.evaluation import roc_auc
+
+    if column.kind == "number":
+        values = column.values.fill_null(column.values.median()).to_numpy()
+    else:
+        codes = _codes(column)
+        rows, hits = np.bincount(codes), np.bincount(codes, weights=positive)
+        values = ((hits + 10 * positive.mean()) / (rows + 10))[codes]
+    found = roc_auc(positive.astype(np.int8), values)
+    return max(found, 1 - found)
+
+
+def _codes(column: Column) -> npt.NDArray[np.int64]:
+    """Number the different values, null among them; int64 [N]."""
+    ranks = column.values.rank("dense").fill_null(0)
+    _, codes = np.unique(ranks.to_numpy(), return_inverse=True)
+    return np.asarray(codes, np.int64).ravel()

@@ -1,0 +1,116 @@
+"""Put a product's folders into a repository, or take them out: all of them or none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tollgate.errors import InputError, RepositoryError
+from tollgate.product.config_text import step_names
+from tollgate.repository.atomic import sync_directory
+from tollgate.repository.configs import read_config
+from tollgate.repository.product import read_product
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
+def require_free(repository: Path, product: str) -> None:
+    """
+    Demand a name that a product can have, and that nothing has yet.
+
+    Raises:
+        InputError: It cannot be one.
+        RepositoryError: A folder of it is there.
+    """
+    if not _NAME.fullmatch(product):
+        problem = "is no name of up to 40 small letters, digits and underscores"
+        raise InputError("product", f"{product!r:.60} {problem}")
+    if not repository.is_dir():
+        raise RepositoryError(repository, "is not a folder; say which: --repository")
+    there = [name for name in _folders(product) if (repository / name).exists()]
+    if there:
+        problem = f"there already; tollgate product remove {product} takes it out"
+        raise RepositoryError(repository / there[0], problem)
+
+
+def place(staged: Path, *, repository: Path, product: str) -> None:
+    """
+    Rename a product's four folders into a repository, the ensemble last.
+
+    So whoever sees the ensemble sees its steps.
+
+    Raises:
+        RepositoryError: One cannot be placed; what was placed is taken out again.
+    """
+    pairs = [(staged / name, repository / name) for name in _folders(product)]
+    _move(pairs, repository=repository)
+
+
+def folders_of(repository: Path, product: str) -> list[str]:
+    """
+    Name the folders that make up a product, the ensemble first.
+
+    Steps that another ensemble calls too are not its own. What an interrupted removal
+    left behind, or a broken configuration hides, is found by its name.
+
+    Raises:
+        RepositoryError: Nothing of it is there.
+    """
+    names = list(_folders(product))[::-1]
+    with contextlib.suppress(RepositoryError):  # then they are known by their names
+        names = [product, *read_product(repository, product).steps]
+    found = [name for name in names if (repository / name).is_dir()]
+    if not found:
+        raise RepositoryError(repository, f"has no product {product!r}")
+    shared = _called_by_others(repository, product)
+    return [name for name in found if name not in shared]
+
+
+def displace(repository: Path, names: Sequence[str], *, into: Path) -> None:
+    """
+    Rename folders out of a repository, in this order.
+
+    Raises:
+        RepositoryError: One cannot be moved; all are put back.
+    """
+    pairs = [(repository / name, into / name) for name in names]
+    _move(pairs, repository=repository)
+
+
+def _folders(product: str) -> tuple[str, ...]:
+    return (*step_names(product), product)
+
+
+def _called_by_others(repository: Path, product: str) -> set[str]:
+    """Name the models that ensembles other than this one call."""
+    found: set[str] = set()
+    for path in repository.glob("*/config.pbtxt"):
+        name = path.parent.name
+        if name == product:
+            continue
+        try:
+            steps = read_config(repository, name).ensemble_scheduling.step
+        except RepositoryError:
+            continue  # not readable, so it calls nothing
+        found |= {step.model_name for step in steps}
+    return found
+
+
+def _move(pairs: Sequence[tuple[Path, Path]], *, repository: Path) -> None:
+    done: list[tuple[Path, Path]] = []
+    try:
+        for source, target in pairs:
+            if target.exists():  # an empty folder would be replaced without a word
+                raise FileExistsError(0, "is there already", str(target))
+            os.rename(source, target)
+            done.append((source, target))
+    except OSError as exc:
+        for source, target in reversed(done):
+            os.rename(target, source)
+        where = exc.filename2 or exc.filename or repository
+        raise RepositoryError(where, f"cannot be moved: {exc.strerror}") from exc
+    finally:
+        sync_directory(repository)

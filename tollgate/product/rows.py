@@ -1,0 +1,147 @@
+"""Turn a table as it came into the rows of a product; also what train.py calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tollgate.errors import InputError
+from tollgate.features.document import LABEL
+from tollgate.features.spec import FeatureSpec
+from tollgate.history import History, history_of
+from tollgate.product.label import label_texts
+from tollgate.product.reading import read_any
+from tollgate.product.values import are_ids, as_numbers, as_text, as_times_us
+from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class Rows(msgspec.Struct, frozen=True, eq=False):
+    """
+    Rows of a product, each with its outcome.
+
+    Attributes:
+        frame: Under the product's names, as a request brings them.
+        history: The same, checked.
+        segments: Columns to report by -> what each row has there, as text.
+    """
+
+    frame: pl.DataFrame
+    history: History
+    segments: dict[str, tuple[str, ...]]
+
+
+def read_rows(
+    path: Path, *, spec: FeatureSpec, positive: str, segments: Sequence[str] = ()
+) -> Rows:
+    """
+    Read the rows of a table that have an outcome.
+
+    Args:
+        path: Parquet, CSV or JSON lines.
+        spec: The product's features; its aliases name the table's columns.
+        positive: The outcome that counts as 1.
+        segments: Columns of the table to report by.
+
+    Raises:
+        InputError: A column is missing, or a value cannot be.
+    """
+    table = read_any(path).frame
+    return rows_of(
+        table, spec=spec, positive=positive, segments=segments, source=str(path)
+    )
+
+
+def rows_of(
+    table: pl.DataFrame,
+    *,
+    spec: FeatureSpec,
+    positive: str,
+    segments: Sequence[str] = (),
+    source: str,
+) -> Rows:
+    """Take the rows of a table that was read; like `read_rows`."""
+    import polars as pl
+
+    frame, good = _renamed(table, spec=spec, positive=positive, source=source)
+    told = {}
+    for name in segments:
+        if name not in table.columns:
+            raise InputError(source, "the table has no such column", where=name)
+        told[name] = tuple(table[name].cast(pl.String).fill_null("").filter(good))
+    history = history_of(frame, spec=spec, source=source)
+    return Rows(frame=frame, history=history, segments=told)
+
+
+def _renamed(
+    frame: pl.DataFrame, *, spec: FeatureSpec, positive: str, source: str
+) -> tuple[pl.DataFrame, pl.Series]:
+    """
+    Give a table's columns the product's names and types.
+
+    What is no number becomes missing, as when it is served; rows without an outcome,
+    or without something that each must have, are left out; returns which stay, too.
+    """
+    import polars as pl
+
+    made: dict[str, pl.Series] = {}
+    outcome = label_texts(_column(frame, LABEL, spec=spec, source=source))
+    good = outcome.is_not_null()
+    made[LABEL] = (outcome == positive).fill_null(False).cast(pl.Int8)
+    for name in _needed(frame, spec):
+        column = _column(frame, name, spec=spec, source=source)
+        if name == EVENT_TIME:
+            made[name] = as_times_us(column)
+        else:
+            made[name] = (
+                as_numbers(column).values if name == AMOUNT else as_text(column)
+            )
+        good &= made[name].is_not_null()
+    for field in spec.fields:
+        column = _column(frame, field.name, spec=spec, source=source)
+        if column.dtype == pl.Boolean and field.type == "number":
+            column = column.cast(pl.Float64)
+        is_number = field.type == "number"
+        made[field.name] = as_numbers(column).values if is_number else as_text(column)
+    rows = pl.DataFrame([one.alias(name) for name, one in made.items()]).filter(good)
+    if TRANSACTION_ID not in made:
+        numbers = pl.int_range(1, len(rows) + 1, eager=True).cast(pl.String)
+        rows = rows.with_columns(numbers.alias(TRANSACTION_ID))
+    return rows, good
+
+
+def _needed(frame: pl.DataFrame, spec: FeatureSpec) -> list[str]:
+    """
+    Name the columns that each row must have.
+
+    Rows that stand by themselves need no time, and are numbered where the table has no
+    id for each.
+    """
+    names = list(spec.columns)
+    if not spec.entities and not any(one.calendar for one in spec.features):
+        names.remove(EVENT_TIME)
+    found = _find(frame, TRANSACTION_ID, spec)
+    if found is None or not are_ids(frame[found]):
+        names.remove(TRANSACTION_ID)
+    return names
+
+
+def _find(frame: pl.DataFrame, name: str, spec: FeatureSpec) -> str | None:
+    """Name the table's column for one of ours; the alias goes first."""
+    known = (*spec.aliases.get(name, ()), name)
+    return next((one for one in known if one in frame.columns), None)
+
+
+def _column(
+    frame: pl.DataFrame, name: str, *, spec: FeatureSpec, source: str
+) -> pl.Series:
+    found = _find(frame, name, spec)
+    if found is None:
+        shown = ", ".join(frame.columns)[:200]
+        raise InputError(source, f"column missing; the table has {shown}", where=name)
+    return frame[found]

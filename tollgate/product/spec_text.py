@@ -1,0 +1,160 @@
+"""Write the first features.yaml of a product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tollgate.features.wellformed import MAX_SCALED
+from tollgate.product.plan import Field, Plan, Watched
+from tollgate.product.yaml_text import WIDTH, flow_list, number, scalar
+
+_WINDOWS = ("1d", "7d", "30d")
+_LONGEST_S = 30 * 86_400
+# A value so many times beyond all that were seen is taken for a mistake.
+_BEYOND = 10
+
+
+def spec_text(
+    plan: Plan,
+    *,
+    fields: tuple[Field, ...],
+    missing: Mapping[str, float],
+    defaults: Mapping[str, float],
+) -> str:
+    """
+    Write features.yaml.
+
+    Args:
+        plan: The product.
+        fields: Its fields in the order of the vector.
+        missing: What stands for a missing number, by field; NaN leaves it to the model.
+        defaults: What stands for a window that could not be read, by feature.
+    """
+    asked = plan.asked
+    parts = [
+        f"# What the model of `{asked.product}` sees: the same definition makes the "
+        "numbers of\n# training and those of serving. First written from "
+        f"{asked.table.name}; versions are\n# immutable, so edit a copy of this folder "
+        "as version 2. All keys: docs/features.md.\n"
+        f"version: 1\nproduct: {scalar(asked.product)}\n"
+    ]
+    if asked.amount is None:
+        parts.append(
+            "amount: false       # no money in it, and no amount in requests\n"
+        )
+    parts.append(_aliases(plan))
+    parts.append(_entities(plan.entities))
+    if fields:
+        lines = "".join(_field(one) for one in fields)
+        parts.append(
+            "# What a request brings. Send all of them; NaN or an empty text says: "
+            f"none.\nfields:\n{lines}"
+        )
+    parts.append(_features(plan, fields=fields, missing=missing, defaults=defaults))
+    return "\n".join(part for part in parts if part)
+
+
+def _aliases(plan: Plan) -> str:
+    """Tell what the table calls our columns."""
+    lines = [f"  {name}: [{scalar(one)}]\n" for name, one in plan.aliases.items()]
+    if not lines:
+        return ""
+    return f"# What {plan.asked.table.name} calls our columns.\naliases:\n" + "".join(
+        lines
+    )
+
+
+def _entities(entities: tuple[Watched, ...]) -> str:
+    if not entities:
+        return ""
+    lines = "".join(f"  {one.name}: {{key: {one.key}}}\n" for one in entities)
+    return (
+        "# What windows are kept for; every event is kept until the longest one ends.\n"
+        f"lateness: 1d        # how late an event may come and still count\n"
+        f"entities:\n{lines}"
+    )
+
+
+def _field(field: Field) -> str:
+    one = field.column
+    head = f"  - {{name: {field.name}, type: {one.kind}"
+    if one.kind == "category":
+        rows = f"  # {one.missing:,} rows have none\n" if one.missing else "\n"
+        words = flow_list(one.words, indent=6)
+        short = f"{head}, vocabulary: {words}}}"
+        if len(short) <= WIDTH and "\n" not in short:
+            return short + rows
+        head = f"  - name: {field.name}\n    type: category\n    vocabulary:{rows}"
+        return f"{head}      {words}\n"
+    decimals = f", decimals: {one.decimals}" if one.decimals else ""
+    low, high = bounds(one.low, one.high, decimals=one.decimals)
+    seen = f"seen {number(one.low)} … {number(one.high)}"
+    if one.missing:
+        seen += f"; {one.missing:,} rows have none"
+    return f"{head}{decimals}, range: [{number(low)}, {number(high)}]}}  # {seen}\n"
+
+
+def bounds(low: float, high: float, *, decimals: int) -> tuple[float, float]:
+    """
+    Say which numbers to take for possible: up to ten times what was seen.
+
+    Whatever was never below 0 may not be; a row with another number is bad.
+    """
+    most = MAX_SCALED / 10**decimals
+    largest = max(abs(low), abs(high), 0.1**decimals)
+    wide = 10.0 ** math.ceil(math.log10(largest * _BEYOND) - 1e-9)
+    wide = min(wide, most)
+    return (0.0 if low >= 0 else -wide), (0.0 if high <= 0 else wide)
+
+
+def window_features(plan: Plan) -> list[tuple[str, str]]:
+    """List the features over windows: name, and the keys that define it."""
+    taken = {one.name for one in plan.fields}
+    found = []
+    for entity in plan.entities:
+        of_entity = f"entity: {entity.name}"
+        for aggregate in ("count", "sum", "mean")[: 3 if plan.asked.amount else 1]:
+            found += [
+                (
+                    f"{entity.name}_{aggregate}_{window}",
+                    f"{of_entity}, aggregate: {aggregate}, window: {window}",
+                )
+                for window in _WINDOWS
+            ]
+        since = f"time_since_last: {entity.name}, window: {_WINDOWS[-1]}"
+        found.append((f"{entity.name}_since_last", since))
+    return [(name if name not in taken else f"{name}_w", keys) for name, keys in found]
+
+
+def _features(
+    plan: Plan,
+    *,
+    fields: tuple[Field, ...],
+    missing: Mapping[str, float],
+    defaults: Mapping[str, float],
+) -> str:
+    lines = []
+    if plan.asked.amount:
+        lines.append("{name: amount, field: amount}")
+    if plan.asked.time:
+        lines.append("{name: at_weekend, calendar: weekend}")
+        if plan.at_night:
+            lines.append("{name: at_night, calendar: night}")
+    for one in fields:
+        if one.column.kind == "category":
+            lines.append(f"{{name: {one.name}, category: {one.name}}}")
+            continue
+        blank = missing[one.name]
+        default = ".nan" if math.isnan(blank) else number(blank)
+        lines.append(f"{{name: {one.name}, field: {one.name}, default: {default}}}")
+    for name, keys in window_features(plan):
+        usual = _LONGEST_S if name.endswith(("_since_last", "_since_last_w")) else 0
+        value = number(defaults.get(name, usual))
+        lines.append(f"{{name: {name}, {keys}, default: {value}}}")
+    told = (
+        "# The vector, in its order. `default` is what the model sees where there is "
+        "none;\n# .nan leaves that to the model. A category is the place of its word, "
+        "from 0.\nfeatures:\n"
+    )
+    return told + "".join(f"  - {line}\n" for line in lines)

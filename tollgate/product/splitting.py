@@ -1,0 +1,75 @@
+"""Say which rows a model learns from, and which it is judged on."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features.spec import FeatureSpec
+
+Bool = npt.NDArray[np.bool_]
+
+_HELD_OUT = 0.2
+_MOST_LOST = 0.5  # of the rows to learn from, for windows that are whole
+
+
+def split(
+    label: npt.NDArray[np.int8],
+    *,
+    time_us: npt.NDArray[np.int64],
+    spec: FeatureSpec,
+    seed: int = 0,
+) -> tuple[Bool, Bool]:
+    """
+    Divide rows into those to learn from and those to judge on.
+
+    Rows whose longest window begins before the table does are not learned from, unless
+    they are more than half: served windows are whole.
+
+    Args:
+        label: 1 for the outcome, else 0; int8 [N].
+        time_us: Of the rows, µs; int64 [N].
+        spec: The product's features.
+        seed: Of the chance.
+
+    Returns:
+        Which rows to learn from, and which to judge on; bool [N] each.
+    """
+    test = held_out(label, time_us=time_us, seed=seed)
+    longest_us = max((one.windows_us[-1] for one in spec.entities), default=0)
+    whole = ~test & (time_us >= time_us.min() + longest_us)
+    enough = whole.sum() >= _MOST_LOST * (~test).sum()
+    both = len(np.unique(label[whole])) == 2
+    return (whole if enough and both else ~test), test
+
+
+def held_out(
+    label: npt.NDArray[np.int8], *, time_us: npt.NDArray[np.int64], seed: int = 0
+) -> Bool:
+    """
+    Choose a fifth of the rows to judge a model on; bool [N].
+
+    The last ones, where rows have times of their own and both outcomes are among them
+    and before: as when it serves. Otherwise a fifth of each outcome, drawn by chance.
+    """
+    test = _last(label, time_us)
+    return _drawn(label, np.random.default_rng(seed)) if test is None else test
+
+
+def _last(label: npt.NDArray[np.int8], time_us: npt.NDArray[np.int64]) -> Bool | None:
+    """Take the last fifth in time; None where one outcome is then missing."""
+    order = np.argsort(time_us, kind="stable")
+    if not len(order) or time_us[order[0]] == time_us[order[-1]]:
+        return None
+    test = np.zeros(len(label), np.bool_)
+    test[order[len(label) - round(_HELD_OUT * len(label)) :]] = True
+    both = all(len(np.unique(label[part])) == 2 for part in (test, ~test))
+    return test if both else None
+
+
+def _drawn(label: npt.NDArray[np.int8], chance: np.random.Generator) -> Bool:
+    test = np.zeros(len(label), np.bool_)
+    for outcome in (0, 1):
+        of_it = chance.permutation(np.flatnonzero(label == outcome))
+        test[of_it[: round(_HELD_OUT * len(of_it))]] = True
+    return test

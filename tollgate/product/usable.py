@@ -1,0 +1,105 @@
+"""Which rows of a table count, and what its columns are by their names alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tollgate.errors import InputError
+from tollgate.product.asked import Asked
+from tollgate.product.label import label_texts
+from tollgate.product.names import OWN_COLUMNS
+from tollgate.product.values import are_ids, as_numbers, as_text, as_times_us
+from tollgate.schema import EVENT_TIME, TRANSACTION_ID
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MOST_ROWS = 500_000  # enough for a first model, in a minute
+
+
+def known_rows(frame: pl.DataFrame, asked: Asked, notes: list[str]) -> pl.DataFrame:
+    """Keep the rows that have an outcome and whatever else each must have."""
+    parts = {
+        "--label": (asked.label,),
+        "--time": (asked.time,),
+        "--amount": (asked.amount,),
+        "--id": (asked.id,),
+        "--entity": asked.entities,
+        "--drop": asked.drop,
+        "--sensitive": asked.sensitive,
+        "--keep": asked.keep,
+    }
+    for option, names in parts.items():
+        for name in names:
+            if name is not None:
+                _require_column(frame, name, option=option)
+    good = label_texts(frame[asked.label]).is_not_null()
+    for name in (asked.id, *asked.entities):
+        if name is not None:
+            good &= as_text(frame[name]).is_not_null()
+    if asked.time is not None:
+        times = as_times_us(frame[asked.time])
+        if times.null_count() == len(times):
+            example = frame[asked.time].drop_nulls().head(1).to_list()
+            shown = f", such as {example[0]!r:.40}" if example else ""
+            raise InputError("--time", f"{asked.time!r} holds no times{shown}")
+        good &= times.is_not_null()
+    if asked.amount is not None:
+        good &= as_numbers(frame[asked.amount]).values.is_not_null()
+    missing = len(frame) - int(good.sum())
+    if missing:
+        notes.append(
+            f"{missing:,} of {len(frame):,} rows lack an outcome, an id, a time or an "
+            "amount, and are left out"
+        )
+    kept = frame.filter(good)
+    if asked.id is not None and kept[asked.id].n_unique() < len(kept):
+        raise InputError("--id", f"{asked.id!r} has the same id in two rows")
+    return _fewer(kept, asked, notes)
+
+
+def _require_column(frame: pl.DataFrame, name: str, *, option: str) -> None:
+    """Demand a column that holds single values; one to leave out may hold anything."""
+    import polars as pl
+
+    if name not in frame.columns:
+        shown = ", ".join(frame.columns)[:200]
+        raise InputError(option, f"the table has no column {name!r}; it has {shown}")
+    kind = frame[name].dtype
+    if option != "--drop" and (kind.is_nested() or kind in (pl.Binary, pl.Object)):
+        raise InputError(option, f"{name!r} holds {kind}, not single values")
+    if option == "--sensitive" and name in OWN_COLUMNS:
+        raise InputError(option, f"{name!r} is every product's own: rename it")
+
+
+def by_name(frame: pl.DataFrame, asked: Asked, notes: list[str]) -> Asked:
+    """Take a column that is called as ours are for what it is called, if it can be."""
+    taken = {asked.label, asked.amount, *asked.entities, *asked.drop, *asked.sensitive}
+    free = [name for name in frame.columns if name not in taken]
+    if asked.id is None and TRANSACTION_ID in free and are_ids(frame[TRANSACTION_ID]):
+        asked = msgspec.structs.replace(asked, id=TRANSACTION_ID)
+        notes.append(f"{TRANSACTION_ID} is taken for the id of each row")
+    if asked.time is None and EVENT_TIME in free:
+        times = as_times_us(frame[EVENT_TIME])
+        if times.null_count() == frame[EVENT_TIME].null_count() < len(frame):
+            asked = msgspec.structs.replace(asked, time=EVENT_TIME)
+            notes.append(f"{EVENT_TIME} is taken for the time of each row")
+    return asked
+
+
+def _fewer(frame: pl.DataFrame, asked: Asked, notes: list[str]) -> pl.DataFrame:
+    """Take the newest rows of very many, or rows drawn by chance, in their order."""
+    if len(frame) <= MOST_ROWS:
+        return frame
+    if asked.time is not None:
+        order = as_times_us(frame[asked.time]).arg_sort()
+        rows = np.sort(order.to_numpy()[-MOST_ROWS:])
+        what = "the newest"
+    else:
+        chosen = np.random.default_rng(0).choice(len(frame), MOST_ROWS, replace=False)
+        rows, what = np.sort(chosen), "drawn by chance"
+    notes.append(f"{MOST_ROWS:,} of {len(frame):,} rows are used, {what}")
+    return frame[rows]

@@ -1,0 +1,39 @@
+"""Write YAML as a person would: short, aligned by hand, with comments."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+WIDTH = 88
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+# What a YAML reader takes for something else than a text.
+_OTHERWISE = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+
+
+def scalar(text: str) -> str:
+    """Write a text, in quotes where it needs them."""
+    if _PLAIN.fullmatch(text) and text.lower() not in _OTHERWISE:
+        return text
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def number(value: float) -> str:
+    """Write a number: whole ones without a point, none in powers of ten."""
+    if value == int(value):
+        return str(int(value))
+    return f"{value:.10f}".rstrip("0")
+
+
+def flow_list(words: Sequence[str], *, indent: int) -> str:
+    """Write a list in brackets, over several lines where it is long."""
+    lines, line = [], "["
+    for at, word in enumerate(words):
+        item = scalar(word) + ("," if at + 1 < len(words) else "]")
+        if len(line) > 1 and indent + len(line) + 1 + len(item) > WIDTH:
+            lines.append(line)
+            line = ""
+        line += item if line in ("", "[") else f" {item}"
+    lines.append(line)
+    return ("\n" + " " * indent).join(lines)
