@@ -16,8 +16,9 @@ _PRODUCT = re.compile(r"^product: fraud$", re.M)
 
 
 def copy_repository(source: Path, target: Path) -> Path:
-    """Copy a model repository, without what Python left in it."""
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    """Copy the fraud product of a repository, without what Python left in it."""
+    ours = shutil.ignore_patterns("__pycache__", "credit*")
+    shutil.copytree(source, target, ignore=ours)
     return target
 
 
