@@ -65,9 +65,7 @@ def served(
 
 @pytest.fixture
 def client(served: Embedded) -> Iterator[Client]:
-    """A client; the store is empty."""
-    with redis.Redis.from_url(served.store_url) as store:
-        store.flushall()
+    """A client; the store is empty, and stays so: what came before is journalled."""
     with Client(
         served.grpc_url,
         product=windowless.NAME,
@@ -75,6 +73,11 @@ def client(served: Embedded) -> Iterator[Client]:
         fields=windowless.FIELDS,
         timeout_s=20,
     ) as opened:
+        last = f"last-{time.monotonic_ns()}-"
+        opened.decide(applications(last, 1))
+        journalled(served, rows=1, last=f"{last}0".encode())
+        with redis.Redis.from_url(served.store_url) as store:
+            store.flushall()
         yield opened
 
 
@@ -275,8 +278,8 @@ def test_decisions_are_sealed_explained_replayed_and_forgotten(
     assert isinstance(lost.exception, InputError)
 
 
-def journalled(served: Embedded, *, rows: int) -> list[Records]:
-    """Read the stream once it holds so many records."""
+def journalled(served: Embedded, *, rows: int, last: bytes = b"") -> list[Records]:
+    """Read the stream once it holds so many records, and one of this id."""
     until_s = time.monotonic() + PATIENCE_S
     with redis.Redis.from_url(served.store_url) as store:
         while True:
@@ -284,7 +287,8 @@ def journalled(served: Embedded, *, rows: int) -> list[Records]:
             chunks = [
                 decode_chunk(one[CHUNK_FIELD]) for one in found if CHUNK_FIELD in one
             ]
-            if sum(map(len, chunks)) >= rows:
+            ids = [one for chunk in chunks for one in chunk.transaction_id]
+            if len(ids) >= rows and (not last or last in ids):
                 return chunks
             assert time.monotonic() < until_s, f"{chunks} in the journal"
             time.sleep(0.02)
