@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -114,6 +115,35 @@ def command_line(
     ]
 
 
+def http_command_line(
+    scenario: Scenario,
+    *,
+    grpc_url: str,
+    run_s: float,
+    body: str = "BODY",
+    log: str = "LOG",
+    rate_per_s: int = 0,
+    path: str = "/decide",
+) -> list[str]:
+    """Write h2load's command for a service that speaks HTTP/1.1 and JSON."""
+    command = command_line(
+        scenario,
+        grpc_url=grpc_url,
+        run_s=run_s,
+        body=body,
+        log=log,
+        rate_per_s=rate_per_s,
+    )
+    at = command.index("-p")
+    return [
+        *command[:at],
+        *("--h1", "-H", "content-type: application/json"),
+        *("-d", body),
+        f"--log-file={log}",
+        f"http://{grpc_url}{path}",
+    ]
+
+
 def run_h2load(
     generator: Generator,
     scenario: Scenario,
@@ -123,6 +153,7 @@ def run_h2load(
     run_s: float,
     folder: Path,
     rate_per_s: int = 0,
+    write_command: Callable[..., list[str]] = command_line,
 ) -> Generated:
     """
     Send bodies, one after the other and from the first again when they end.
@@ -135,6 +166,8 @@ def run_h2load(
         run_s: From the first request on, warm-up and tail included.
         folder: For files; what an earlier run left there is replaced.
         rate_per_s: Requests in a second; 0 for a closed loop.
+        write_command: `command_line`, or one like it for another protocol. vary.c
+            keeps the answers of gRPC alone.
 
     Raises:
         ServerError: h2load failed.
@@ -144,7 +177,7 @@ def run_h2load(
     bodies.tofile(pool)
     bodies[0].tofile(body)
     log.unlink(missing_ok=True)  # h2load appends
-    command = command_line(
+    command = write_command(
         scenario,
         grpc_url=grpc_url,
         run_s=run_s,

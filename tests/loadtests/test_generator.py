@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from loadtests.generator import (
     command_line,
+    http_command_line,
     make_generator,
     read_log,
     run_h2load,
@@ -89,10 +92,13 @@ def test_an_unknown_scenario_is_refused() -> None:
         pick("x")
 
 
-@pytest.mark.skipif(
+needs_h2load = pytest.mark.skipif(
     not (shutil.which("h2load") and shutil.which("cc")),
     reason="h2load or a C compiler is missing: apt-get install nghttp2-client gcc",
 )
+
+
+@needs_h2load
 def test_a_server_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """h2load itself ends with status 0 then."""
     with pytest.raises(ServerError, match=r"no answer from 127\.0\.0\.1"):
@@ -104,3 +110,42 @@ def test_a_server_that_is_not_there_is_an_error(tmp_path: Path) -> None:
             run_s=0.2,
             folder=tmp_path,
         )
+
+
+@needs_h2load
+def test_services_that_speak_http_get_another_body_each_time(tmp_path: Path) -> None:
+    """Whole bodies, in their order, to the path that is named; statuses are logged."""
+    bodies = np.arange(4_000 * 40, dtype=np.uint32).view(np.uint8).reshape(4_000, -1)
+    got: list[tuple[str, bytes]] = []
+
+    class Service(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            got.append((self.path, body))
+            self.send_response(200 if len(got) % 2 else 503)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        made = run_h2load(
+            make_generator(tmp_path),
+            SCENARIOS[0],
+            bodies=bodies,
+            grpc_url=f"127.0.0.1:{server.server_address[1]}",
+            run_s=0.4,
+            folder=tmp_path,
+            write_command=http_command_line,
+        )
+        server.shutdown()
+    assert {path for path, _ in got} == {"/decide"}
+    wanted = [bodies[place % len(bodies)].tobytes() for place in range(len(got))]
+    assert [body for _, body in got] == wanted
+    assert set(made.log.status.tolist()) == {200, 503}
+    assert 0 <= made.kept.offered - len(made.log.status) <= 1
+    assert (made.kept.answers, made.kept.continued) == ([], 0)

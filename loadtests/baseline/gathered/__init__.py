@@ -1,0 +1,1 @@
+"""The strongest service, with the batching that Triton does, by hand."""

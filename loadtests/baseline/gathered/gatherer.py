@@ -1,0 +1,72 @@
+"""Put requests that wait at the same time into one batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from loadtests.baseline.lean.rows import Answers, BadRows
+from loadtests.baseline.lean.work import Purchase
+from tollgate.schema import MAX_BATCH_ROWS
+
+Decide = Callable[[list[Purchase]], Awaitable[Answers]]
+_Waiting = tuple[list[Purchase], asyncio.Future[Answers]]
+
+
+class Gatherer:
+    """
+    Decides what piled up while the batch before was decided; it waits for nothing else.
+
+    Args:
+        decide: Decides 1 to 32 rows.
+    """
+
+    def __init__(self, decide: Decide) -> None:
+        self._decide = decide
+        self._waiting: deque[_Waiting] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    async def decide(self, purchases: list[Purchase]) -> Answers:
+        """Decide the rows of one request, together with others'."""
+        answer: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
+        self._waiting.append((purchases, answer))
+        if self._task is None:
+            self._task = asyncio.create_task(self._work())
+        return await answer
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                await self._answer(self._take())
+        finally:
+            self._task = None
+
+    def _take(self) -> list[_Waiting]:
+        """Take the requests whose rows fit into one batch, the oldest first."""
+        taken = [self._waiting.popleft()]
+        room = MAX_BATCH_ROWS - len(taken[0][0])
+        while self._waiting and len(self._waiting[0][0]) <= room:
+            taken.append(self._waiting.popleft())
+            room -= len(taken[-1][0])
+        return taken
+
+    async def _answer(self, batch: list[_Waiting]) -> None:
+        """Decide a batch; where a row is bad, each of its requests by itself."""
+        try:
+            answers = await self._decide([one for rows, _ in batch for one in rows])
+        except BadRows as error:
+            if len(batch) > 1:
+                for request in batch:
+                    await self._answer([request])
+            else:
+                batch[0][1].set_exception(error)
+        except Exception as error:  # noqa: BLE001 - each caller gets it
+            for _, answer in batch:
+                answer.set_exception(error)
+        else:
+            start = 0
+            for rows, answer in batch:
+                if not answer.cancelled():
+                    answer.set_result(answers.part(start, start + len(rows)))
+                start += len(rows)

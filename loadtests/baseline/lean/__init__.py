@@ -1,0 +1,1 @@
+"""The strongest service that we could write by hand."""

@@ -1,0 +1,135 @@
+"""Rows of a request as the journal takes them, and as they are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features.fingerprint import fingerprints
+from tollgate.features.spec import FeatureSpec
+from tollgate.policy.decide import Decided
+from tollgate.schema import (
+    CONTEXT_VERSION,
+    MAX_ID_BYTES,
+    REASON_SEPARATOR,
+    TRANSACTION_ID,
+    Decision,
+    Degraded,
+)
+from tollgate.store.decided import read_decided, sound_fingerprint
+from tollgate.store.events import Purchases
+from tollgate.validation import conflict
+
+Ids = dict[str, list[bytes]]
+Array = npt.NDArray[Any]
+
+_WORDS = [level.name.lower() for level in Decision]
+
+
+class BadRows(Exception):
+    """Rows that break a rule, each with its words."""
+
+    def __init__(self, errors: dict[int, str]) -> None:
+        super().__init__(
+            "\n".join(f"row {row}: {text}" for row, text in errors.items())
+        )
+
+
+class Answers(msgspec.Struct, frozen=True, eq=False):
+    """What is answered to N rows, as columns."""
+
+    decision: list[str]
+    score: list[float]
+    reason_codes: list[list[str]]
+
+    def part(self, start: int, stop: int) -> Answers:
+        """Take the answers to some rows."""
+        return Answers(
+            self.decision[start:stop],
+            self.score[start:stop],
+            self.reason_codes[start:stop],
+        )
+
+
+def context_of(
+    ids: Ids,
+    purchases: Purchases,
+    *,
+    spec: FeatureSpec,
+    dtype: np.dtype[np.void],
+    arrival_us: int,
+) -> Array:
+    """
+    Make the records of a request, filled as far as it is known; [N].
+
+    Args:
+        ids: Id columns by field.
+        purchases: The same, as the store takes them.
+        spec: The product's features.
+        dtype: Of a record; context_dtype makes it, which takes a while.
+        arrival_us: CLOCK_MONOTONIC at the start.
+    """
+    context = np.zeros(len(purchases), dtype)
+    context["version"] = CONTEXT_VERSION
+    context["spec_hash"] = spec.spec_hash
+    context["arrival_us"] = arrival_us
+    context["event_time_us"] = purchases.event_time_us
+    context["cents"] = purchases.cents
+    context["fingerprint"] = fingerprints(
+        list(ids.values()),
+        cents=purchases.cents,
+        time_us=purchases.event_time_us,
+        fields={},
+    )
+    names = ["transaction", *spec.entity_names]
+    for name, column in zip(names, ids.values(), strict=True):
+        context[f"{name}_id_length"] = list(map(len, column))
+        packed = np.array(column, dtype=f"S{MAX_ID_BYTES}")
+        context[f"{name}_id"] = packed.view(f"V{MAX_ID_BYTES}")
+    return context
+
+
+def note_earlier(context: Array, earlier: Sequence[bytes], *, ids: Ids) -> None:
+    """
+    Note in the records which rows were decided before.
+
+    Raises:
+        BadRows: A row has the id of another purchase.
+    """
+    wrong = {}
+    for row, value in enumerate(earlier):
+        if not value:
+            continue
+        fingerprint = sound_fingerprint(value)
+        if fingerprint is None:
+            context["degraded"][row] |= np.uint32(Degraded.LOOKUPS_UNREAD)
+        elif fingerprint != context["fingerprint"][row]:
+            wrong[row] = conflict(ids[TRANSACTION_ID][row])
+        else:
+            context["earlier_length"][row] = len(value)
+            context["earlier"][row] = value
+    if wrong:
+        raise BadRows(wrong)
+
+
+def answers_of(decided: Decided, context: Array) -> Answers:
+    """Put decisions into words; those made before stand."""
+    level, score = decided.decision, decided.score
+    codes = decided.reason_codes
+    made = np.flatnonzero(context["earlier_length"])
+    if len(made):
+        earlier = read_decided(context["earlier"][made])
+        level[made], score[made] = earlier.decision, earlier.score
+        codes[made] = earlier.reason_codes
+    return Answers(
+        decision=[_WORDS[one] for one in level.tolist()],
+        score=score.tolist(),
+        reason_codes=[
+            text.decode().split(REASON_SEPARATOR) if text else []
+            for text in codes.tolist()
+        ],
+    )

@@ -1,0 +1,198 @@
+"""
+The whole decision of a request, by our own library, around one call of the store.
+
+What the ensemble's steps do, this does in one process: the same checks, windows,
+look-ups, policy and journal, without Triton, and without the ladder that the feature
+step has for a store in trouble.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadtests.baseline.lean.rows import (
+    Answers,
+    Array,
+    BadRows,
+    Ids,
+    answers_of,
+    context_of,
+    note_earlier,
+)
+from tollgate.features.spec import SPEC_FILE, load_spec
+from tollgate.journal.answers import AnswerKeeper
+from tollgate.journal.opening import open_writer
+from tollgate.journal.rows import Heading
+from tollgate.policy import RowFacts, decide
+from tollgate.repository.onnx_model import MODEL_FILE
+from tollgate.repository.release import read_release
+from tollgate.repository.told import load_policy_of, lookup_lists
+from tollgate.schema import FEATURES, PROBABILITIES, context_dtype
+from tollgate.server.onnx_session import OnnxSession
+from tollgate.steps.journal import StepJournal
+from tollgate.store.connection import Command
+from tollgate.store.events import Purchases
+from tollgate.store.lookups import Lookups
+from tollgate.store.online import OnlineFeatures, Packed
+from tollgate.store.redis import Mode, NoStore, call_command
+from tollgate.validation import check_rows
+
+_PRODUCT = "fraud"
+
+
+class Asked(msgspec.Struct, frozen=True, eq=False):
+    """
+    A request that waits for the store.
+
+    Attributes:
+        packed: Its purchases, as the store takes them.
+        ids: Id columns by field.
+        context: One record per row, as the journal takes it; filled as far as known.
+        commands: What to ask the store.
+    """
+
+    packed: Packed
+    ids: Ids
+    context: Array
+    commands: list[Command]
+
+
+class Scorer:
+    """
+    Decides for one worker.
+
+    Args:
+        repository: The model repository; its release is served.
+        store_url: The store, and the journal's stream.
+        folder: Where records wait that the stream does not take.
+    """
+
+    def __init__(self, repository: Path, *, store_url: str, folder: Path) -> None:
+        release = read_release(repository, product=_PRODUCT)
+        home = {
+            step: repository / step / str(version)
+            for step, version in release.versions.items()
+        }
+        self._spec = load_spec(home["fraud_features"] / SPEC_FILE)
+        self._policy = load_policy_of(home["fraud_decision"], self._spec)
+        self._lookups = Lookups(self._spec, lookup_lists(self._policy, _PRODUCT))
+        # It packs and reads only: the call itself is the worker's.
+        self._online = OnlineFeatures(self._spec, NoStore())
+        self._session = OnnxSession(
+            home["fraud_model"] / MODEL_FILE, intra_op_threads=1
+        )
+        heading = Heading(
+            product=_PRODUCT,
+            release=release.name,
+            spec_hash=self._spec.spec_hash,
+            entities=self._spec.entity_names,
+            fields=(),
+        )
+        writer = open_writer(
+            store_url,
+            heading,
+            folder=str(folder / f"journal-{os.getpid()}"),
+            beside=AnswerKeeper(window_s=self._policy.idempotency_s),
+        )
+        self._journal = StepJournal(writer, spec_hash=self._spec.spec_hash)
+        self._dtype = context_dtype(self._spec.entity_names)
+
+    def close(self) -> None:
+        """Leave no decision without its record."""
+        self._journal.close()
+
+    def ask(
+        self, ids: Ids, *, amount: Sequence[float], time_us: Sequence[int]
+    ) -> Asked:
+        """
+        Check rows, and say what to ask the store for them.
+
+        Raises:
+            BadRows: Any of them breaks a rule.
+        """
+        arrival_us = time.monotonic_ns() // 1000
+        times = np.array(time_us, np.int64)
+        checked = check_rows(
+            ids, amount=np.array(amount), time_us=times, now_us=time.time_ns() // 1000
+        )
+        if checked.errors:
+            raise BadRows(checked.errors)
+        transaction, *entities = ids.values()
+        purchases = Purchases(
+            transaction_id=transaction,
+            entity_id=entities,
+            event_time_us=times,
+            cents=checked.cents,
+        )
+        packed = self._online.pack(purchases)
+        return Asked(
+            packed=packed,
+            ids=ids,
+            context=context_of(
+                ids,
+                purchases,
+                spec=self._spec,
+                dtype=self._dtype,
+                arrival_us=arrival_us,
+            ),
+            commands=[
+                call_command(packed.call, Mode.WRITE),
+                *self._lookups.commands([purchases]),
+            ],
+        )
+
+    def features(self, asked: Asked, replies: Sequence[Any]) -> Array:
+        """
+        Read the store's replies; what else they say is noted in the context.
+
+        Returns:
+            float32 [N, F].
+
+        Raises:
+            BadRows: A row has the id of another purchase.
+        """
+        context = asked.context
+        vectors = self._online.read(asked.packed, (replies[0][:-1], replies[0][-1]))
+        (looked,) = self._lookups.read([asked.packed.purchases], replies[1:])
+        context["degraded"] = vectors.degraded | looked.degraded
+        context["applied"] = vectors.applied
+        context["list_hits"] = looked.list_hits
+        if any(looked.earlier):
+            note_earlier(context, looked.earlier, ids=asked.ids)
+        worked_us = time.monotonic_ns() // 1000 - int(context["arrival_us"][0])
+        context["features_us"] = worked_us
+        return vectors.features.astype(np.float32)
+
+    def probabilities(self, features: Array) -> Array:
+        """Run the model: float32 [N, 2]."""
+        return self._session.run([PROBABILITIES], {FEATURES: features})[0]
+
+    def decide(self, asked: Asked, features: Array, *, probabilities: Array) -> Answers:
+        """Apply the policy, and hand what was decided to the journal."""
+        context = asked.context
+        began_us = time.monotonic_ns() // 1000
+        facts = RowFacts(
+            probabilities=probabilities,
+            features=features,
+            cents=context["cents"],
+            degraded=context["degraded"],
+            event_time_us=context["event_time_us"],
+            list_hits=context["list_hits"],
+            fields={},
+        )
+        decided = decide(facts, policy=self._policy)
+        self._journal.keep(
+            context,
+            decided,
+            features=features,
+            probabilities=probabilities,
+            began_us=began_us,
+        )
+        return answers_of(decided, context)

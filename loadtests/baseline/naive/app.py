@@ -1,0 +1,111 @@
+"""
+A first version: FastAPI, pydantic, pandas, XGBoost's own interface, one process.
+
+    uvicorn loadtests.baseline.naive.app:app
+
+It is what its authors' documentation tells people to write: a typed body, a plain
+function that FastAPI runs in its threads because it waits for Redis, one pipeline to
+the store, a data frame as the model was trained with, a line in a log per decision.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from time import perf_counter_ns
+
+import pandas as pd
+import redis
+import xgboost
+from fastapi import FastAPI
+from pydantic import BaseModel, Field
+
+from loadtests.baseline import environment
+from loadtests.baseline.clock import LayerClock
+from loadtests.baseline.naive.features import (
+    KEPT_CUSTOMER,
+    KEPT_TERMINAL,
+    features_of,
+    history,
+)
+from loadtests.baseline.naive.rules import decide
+
+app = FastAPI()
+store = redis.Redis.from_url(environment.store_url())
+model = xgboost.XGBClassifier()
+model.load_model(environment.model_path())
+clock = LayerClock(environment.folder())
+journal = logging.getLogger("decisions")
+journal.addHandler(logging.FileHandler(environment.folder() / "decisions.log"))
+journal.setLevel(logging.INFO)
+
+
+class Purchase(BaseModel):
+    """What is asked."""
+
+    transaction_id: str = Field(min_length=1, max_length=128)
+    customer_id: str = Field(min_length=1, max_length=128)
+    terminal_id: str = Field(min_length=1, max_length=128)
+    amount: float = Field(ge=0, le=10_000_000)
+    event_time: int = Field(description="microseconds since 1970, UTC")
+
+
+class Answer(BaseModel):
+    """What is answered."""
+
+    decision: str
+    score: float
+    reason_codes: list[str]
+
+
+@app.post("/decide")
+def decide_purchase(purchase: Purchase) -> Answer:
+    """Decide one purchase."""
+    begun = perf_counter_ns()
+    customer, terminal, stolen = _remember(purchase)
+    stored = perf_counter_ns()
+    customers, terminals = history(customer), history(terminal)
+    features = features_of(
+        purchase.amount,
+        time=pd.Timestamp(purchase.event_time, unit="us"),
+        customer=customers,
+        terminal=terminals,
+    )
+    made = perf_counter_ns()
+    score = float(model.predict_proba(pd.DataFrame([features]))[0, 1])
+    scored = perf_counter_ns()
+    decision, reasons = decide(
+        features,
+        score=score,
+        stolen=stolen,
+        new=len(customers) == 1 or len(terminals) == 1,
+    )
+    answer = Answer(decision=decision, score=score, reason_codes=reasons)
+    journal.info(
+        json.dumps({**purchase.model_dump(), **features, **answer.model_dump()})
+    )
+    clock.add(begun, stored, made, scored, perf_counter_ns())
+    return answer
+
+
+def _remember(purchase: Purchase) -> tuple[list[bytes], list[bytes], bool]:
+    """Add a purchase to its customer and terminal, and read what is known of both."""
+    time = purchase.event_time
+    customer = f"customer:{purchase.customer_id}"
+    terminal = f"terminal:{purchase.terminal_id}"
+    entry = json.dumps(
+        {
+            "id": purchase.transaction_id,
+            "time": time,
+            "amount": purchase.amount,
+            "fraud": 0,  # until somebody says otherwise
+        }
+    )
+    with store.pipeline() as pipeline:
+        for key, kept in ((customer, KEPT_CUSTOMER), (terminal, KEPT_TERMINAL)):
+            pipeline.zadd(key, {entry: time})
+            pipeline.zremrangebyscore(key, "-inf", time - kept // pd.Timedelta("1us"))
+            pipeline.zrangebyscore(key, "-inf", time)
+        pipeline.sismember("stolen_cards", purchase.customer_id)
+        replies = pipeline.execute()
+    return replies[2], replies[5], bool(replies[6])

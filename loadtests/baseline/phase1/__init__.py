@@ -1,0 +1,1 @@
+"""The first version with its parsing and its features mended."""

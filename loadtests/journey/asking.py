@@ -1,0 +1,94 @@
+"""Ask any stage for decisions, one request after the other."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from clients.client import Client
+from loadtests.baseline.json_bodies import json_bodies
+from loadtests.journey.stages import Stage
+from tollgate.errors import ServerError
+
+_TIMEOUT_S = 10.0
+
+Columns = Mapping[str, npt.NDArray[np.generic]]
+
+
+class Told(msgspec.Struct, frozen=True):
+    """
+    What a stage decided of N rows.
+
+    Attributes:
+        decision: approve, review or decline; N.
+        score: N.
+        reason_codes: In ascending order; N.
+    """
+
+    decision: list[str]
+    score: list[float]
+    reason_codes: list[list[str]]
+
+
+def ask(stage: Stage, columns: Columns, *, rows: int = 1) -> Told:
+    """
+    Ask for decisions.
+
+    Args:
+        stage: Whom.
+        columns: Of the fraud product, N values each.
+        rows: Per request; N is a multiple of it.
+
+    Raises:
+        ServerError: A request was refused.
+    """
+    answers = _by_grpc if stage.grpc else _by_http
+    told = answers(stage, columns, rows=rows)
+    ordered = [sorted(codes) for codes in told.reason_codes]
+    return msgspec.structs.replace(told, reason_codes=ordered)
+
+
+def _by_grpc(stage: Stage, columns: Columns, *, rows: int) -> Told:
+    count = len(next(iter(columns.values())))
+    decision: list[str] = []
+    score: list[float] = []
+    codes: list[list[str]] = []
+    with Client(stage.url, timeout_s=_TIMEOUT_S) as client:
+        for start in range(0, count, rows):
+            part = {
+                name: column[start : start + rows].tolist()
+                for name, column in columns.items()
+            }
+            answer = client.decide(part)
+            decision += answer.decision.tolist()
+            score += answer.score.tolist()
+            codes += [list(one) for one in answer.reason_codes]
+    return Told(decision, score, codes)
+
+
+def _by_http(stage: Stage, columns: Columns, *, rows: int) -> Told:
+    path = "/decide" if rows == 1 else "/decide/batch"
+    decision: list[str] = []
+    score: list[float] = []
+    codes: list[list[str]] = []
+    connection = http.client.HTTPConnection(stage.url, timeout=_TIMEOUT_S)
+    for body in json_bodies(columns, rows=rows):
+        head = {"content-type": "application/json"}
+        connection.request("POST", path, body=body.tobytes(), headers=head)
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status != 200:
+            problem = f"answered {answer.status}: {content[:200].decode()}"
+            raise ServerError(stage.name, problem)
+        told: dict[str, Any] = msgspec.json.decode(content)
+        alone = rows == 1
+        decision += [told["decision"]] if alone else told["decision"]
+        score += [told["score"]] if alone else told["score"]
+        codes += [told["reason_codes"]] if alone else told["reason_codes"]
+    connection.close()
+    return Told(decision, score, codes)

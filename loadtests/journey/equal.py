@@ -1,0 +1,165 @@
+"""Do all stages answer the same? Nothing is measured before they do."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from loadtests.filling import HISTORY_DAYS, served_spec, simulated_history
+from loadtests.journey.asking import Columns, Told, ask
+from loadtests.journey.stages import BATCHED, Say, Stage, running
+from loadtests.traffic import Traffic, traffic_of
+from tollgate.errors import ServerError
+from tollgate.schema import AMOUNT, STORE_DEADLINE_PARAMETER, TRANSACTION_ID
+from tollgate.store.lists import list_key
+
+# XGBoost adds its trees up in another order than onnxruntime: the last bits of a
+# float32 differ, which is some 2e-7 of a probability.
+MOST_APART = 1e-6
+STOLEN_LIST = "stolen_cards"
+_ROWS = 16  # per request, where a stage takes several
+_EVERY = 8  # of the checked purchases: a new customer, a large amount, a stolen card
+_CUSTOMERS, _PATIENCE_MS = 200, "2000"
+_LARGE, _NEW = 1_234.56, b"N"
+
+
+class Equal(msgspec.Struct, frozen=True):
+    """
+    What the comparison found.
+
+    Attributes:
+        rows: Purchases that every stage decided.
+        decisions: How many were approved, reviewed and declined.
+        apart: Largest difference of a score from Tollgate's.
+    """
+
+    rows: int
+    decisions: dict[str, int]
+    apart: float
+
+
+def check(
+    stages: Mapping[str, Stage], traffic: Traffic, *, first: int, rows: int
+) -> Equal:
+    """
+    Let every stage decide the same purchases, single rows and then several.
+
+    Args:
+        stages: All of them, over equal stores.
+        traffic: Where purchases come from.
+        first: The first one that was never sent.
+        rows: How many; a multiple of 16. As many again are sent by sixteen.
+
+    Raises:
+        ServerError: One of them decided otherwise.
+    """
+    columns = _special(traffic.columns(first, rows))
+    told = {name: ask(one, columns) for name, one in stages.items()}
+    apart = _compare(told, columns)
+    columns = traffic.columns(first + rows, rows)
+    several = {
+        name: ask(one, columns, rows=_ROWS if name in BATCHED else 1)
+        for name, one in stages.items()
+    }
+    apart = max(apart, _compare(several, columns))
+    names, counts = np.unique(
+        np.array(next(iter(told.values())).decision), return_counts=True
+    )
+    decisions = dict(zip(names.tolist(), counts.tolist(), strict=True))
+    return Equal(rows=2 * rows, decisions=decisions, apart=apart)
+
+
+def prove(
+    names: tuple[str, ...], *, repository: Path, folder: Path, rows: int, say: Say
+) -> Equal:
+    """
+    Start stages over a small history, and let them decide the same purchases.
+
+    Tollgate's store deadline is lifted for it: an answer that fell back on last known
+    values because this machine was busy is another one, and meant to be.
+
+    Raises:
+        ServerError: One of them decided otherwise.
+    """
+    copy = patient(repository, folder / "patient")
+    history = simulated_history(
+        served_spec(repository), customers=_CUSTOMERS, terminals=400, days=HISTORY_DAYS
+    )
+    traffic = traffic_of(history, days=HISTORY_DAYS)
+    with running(names, history, repository=copy, folder=folder, say=say) as stages:
+        report_stolen(stages, traffic, first=0)
+        say("comparing answers")
+        return check(stages, traffic, first=0, rows=rows)
+
+
+def patient(repository: Path, copy: Path) -> Path:
+    """Copy a repository, and let its feature step wait for the store; the copy."""
+    shutil.copytree(repository, copy)
+    path = copy / "fraud_features" / "config.pbtxt"
+    config = text_format.Parse(path.read_text(), ModelConfig())
+    config.parameters[STORE_DEADLINE_PARAMETER].string_value = _PATIENCE_MS
+    path.write_text(text_format.MessageToString(config))
+    return copy
+
+
+def report_stolen(stages: Mapping[str, Stage], traffic: Traffic, *, first: int) -> None:
+    """Put a customer of the checked purchases on every stage's list."""
+    import redis
+
+    customer = traffic.columns(first, 1)["customer_id"][0]
+    for stage in stages.values():
+        plain = STOLEN_LIST.encode()
+        key = list_key("fraud", STOLEN_LIST) if stage.name in BATCHED else plain
+        with redis.Redis.from_url(stage.store_url) as store:
+            store.sadd(key, bytes(customer))
+
+
+def _special(columns: Columns) -> Columns:
+    """Make some purchases large, and some of customers that nobody knows."""
+    customer = columns["customer_id"].copy()
+    amount = np.array(columns[AMOUNT], np.float64)
+    width = customer.dtype.itemsize
+    fresh = [_NEW + b"%0*d" % (width - 1, row) for row in range(len(customer))]
+    customer[1::_EVERY] = np.array(fresh, customer.dtype)[1::_EVERY]
+    amount[2::_EVERY] = _LARGE
+    amount[1 :: 2 * _EVERY] = _LARGE / 4
+    customer[3::_EVERY] = customer[0]
+    return {**columns, "customer_id": customer, AMOUNT: amount}
+
+
+def _compare(told: Mapping[str, Told], columns: Columns) -> float:
+    """Hold all against the last; the largest difference of scores."""
+    *others, (judge, wanted) = told.items()
+    largest = 0.0
+    for name, one in others:
+        apart = np.abs(np.array(one.score) - np.array(wanted.score))
+        other = _differing(one.decision, wanted.decision)
+        other |= _differing(one.reason_codes, wanted.reason_codes)
+        wrong = np.flatnonzero(other | (apart > MOST_APART))
+        if len(wrong):
+            row = int(wrong[0])
+            raise ServerError(
+                name,
+                f"decided {len(wrong)} of {len(apart)} purchases otherwise than "
+                f"{judge}, the first {bytes(columns[TRANSACTION_ID][row]).decode()}: "
+                f"{_words(one, row)} instead of {_words(wanted, row)}",
+            )
+        largest = max(largest, float(apart.max()))
+    return largest
+
+
+def _differing(
+    one: Sequence[object], other: Sequence[object]
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.array([a != b for a, b in zip(one, other, strict=True)])
+
+
+def _words(told: Told, row: int) -> str:
+    codes = "|".join(told.reason_codes[row]) or "no reason"
+    return f"{told.decision[row]} ({told.score[row]:.7f}, {codes})"

@@ -1,0 +1,173 @@
+"""Write the journey down: Markdown for people, JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median_low
+
+import msgspec
+
+from loadtests.journey.equal import MOST_APART, Equal
+from loadtests.journey.same_rate import AtRate
+from loadtests.journey.stages import PARTS
+from loadtests.journey.turns import Turn
+
+_REST = "the rest"  # HTTP or gRPC, parsing, queues
+
+
+class Report(msgspec.Struct, frozen=True):
+    """
+    A whole journey.
+
+    Attributes:
+        measured_on: When, at which commit, on what.
+        command: How to repeat it.
+        history: What the stores held before, in words.
+        warm_up_s: Of each turn.
+        measured_s: Of each turn.
+        equal: What the comparison of answers found.
+        turns: In the order in which they were taken.
+        rates: The open loop's, likewise.
+    """
+
+    measured_on: str
+    command: str
+    history: str
+    warm_up_s: float
+    measured_s: float
+    equal: Equal
+    turns: tuple[Turn, ...]
+    rates: tuple[AtRate, ...]
+
+
+def to_json(report: Report) -> bytes:
+    """Write everything, for programs."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def to_markdown(report: Report) -> str:
+    """Write what a person wants to read."""
+    decisions = ", ".join(f"{n} {name}" for name, n in report.equal.decisions.items())
+    lines = [
+        f"Measured {report.measured_on}; services, stores and generator share it.",
+        "",
+        f"* Command: `{report.command}`",
+        f"* Answers compared before: {report.equal.rows} purchases to every stage, the "
+        f"same decisions ({decisions} in the first half) and reason codes, scores at "
+        f"most {report.equal.apart:.1e} apart ({MOST_APART:g} is allowed).",
+        f"* Stores before: {report.history}, in each stage's own layout and Redis.",
+        f"* Closed loop: turns of {report.warm_up_s:g} s warm-up and "
+        f"{report.measured_s:g} s measured, stage after stage; every request new "
+        "purchases.",
+        "* Figures: median (lowest … highest) of the turns; percentiles from the raw "
+        "samples of each turn.",
+    ]
+    for scenario in dict.fromkeys(turn.scenario for turn in report.turns):
+        turns = [turn for turn in report.turns if turn.scenario == scenario]
+        lines += ["", f"### {scenario}", "", *_table(turns)]
+        lines += ["", *_ratio_table(turns), "", *_parts_table(turns)]
+    if report.rates:
+        lines += ["", *_rate_table(report.rates)]
+    return "\n".join([*lines, ""])
+
+
+def _table(turns: Sequence[Turn]) -> list[str]:
+    head = (
+        *("stage", "requests/s", "decisions/s", "p50 ms", "p99 ms"),
+        *("CPU ms per decision", "service MB", "store MB", "failed", "degraded"),
+    )
+    rows = [
+        [
+            stage,
+            spread(own, lambda turn: turn.requests_per_s, digits=0),
+            spread(own, lambda turn: turn.decisions_per_s, digits=0),
+            spread(own, lambda turn: turn.latency.p50_ms, digits=1),
+            spread(own, lambda turn: turn.latency.p99_ms, digits=1),
+            spread(own, lambda turn: turn.cpu_ms, digits=2),
+            f"{max(turn.service_mb for turn in own):.0f}",
+            f"{max(turn.store_mb for turn in own):.0f}",
+            str(sum(turn.failed for turn in own)),
+            f"{max(turn.degraded_share for turn in own):.1%}",
+        ]
+        for stage, own in _by_stage(turns).items()
+    ]
+    return _markdown(head, rows)
+
+
+def _ratio_table(turns: Sequence[Turn]) -> list[str]:
+    """Hold the last stage against each other one, turn by turn: its figure / theirs."""
+    *others, (judged, own) = _by_stage(turns).items()
+    rows = [
+        [
+            f"{judged} / {stage}",
+            *(
+                _spread(
+                    [
+                        figure(ours) / figure(theirs)
+                        for ours, theirs in zip(own, turns_of, strict=True)
+                    ],
+                    digits=2,
+                )
+                for figure in (
+                    lambda turn: turn.requests_per_s,
+                    lambda turn: turn.latency.p50_ms,
+                    lambda turn: turn.latency.p99_ms,
+                    lambda turn: turn.cpu_ms,
+                )
+            ),
+        ]
+        for stage, turns_of in others
+    ]
+    head = ("ratio", "requests/s", "p50", "p99", "CPU per decision")
+    return _markdown(head, rows)
+
+
+def _parts_table(turns: Sequence[Turn]) -> list[str]:
+    """Say where the mean time of a request went, ms."""
+    rows = []
+    for stage, own in _by_stage(turns).items():
+        parts = [median_low([turn.parts_ms[part] for turn in own]) for part in PARTS]
+        rest = median_low([turn.mean_ms - sum(turn.parts_ms.values()) for turn in own])
+        rows.append([stage, *(f"{ms:.2f}" for ms in (*parts, rest))])
+    return _markdown(("mean ms in", *PARTS, _REST), rows)
+
+
+def _rate_table(rates: Sequence[AtRate]) -> list[str]:
+    head = ("stage", "p50 ms", "p99 ms", "max ms", "unanswered")
+    rows = [
+        [
+            stage,
+            spread(own, lambda one: one.latency.p50_ms, digits=1),
+            spread(own, lambda one: one.latency.p99_ms, digits=1),
+            f"{max(one.latency.max_ms for one in own):.1f}",
+            str(sum(one.unanswered for one in own)),
+        ]
+        for stage, own in _by_stage(rates).items()
+    ]
+    title = f"### The same {rates[0].rate_per_s:g} a second to each, open loop"
+    return [title, "", *_markdown(head, rows)]
+
+
+def _by_stage(measured: Sequence) -> dict[str, list]:
+    found: dict[str, list] = {}
+    for one in measured:
+        found.setdefault(one.stage, []).append(one)
+    return found
+
+
+def spread(measured: Sequence, figure: Callable[..., float], *, digits: int) -> str:
+    """Print the median of some turns, and the range where there are several."""
+    return _spread([figure(one) for one in measured], digits=digits)
+
+
+def _spread(figures: Sequence[float], *, digits: int) -> str:
+    values = sorted(figures)
+    middle = f"{median_low(values):,.{digits}f}"
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({values[0]:,.{digits}f} … {values[-1]:,.{digits}f})"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]

@@ -1,0 +1,195 @@
+"""One turn of one stage: load it, and read what it cost."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from loadtests.answers import tally
+from loadtests.baseline.json_bodies import json_bodies
+from loadtests.bodies import bodies_of
+from loadtests.generator import (
+    TAIL_S,
+    Generated,
+    Generator,
+    command_line,
+    http_command_line,
+    run_h2load,
+)
+from loadtests.journey.stages import PARTS, Stage
+from loadtests.latency import Latency, latency_of
+from loadtests.processes import Use, use_of
+from loadtests.scenarios import SCENARIOS, Scenario
+from loadtests.traffic import Traffic
+from tollgate.errors import ServerError
+
+# Four connections are four replicas of a caller over gRPC; HTTP/1.1 has one request
+# under way on each.
+CLOSED = SCENARIOS
+_MOST_PER_S = {"naive": 1_000, "phase1": 3_000}  # more than they answer
+_OK = 200
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """
+    One turn.
+
+    Attributes:
+        stage: Whose.
+        scenario: Which.
+        requests_per_s: Answered inside the measured time.
+        decisions_per_s: Rows in them.
+        latency: Of these.
+        mean_ms: Their mean latency.
+        failed: Requests that were not answered, or with an error, the warm-up's too.
+        degraded_share: Of Tollgate's rows, those with any degraded bit; the others
+            have no such answers.
+        cpu_ms: Processor time of service and store per decision.
+        service_mb: Memory of the service (PSS) at the end.
+        store_mb: And of its Redis.
+        parts_ms: Mean time of a request in each of PARTS.
+        generator_cpu: What h2load used of one core.
+    """
+
+    stage: str
+    scenario: str
+    requests_per_s: float
+    decisions_per_s: float
+    latency: Latency
+    mean_ms: float
+    failed: int
+    degraded_share: float
+    cpu_ms: float
+    service_mb: float
+    store_mb: float
+    parts_ms: dict[str, float]
+    generator_cpu: float
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What all turns share."""
+
+    generator: Generator
+    traffic: Traffic
+    folder: Path
+    warm_up_s: float
+    measured_s: float
+
+
+def in_flight(scenario: Scenario, stage: Stage) -> Scenario:
+    """Lay a scenario out for the stage's protocol: as many requests under way."""
+    if stage.grpc:
+        return scenario
+    return msgspec.structs.replace(scenario, connections=scenario.in_flight, streams=1)
+
+
+def take_turn(
+    plan: Plan, stage: Stage, scenario: Scenario, *, first: int
+) -> tuple[Turn, int]:
+    """
+    Load one stage.
+
+    Args:
+        plan: What all turns share.
+        stage: Whom.
+        scenario: With what.
+        first: The first purchase that it was never sent.
+
+    Returns:
+        The turn, and the next purchase that it was never sent.
+
+    Raises:
+        ServerError: It died, or h2load failed.
+    """
+    run_s = plan.warm_up_s + plan.measured_s + TAIL_S
+    most = min(scenario.most_requests_per_s, _MOST_PER_S.get(stage.name, 10**9))
+    count = int(most * run_s)
+    columns = plan.traffic.columns(first, count * scenario.rows)
+    write = bodies_of if stage.grpc else json_bodies
+    path = "/decide" if scenario.rows == 1 else "/decide/batch"
+    before, spent = _used(stage), stage.spent()
+    generated = run_h2load(
+        plan.generator,
+        in_flight(scenario, stage),
+        bodies=write(columns, rows=scenario.rows),
+        grpc_url=stage.url,
+        run_s=run_s,
+        folder=plan.folder,
+        write_command=(
+            command_line if stage.grpc else partial(http_command_line, path=path)
+        ),
+    )
+    stage.require_alive()
+    after = _used(stage)
+    if generated.kept.offered > count:
+        raise ServerError(stage.name, f"answered more than {most} requests a second")
+    turn = summarize(
+        plan,
+        stage,
+        scenario,
+        generated=generated,
+        use=(before, after),
+        spent=(spent, stage.spent()),
+    )
+    return turn, first + generated.kept.offered * scenario.rows
+
+
+def summarize(
+    plan: Plan,
+    stage: Stage,
+    scenario: Scenario,
+    *,
+    generated: Generated,
+    use: tuple[tuple[Use, Use], tuple[Use, Use]],
+    spent: tuple[tuple[int, ...], tuple[int, ...]],
+) -> Turn:
+    """
+    Sum up one turn.
+
+    Args:
+        plan: How long it was.
+        stage: Whose.
+        scenario: Which.
+        generated: What h2load brought back.
+        use: Of service and store, before and after.
+        spent: The stage's counters, before and after.
+    """
+    log = generated.log
+    from_us = int(log.start_us.min()) + int(plan.warm_up_s * 1e6)
+    until_us = from_us + int(plan.measured_s * 1e6)
+    end_us = log.start_us + log.took_us
+    good = log.status == _OK
+    inside = (end_us >= from_us) & (end_us < until_us) & good
+    failed, degraded_share = int((~good).sum()), 0.0
+    if stage.grpc:
+        said = tally(generated.kept.answers)
+        failed = sum(said.failures.values()) + said.refused_rows
+        degraded_share = said.degraded_rows / max(1, said.rows)
+    answered = max(1, int(good.sum()))
+    before, after = use
+    cpu_s = sum(one.cpu_s for one in after) - sum(one.cpu_s for one in before)
+    counted = np.subtract(spent[1], spent[0])
+    parts_ms = counted[1:] / max(1, counted[0]) / 1e6
+    return Turn(
+        stage=stage.name,
+        scenario=scenario.name,
+        requests_per_s=int(inside.sum()) / plan.measured_s,
+        decisions_per_s=int(inside.sum()) * scenario.rows / plan.measured_s,
+        latency=latency_of(np.asarray(log.took_us[inside])),
+        mean_ms=float(np.mean(log.took_us[inside])) / 1e3,
+        failed=failed,
+        degraded_share=degraded_share,
+        cpu_ms=cpu_s * 1e3 / (answered * scenario.rows),
+        service_mb=after[0].pss_mb,
+        store_mb=after[1].pss_mb,
+        parts_ms=dict(zip(PARTS, parts_ms.tolist(), strict=True)),
+        generator_cpu=generated.cpu_s / (plan.warm_up_s + plan.measured_s + TAIL_S),
+    )
+
+
+def _used(stage: Stage) -> tuple[Use, Use]:
+    """Read memory and processor time of a stage's service, and of its store."""
+    return use_of(stage.pids), use_of([stage.store_pid])

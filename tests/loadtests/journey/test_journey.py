@@ -1,0 +1,190 @@
+"""All stages of the journey, small, on a real Triton and real Redis servers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import redis
+
+from loadtests.baseline.json_bodies import json_bodies
+from loadtests.filling import HISTORY_DAYS, served_spec, simulated_history
+from loadtests.generator import make_generator
+from loadtests.journey.equal import check, patient, report_stolen
+from loadtests.journey.same_rate import at_rate
+from loadtests.journey.stages import STAGES, Stage, running
+from loadtests.journey.turns import PARTS, Plan, take_turn
+from loadtests.scenarios import pick
+from loadtests.traffic import Traffic, traffic_of
+from tollgate.errors import ServerError
+from tollgate.history import History
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
+ROWS = 64
+needs_h2load = pytest.mark.skipif(
+    not (shutil.which("h2load") and shutil.which("cc")),
+    reason="h2load or a C compiler is missing: apt-get install nghttp2-client gcc",
+)
+
+
+@pytest.fixture(scope="module")
+def history_traffic() -> Traffic:
+    """Purchases that follow a small history."""
+    return traffic_of(small_history(), days=HISTORY_DAYS)
+
+
+def small_history() -> History:
+    """Simulate some weeks of a few customers."""
+    spec = served_spec(REPOSITORY)
+    return simulated_history(spec, customers=60, terminals=120, days=HISTORY_DAYS)
+
+
+@pytest.fixture(scope="module")
+def stages(
+    tmp_path_factory: pytest.TempPathFactory, history_traffic: Traffic
+) -> Iterator[Mapping[str, Stage]]:
+    """All stages over equal stores; one card was reported stolen."""
+    folder = tmp_path_factory.mktemp("journey")
+    with running(
+        STAGES,
+        small_history(),
+        repository=patient(REPOSITORY, folder / "patient"),
+        folder=folder,
+        say=lambda text: None,
+    ) as started:
+        report_stolen(started, history_traffic, first=0)
+        yield started
+
+
+def test_every_stage_answers_the_same(
+    stages: Mapping[str, Stage], history_traffic: Traffic
+) -> None:
+    """Decision, reason codes, and score up to the noise of float32."""
+    before = {name: stage.spent() for name, stage in stages.items()}
+    found = check(stages, history_traffic, first=0, rows=ROWS)
+    assert found.rows == 2 * ROWS
+    assert sum(found.decisions.values()) == ROWS
+    assert {"approve", "decline"} <= set(found.decisions)
+    assert 0 <= found.apart < 1e-6
+    for name, stage in stages.items():
+        spent = np.subtract(stage.spent(), before[name])
+        assert len(spent) == 1 + len(PARTS)
+        assert (spent > 0).all(), name
+
+
+def test_a_stage_that_answers_otherwise_is_named(
+    stages: Mapping[str, Stage], history_traffic: Traffic
+) -> None:
+    """With the purchase and both answers; here its history was lost."""
+    pair = {name: stages[name] for name in ("naive", "tollgate")}
+    with redis.Redis.from_url(stages["naive"].store_url) as store:
+        store.flushall()
+    with pytest.raises(ServerError, match=r"naive: decided \d+ of 16 .* instead of"):
+        check(pair, history_traffic, first=10 * ROWS, rows=16)
+
+
+@pytest.mark.parametrize("name", [one for one in STAGES if one != "tollgate"])
+def test_a_bad_purchase_is_refused(
+    stages: Mapping[str, Stage], history_traffic: Traffic, name: str
+) -> None:
+    """Status 422, and the service goes on."""
+    (body,) = json_bodies(history_traffic.columns(20 * ROWS, 1), rows=1)
+    purchase = json.loads(body.tobytes())
+    assert post(stages[name], purchase | {"amount": -1.0})[0] == 422
+    assert post(stages[name], purchase | {"customer_id": ""})[0] == 422
+    assert post(stages[name], {"transaction_id": "1"})[0] == 422
+    assert post(stages[name], purchase)[0] == 200
+
+
+@pytest.mark.parametrize("name", ["lean", "gathered"])
+def test_a_purchase_sent_again_gets_its_first_answer(
+    stages: Mapping[str, Stage], history_traffic: Traffic, name: str
+) -> None:
+    """As Tollgate does it; other content under the same id is refused."""
+    (body,) = json_bodies(history_traffic.columns(21 * ROWS, 1), rows=1)
+    purchase = json.loads(body.tobytes())
+    first = post(stages[name], purchase)
+    with redis.Redis.from_url(stages[name].store_url) as store:
+        key = f"tollgate:fraud:decided:{purchase['transaction_id']}"
+        wait_for(store, key)
+    assert post(stages[name], purchase) == first
+    status, text = post(stages[name], purchase | {"amount": 1.0})
+    assert status == 422
+    assert b"decided with other content" in text
+    assert post(stages[name], [purchase] * 33, path="/decide/batch")[0] == 422
+
+
+@needs_h2load
+@pytest.mark.parametrize(
+    ("name", "scenario"), [("phase1", "1-row-16"), ("lean", "16-rows-8")]
+)
+def test_a_turn_sends_purchases_that_were_never_sent(
+    stages: Mapping[str, Stage],
+    history_traffic: Traffic,
+    tmp_path: Path,
+    name: str,
+    scenario: str,
+) -> None:
+    """Every one is answered, and what a request cost is told."""
+    plan = Plan(
+        generator=make_generator(tmp_path),
+        traffic=history_traffic,
+        folder=tmp_path,
+        warm_up_s=0.1,
+        measured_s=0.5,
+    )
+    (shape,) = pick(scenario)
+    turn, first = take_turn(plan, stages[name], shape, first=30 * ROWS)
+    assert turn.failed == 0
+    assert turn.decisions_per_s == shape.rows * turn.requests_per_s > 0
+    assert first > 30 * ROWS
+    assert (first - 30 * ROWS) % shape.rows == 0
+    assert min(turn.cpu_ms, turn.service_mb, turn.store_mb, turn.mean_ms) > 0
+    assert all(ms > 0 for ms in turn.parts_ms.values())
+
+
+@pytest.mark.parametrize("name", ["gathered", "tollgate"])
+def test_arrivals_do_not_wait_for_answers(
+    stages: Mapping[str, Stage], history_traffic: Traffic, name: str
+) -> None:
+    """Both protocols are sent the same number, and all are answered."""
+    result, first = at_rate(
+        stages[name],
+        history_traffic,
+        first=40 * ROWS,
+        rate_per_s=40.0,
+        seconds=0.5,
+        warm_up_s=0.2,
+        seed=1,
+    )
+    assert first == 40 * ROWS + 28
+    assert result.unanswered == 0
+    assert 0 < result.latency.p50_ms <= result.latency.max_ms
+
+
+def wait_for(store: redis.Redis, key: str) -> None:
+    """Wait until the journal has kept an answer."""
+    for _ in range(500):
+        if store.exists(key):
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{key} was not kept")
+
+
+def post(stage: Stage, content: object, *, path: str = "/decide") -> tuple[int, bytes]:
+    """Post JSON; status and content of the answer."""
+    connection = http.client.HTTPConnection(stage.url, timeout=10)
+    head = {"content-type": "application/json"}
+    connection.request("POST", path, body=json.dumps(content), headers=head)
+    answer = connection.getresponse()
+    content_ = answer.read()
+    connection.close()
+    return answer.status, content_
