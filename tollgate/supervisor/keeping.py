@@ -15,7 +15,7 @@ from tollgate.errors import ServerError
 from tollgate.server import control
 from tollgate.server.launcher import TritonServer
 from tollgate.supervisor.mending import Mender
-from tollgate.supervisor.stubs import Step, Stub
+from tollgate.supervisor.stubs import Step, Stub, is_meant
 from tollgate.supervisor.watched import Watched
 
 log = logging.getLogger(__name__)
@@ -106,19 +106,21 @@ class Keeper:
         for step in gone:
             wanted = self._wanted(step)
             if wanted is False:
-                del self._known[step]  # somebody unloaded it
+                del self._known[step]  # somebody took it away
             elif wanted:
                 dead.add(step.model)
         for model in sorted(dead):
             self._renew(model, "a step died")
 
     def _wanted(self, step: Step) -> bool | None:
-        """Ask whether a version is meant to be loaded; None when nobody answers."""
+        """Ask whether an instance is meant to be there; None when nobody answers."""
         try:
             versions = control.ready_versions(self._triton, step.model, timeout_s=1.0)
+            if step.version not in versions:
+                return False
+            return is_meant(step, control.model_config(self._triton, step.model))
         except ServerError:
             return None
-        return step.version in versions
 
     def _renew(self, model: str, what: str) -> None:
         action = partial(self.one.serving.renew, model)

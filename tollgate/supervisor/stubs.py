@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -54,6 +55,24 @@ def find_stubs(server_pid: int, *, proc: Path = Path("/proc")) -> list[Stub]:
     uptime_s = float((proc / "uptime").read_text().split()[0])
     found = (_stub(proc / str(pid), server_pid, uptime_s) for pid in _children(proc))
     return [stub for stub in found if stub is not None]
+
+
+def is_meant(step: Step, running: Mapping[str, Any]) -> bool:
+    """
+    Tell whether a running configuration has an instance.
+
+    Args:
+        step: The instance; of a GPU's it is taken for granted.
+        running: The configuration of its model, Triton's own field names.
+    """
+    groups = running.get("instance_group", [])
+    if any(group.get("kind") != "KIND_CPU" for group in groups):
+        return True
+    return step.instance in {
+        f"{group['name']}_{number}"
+        for group in groups
+        for number in range(int(group["count"]))
+    }
 
 
 def _children(proc: Path) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tollgate.supervisor.stubs import Step, find_stubs
+from tollgate.supervisor.stubs import Step, find_stubs, is_meant
 
 SERVER = 7
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -65,3 +65,13 @@ def test_a_zombie_is_dead_and_a_stopped_one_is_not(tmp_path: Path) -> None:
         process(tmp_path, pid, state=state, argv=argv)
     found = {stub.pid: stub.stopped for stub in find_stubs(SERVER, proc=tmp_path)}
     assert found == {10: False, 11: False, 12: True, 13: False}
+
+
+def test_an_instance_beyond_the_count_is_not_meant_to_be_there() -> None:
+    """It was taken away, not lost; of a GPU's instances nothing is assumed."""
+    group = {"name": "fraud_features_0", "count": 2, "kind": "KIND_CPU"}
+    steps = [Step("fraud_features", 1, f"fraud_features_0_{n}") for n in range(3)]
+    running = {"instance_group": [group]}
+    assert [is_meant(one, running) for one in steps] == [True, True, False]
+    on_gpu = {"instance_group": [group | {"kind": "KIND_GPU"}]}
+    assert is_meant(steps[2], on_gpu)
