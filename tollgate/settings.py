@@ -37,6 +37,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require_approval: Whether a release needs a second person.
         arrival_quiet_s: How long the files of a version that somebody copies in must
             not have changed before it is taken for bad.
+        staging: Whether the server decides for nobody, so that `tollgate tune` may
+            load it and start its steps anew.
     """
 
     repository: str = "model_repository"
@@ -50,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spool: str = ""
     require_approval: bool = False
     arrival_quiet_s: float = 30.0
+    staging: bool = False
 
     @property
     def products(self) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from tollgate.cli import (
     score,
     serve,
     stream,
+    tune,
 )
 
 app = typer.Typer(
@@ -144,4 +145,5 @@ label_commands.command("load")(labels.load)
 label_commands.command("accuracy")(labels.accuracy)
 app.command("engine", rich_help_panel=_OPERATORS)(engine.engine)
 app.command("budget", rich_help_panel=_OPERATORS)(budget.budget)
+app.command("tune", rich_help_panel=_OPERATORS)(tune.tune)
 app.command("check", rich_help_panel=_OPERATORS)(check.check)

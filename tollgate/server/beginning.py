@@ -17,12 +17,11 @@ from tollgate.errors import (
 from tollgate.repository.release import read_release
 from tollgate.repository.serving_plan import ServingPlan, plan_serving
 from tollgate.server.launcher import TritonServer
+from tollgate.server.loaded import record_path
 from tollgate.server.serving import Serving
 from tollgate.server.slots import Slots
 
 log = logging.getLogger(__name__)
-
-SLOTS_FOLDER = "served"  # in the state folder: what the server reads
 
 
 class Beginning:
@@ -40,7 +39,7 @@ class Beginning:
         self, repository: Path, product: str, *, state: Path, config_name: str
     ) -> None:
         self.product = product
-        self._record = state / f"{SLOTS_FOLDER}-{product}.json"
+        self._record = record_path(state, product)
         self._plan: ServingPlan | None = None
         self._error: TollgateError | None = None
         try:

@@ -10,8 +10,9 @@ import msgspec
 
 from tollgate.repair.background import drained
 from tollgate.server.address import announced
-from tollgate.server.beginning import SLOTS_FOLDER, Beginning, begin_all
+from tollgate.server.beginning import Beginning, begin_all
 from tollgate.server.launcher import SPOOL_FOLDER, TritonServer
+from tollgate.server.loaded import SLOTS_FOLDER
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.server.serving import Serving
 from tollgate.server.slots import Slots

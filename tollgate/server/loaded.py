@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msgspec
 
@@ -11,6 +12,7 @@ from tollgate.repository.configs import to_json
 from tollgate.repository.release import Challenger
 from tollgate.repository.serving_plan import ServingPlan
 
+SLOTS_FOLDER = "served"  # in the state folder: what the server reads
 # What may not change while both releases are loaded: they share a configuration.
 _SHAPE = ("platform", "backend", "max_batch_size", "input", "output")
 
@@ -74,6 +76,25 @@ def record_of(plan: ServingPlan, active: Line, *, kept: Line | None) -> Record:
         configs={step: to_json(config) for step, config in plan.configs.items()},
         ensemble=to_json(plan.ensemble),
     )
+
+
+def record_path(state: Path, product: str) -> Path:
+    """Name the file in which a server keeps what it has loaded of a product."""
+    return state / f"{SLOTS_FOLDER}-{product}.json"
+
+
+def read_record(path: Path) -> Record:
+    """
+    Read what a server has loaded, or had.
+
+    Raises:
+        ServerError: There is nothing, or nothing that can be read.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Record)
+    except (OSError, msgspec.MsgspecError) as error:
+        problem = f"nothing was served from {path.parent} before"
+        raise ServerError("tritonserver", problem) from error
 
 
 def loaded_slots(record: Record) -> dict[str, list[int]]:

@@ -13,6 +13,7 @@ from tollgate import schema
 from tollgate.errors import ServerError
 from tollgate.repository.configs import add_canary, merge, to_json
 from tollgate.server import control, placement
+from tollgate.server.control import Reachable
 from tollgate.server.launcher import TritonServer
 from tollgate.server.loaded import Line, Record, loaded_slots
 from tollgate.server.probe import probe
@@ -33,7 +34,7 @@ class Loading:
         triton: The server.
     """
 
-    def __init__(self, triton: TritonServer) -> None:
+    def __init__(self, triton: Reachable) -> None:
         self._triton = triton
         self._gpu = placement.has_gpu()
 

@@ -30,6 +30,7 @@ from tollgate.server.loaded import (
     Line,
     Record,
     loaded_slots,
+    read_record,
     record_of,
     require_shape,
 )
@@ -102,11 +103,7 @@ class Serving:
             RepositoryError: A step of it is another product's.
             ServerError: There was nothing, or it is not whole or does not load.
         """
-        try:
-            record = msgspec.json.decode(self._path.read_bytes(), type=Record)
-        except (OSError, msgspec.MsgspecError) as error:
-            problem = f"nothing was served from {self._path.parent} before"
-            raise ServerError("tritonserver", problem) from error
+        record = read_record(self._path)
         for step, slots in loaded_slots(record).items():
             self._slots.claim(step, product=record.product)
             for slot in slots:

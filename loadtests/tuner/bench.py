@@ -1,0 +1,213 @@
+"""What a tuning needs of a server and its repository, put together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from loadtests.surroundings import measured_on
+from loadtests.tuner import story
+from loadtests.tuner.driving import Driver, Traffic
+from loadtests.tuner.front import Point, points_of
+from loadtests.tuner.goals import Goal, HighestRate, QuickestAnswer
+from loadtests.tuner.override import Override
+from loadtests.tuner.picture import draw
+from loadtests.tuner.seen import limits_of
+from loadtests.tuner.settings import Roles
+from loadtests.tuner.space import LOW_LATENCY, THROUGHPUT, candidates, narrowed
+from loadtests.tuner.tuning import TURN, Tuned, looker, tune
+from loadtests.tuner.written import require_free, write_named
+from tollgate.errors import InputError
+from tollgate.repository.configs import NAMED_CONFIGS, require_config_name
+from tollgate.repository.lint.linting import Question
+from tollgate.repository.product import read_product
+from tollgate.repository.slo import read_slo
+from tollgate.server import control
+from tollgate.server.address import Address
+from tollgate.server.loaded import record_path
+
+_IDLE_S, _IDLE_REQUESTS = 2.0, 12  # the supervisor's own probes are some
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """
+    What is searched for, and how.
+
+    Attributes:
+        preset: "throughput" or "low-latency".
+        name: Of the configuration.
+        values: Of knobs, in place of the preset's: "knob=value,value".
+        most: Settings to try.
+        seconds: Of a first run.
+        turns: Of the comparison.
+        rows: In each request.
+        p99_ms: 99 of 100 answers are there by then; None for the aim of slo.yaml.
+        rate_per_s: Requests in a second to begin with.
+        seed: Of what is drawn at random.
+        cores: Of the server.
+    """
+
+    preset: str
+    name: str
+    values: tuple[str, ...]
+    most: int
+    seconds: float
+    turns: int
+    rows: int
+    p99_ms: float | None
+    rate_per_s: float
+    seed: int
+    cores: int
+
+
+class Bench:
+    """
+    One product on a running server, ready to be tuned.
+
+    Args:
+        server: The server.
+        wanted: What is searched for.
+        traffic: What is sent.
+        state: The server's state folder.
+
+    Attributes:
+        override: Its settings; entered, it puts them back in the end.
+    """
+
+    def __init__(
+        self, server: Address, wanted: Wanted, *, traffic: Traffic, state: Path
+    ) -> None:
+        require_config_name(wanted.name)
+        self.wanted = wanted
+        self._server = server
+        self._traffic = traffic
+        self._repository = Path(server.repository)
+        self._roles = Roles(read_product(self._repository, traffic.product))
+        self.override = Override(
+            server, record=record_path(state, traffic.product), roles=self._roles
+        )
+        slo = read_slo(self._repository, product=traffic.product)
+        rates = wanted.preset == "throughput"
+        self._limits = limits_of(slo, p99_ms=wanted.p99_ms) if rates else None
+        preset = THROUGHPUT if rates else LOW_LATENCY
+        self._space = narrowed(preset, wanted.values)
+        longest_us = max(self._space.get("delay_us", (0,)))
+        if longest_us >= 1e3 * slo.layers_ms.model:
+            problem = f"{longest_us} µs are the model's whole layer in slo.yaml"
+            raise InputError("--try", problem, where="delay_us")
+
+    @property
+    def _goal(self) -> Goal:
+        if self._limits is None:
+            return QuickestAnswer()
+        return HighestRate(self._limits, self.wanted.rate_per_s)
+
+    def require_free_name(self) -> None:
+        """Demand that a configuration of that name would replace none."""
+        steps = self.override.configs
+        folders = [self._repository / step / NAMED_CONFIGS for step in steps]
+        files = [folder / f"{self.wanted.name}.pbtxt" for folder in folders]
+        require_free(files, name=self.wanted.name)
+
+    def tune(self, *, told: Callable[[str], None]) -> Tuned:
+        """Search, on the server as the override has it; see `tuning.tune`."""
+        wanted, base = self.wanted, self.override.base
+        others = candidates(
+            self._roles.possible(self._space, self.override.configs),
+            base,
+            most=wanted.most,
+            cores=wanted.cores,
+            seed=wanted.seed,
+        )
+        if not others:
+            problem = "leaves nothing to try beside the settings as they are"
+            raise InputError("--try", problem)
+        drive = Driver(self._server, self._traffic)
+        return tune(
+            looker(self.override, self._goal, drive),
+            base,
+            others,
+            seconds=wanted.seconds,
+            turns=wanted.turns,
+            told=told,
+        )
+
+    def points(self, tuned: Tuned) -> list[Point]:
+        """Settings at rates that they keep, by throughput."""
+        return points_of(tuned.tried, limits=self._limits)
+
+    def circumstances(self) -> story.Circumstances:
+        """Say what the figures must be read with."""
+        wanted = self.wanted
+        words = [f"--preset {wanted.preset}", f"--seconds {wanted.seconds:g}"]
+        words += [f"--try {one}" for one in wanted.values]
+        words += [f"--rows {wanted.rows}"] if wanted.rows > 1 else []
+        words += [f"--p99 {wanted.p99_ms:g}"] if wanted.p99_ms else []
+        return story.Circumstances(
+            machine=measured_on(),
+            command=" ".join(["tollgate tune", *words]),
+            release=self.override.release,
+            rows=wanted.rows,
+            limits=self._limits,
+            seconds=TURN * wanted.seconds,
+        )
+
+    def keep(self, tuned: Tuned, folder: Path) -> None:
+        """Write all runs, tuning.json, and their picture, tuning.png."""
+        folder.mkdir(parents=True, exist_ok=True)
+        told = {"circumstances": self.circumstances(), "tuned": tuned}
+        text = msgspec.json.format(msgspec.json.encode(told), indent=1)
+        (folder / "tuning.json").write_bytes(text + b"\n")
+        draw(
+            tuned,
+            self.points(tuned),
+            folder / "tuning.png",
+            limits=self._limits,
+            unit=self._goal.unit,
+        )
+
+    def write(self, tuned: Tuned) -> list[Path]:
+        """Write the winner, if there is one; see `written.write_named`."""
+        if tuned.compared is None or tuned.winner is None:
+            return []
+        around = self.circumstances()
+        return write_named(
+            self._repository,
+            self.override.configs,
+            tuned.winner,
+            name=self.wanted.name,
+            roles=self._roles,
+            head=story.paragraphs(tuned, tuned.compared, around),
+            question=Question(
+                repository=self._repository,
+                product=self._traffic.product,
+                config_name=self.wanted.name,
+                cores=self.wanted.cores,
+            ),
+        )
+
+
+def require_idle(server: Address) -> None:
+    """
+    Demand that nobody else asks a server for decisions.
+
+    Raises:
+        InputError: Somebody does: they would be disturbed, and so would the figures.
+    """
+
+    def answered() -> int:
+        counters = control.statistics(server)
+        return sum(
+            int(counters.get(one, {}).get("inference_count", 0))
+            for one in server.products
+        )
+
+    before = answered()
+    time.sleep(_IDLE_S)
+    others = answered() - before
+    if others > _IDLE_REQUESTS:
+        problem = f"{server.grpc_url} decided {others} rows within {_IDLE_S:g} s: "
+        raise InputError("tune", problem + "others use it; --yes goes on all the same")

@@ -1,0 +1,65 @@
+"""What nothing else is better than in every way: p99, throughput, processor time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from loadtests.tuner.search import Tried
+from loadtests.tuner.seen import Limits, Seen
+from loadtests.tuner.space import Candidate
+
+
+class Point(msgspec.Struct, frozen=True):
+    """
+    Settings at a rate that they keep.
+
+    Attributes:
+        candidate: The settings.
+        seen: The run.
+        on_front: Whether no other has a lower p99, a higher throughput and less
+            processor time.
+    """
+
+    candidate: Candidate
+    seen: Seen
+    on_front: bool
+
+
+def points_of(tried: Iterable[Tried], *, limits: Limits | None) -> list[Point]:
+    """
+    Take the runs that kept the promise, those of long rungs only.
+
+    Args:
+        tried: What became of candidates; those of the first rung are left out, unless
+            there was no other: their runs are short.
+        limits: The promise; None takes every run.
+
+    Returns:
+        By throughput, the highest first.
+    """
+    results = list(tried)
+    last = max((one.rung for one in results), default=0)
+    kept = [
+        (one.candidate, seen)
+        for one in results
+        if one.rung or not last
+        for seen in one.found.runs
+        if limits is None or limits.meets(seen)
+    ]
+    costs = [_cost(seen) for _, seen in kept]
+    points = [
+        Point(candidate, seen, not any(_beats(other, cost) for other in costs))
+        for (candidate, seen), cost in zip(kept, costs, strict=True)
+    ]
+    return sorted(points, key=lambda one: -one.seen.answered_per_s)
+
+
+def _cost(seen: Seen) -> tuple[float, float, float]:
+    return seen.p99_ms, -seen.answered_per_s, seen.cpu_s
+
+
+def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Tell whether one is as good in everything and better in something."""
+    return one != other and all(a <= b for a, b in zip(one, other, strict=True))

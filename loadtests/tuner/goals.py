@@ -1,0 +1,135 @@
+"""
+What is searched for: the highest rate that keeps the promise, or the quickest answer.
+
+A goal looks at one candidate for a while and says how good it is, so that candidates
+can be compared by one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from loadtests.tuner.seen import Limits, Seen
+
+# Rate (0: one after the other) and seconds -> what a server with the settings does.
+Drive = Callable[[float, float], Seen]
+
+STEP = 1.05  # from one rate to the next
+_GALLOP = 14  # steps at once while nothing is known: about twice the rate
+_STRIDE = 4  # and near a rate that others keep
+_LOWEST_PER_S = 5.0
+_MOST_PER_S = 100_000.0
+
+
+class Found(msgspec.Struct, frozen=True):
+    """
+    How good some settings are.
+
+    Attributes:
+        merit: More is better: a rate that is kept, or answers in a second one after
+            the other; 0 for settings that keep none that matters.
+        best: The run that shows it; None when there is none.
+        runs: All of them.
+    """
+
+    merit: float
+    best: Seen | None
+    runs: tuple[Seen, ...]
+
+
+class Goal(Protocol):
+    """What makes settings good."""
+
+    unit: str
+
+    def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
+        """
+        Find how good a candidate is.
+
+        Args:
+            drive: Runs a load on it.
+            seconds: For each run.
+            near: A merit that it may have; 0 when nothing is known.
+            floor: A merit below which it does not matter how good it is.
+        """
+
+
+class HighestRate(msgspec.Struct, frozen=True):
+    """
+    The highest rate that keeps the promise.
+
+    A run that breaks it by little is repeated before it counts: a short run of a good
+    server may have one bad moment.
+
+    Attributes:
+        limits: The promise.
+        start_per_s: Where to begin when nothing is known.
+    """
+
+    limits: Limits
+    start_per_s: float = 100.0
+    unit: str = "requests/s"
+
+    def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
+        """Go up in steps while the promise is kept, or down until it is."""
+        runs: list[Seen] = []
+
+        def keeps(rate_per_s: float) -> bool:
+            for _ in range(2):
+                runs.append(drive(rate_per_s, seconds))
+                if self.limits.meets(runs[-1]):
+                    return True
+                if self.limits.hopeless(runs[-1]):
+                    break
+            return False
+
+        rate = self._climb(keeps, near=near, floor=max(floor, _LOWEST_PER_S))
+        kept = [one for one in runs if self.limits.meets(one)]
+        best = max(kept, key=lambda one: one.rate_per_s, default=None)
+        return Found(rate, best, tuple(runs))
+
+    def _climb(
+        self, keeps: Callable[[float], bool], *, near: float, floor: float
+    ) -> float:
+        """Find the last rate of a geometric scale that is kept; 0 below the floor."""
+        stride = _STRIDE if near else _GALLOP
+
+        def rate_per_s(place: int) -> float:
+            return (near or self.start_per_s) * STEP**place
+
+        low, high = -_STRIDE if near else 0, None
+        while not keeps(rate_per_s(low)):
+            low, high = low - stride, low
+            if rate_per_s(low) < floor:
+                return 0.0
+        while high is None and rate_per_s(low + stride) <= _MOST_PER_S:
+            if keeps(rate_per_s(low + stride)):
+                low += stride
+            else:
+                high = low + stride
+        while high is not None and high - low > 1:
+            middle = (low + high) // 2
+            if keeps(rate_per_s(middle)):
+                low = middle
+            else:
+                high = middle
+        return rate_per_s(low)
+
+
+class QuickestAnswer(msgspec.Struct, frozen=True):
+    """
+    The most answers in a second to requests that come one after the other.
+
+    That is the mean latency, in which rare long waits count; a 99th percentile of
+    some hundred answers is mostly chance.
+    """
+
+    unit: str = "answers/s, one after the other"
+
+    def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
+        """Run once; nothing is there to be found but the time."""
+        seen = drive(0.0, seconds)
+        return Found(seen.answered_per_s, seen, (seen,))

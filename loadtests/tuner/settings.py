@@ -1,0 +1,114 @@
+"""Settings in a model configuration: read them, and write others in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from loadtests.tuner.space import KNOBS, Candidate, Space
+from tollgate.errors import RepositoryError
+from tollgate.repository.product import Product
+
+THREADS = "intra_op_thread_count"
+_ONNX_BACKEND = "onnxruntime"
+
+Configs = Mapping[str, ModelConfig]  # step -> its configuration
+
+
+class Roles:
+    """
+    Which step of a product is which.
+
+    Args:
+        models: The product.
+    """
+
+    def __init__(self, models: Product) -> None:
+        self.model = models.model_step
+        self.instances = {
+            "features_instances": models.features_step,
+            "model_instances": models.model_step,
+            "decision_instances": models.decision_step,
+        }
+
+    def read(self, configs: Configs) -> Candidate:
+        """
+        Read the settings of a product.
+
+        Raises:
+            RepositoryError: The model step prefers several batch sizes, which no
+                candidate can say.
+        """
+        model = configs[self.model]
+        # Triton says max_batch_size where nothing is preferred.
+        sizes = {*model.dynamic_batching.preferred_batch_size}
+        preferred = [*sizes - {model.max_batch_size}]
+        if len(preferred) > 1:
+            problem = f"has {len(preferred)} sizes; tune goes from one or none"
+            raise RepositoryError(self.model, problem, where="preferred_batch_size")
+        threads = model.parameters[THREADS].string_value if _has(model) else ""
+        return Candidate(
+            delay_us=model.dynamic_batching.max_queue_delay_microseconds,
+            preferred=preferred[0] if preferred else 0,
+            threads=int(threads) if threads.isdecimal() else 1,
+            **{
+                knob: max(1, sum(one.count for one in configs[step].instance_group))
+                for knob, step in self.instances.items()
+            },
+        )
+
+    def possible(self, space: Space, configs: Configs) -> Space:
+        """
+        Leave out what cannot be set in these configurations.
+
+        Threads are a parameter of the onnxruntime backend; how many instances each of
+        several groups gets is a person's decision.
+        """
+        fixed = {
+            knob
+            for knob, step in self.instances.items()
+            if len(configs[step].instance_group) != 1
+        }
+        if configs[self.model].backend != _ONNX_BACKEND:
+            fixed.add("threads")
+        return {knob: space[knob] for knob in KNOBS if knob in {*space} - fixed}
+
+    def written(self, configs: Configs, candidate: Candidate) -> dict[str, ModelConfig]:
+        """
+        Put settings into configurations.
+
+        Only what differs is touched, so settings that were left out stay so.
+
+        Returns:
+            Those of all steps, new messages.
+        """
+        was = self.read(configs)
+        changed = {step: _copy(config) for step, config in configs.items()}
+        model = changed[self.model]
+        if candidate.delay_us != was.delay_us:
+            batching = model.dynamic_batching
+            batching.ClearField("max_queue_delay_microseconds")
+            if candidate.delay_us:
+                batching.max_queue_delay_microseconds = candidate.delay_us
+        if candidate.preferred != was.preferred:
+            sizes = [candidate.preferred] if candidate.preferred else []
+            model.dynamic_batching.preferred_batch_size[:] = sizes
+        if candidate.threads != was.threads:
+            model.parameters[THREADS].string_value = str(candidate.threads)
+        for knob, step in self.instances.items():
+            count = getattr(candidate, knob)
+            if count != getattr(was, knob):
+                changed[step].instance_group[0].count = count
+        return changed
+
+
+def _has(model: ModelConfig) -> bool:
+    # A protobuf map makes what is asked for.
+    return THREADS in model.parameters
+
+
+def _copy(config: ModelConfig) -> ModelConfig:
+    copied = ModelConfig()
+    copied.CopyFrom(config)
+    return copied

@@ -1,0 +1,136 @@
+"""How settings were found, in the words that stand above a configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from loadtests.tuner.compare import Compared
+from loadtests.tuner.goals import Found
+from loadtests.tuner.seen import Limits, Seen
+from loadtests.tuner.tuning import Tuned
+
+
+class Circumstances(msgspec.Struct, frozen=True):
+    """
+    What a tuning must be read with.
+
+    Attributes:
+        machine: Date, commit, hardware.
+        command: Without the names of folders.
+        release: What the server served.
+        rows: In each request.
+        limits: What a rate had to keep; None where requests came one after the other.
+        seconds: For each run of the comparison.
+    """
+
+    machine: str
+    command: str
+    release: str
+    rows: int
+    limits: Limits | None
+    seconds: float
+
+
+def paragraphs(tuned: Tuned, compared: Compared, around: Circumstances) -> list[str]:
+    """Say when, where and by what load the winner was found, and what it is worth."""
+    tried = len(tuned.tried) - 1
+    return [
+        f"Found with `{around.command}`, {around.machine}; server, store and load on "
+        f"this machine, release {around.release}.",
+        f"Load: made-up purchases, applied and journalled, {_rows(around.rows)}, "
+        f"{_arrivals(around.limits)}.",
+        f"Settings: {compared.candidate}; best of {tried} that were tried. As it was: "
+        f"{tuned.base}.",
+        f"Measured again, {len(compared.turns)} turns each, runs of "
+        f"{around.seconds:g} s: {figures(ours for ours, _ in compared.turns)}. As it "
+        f"was: {figures(was for _, was in compared.turns)}.",
+        f"{_worth(around.limits)}: {ratio_words(compared)}.",
+    ]
+
+
+def ending(tuned: Tuned, around: Circumstances) -> list[str]:
+    """Say at the end of a tuning how its best compares, and what that means."""
+    compared = tuned.compared
+    if compared is None:
+        return ["nothing that was tried keeps the promise: the settings stay"]
+    was = figures(was for _, was in compared.turns)
+    ours = figures(ours for ours, _ in compared.turns)
+    turns = f"{len(compared.turns)} turns"
+    lines = [
+        f"as it was   {tuned.base}: {was}",
+        f"best found  {compared.candidate}: {ours}",
+        f"{_worth(around.limits)}: {ratio_words(compared)}, {turns}",
+        compared.verdict + ("" if compared.holds else ": they stay as they are"),
+    ]
+    runs = [run for turn in compared.turns for side in turn for run in side.runs]
+    return [*lines, *filter(None, [noise_words(runs)])]
+
+
+def figures(found: Iterable[Found]) -> str:
+    """Say what turns found: medians with the range."""
+    results = list(found)
+    seen = [one.best for one in results if one.best is not None]
+    if not seen:
+        return "no rate keeps the promise"
+    parts = []
+    if seen[0].rate_per_s:
+        rates = [one.merit for one in results]
+        parts.append(f"{_spread(rates, digits=0)} requests/s kept")
+    for words, name, digits in (
+        ("p50 {} ms", "p50_ms", 1),
+        ("p99 {} ms", "p99_ms", 1),
+        ("{} s of processor per 1,000 rows", "cpu_s", 2),
+    ):
+        values = [getattr(one, name) for one in seen]
+        parts.append(words.format(_spread(values, digits=digits)))
+    return ", ".join(parts)
+
+
+def ratio_words(compared: Compared) -> str:
+    """Say how the two compare, and how sure that is."""
+    if math.isinf(compared.low):
+        return "none was kept with the settings as they were"
+    if math.isinf(compared.high):
+        return "none at all was kept in some turns, so nothing can be said"
+    interval = f"{compared.low:.2f} to {compared.high:.2f}"
+    return f"{compared.ratio:.2f} times as much ({interval} at 95 %)"
+
+
+def noise_words(seen: Sequence[Seen]) -> str:
+    """Say how late the sender itself was; empty when it was in time."""
+    late = max((one.late_p99_ms for one in seen), default=0.0)
+    if late <= _LATE_MS:
+        return ""
+    return (
+        f"the sender was up to {late:.0f} ms late itself (99th percentile): it and the "
+        "server take the cores from each other, so rates are those of both together"
+    )
+
+
+_LATE_MS = 2.0
+
+
+def _worth(limits: Limits | None) -> str:
+    return "Rate kept" if limits else "Answers in a second, one after the other"
+
+
+def _rows(rows: int) -> str:
+    return "1 row in a request" if rows == 1 else f"{rows} rows in a request"
+
+
+def _arrivals(limits: Limits | None) -> str:
+    if limits is None:
+        return "one request after the other"
+    return (
+        f"at random (Poisson); kept is a rate with p99 up to {limits.p99_ms:g} ms and "
+        f"{limits.percent:g} % decided within {limits.within_ms:g} ms"
+    )
+
+
+def _spread(values: Sequence[float], *, digits: int) -> str:
+    ordered = sorted(values)
+    middle, low, high = ordered[len(ordered) // 2], ordered[0], ordered[-1]
+    return f"{middle:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"

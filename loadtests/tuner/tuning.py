@@ -1,0 +1,102 @@
+"""A whole tuning: search, compare, and say what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from loadtests.tuner.compare import Compared, compare
+from loadtests.tuner.goals import Drive, Found, Goal
+from loadtests.tuner.override import Override
+from loadtests.tuner.search import Look, Tried, rungs_of, search
+from loadtests.tuner.space import Candidate
+from tollgate.errors import ServerError
+
+TURN = 2.0  # a run of the comparison is so many times as long as a first one
+_LOOKS = 3  # at one candidate, when its settings were replaced meanwhile
+
+
+class Tuned(msgspec.Struct, frozen=True):
+    """
+    What was found.
+
+    Attributes:
+        base: The settings as they were.
+        tried: All that was tried, the best first.
+        compared: The best against `base`; None when `base` was the best.
+    """
+
+    base: Candidate
+    tried: tuple[Tried, ...]
+    compared: Compared | None
+
+    @property
+    def winner(self) -> Candidate | None:
+        """Settings that are better by more than chance; None when there are none."""
+        return (
+            self.compared.candidate if self.compared and self.compared.holds else None
+        )
+
+
+def tune(
+    look: Look,
+    base: Candidate,
+    others: Sequence[Candidate],
+    *,
+    seconds: float,
+    turns: int,
+    told: Callable[[str], None] = lambda text: None,
+) -> Tuned:
+    """
+    Find the best settings, and measure them against those that are.
+
+    Args:
+        look: Looks at one candidate.
+        base: The settings as they are.
+        others: What else is tried.
+        seconds: For each run of the first round.
+        turns: Of the comparison.
+        told: Called with what was found, a line at a time.
+    """
+    told(f"{len(others)} settings beside those that are")
+
+    def tell(one: Tried) -> None:
+        told(f"round {one.rung + 1}: {one.candidate}: {_words(one.found)}")
+
+    tried = search(
+        base, others, look=look, rungs=rungs_of(len(others), seconds=seconds), told=tell
+    )
+    best = next((one for one in tried if one.candidate != base), None)
+    compared = None
+    if best is not None and best.found.merit:
+        told(f"{turns} turns against the settings as they are: {best.candidate}")
+        compared = compare(
+            best.candidate, base, look=look, seconds=TURN * seconds, turns=turns
+        )
+    return Tuned(base, tuple(tried), compared)
+
+
+def looker(override: Override, goal: Goal, drive: Drive) -> Look:
+    """Make what looks at a candidate: load it, run, and see that it stayed loaded."""
+
+    def look(
+        candidate: Candidate, *, seconds: float, near: float, floor: float
+    ) -> Found:
+        for _ in range(_LOOKS):
+            override.apply(candidate)
+            found = goal.look(drive, seconds=seconds, near=near, floor=floor)
+            if override.holds(candidate):
+                return found
+        problem = f"does not keep the settings that are tried: {candidate}"
+        raise ServerError("tritonserver", problem)
+
+    return look
+
+
+def _words(found: Found) -> str:
+    if found.best is None:
+        return f"keeps no rate that matters ({len(found.runs)} runs)"
+    seen = found.best
+    rate = f"{seen.rate_per_s:,.0f} requests/s, " if seen.rate_per_s else ""
+    return f"{rate}p50 {seen.p50_ms:.1f} ms, p99 {seen.p99_ms:.1f} ms"

@@ -1,0 +1,258 @@
+"""`tollgate tune` on a real server: it tries settings, and what was comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from loadtests.supervised import Supervised, supervised
+from loadtests.tuner.override import Override
+from loadtests.tuner.settings import Roles
+from loadtests.tuner.space import Candidate
+from tollgate.cli.tune import tune as tune_here
+from tollgate.errors import InputError, ServerError
+from tollgate.repository.product import read_product
+from tollgate.server import control
+from tollgate.server.address import Address, find_server
+from tollgate.server.loaded import record_path
+from tollgate.supervisor.faults import read_faults
+
+pytestmark = pytest.mark.slow
+
+CHECKOUT = Path(__file__).parents[3]
+BASE, QUICK = Candidate(5000), Candidate(0)
+# One other setting, in runs as short as may be.
+LITTLE = ("--preset", "low-latency", "--try", "threads=1")
+SHORT = (*LITTLE, "--seconds", "0.5", "--turns", "3")
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The committed product."""
+    folder = tmp_path_factory.mktemp("tune") / "model_repository"
+    leave = shutil.ignore_patterns("__pycache__")
+    return Path(shutil.copytree(CHECKOUT / "model_repository", folder, ignore=leave))
+
+
+@pytest.fixture(scope="module")
+def served(repository: Path) -> Iterator[Supervised]:
+    """One server for the tests of this module."""
+    with supervised(repository, state=repository.parent / "state") as server:
+        yield server
+
+
+@pytest.fixture
+def server(served: Supervised) -> Iterator[Address]:
+    """That server; afterwards it runs as it did, and nothing was taken for a fault."""
+    address = find_server(served.state)
+    assert address is not None
+    yield address
+    assert running(address) == BASE
+    served.wait(served.ready)
+    assert read_faults(served.state) == []
+
+
+def command(served: Supervised, *words: str) -> list[str]:
+    """Name the command that tunes a server."""
+    code = "from tollgate.cli import main; main()"
+    return [sys.executable, "-c", code, "tune", "--state", str(served.state), *words]
+
+
+def tune(served: Supervised, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    return subprocess.run(
+        command(served, *words), capture_output=True, text=True, check=False
+    )
+
+
+def override(server: Address, *, record: Path | None = None) -> Override:
+    """Make an override as the command does."""
+    state = Path(server.slots).parent
+    models = read_product(Path(server.repository), "fraud")
+    path = record or record_path(state, "fraud")
+    return Override(server, record=path, roles=Roles(models))
+
+
+def running(server: Address) -> Candidate:
+    """Ask the server what it runs with, not who set it."""
+
+    def instances(step: str) -> int:
+        groups = control.model_config(server, step)["instance_group"]
+        return sum(int(group["count"]) for group in groups)
+
+    model = control.model_config(server, "fraud_model")
+    batching = model["dynamic_batching"]
+    (preferred,) = batching["preferred_batch_size"]
+    return Candidate(
+        delay_us=int(batching.get("max_queue_delay_microseconds", 0)),
+        preferred=preferred % 32,  # Triton says 32 where none is preferred
+        threads=int(model["parameters"]["intra_op_thread_count"]["string_value"]),
+        features_instances=instances("fraud_features"),
+        model_instances=instances("fraud_model"),
+        decision_instances=instances("fraud_decision"),
+    )
+
+
+def wait_for(server: Address, settings: Candidate) -> None:
+    """Wait until the server runs with settings."""
+    until_s = time.monotonic() + PATIENCE_S
+    while running(server) != settings:
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Read what a folder holds."""
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_settings_are_tried_and_put_back(
+    served: Supervised, server: Address, repository: Path
+) -> None:
+    """
+    No file is touched, nobody takes an instance that was taken away for a dead one,
+    and what is loaded is what the server's record says.
+    """
+    before = hashes(repository)
+    record = record_path(served.state, "fraud").read_bytes()
+    many = Candidate(1000, 8, features_instances=2)
+    with override(server) as tried:
+        assert tried.base == BASE
+        for settings in (many, QUICK):
+            tried.apply(settings)
+            assert running(server) == settings
+            assert tried.holds(settings)
+    assert running(server) == BASE
+    assert hashes(repository) == before
+    assert record_path(served.state, "fraud").read_bytes() == record
+
+
+def test_an_error_puts_back_too(server: Address) -> None:
+    """Whatever ends the block; settings that Triton refuses change nothing."""
+
+    def fail() -> None:
+        with override(server) as tried:
+            tried.apply(QUICK)
+            with pytest.raises(ServerError):
+                tried.apply(Candidate(5000, 33))
+            assert running(server) == QUICK
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert running(server) == BASE
+
+
+def test_a_release_that_comes_meanwhile_goes_first(
+    served: Supervised, server: Address, tmp_path: Path
+) -> None:
+    """What is measured would be another's; its own words are loaded already."""
+    record = tmp_path / "record.json"
+    text = record_path(served.state, "fraud").read_text()
+    record.write_text(text)
+    with override(server, record=record) as tried:
+        tried.apply(BASE)
+        record.write_text(text.replace("fraud-1", "fraud-2"))
+        with pytest.raises(ServerError, match="went to release fraud-2 meanwhile"):
+            tried.apply(QUICK)
+
+
+def test_a_server_that_may_have_callers_is_left_alone(
+    served: Supervised, server: Address
+) -> None:
+    """One line that says how to say otherwise."""
+    done = tune(served)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "`staging: true` in tollgate.yaml" in done.stderr
+
+
+def test_what_cannot_be_tuned_is_said_before_anything_is_loaded(
+    served: Supervised, server: Address
+) -> None:
+    """A name that is taken or cannot be one; nothing to try; what is no knob."""
+    ask = partial(tune_here, state=str(served.state), yes=True)
+    with pytest.raises(InputError, match=r"gpu\.pbtxt is there already"):
+        ask(name="gpu")
+    with pytest.raises(InputError, match="'a/b' is not the name of a file"):
+        ask(name="a/b")
+    with pytest.raises(InputError, match="leaves nothing to try"):
+        ask(preset="low-latency", values=["delay_us=5000", "threads=1"], write=False)
+    with pytest.raises(InputError, match="are the model's whole layer"):
+        ask(values=["delay_us=20000"])
+    with pytest.raises(InputError, match="knobs: delay_us"):
+        ask(values=["max_queue_size=64"])
+
+
+def test_a_tuning_ends_with_a_configuration_or_says_why_not(
+    served: Supervised, server: Address, repository: Path
+) -> None:
+    """Which of both is a matter of the machine; the runs are kept either way."""
+    done = tune(served, "--yes", "--name", "found", *SHORT)
+    assert done.returncode in (0, 1), done.stderr
+    written = repository / "fraud_model" / "configs" / "found.pbtxt"
+    assert written.exists() == (done.returncode == 0)
+    told = json.loads((served.state / "tune/found/tuning.json").read_text())
+    assert len(told["tuned"]["compared"]["turns"]) == 3
+    assert (served.state / "tune/found/tuning.png").stat().st_size > 10_000
+    assert "best found" in done.stdout
+    if written.exists():
+        named = read_product(repository, "fraud", config_name="found")
+        assert Roles(named).read(named.steps) == QUICK
+
+
+def test_two_tunings_do_not_meet(served: Supervised, server: Address) -> None:
+    """Each would put back what the other tries."""
+    with override(server):
+        done = tune(served, "--restore")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "is in use by process" in done.stderr
+
+
+def test_ctrl_c_puts_back(served: Supervised, server: Address) -> None:
+    """SIGTERM likewise; nothing is written."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        tuning = subprocess.Popen(
+            command(served, "--yes", "--name", "cut", *SHORT[:-1], "10"),
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            wait_for(server, QUICK)
+            tuning.send_signal(number)
+            assert tuning.wait(timeout=PATIENCE_S) == 130
+        finally:
+            tuning.kill()
+            tuning.wait()
+        assert running(server) == BASE
+
+
+def test_what_a_killed_one_left_behind_is_put_back(
+    served: Supervised, server: Address
+) -> None:
+    """By the next one, or by a command of its own."""
+    tuning = subprocess.Popen(
+        command(served, "--yes", "--name", "cut", *SHORT[:-1], "10"),
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(server, QUICK)
+    finally:
+        tuning.kill()
+        tuning.wait()
+    assert running(server) == QUICK
+    done = tune(served, "--restore")
+    assert (done.returncode, done.stderr) == (0, "put back: fraud_model\n")
