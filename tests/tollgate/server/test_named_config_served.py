@@ -103,3 +103,15 @@ def test_a_new_version_is_loaded_with_the_chosen_configuration(
         assert all(f"/{MODEL}/2/model.onnx" in line for line in opened)
         assert control.ready_versions(product.triton, MODEL) == [1, 2]
         assert delay_and_instances(product.triton) == (100, 2)
+
+
+@pytest.mark.slow
+def test_the_low_latency_configuration_serves(tmp_path: Path) -> None:
+    """As it was found and committed: no delay, and all else as in config.pbtxt."""
+    with serve(
+        REPOSITORY, state=tmp_path / "state", model_config_name="low-latency"
+    ) as product:
+        assert delay_and_instances(product.triton) == (0, 1)
+    named = read_config(REPOSITORY, MODEL, config_name="low-latency")
+    named.dynamic_batching.max_queue_delay_microseconds = 5000
+    assert named == read_config(REPOSITORY, MODEL)
