@@ -50,7 +50,12 @@ def unframe(body: bytes) -> bytes:
 
 
 def bodies_of(
-    columns: Columns, *, rows: int, product: str = "fraud"
+    columns: Columns,
+    *,
+    rows: int,
+    product: str = "fraud",
+    deadline_s: float = DEADLINE_S,
+    ids: npt.NDArray[np.bytes_] | None = None,
 ) -> npt.NDArray[np.uint8]:
     """
     Cut columns into gRPC bodies.
@@ -60,6 +65,8 @@ def bodies_of(
             fill their width.
         rows: Per body.
         product: Name of the ensemble.
+        deadline_s: What each says is left for its answer.
+        ids: What each is called, "S" [B] that fill their width; None for no name.
 
     Returns:
         uint8 [B, L].
@@ -70,12 +77,17 @@ def bodies_of(
         product=product,
         size=rows,
         dry_run=False,
-        deadline_s=DEADLINE_S,
+        deadline_s=deadline_s,
     )
+    if ids is not None:
+        request.id = ids[0].decode()
     template = frame(request.SerializeToString())
     count = len(columns[next(iter(columns))]) // rows
     bodies = np.tile(np.frombuffer(template, np.uint8), (count, 1))
     start = 0
+    if ids is not None:
+        start = template.index(ids[0])
+        _write(bodies, ids, start=start, head=0, rows=1)
     for name, raw in zip(FRAUD_INPUTS, request.raw_input_contents, strict=True):
         start = template.index(raw, start)
         head = _LENGTH_BYTES if FRAUD_INPUTS[name] == "BYTES" else 0

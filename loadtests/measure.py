@@ -110,7 +110,7 @@ def measure(
     count = int(scenario.most_requests_per_s * run_s)
     columns = bench.traffic.columns(first, count * scenario.rows)
     bodies = bodies_of(columns, rows=scenario.rows)
-    before = _work(bench.server)
+    before = work_of(bench.server)
     try:
         generated = run_h2load(
             bench.generator,
@@ -122,11 +122,11 @@ def measure(
         )
     finally:
         _require_alive(bench.server)  # it says more than what h2load makes of it
-    work = _since(before, _work(bench.server))
+    work = work_since(before, work_of(bench.server))
     run = summarize(
         generated,
         work=work,
-        use=_use(bench.server),
+        use=use_now(bench.server),
         bodies=count,
         warm_up_s=warm_up_s,
         measured_s=measured_s,
@@ -182,11 +182,12 @@ def _require_alive(server: Embedded) -> None:
         )
 
 
-def _use(server: Embedded) -> Use:
+def use_now(server: Embedded) -> Use:
+    """Tell what the server's processes and its store hold and used."""
     return use_of([server.triton.pid, *([server.redis.pid] if server.redis else [])])
 
 
-def _work(server: Embedded) -> Work:
+def work_of(server: Embedded) -> Work:
     """Read the server's counters."""
     import redis
 
@@ -201,7 +202,7 @@ def _work(server: Embedded) -> Work:
         feature_batches=int(models["fraud_features"].get("execution_count", 0)),
         model_batches=int(models["fraud_model"].get("execution_count", 0)),
         writes=int(commands.get("cmdstat_set", {}).get("calls", 0)),
-        cpu_s=_use(server).cpu_s,
+        cpu_s=use_now(server).cpu_s,
     )
 
 
@@ -209,7 +210,8 @@ def _count(statistics: Mapping[str, Any], name: str) -> int:
     return int(statistics.get(name, {}).get("count", 0))
 
 
-def _since(before: Work, after: Work) -> Work:
+def work_since(before: Work, after: Work) -> Work:
+    """Tell what was counted in between."""
     return Work(
         **{
             name: getattr(after, name) - getattr(before, name)

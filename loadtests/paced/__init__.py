@@ -1,0 +1,1 @@
+"""Requests when they are due, by scenario, and what became of each."""

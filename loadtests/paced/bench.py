@@ -1,0 +1,217 @@
+"""What scenarios run against: our own product with a filled store, or an address."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from loadtests.filling import (
+    HISTORY_DAYS,
+    compact_store,
+    fill_store,
+    served_spec,
+    simulated_history,
+)
+from loadtests.measure import use_now, work_of, work_since
+from loadtests.paced.raw import Server
+from loadtests.paced.troubles import Target
+from loadtests.proxy import Proxy
+from loadtests.surroundings import measured_on, measured_with
+from loadtests.traffic import Traffic, traffic_of
+from tollgate.journal.entries import stream_key
+from tollgate.server.embedded import Embedded, serve
+from tollgate.server.redis import EmbeddedRedis
+
+_TELLS_S = 5.0  # that the journal may take to tell its counts; it does each second
+_SETTLES_S = 60.0
+_QUIET_S = 0.5  # without a purchase
+_RECORDS = "tollgate_journal_records_total{"
+_TAKEN = ('fate="written"', 'fate="spooled"')
+
+
+class Bench(msgspec.Struct, frozen=True):
+    """
+    What all runs share.
+
+    Attributes:
+        grpc_url: Where requests go.
+        server: Ours; None for an address.
+        target: What of it can be troubled.
+        traffic: What is bought.
+        store: What the store held before, in words.
+        folder: For files.
+        repository: The model repository, as committed.
+    """
+
+    grpc_url: str
+    server: Embedded | None
+    target: Target
+    traffic: Traffic
+    store: str
+    folder: Path
+    repository: Path
+
+    def measured(self) -> str:
+        """Say when, at which commit, on what and with what."""
+        return measured_on() if self.server is None else measured_with(self.server)
+
+
+class Population(msgspec.Struct, frozen=True):
+    """Whose purchases the store knows before the load."""
+
+    customers: int = 5_000
+    terminals: int = 10_000
+    days: int = HISTORY_DAYS
+
+    def __str__(self) -> str:
+        """Say so in words."""
+        return (
+            f"{self.days} days of {self.customers:,} customers "
+            f"at {self.terminals:,} terminals"
+        )
+
+
+@contextmanager
+def served(
+    repository: Path,
+    population: Population,
+    *,
+    folder: Path,
+    behind_proxy: bool,
+    config_name: str = "",
+    say: Callable[[str], None],
+) -> Iterator[Bench]:
+    """
+    Serve a repository with a store that knows a history.
+
+    Args:
+        repository: The model repository.
+        population: Whose history.
+        folder: For state and files.
+        behind_proxy: Whether the store answers through a proxy that can be slowed.
+        config_name: Named configuration to take where a model has it.
+        say: Told what is done.
+
+    Raises:
+        TollgateError: It cannot be served.
+    """
+    spec = served_spec(repository)
+    say("simulating the history")
+    history = simulated_history(
+        spec,
+        customers=population.customers,
+        terminals=population.terminals,
+        days=population.days,
+    )
+    with ExitStack() as stack:
+        proxy, store_url = None, None
+        if behind_proxy:
+            redis = stack.enter_context(EmbeddedRedis(folder / "store"))
+            place = folder / "proxy.sock"
+            proxy = stack.enter_context(Proxy(redis.socket_path, listen=place))
+            store_url = proxy.url
+        server = stack.enter_context(
+            serve(
+                repository,
+                state=folder / "state",
+                store_url=store_url,
+                model_config_name=config_name,
+            )
+        )
+        say(f"filling the store with {len(history):,} purchases")
+        fill_store(spec, history, store_url=server.store_url)
+        compact_store(server.store_url)
+        yield Bench(
+            grpc_url=server.grpc_url,
+            server=server,
+            target=Target(server_pid=server.triton.pid, proxy=proxy),
+            traffic=traffic_of(history, days=population.days),
+            store=f"{len(history):,} purchases, {population}",
+            folder=folder,
+            repository=repository,
+        )
+
+
+def elsewhere(
+    grpc_url: str, repository: Path, population: Population, *, folder: Path
+) -> Bench:
+    """Take a server that somebody else runs; its store may know nothing of these."""
+    history = simulated_history(
+        served_spec(repository),
+        customers=population.customers,
+        terminals=population.terminals,
+        days=population.days,
+    )
+    return Bench(
+        grpc_url=grpc_url,
+        server=None,
+        target=Target(),
+        traffic=traffic_of(history, days=population.days),
+        store="of its own",
+        folder=folder,
+        repository=repository,
+    )
+
+
+@contextmanager
+def counting(server: Embedded | None) -> Iterator[list[Server]]:
+    """Ask a server what it counts while the block runs; told when it ends."""
+    found: list[Server] = []
+    if server is None:
+        yield found
+        return
+    _settle(server)
+    _empty_journal(server)
+    before, journalled = work_of(server), _journalled(server)
+    yield found
+    _settle(server)
+    work = work_since(before, work_of(server))
+    until_s = time.monotonic() + _TELLS_S
+    while _journalled(server) - journalled < work.purchases:
+        if time.monotonic() > until_s:
+            break
+        time.sleep(0.2)
+    found.append(
+        Server(
+            release=server.serving["fraud"].release,
+            purchases=work.purchases,
+            feature_batches=work.feature_batches,
+            model_batches=work.model_batches,
+            writes=work.writes,
+            journalled=_journalled(server) - journalled,
+            cpu_s=work.cpu_s,
+            pss_mb=use_now(server).pss_mb,
+        )
+    )
+
+
+def _settle(server: Embedded) -> None:
+    """Wait until a server has done what callers left behind who gave up."""
+    until_s = time.monotonic() + _SETTLES_S
+    before, now = -1, work_of(server).purchases
+    while before != now and time.monotonic() < until_s:
+        time.sleep(_QUIET_S)
+        before, now = now, work_of(server).purchases
+
+
+def _empty_journal(server: Embedded) -> None:
+    """Take away what the runs before left, as the journal's worker would have."""
+    import redis
+
+    with redis.Redis.from_url(server.store_url) as store:
+        store.xtrim(stream_key("fraud"), maxlen=0, approximate=False)
+
+
+def _journalled(server: Embedded) -> int:
+    with urllib.request.urlopen(server.metrics_url, timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(
+        round(float(line.rpartition(" ")[2]))
+        for line in lines
+        if line.startswith(_RECORDS) and any(fate in line for fate in _TAKEN)
+    )

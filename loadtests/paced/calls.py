@@ -1,0 +1,180 @@
+"""What becomes of each request, whoever sent it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+import grpc
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from tritonclient.grpc import service_pb2
+
+from loadtests.open_loop import F64
+from loadtests.paced.requests import Bodies
+from tollgate.errors import InputError
+from tollgate.schema import Degraded
+
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+ANSWERED = "answered"
+NO_ANSWER = "no answer in time"
+_STATUS = {code.value[0]: code.name for code in grpc.StatusCode}
+_WORTH_LESS = ~int(Degraded.COLD_START)  # a first purchase is no fault
+
+# One row for each request, in the order in which they were due.
+CALL = np.dtype(
+    [
+        ("due_us", "<i8"),  # from the beginning of the run
+        ("late_us", "<i4"),  # until its last byte was sent; -1: it was not sent
+        ("took_us", "<i4"),  # from when it was due to its answer, or until given up
+        ("kind", "u1"),  # place in Told.kinds
+        ("rows", "u1"),
+        ("decided", "u1"),  # rows with a decision
+        ("refused", "u1"),  # rows with an error instead
+        ("degraded", "u1"),  # rows with a degraded bit other than COLD_START
+        ("reviewed", "u1"),
+        ("declined", "u1"),
+        ("poisoned", "u1"),  # rows that break a rule of the contract
+        ("attempts", "u1"),  # how often it was sent
+        ("bits", "<u2"),  # degraded bits of all its rows
+    ]
+)
+
+
+class How(IntEnum):
+    """How a call ended; `enum how` of paced.c."""
+
+    ENDED = 0
+    TIMED_OUT = 1
+    CONNECTION_LOST = 2
+    NO_CONNECTION = 3
+
+
+_WORDS = {
+    How.TIMED_OUT: NO_ANSWER,
+    How.CONNECTION_LOST: "connection lost",
+    How.NO_CONNECTION: "no connection",
+}
+
+
+class Load(msgspec.Struct, frozen=True, eq=False):
+    """
+    What is to be sent.
+
+    Attributes:
+        at_s: When each request is due, s from the beginning, ascending; float64 [N].
+        bodies: What each is.
+        timeout_s: After which a caller gives up; of each attempt.
+        connections: That they share.
+        retries: How often a caller asks again that got no answer.
+    """
+
+    at_s: F64
+    bodies: Bodies
+    timeout_s: float
+    connections: int = 4
+    retries: int = 0
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """
+    One call.
+
+    Attributes:
+        number: In the order in which they were due.
+        sent_ns: When its last byte was sent, from the beginning; -1: never.
+        ended_ns: When it ended.
+        how: How.
+        status: gRPC's; -1: none came.
+        words: That came with the status.
+        answer: The message; empty unless the status is 0.
+        attempts: How often it was sent.
+    """
+
+    number: int
+    sent_ns: int
+    ended_ns: int
+    how: int
+    status: int
+    words: str
+    answer: bytes
+    attempts: int = 1
+
+
+class Told(msgspec.Struct, frozen=True, eq=False):
+    """
+    What became of all.
+
+    Attributes:
+        calls: CALL [N].
+        kinds: How calls end: ANSWERED, then whatever else there was.
+        examples: Kind -> words that came with the first of it.
+    """
+
+    calls: npt.NDArray[np.void]
+    kinds: tuple[str, ...]
+    examples: dict[str, str]
+
+
+def tell(load: Load, ended: Iterable[Ended]) -> Told:
+    """
+    Write down what became of a load.
+
+    Raises:
+        InputError: An answer is not one of a product.
+    """
+    calls = np.zeros(len(load.at_s), CALL)
+    due_us = np.rint(load.at_s * 1e6).astype(np.int64)
+    calls["due_us"] = due_us
+    calls["rows"] = load.bodies.rows
+    calls["poisoned"] = load.bodies.poisoned
+    kinds, examples = {ANSWERED: 0}, {}
+    for one in ended:
+        kind = _kind(one)
+        if kind not in kinds:
+            kinds[kind] = len(kinds)
+            examples[kind] = one.words
+        due = int(due_us[one.number])
+        late_us = -1 if one.sent_ns < 0 else max(0, one.sent_ns // 1000 - due)
+        took_us = max(0, one.ended_ns // 1000 - due)
+        counts = _counts(one.answer) if kind == ANSWERED else (0, 0, 0, 0, 0, 0)
+        decided, refused, degraded, reviewed, declined, bits = counts
+        calls[one.number] = (
+            *(due, late_us, took_us, kinds[kind], load.bodies.rows, decided, refused),
+            *(degraded, reviewed, declined, load.bodies.poisoned[one.number]),
+            *(one.attempts, bits),
+        )
+    return Told(calls, tuple(kinds), examples)
+
+
+def _kind(one: Ended) -> str:
+    if one.how != How.ENDED:
+        return _WORDS[How(one.how)]
+    if one.status < 0:
+        return "closed without a status"
+    return _STATUS.get(one.status, f"status {one.status}") if one.status else ANSWERED
+
+
+def _counts(answer: bytes) -> tuple[int, int, int, int, int, int]:
+    """Count the rows of an answer; CALL says which."""
+    response = service_pb2.ModelInferResponse.FromString(answer)
+    names = [output.name for output in response.outputs]
+    raw = dict(zip(names, response.raw_output_contents, strict=True))
+    try:
+        bits = [
+            int(word) & _WORTH_LESS for word in np.frombuffer(raw["degraded"], "<u4")
+        ]
+        words = raw["decision"]
+    except KeyError as error:
+        raise InputError("answer", f"lacks {error}; it has {', '.join(names)}") from (
+            error
+        )
+    # A row with an error has no decision. Lengths hold no such words.
+    reviewed, declined = words.count(b"review"), words.count(b"decline")
+    decided = words.count(b"approve") + reviewed + declined
+    union = 0
+    for one in bits:
+        union |= one
+    degraded = sum(1 for one in bits if one)
+    return decided, len(bits) - decided, degraded, reviewed, declined, union

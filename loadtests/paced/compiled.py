@@ -1,0 +1,147 @@
+"""Send with paced.c: thousands of requests a second beside the server."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from loadtests.bodies import unframe
+from loadtests.paced.calls import METHOD, Ended, How, Load, Told, tell
+from tollgate.errors import InputError, ServerError, SetupError
+
+_SOURCES = [Path(__file__).with_name(name) for name in ("paced.c", "line.c")]
+_RECORD = struct.Struct("<qqIiIIIIII")  # struct record of paced.c
+_GRACE_S = 20.0
+_REMEDY = "install, on Debian and Ubuntu: apt-get install gcc libc6-dev libnghttp2-14"
+
+
+def compile_sender(folder: Path) -> Path:
+    """
+    Compile paced.c.
+
+    Args:
+        folder: Where to.
+
+    Raises:
+        SetupError: A compiler or the library is missing.
+    """
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise SetupError("no C compiler (cc) for loadtests/paced", remedy=_REMEDY)
+    program = folder / "paced"
+    # The library by its file's name: the link that -lnghttp2 wants comes with headers.
+    words = ["-O2", "-o", program, *_SOURCES, "-l:libnghttp2.so.14"]
+    made = subprocess.run([compiler, *words], capture_output=True, text=True)
+    if made.returncode:
+        problem = (made.stderr.splitlines() or ["no reason given"])[-1]
+        raise SetupError(f"cc cannot compile paced.c: {problem}", remedy=_REMEDY)
+    return program
+
+
+def send_compiled(
+    load: Load, *, grpc_url: str, folder: Path, began: Callable[[float], None]
+) -> tuple[Told, float]:
+    """
+    Send a load.
+
+    Args:
+        load: What to send.
+        grpc_url: host:port.
+        folder: For files; they are removed.
+        began: Called at the beginning, with its moment on time.perf_counter.
+
+    Returns:
+        What became of it, and the processor time that sending took, s.
+
+    Raises:
+        ServerError: Nobody answers there, or the sender failed.
+        SetupError: It cannot be compiled.
+    """
+    program = compile_sender(folder)
+    names = ("due", "offsets", "answers")
+    due, offsets, answers = (folder / f"{name}.bin" for name in names)
+    np.rint(load.at_s * 1e9).astype("<i8").tofile(due)
+    load.bodies.offsets.astype("<u8").tofile(offsets)
+    host, _, port = grpc_url.rpartition(":")
+    command = [
+        *(str(program), host, port, METHOD, str(load.connections)),
+        *(str(round(load.timeout_s * 1e3)), str(load.retries)),
+        *map(str, (due, offsets, load.bodies.path, answers)),
+    ]
+    before = os.times()
+    waited_s = load.timeout_s * (load.retries + 1)
+    _run(command, most_s=float(load.at_s[-1]) + waited_s + _GRACE_S, began=began)
+    after = os.times()
+    told = tell(load, read_ended(answers))
+    for file in (due, offsets, answers):
+        file.unlink()
+    used_s = after.children_user + after.children_system
+    return told, used_s - before.children_user - before.children_system
+
+
+def _run(command: list[str], *, most_s: float, began: Callable[[float], None]) -> None:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        try:
+            word, _, moment_ns = child.stdout.readline().partition(" ")
+            if word == "begin":
+                began(int(moment_ns) / 1e9)
+            said = _said(child, most_s)
+        finally:
+            child.kill()
+    if child.returncode:
+        raise ServerError("paced", said.strip() or f"status {child.returncode}")
+
+
+def _said(child: subprocess.Popen[str], most_s: float) -> str:
+    """Wait for its end; a while more after that, in case the machine stood still."""
+    for patience_s in (most_s, _GRACE_S):
+        try:
+            return child.communicate(timeout=patience_s)[1]
+        except subprocess.TimeoutExpired:
+            continue
+    raise ServerError("paced", f"did not end in {most_s + _GRACE_S:g} s")
+
+
+def read_ended(path: Path) -> Iterator[Ended]:
+    """
+    Read what paced.c wrote, call by call.
+
+    Raises:
+        InputError: It is cut.
+    """
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        at = 0
+        while at < len(content):
+            if at + _RECORD.size > len(content):
+                raise InputError(path, "is cut: the sender did not end by itself")
+            record = _RECORD.unpack_from(content, at)
+            sent_ns, ended_ns, number, status, how, broken = record[:6]
+            body, words, attempts, _ = record[6:]
+            at += _RECORD.size
+            answer = content[at : at + body]
+            text = content[at + body : at + body + words]
+            at += body + words
+            good = how == How.ENDED and status == 0 and not broken
+            yield Ended(
+                number=number,
+                sent_ns=sent_ns,
+                ended_ns=ended_ns,
+                how=how,
+                status=-1 if broken and status <= 0 else status,
+                words=text.decode(errors="replace"),
+                answer=unframe(answer) if good else b"",
+                attempts=attempts,
+            )

@@ -1,0 +1,189 @@
+"""Scenarios of an open loop, read from loadtests/scenarios.yaml or a file like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from tollgate.errors import InputError
+from tollgate.schema import MAX_BATCH_ROWS
+
+SCENARIOS_FILE = Path(__file__).resolve().parent.parent / "scenarios.yaml"
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    Some seconds of arrivals.
+
+    Attributes:
+        seconds: How many.
+        rate: Requests per second at their beginning, on average.
+        to: At their end; None when the rate does not change.
+    """
+
+    seconds: Positive
+    rate: Positive
+    to: Positive | None = None
+
+    @property
+    def end_rate(self) -> float:
+        """Requests per second at the end."""
+        return self.rate if self.to is None else self.to
+
+
+class Trouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    Something that goes wrong and ends.
+
+    Attributes:
+        kind: What; scenarios.yaml says more.
+        at_s: When, from the beginning.
+        seconds: For how long.
+        delay_ms: Of a slow store.
+    """
+
+    kind: Literal["store-slow", "server-stopped"]
+    at_s: Annotated[float, msgspec.Meta(ge=0)]
+    seconds: Positive
+    delay_ms: float = 50.0
+
+
+class Shift(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    Other purchases from some moment on.
+
+    Attributes:
+        at_s: When.
+        amount_times: What amounts are multiplied with.
+        elsewhere: Share of the purchases made at another's terminal.
+    """
+
+    at_s: Annotated[float, msgspec.Meta(ge=0)]
+    amount_times: Positive = 1.0
+    elsewhere: Share = 0.0
+
+
+class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One scenario; scenarios.yaml says what each part means."""
+
+    phases: Annotated[tuple[Phase, ...], msgspec.Meta(min_length=1)]
+    says: str = ""
+    rows: Annotated[int, msgspec.Meta(ge=1, le=MAX_BATCH_ROWS)] = 1
+    warm_up_s: Annotated[float, msgspec.Meta(ge=0)] = 2.0
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 1000
+    retries: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    poison: Share = 0.0
+    trouble: Trouble | None = None
+    shift: Shift | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return sum(phase.seconds for phase in self.phases)
+
+    @property
+    def peak_rate(self) -> float:
+        """Requests per second at its busiest."""
+        return max(max(phase.rate, phase.end_rate) for phase in self.phases)
+
+    def at(
+        self,
+        *,
+        rate: float | None = None,
+        seconds: float | None = None,
+        rows: int | None = None,
+        warm_up_s: float | None = None,
+    ) -> Scenario:
+        """
+        Give it another size; its shape stays.
+
+        Args:
+            rate: Requests per second at its busiest.
+            seconds: Its length; trouble and shift move along.
+            rows: In each request.
+            warm_up_s: Not counted.
+
+        Raises:
+            InputError: A number makes no sense.
+        """
+        faster = rate / self.peak_rate if rate is not None else 1.0
+        longer = seconds / self.seconds if seconds is not None else 1.0
+        changed = {
+            "phases": [_resized(one, faster, longer) for one in self.phases],
+            "rows": self.rows if rows is None else rows,
+            "warm_up_s": self.warm_up_s if warm_up_s is None else warm_up_s,
+            "trouble": _moved(self.trouble, longer),
+            "shift": _moved(self.shift, longer),
+        }
+        told = msgspec.to_builtins(self) | msgspec.to_builtins(changed)
+        try:
+            sized = msgspec.convert(told, Scenario)
+        except msgspec.ValidationError as error:
+            raise InputError("--rate and its like", str(error)) from error
+        _check(sized, "--seconds")
+        return sized
+
+
+def _resized(phase: Phase, faster: float, longer: float) -> Phase:
+    return Phase(
+        seconds=phase.seconds * longer,
+        rate=phase.rate * faster,
+        to=None if phase.to is None else phase.to * faster,
+    )
+
+
+def _moved(part: Trouble | Shift | None, longer: float) -> Trouble | Shift | None:
+    if part is None:
+        return None
+    moved = msgspec.structs.replace(part, at_s=part.at_s * longer)
+    if isinstance(moved, Trouble):
+        return msgspec.structs.replace(moved, seconds=moved.seconds * longer)
+    return moved
+
+
+def read_scenario(name: str) -> tuple[str, Scenario]:
+    """
+    Find a scenario.
+
+    Args:
+        name: Of one in scenarios.yaml, or FILE:NAME of one in another file.
+
+    Returns:
+        Its name without the file, and the scenario.
+
+    Raises:
+        InputError: There is none, or its file is not like scenarios.yaml.
+    """
+    folder, _, last = name.rpartition(":")
+    file = Path(folder) if folder else SCENARIOS_FILE
+    known = read_scenarios(file)
+    if last not in known:
+        raise InputError("scenario", f"{last!r} is none of {', '.join(known)}")
+    return last, known[last]
+
+
+def read_scenarios(file: Path) -> dict[str, Scenario]:
+    """
+    Read all scenarios of a file.
+
+    Raises:
+        InputError: It cannot be read, or breaks a rule; names what and where.
+    """
+    try:
+        found = msgspec.yaml.decode(file.read_bytes(), type=dict[str, Scenario])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError(file, str(error)) from error
+    for name, scenario in found.items():
+        _check(scenario, f"{file}: {name}")
+    return found
+
+
+def _check(scenario: Scenario, where: str) -> None:
+    if scenario.warm_up_s >= scenario.seconds:
+        problem = f"the warm-up of {scenario.warm_up_s:g} s is all there is"
+        raise InputError(where, f"{problem} of {scenario.seconds:g} s")

@@ -1,0 +1,47 @@
+"""When the requests of a scenario are due."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadtests.open_loop import F64
+from loadtests.paced.scenario import Scenario
+
+_STEP_S = 0.01  # of the table that is looked up; rates hardly change within it
+
+
+def arrivals(scenario: Scenario, *, seed: int) -> F64:
+    """
+    Draw the arrivals of callers who know nothing of one another.
+
+    Those of a rate that changes are those of one a second, where time runs as fast as
+    requests are expected: an inhomogeneous Poisson process.
+
+    Returns:
+        s from the beginning, ascending, all within the scenario; float64 [N].
+    """
+    at_s, expected = expected_by(scenario)
+    chance = np.random.default_rng(seed)
+    total = float(expected[-1])
+    # More than enough: ten deviations above the mean.
+    gaps = chance.exponential(1.0, round(total + 10 * np.sqrt(total) + 20))
+    within = np.cumsum(gaps)
+    return np.interp(within[within < total], expected, at_s)
+
+
+def expected_by(scenario: Scenario) -> tuple[F64, F64]:
+    """
+    Tell how many requests are expected by when.
+
+    Returns:
+        s from the beginning, and the requests until then; float64 [M] each.
+    """
+    at_s, expected = [np.zeros(1)], [np.zeros(1)]
+    for phase in scenario.phases:
+        steps = max(1, round(phase.seconds / _STEP_S))
+        since_s = np.linspace(0, phase.seconds, steps + 1)[1:]
+        slope = (phase.end_rate - phase.rate) / phase.seconds
+        at_s.append(at_s[-1][-1] + since_s)
+        inside = phase.rate * since_s + slope * since_s**2 / 2
+        expected.append(expected[-1][-1] + inside)
+    return np.concatenate(at_s), np.concatenate(expected)
