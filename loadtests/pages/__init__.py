@@ -1,0 +1,1 @@
+"""The report over raw results: figures, tables, pictures, a page."""

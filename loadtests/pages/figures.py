@@ -1,0 +1,204 @@
+"""The figures of one run, from its raw results; nothing here is an average."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.latency import Latency, latency_of, percentile
+from loadtests.paced.raw import Raw
+from loadtests.pages.measures import (
+    Calls,
+    Rates,
+    between,
+    latency_in,
+    rates_in,
+    share_in,
+)
+from loadtests.pages.parts import Part, parts_of
+from tollgate.errors import InputError
+from tollgate.schema import Degraded
+
+_INVALID = "INVALID_ARGUMENT"  # the answer to a request of which every row is bad
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """
+    Requests without an answer that ended alike.
+
+    Attributes:
+        name: How.
+        count: How many.
+        latency: How long their callers waited to hear of it.
+        example: Words that came with one.
+    """
+
+    name: str
+    count: int
+    latency: Latency
+    example: str
+
+
+class Poison(msgspec.Struct, frozen=True):
+    """Rows: those that break a rule, how many were refused, and good ones that were."""
+
+    bad: int
+    bad_refused: int
+    good_refused: int
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """
+    One run.
+
+    Attributes:
+        raw: Where they come from.
+        name: Of its file.
+        requests: That were due in the measured time.
+        measured_s: Warm-up left out.
+        rates: In the measured time; answers by when they came.
+        latency: From when a request was due to its answer, those that nobody answered
+            in time included.
+        late: From when it was due until it was sent: what the sender adds.
+        failed: Share of the requests without an answer.
+        errors: These by kind.
+        refused: Share of the rows that were answered with an error.
+        degraded: Share of the decided rows.
+        reasons: Degraded bit -> requests.
+        poison: What became of bad rows.
+        attempts: Per request.
+        layers: Layer -> p50, p99, ms, of traced requests.
+        traced: How many were.
+        parts: Of it.
+    """
+
+    raw: Raw
+    name: str
+    requests: int
+    measured_s: float
+    rates: Rates
+    latency: Latency
+    late: Latency
+    failed: float
+    errors: tuple[Kind, ...]
+    refused: float
+    degraded: float
+    reasons: dict[str, int]
+    poison: Poison
+    attempts: float
+    layers: dict[str, tuple[float, float]]
+    traced: int
+    parts: tuple[Part, ...]
+
+
+def figures_of(raw: Raw, *, name: str) -> Figures:
+    """
+    Work out the figures of a run.
+
+    Args:
+        raw: Its results.
+        name: Of its file.
+
+    Raises:
+        InputError: Every request of the measured time failed at once.
+    """
+    scenario = raw.about.scenario
+    calls, (from_s, until_s) = raw.calls, (scenario.warm_up_s, scenario.seconds)
+    due = calls[between(calls["due_us"], from_s, until_s)]
+    latency = latency_in(due, raw)
+    if latency is None:
+        raise InputError(name, "no request of the measured time has a latency")
+    rows = int(due["rows"].sum())
+    sent = due["late_us"][due["late_us"] >= 0].astype(np.int64)
+    late = latency_of(sent) if len(sent) else latency
+    layers = raw.layers_ms
+    return Figures(
+        raw=raw,
+        name=name,
+        requests=len(due),
+        measured_s=until_s - from_s,
+        rates=rates_in(raw, from_s, until_s),
+        latency=latency,
+        late=late,
+        failed=float(np.mean(due["kind"] != 0)),
+        errors=_errors(due, raw),
+        refused=int(due["refused"].sum()) / max(1, rows),
+        degraded=share_in(due, "degraded"),
+        reasons=_reasons(due),
+        poison=_poison(due, raw),
+        attempts=float(np.mean(due["attempts"])),
+        layers={layer: _two(spent_ms) for layer, spent_ms in layers.items()},
+        traced=max((len(spent_ms) for spent_ms in layers.values()), default=0),
+        parts=parts_of(raw),
+    )
+
+
+def _errors(calls: Calls, raw: Raw) -> tuple[Kind, ...]:
+    found = []
+    for place, name in enumerate(raw.about.kinds):
+        took_us = calls["took_us"][calls["kind"] == place].astype(np.int64)
+        if place and len(took_us):
+            example = raw.about.examples.get(name, "")
+            found.append(Kind(name, len(took_us), latency_of(took_us), example))
+    return tuple(sorted(found, key=lambda one: -one.count))
+
+
+def _reasons(calls: Calls) -> dict[str, int]:
+    counts = {
+        str(bit.name): int(((calls["bits"] & int(bit)) != 0).sum()) for bit in Degraded
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _poison(calls: Calls, raw: Raw) -> Poison:
+    kinds = raw.about.kinds
+    refused = calls["refused"].astype(np.int64)
+    if _INVALID in kinds:
+        whole = calls["kind"] == kinds.index(_INVALID)
+        refused = np.where(whole, calls["rows"], refused)
+    bad = calls["poisoned"].astype(np.int64)
+    return Poison(
+        bad=int(bad.sum()),
+        bad_refused=int(np.minimum(bad, refused).sum()),
+        good_refused=int(np.maximum(refused - bad, 0).sum()),
+    )
+
+
+def _two(spent_ms: npt.NDArray[np.float64]) -> tuple[float, float]:
+    ordered = np.sort(np.rint(spent_ms * 1e3).astype(np.int64))
+    return percentile(ordered, 50) / 1e3, percentile(ordered, 99) / 1e3
+
+
+class Group(msgspec.Struct, frozen=True):
+    """
+    Runs of the same.
+
+    Attributes:
+        title: What they were, in words.
+        runs: In the order of their files.
+    """
+
+    title: str
+    runs: tuple[Figures, ...]
+
+
+def groups_of(runs: Sequence[Figures]) -> tuple[Group, ...]:
+    """Put runs of one label and one scenario of one size together."""
+    found: dict[tuple[str, bytes], list[Figures]] = {}
+    for one in runs:
+        about = one.raw.about
+        key = (about.label, msgspec.json.encode((about.name, about.scenario)))
+        found.setdefault(key, []).append(one)
+    return tuple(Group(_title(same[0]), tuple(same)) for same in found.values())
+
+
+def _title(one: Figures) -> str:
+    about = one.raw.about
+    scenario = about.scenario
+    rate = f"{scenario.peak_rate:,.0f}/s"
+    rows = f" of {scenario.rows} rows" if scenario.rows > 1 else ""
+    label = f"{about.label}: " if about.label else ""
+    return f"{label}{about.name} {rate}{rows}"

@@ -1,0 +1,203 @@
+"""Pictures of runs, as PNG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.latency import percentile
+from loadtests.pages.figures import Figures, Group
+from loadtests.pages.measures import waited
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_BINS = 150  # of time
+_WIDTHS_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300)  # that they may have
+_FEWEST = 100  # requests in a bin, or it has no 99th percentile
+_NINES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
+_COLORS = (
+    *("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown"),
+    *("tab:pink", "tab:gray", "tab:olive", "tab:cyan", "navy", "black"),
+)
+
+
+def over_time(one: Figures) -> bytes:
+    """Draw latency, rate, throughput and what failed over the time of a run."""
+    figure = _figure(11, 6)
+    latency, rates = figure.subplots(
+        2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 2]}
+    )
+    calls = one.raw.calls
+    seconds = one.raw.about.scenario.seconds
+    edges_s = _edges(seconds, requests=len(calls))
+    middle_s = (edges_s[:-1] + edges_s[1:]) / 2
+    _draw_latency(one, latency, edges_s, middle_s)
+    answered = calls["kind"] == 0
+    ended_us = calls["due_us"] + calls["took_us"]
+    for name, at_us, color in (
+        ("due", calls["due_us"], "tab:gray"),
+        ("answered", ended_us[answered], "tab:green"),
+        ("without an answer", ended_us[~answered], "tab:red"),
+    ):
+        per_s = np.histogram(at_us / 1e6, edges_s)[0] / np.diff(edges_s)
+        if name != "without an answer" or per_s.any():
+            rates.plot(middle_s, per_s, color=color, label=name, linewidth=1.2)
+    rates.set(ylabel="requests/s", xlabel="seconds", xlim=(0, seconds))
+    rates.set_ylim(bottom=0)
+    rows = one.raw.about.scenario.rows
+    decisions = rates.secondary_yaxis(
+        "right", functions=(lambda per_s: per_s * rows, lambda per_s: per_s / rows)
+    )
+    decisions.set_ylabel("decisions/s")
+    for axes in (latency, rates):
+        _draw_marks(one, axes, named=axes is latency)
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.08, 1), frameon=False)
+    figure.suptitle(f"{one.name}: by when requests were due", fontsize=11)
+    return _png(figure)
+
+
+def _edges(seconds: float, *, requests: int) -> npt.NDArray[np.float64]:
+    """Cut time so that a part has requests enough for a percentile, on average."""
+    widths_s = [one for one in _WIDTHS_S if seconds / one <= _MOST_BINS]
+    full_s = [one for one in widths_s if requests * one / seconds >= 1.5 * _FEWEST]
+    width_s = min([*full_s, seconds / 10])
+    return np.append(np.arange(0, seconds - width_s / 2, width_s), seconds)
+
+
+def _draw_latency(
+    one: Figures,
+    axes: Axes,
+    edges_s: npt.NDArray[np.float64],
+    middle_s: npt.NDArray[np.float64],
+) -> None:
+    """Draw percentiles of each bin's own samples."""
+    calls = one.raw.calls[waited(one.raw.calls, one.raw)]
+    place = np.searchsorted(edges_s, calls["due_us"] / 1e6, side="right") - 1
+    bins: list[npt.NDArray[np.int64]] = [
+        np.sort(calls["took_us"][place == number].astype(np.int64))
+        for number in range(len(middle_s))
+    ]
+    for name, percent, color, fewest in (
+        ("max", 100.0, "tab:gray", 1),
+        ("p99", 99.0, "tab:orange", _FEWEST),
+        ("p50", 50.0, "tab:blue", 1),
+    ):
+        values = [
+            percentile(took_us, percent) / 1e3 if len(took_us) >= fewest else np.nan
+            for took_us in bins
+        ]
+        axes.plot(middle_s, values, color=color, label=name, linewidth=1.2)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_ylabel("latency, ms")
+
+
+def _draw_marks(one: Figures, axes: Axes, *, named: bool) -> None:
+    about = one.raw.about
+    warm_up_s = about.scenario.warm_up_s
+    axes.axvspan(0, warm_up_s, color="tab:gray", alpha=0.15, linewidth=0)
+    for mark in about.marks:
+        if mark.at_s <= 0:
+            continue
+        axes.axvline(mark.at_s, color="black", linewidth=0.8, linestyle=":")
+        if named:
+            axes.annotate(
+                mark.words,
+                (mark.at_s, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, -3),
+                textcoords="offset points",
+                rotation=90,
+                va="top",
+                fontsize=8,
+            )
+
+
+def percentile_curves(groups: Sequence[Group]) -> bytes:
+    """Draw the latency of every percentile, one line a run, runs of a kind alike."""
+    figure = _figure(11, 5)
+    axes = figure.subplots()
+    most = 0.0
+    for place, group in enumerate(groups):
+        color = _COLORS[place % len(_COLORS)]
+        for number, one in enumerate(group.runs):
+            tail, took_ms = _curve(one)
+            most = max(most, float(tail[-1]))
+            label = group.title if number == 0 else None
+            axes.plot(tail, took_ms, color=color, label=label, linewidth=1.2, alpha=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    shown = [nine for nine in _NINES if 1 / (1 - nine / 100) <= max(most, 10.0)]
+    axes.set_xticks([1 / (1 - nine / 100) for nine in shown], [f"{n:g}" for n in shown])
+    axes.set_xticks([], minor=True)
+    axes.set(xlabel="percentile", ylabel="latency, ms", xlim=(1, max(most, 10.0)))
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    figure.suptitle("Latency by percentile, each run by itself", fontsize=11)
+    return _png(figure)
+
+
+def _curve(one: Figures) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Give some hundred points: 1 / share above, and the sample there, ms."""
+    scenario = one.raw.about.scenario
+    calls = one.raw.calls[waited(one.raw.calls, one.raw)]
+    inside = calls["due_us"] >= scenario.warm_up_s * 1e6
+    ordered = np.sort(calls["took_us"][inside].astype(np.int64))
+    tail = np.geomspace(1, len(ordered), 400)
+    rank = np.ceil(np.round((1 - 1 / tail) * len(ordered), 6)).astype(int)
+    return tail, ordered[np.maximum(rank, 1) - 1] / 1e3
+
+
+def layer_bars(groups: Sequence[Group]) -> bytes | None:
+    """Draw p50 and p99 of every layer by group; None when nothing was traced."""
+    kept = [group for group in groups if any(one.layers for one in group.runs)]
+    if not kept:
+        return None
+    names = list(next(one for one in kept[0].runs if one.layers).layers)
+    figure = _figure(11, 1.4 + 0.22 * len(names) * len(kept) + 0.5)
+    axes = figure.subplots()
+    places = np.arange(len(names))
+    height = 0.8 / len(kept)
+    for number, group in enumerate(kept):
+        runs = [one for one in group.runs if one.layers]
+        color = _COLORS[number % len(_COLORS)]
+        at = places + (number - (len(kept) - 1) / 2) * height
+        for spent, alpha, name in ((1, 0.35, "p99"), (0, 1.0, "p50")):
+            values = [
+                sorted(one.layers[layer][spent] for one in runs)[(len(runs) - 1) // 2]
+                for layer in names
+            ]
+            label = f"{group.title}, {name}"
+            axes.barh(at, values, height * 0.9, color=color, alpha=alpha, label=label)
+    axes.set_yticks(places, names)
+    axes.invert_yaxis()
+    axes.grid(alpha=0.3, axis="x")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel("ms; the middle run's")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    figure.suptitle("Layers", fontsize=11)
+    return _png(figure)
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()

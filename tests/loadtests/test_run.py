@@ -1,0 +1,136 @@
+"""From a scenario to a page: as a user runs it, in small."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from loadtests.paced.calls import ANSWERED
+from loadtests.paced.raw import read_raw
+from loadtests.page import main as page
+from loadtests.run import main as run
+from tollgate.testing import TestServer
+
+pytestmark = pytest.mark.skipif(
+    not shutil.which("cc"), reason="no C compiler: apt-get install gcc libnghttp2-14"
+)
+SMALL = "--customers 60 --terminals 80 --warm-up 0.2"
+
+
+class Page(HTMLParser):
+    """What a page would load, and its pictures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pictures: list[bytes] = []
+        self.foreign: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note a picture, or what comes from elsewhere."""
+        told = dict(attrs)
+        source = told.get("src") or told.get("href") or ""
+        head, _, content = source.partition(",")
+        if tag == "img" and head == "data:image/png;base64":
+            self.pictures.append(base64.b64decode(content))
+        elif source or tag in ("script", "link", "iframe"):
+            self.foreign.append(tag)
+
+
+def test_two_runs_become_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Raw files by run; Markdown with pictures beside it; a page that loads nothing."""
+    with TestServer() as server:
+        words = f"poison-mix --rate 100 --seconds 1.5 --runs 2 {SMALL} --label small"
+        told = ["--grpc-url", server.url, "--out", str(tmp_path / "raw")]
+        assert run([*words.split(), *told]) == 0
+    files = capsys.readouterr().out.split()
+    assert [Path(one).name for one in files] == [
+        *("small-poison-mix-100x1-1.npz", "small-poison-mix-100x1-2.npz"),
+    ]
+    one, other = (read_raw(Path(file)) for file in files)
+    assert set(one.about.kinds) == {ANSWERED, "INVALID_ARGUMENT"}
+    assert one.about.server is None
+    assert one.calls["due_us"].tolist() != other.calls["due_us"].tolist()
+    report, text = tmp_path / "page.html", tmp_path / "page.md"
+    assert page([*files, "--html", str(report), "--markdown", str(text)]) == 0
+    found = Page()
+    found.feed(report.read_text())
+    assert len(found.pictures) == 3  # percentiles, and each run over time
+    assert all(one.startswith(b"\x89PNG") for one in found.pictures)
+    assert found.foreign == []
+    written = text.read_text()
+    for number, picture in enumerate(found.pictures, start=1):
+        assert f"](page-{number}.png)" in written
+        assert (tmp_path / f"page-{number}.png").read_bytes() == picture
+    assert "| small: poison-mix 100/s | 2 |" in written
+    bad = re.findall(
+        r"^\| small-poison-mix-100x1-. \| (\d+) \| (\d+) \| (\d+) \|$", written, re.M
+    )
+    assert len(bad) == 2
+    assert all(sent == refused and good == "0" for sent, refused, good in bad)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("nothing --out x", "scenario: 'nothing' is none of steady"),
+        ("steady --out x --runs 0", "--runs: 0 is below 1"),
+        ("steady --out x --rows 40", "rows"),
+        ("steady --out x --seconds 1", "--seconds: the warm-up of 2 s is all"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(
+    arguments: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exit status 2, and nothing is started or written."""
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments.split()) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_of_nothing_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is none, and a place that is none."""
+    assert page([str(tmp_path / "none.npz")]) == 2
+    assert "none.npz: is no raw result" in capsys.readouterr().err
+    assert page(["x.npz", "--html", "/no/such/folder/x.html"]) == 2
+    assert "--html: /no/such/folder is not a folder" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_real_server_is_traced_counted_and_troubled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Layers, writes and records of every purchase; a slow store shows in the bits."""
+    words = "slow-store --rate 80 --seconds 3 --layers 40 --customers 60 --terminals 80"
+    out = ["--warm-up", "0.5", "--out", str(tmp_path)]
+    assert run([*words.split(), *out]) == 0
+    (file,) = capsys.readouterr().out.split()
+    raw = read_raw(Path(file))
+    calls, server = raw.calls, raw.about.server
+    assert server is not None
+    answered = calls["kind"] == 0
+    assert answered.mean() > 0.9
+    assert calls["decided"][answered].all()
+    slow = (calls["due_us"] > 1.1e6) & (calls["due_us"] < 1.9e6)
+    assert calls["degraded"][slow & answered].mean() > 0.9
+    assert server.purchases == server.journalled >= answered.sum()
+    assert min(map(len, raw.layers_ms.values())) > 20
+    assert page([file]) == 0
+    told = capsys.readouterr().out
+    assert "| slow-store 80/s | features |" in told
+    assert "store-slow over" in told
