@@ -43,7 +43,9 @@ class Found(msgspec.Struct, frozen=True):
 class Goal(Protocol):
     """What makes settings good."""
 
-    unit: str
+    @property
+    def unit(self) -> str:
+        """What the merit counts."""
 
     def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
         """

@@ -71,10 +71,18 @@ def _draw_front(
         (best, "o", "best found"),
     ):
         ours = [n for n, one in enumerate(points) if one.candidate == candidate]
-        style = {"ls": "", "mfc": "none", "color": "tab:red", "ms": 14}
         label = f"{words}: {candidate}" if candidate else ""
         if ours:
-            axes.plot(across[ours], up[ours], mark, label=label, **style)
+            axes.plot(
+                across[ours],
+                up[ours],
+                mark,
+                label=label,
+                ls="",
+                mfc="none",
+                color="tab:red",
+                ms=14,
+            )
     if limits is not None:
         axes.axhline(limits.p99_ms, color="tab:gray", ls="--", label="p99 to keep")
     axes.scatter([], [], s=70, color="tab:gray", label="large: nothing beats it in all")

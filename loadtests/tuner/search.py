@@ -63,7 +63,7 @@ def rungs_of(count: int, *, seconds: float) -> list[Rung]:
         count: Candidates.
         seconds: For each run of the first round.
     """
-    rungs = []
+    rungs: list[Rung] = []
     while True:
         keep = -(-count // 3)
         rungs.append(Rung(seconds * 2 ** len(rungs), keep))
