@@ -21,12 +21,15 @@ class Use(msgspec.Struct, frozen=True):
         pss_mb: Memory, a page that n share counted 1/n to each (10^6 bytes).
         rss_mb: Memory, shared pages counted in full by each (10^6 bytes).
         cpu_s: Processor time since they started.
+        own_mb: Of the first, what they wrote themselves, no file's: a leak shows there,
+            whoever else has their libraries open.
     """
 
     processes: int
     pss_mb: float
     rss_mb: float
     cpu_s: float
+    own_mb: float = 0.0
 
 
 def use_of(roots: Iterable[int]) -> Use:
@@ -42,6 +45,7 @@ def use_of(roots: Iterable[int]) -> Use:
         pss_mb=sum(use.pss_mb for use in held),
         rss_mb=sum(use.rss_mb for use in held),
         cpu_s=sum(use.cpu_s for use in held),
+        own_mb=sum(use.own_mb for use in held),
     )
 
 
@@ -73,12 +77,13 @@ def _use_of_one(pid: int) -> Use | None:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    kb = dict(re.findall(r"^(Pss|Rss):\s+(\d+) kB$", text, re.MULTILINE))
+    kb = dict(re.findall(r"^(Pss|Pss_Anon|Rss):\s+(\d+) kB$", text, re.MULTILINE))
     if not kb:
         return None
     return Use(
         processes=1,
         pss_mb=int(kb["Pss"]) * 1024 / 1e6,
         rss_mb=int(kb["Rss"]) * 1024 / 1e6,
+        own_mb=int(kb["Pss_Anon"]) * 1024 / 1e6,
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
     )

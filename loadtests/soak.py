@@ -150,9 +150,9 @@ class _Sampler:
 
     def _live(self) -> None:
         while not self._ended.wait(_SAMPLE_S):
-            server = use_of([self._server]).pss_mb
-            redis = use_of([self._redis]).pss_mb
-            both = use_of([self._product.process.pid]).pss_mb
+            server = use_of([self._server]).own_mb
+            redis = use_of([self._redis]).own_mb
+            both = use_of([self._product.process.pid]).own_mb
             shm = sum(
                 one.stat().st_blocks * 512 for one in SHM.glob(f"{self._prefix}*")
             )
@@ -197,7 +197,7 @@ def to_markdown(samples: Sequence[Sample]) -> list[str]:
         raise ServerError("soak", f"{len(kept)} samples are too few; let it run longer")
     at_s = np.array([one.at_s for one in kept])
     lines = [
-        "| memory (PSS) | first MB | last MB | MB an hour, 95 % interval |",
+        "| memory of its own | first MB | last MB | MB an hour, 95 % interval |",
         "|---|---:|---:|---:|",
     ]
     for words, name in (
