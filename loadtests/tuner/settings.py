@@ -9,6 +9,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from loadtests.tuner.space import KNOBS, Candidate, Space
 from tollgate.errors import RepositoryError
 from tollgate.repository.product import Product
+from tollgate.repository.rules import REGATHER_US, delay_us
 
 THREADS = "intra_op_thread_count"
 _ONNX_BACKEND = "onnxruntime"
@@ -49,7 +50,7 @@ class Roles:
             raise RepositoryError(self.model, problem, where="preferred_batch_size")
         threads = model.parameters[THREADS].string_value if _has(model) else ""
         return Candidate(
-            delay_us=model.dynamic_batching.max_queue_delay_microseconds,
+            delay_us=sum(map(delay_us, configs.values())),
             preferred=preferred[0] if preferred else 0,
             threads=int(threads) if threads.isdecimal() else 1,
             **{
@@ -86,11 +87,12 @@ class Roles:
         was = self.read(configs)
         changed = {step: _copy(config) for step, config in configs.items()}
         model = changed[self.model]
-        if candidate.delay_us != was.delay_us:
-            batching = model.dynamic_batching
-            batching.ClearField("max_queue_delay_microseconds")
-            if candidate.delay_us:
-                batching.max_queue_delay_microseconds = candidate.delay_us
+        for step, us in self._delays(configs, candidate.delay_us).items():
+            batching = changed[step].dynamic_batching
+            if us != batching.max_queue_delay_microseconds:
+                batching.ClearField("max_queue_delay_microseconds")
+                if us:
+                    batching.max_queue_delay_microseconds = us
         if candidate.preferred != was.preferred:
             sizes = [candidate.preferred] if candidate.preferred else []
             model.dynamic_batching.preferred_batch_size[:] = sizes
@@ -101,6 +103,24 @@ class Roles:
             if count != getattr(was, knob):
                 changed[step].instance_group[0].count = count
         return changed
+
+    def _delays(self, configs: Configs, total_us: int) -> dict[str, int]:
+        """
+        Share a delay among the steps as it was; alone, it is the model's.
+
+        Where requests do not gather, no more than a batch needs to come together.
+        """
+        were = {step: delay_us(one) for step, one in configs.items()}
+        whole_us = sum(were.values())
+        if not whole_us:
+            return {self.model: total_us}
+        delays = {
+            step: min(REGATHER_US, us * total_us // whole_us)
+            for step, us in were.items()
+        }
+        longest = max(were, key=lambda step: were[step])
+        delays[longest] += total_us - sum(delays.values())
+        return delays
 
 
 def _has(model: ModelConfig) -> bool:

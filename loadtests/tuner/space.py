@@ -2,8 +2,8 @@
 What is tried: settings of the batcher and of instances, as data.
 
 Queue bounds, queue timeouts and priorities are no part of it: they stall Triton's
-batcher (docs/adr/0001-batching-without-delay.md). Nor is a delay on another step than
-the model's.
+batcher (docs/adr/0001-batching-without-delay.md). Nor is where requests gather: a delay
+is longer or shorter, and each step keeps its share of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
     Settings to try.
 
     Attributes:
-        delay_us: max_queue_delay_microseconds of the model step.
+        delay_us: max_queue_delay_microseconds of all steps together, what a lone
+            request waits; each step keeps its share.
         preferred: Its preferred_batch_size; 0 for none.
         threads: Its intra_op_thread_count.
         features_instances: Of the feature step.

@@ -6,7 +6,7 @@ Each rule keeps a server from a failure that was seen; the sentence says which.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -23,6 +23,9 @@ _TIMEOUT_FIELDS = (
     "allow_timeout_override",
 )
 DELAY = "dynamic_batching.max_queue_delay_microseconds"
+# A batch's requests reach the next step one after the other; so long it may wait for
+# the last of them, beside the one step where requests gather.
+REGATHER_US = 500
 
 _STALLS = (
     "switches off prefetching, and Triton's batcher then stalls for 500 ms and more; "
@@ -53,6 +56,7 @@ def rule_findings(product: Product, *, release: Release | None) -> list[Finding]
             findings += _pin_findings(config, file=file, release=release)
         else:
             broken += _step_breaks(config, is_model=name == model_step)
+            broken += second_delay(name, config, steps=product.steps)
         findings += [
             Finding(code=code, file=file, where=where, problem=problem, at=where)
             for code, where, problem in broken
@@ -101,19 +105,32 @@ def _step_breaks(config: ModelConfig, *, is_model: bool) -> Iterator[Break]:
         yield "TG207", "dynamic_batching", problem
     else:
         yield from queue_breaks(config)
-    delay_us = config.dynamic_batching.max_queue_delay_microseconds
-    if delay_us and not is_model:
-        yield (
-            "TG203",
-            DELAY,
-            f"{delay_us} must be left out: only the model step delays, or every "
-            "request pays twice",
-        )
     if config.model_warmup and config.backend == PYTHON_BACKEND:
         problem = "runs a Python step on made-up requests; only the model step has it"
         yield "TG401", "model_warmup", problem
     if config.response_cache.enable and not is_model:
         yield "TG402", "response_cache", "would answer with old features; remove it"
+
+
+def second_delay(
+    name: str, config: ModelConfig, *, steps: Mapping[str, ModelConfig]
+) -> Iterator[Break]:
+    """Yield a delay beside a longer one, unless it only lets a batch come together."""
+    delays = {step: delay_us(one) for step, one in steps.items()}
+    longest = max(delays, key=lambda step: delays[step])
+    own_us = delay_us(config)
+    if name != longest and own_us > REGATHER_US:
+        yield (
+            "TG203",
+            DELAY,
+            f"{own_us} must be at most {REGATHER_US}: {longest} has {delays[longest]}, "
+            "and a lone request pays both",
+        )
+
+
+def delay_us(config: ModelConfig) -> int:
+    """Read the queue delay of a step, µs."""
+    return int(config.dynamic_batching.max_queue_delay_microseconds)
 
 
 def queue_breaks(config: ModelConfig) -> Iterator[Break]:

@@ -17,6 +17,7 @@ import sysconfig
 from pathlib import Path
 
 from tollgate.repository.atomic import replace_file
+from tollgate.server.allocator import allocator_environment
 from tollgate.server.environment import find_libpython
 
 _FOLDER = "python"
@@ -59,15 +60,19 @@ def server_environment(*, store_url: str, binaries: Path) -> dict[str, str]:
         store_url: The online store.
         binaries: Folder with the steps' python3.
     """
-    return os.environ | {
-        "PATH": _prepended(str(binaries), os.environ.get("PATH", os.defpath)),
-        "LD_LIBRARY_PATH": _prepended(
-            str(find_libpython()), os.environ.get("LD_LIBRARY_PATH", "")
-        ),
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "TOLLGATE_STORE_URL": store_url,
-    }
+    return (
+        os.environ
+        | allocator_environment()
+        | {
+            "PATH": _prepended(str(binaries), os.environ.get("PATH", os.defpath)),
+            "LD_LIBRARY_PATH": _prepended(
+                str(find_libpython()), os.environ.get("LD_LIBRARY_PATH", "")
+            ),
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "TOLLGATE_STORE_URL": store_url,
+        }
+    )
 
 
 def _prepended(first: str, rest: str) -> str:

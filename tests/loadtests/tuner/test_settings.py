@@ -13,6 +13,7 @@ from loadtests.tuner.written import write_named
 from tollgate.errors import InputError, RepositoryError
 from tollgate.repository.lint.linting import Question, lint
 from tollgate.repository.product import Product, read_product
+from tollgate.repository.rules import delay_us
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 BASE = Candidate(5000)
@@ -53,7 +54,9 @@ def test_what_is_written_is_read_again() -> None:
     assert roles.read(changed) == OTHER
     assert roles.written(changed, BASE) == models.steps
     only = roles.written(models.steps, Candidate(0))
-    assert [one for one in only if only[one] != models.steps[one]] == ["fraud_model"]
+    assert all(not delay_us(config) for config in only.values())
+    slower = roles.written(models.steps, Candidate(10_000))
+    assert [delay_us(slower[step]) for step in models.steps] == [9_100, 500, 400]
 
 
 def test_a_configuration_has_what_can_be_set_in_it() -> None:
@@ -97,16 +100,15 @@ def test_the_winner_is_a_sound_named_configuration(repository: Path) -> None:
     with pytest.raises(InputError, match="is there already"):
         write(models, OTHER)
     assert write(models, Candidate(0), name="quick") == [
-        repository / "fraud_model/configs/quick.pbtxt"
+        repository / f"fraud_{step}/configs/quick.pbtxt"
+        for step in ("features", "model", "decision")
     ]
 
 
 def test_what_the_linter_refuses_is_not_left_behind(repository: Path) -> None:
     """A delay that uses up the time of the answer; other named ones stay."""
     models = read_product(repository, "fraud")
-    before = sorted((repository / "fraud_model" / "configs").iterdir())
+    before = sorted(repository.glob("*/configs/*"))
     with pytest.raises(RepositoryError, match="30 ms of delay"):
         write(models, Candidate(30_000, features_instances=2))
-    assert sorted((repository / "fraud_model" / "configs").iterdir()) == before
-    left = repository / "fraud_features" / "configs"
-    assert not left.exists() or not [*left.iterdir()]
+    assert sorted(repository.glob("*/configs/*")) == before

@@ -61,16 +61,19 @@ def test_a_sound_product_is_named(folder: Path) -> None:
 
 def test_a_finding_has_severity_code_file_line_and_reason(folder: Path) -> None:
     """From where the person stands; the reason once for all findings of a rule."""
-    delay = "dynamic_batching { max_queue_delay_microseconds: 1 }"
-    steps = ("fraud_decision", "fraud_features")
-    files = [f"model_repository/{step}/config.pbtxt" for step in steps]
-    lines = [edit(folder / file, "dynamic_batching { }", delay) for file in files]
+    delay = "max_queue_delay_microseconds: 1000"
+    were = {"fraud_decision": 200, "fraud_model": 300}
+    files = [f"model_repository/{step}/config.pbtxt" for step in were]
+    lines = [
+        edit(folder / file, f"max_queue_delay_microseconds: {was}", delay)
+        for file, was in zip(files, were.values(), strict=True)
+    ]
     done = run()
     assert done.exit_code == 2
     shown = done.stdout.splitlines()
     key = "dynamic_batching.max_queue_delay_microseconds"
     for line, file, number in zip(shown[:2], files, lines, strict=True):
-        assert line.startswith(f"error    TG203  {file}:{number}: {key}: 1 must be")
+        assert line.startswith(f"error    TG203  {file}:{number}: {key}: 1000 must")
     assert shown[2:4] == ["", f"TG203  {RULES['TG203'].title}"]
     assert [line.split()[0] for line in shown[4:7]] == ["why", "mend", "source"]
     assert len(shown) == 7

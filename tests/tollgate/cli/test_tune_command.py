@@ -94,8 +94,12 @@ def running(server: Address) -> Candidate:
     model = control.model_config(server, "fraud_model")
     batching = model["dynamic_batching"]
     (preferred,) = batching["preferred_batch_size"]
+    delays = [
+        control.model_config(server, f"fraud_{step}")["dynamic_batching"]
+        for step in ("features", "model", "decision")
+    ]
     return Candidate(
-        delay_us=int(batching.get("max_queue_delay_microseconds", 0)),
+        delay_us=sum(int(one.get("max_queue_delay_microseconds", 0)) for one in delays),
         preferred=preferred % 32,  # Triton says 32 where none is preferred
         threads=int(model["parameters"]["intra_op_thread_count"]["string_value"]),
         features_instances=instances("fraud_features"),
@@ -149,7 +153,7 @@ def test_an_error_puts_back_too(server: Address) -> None:
         with override(server) as tried:
             tried.apply(QUICK)
             with pytest.raises(ServerError):
-                tried.apply(Candidate(5000, 33))
+                tried.apply(Candidate(QUICK.delay_us, 33))
             assert running(server) == QUICK
             raise ZeroDivisionError
 
@@ -255,4 +259,5 @@ def test_what_a_killed_one_left_behind_is_put_back(
         tuning.wait()
     assert running(server) == QUICK
     done = tune(served, "--restore")
-    assert (done.returncode, done.stderr) == (0, "put back: fraud_model\n")
+    said = "put back: fraud_features, fraud_model, fraud_decision\n"
+    assert (done.returncode, done.stderr) == (0, said)

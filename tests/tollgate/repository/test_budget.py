@@ -18,18 +18,18 @@ MODEL = Path("dir/model.onnx")
 
 
 def test_default_is_the_fields_layer_less_the_queue_delay(repository: Path) -> None:
-    """(20 ms - 5 ms) / 32 rows = 468.75 µs; a small batch may take as long in all."""
+    """(20 ms - 0.3 ms) / 32 rows = 615.625 µs; a small batch may take as long."""
     budget = read_budget(read_product(repository, "fraud"))
-    assert budget.us_per_row == 468.75
-    assert budget.limit_us_per_row(32) == 468.75
-    assert budget.limit_us_per_row(8) == 1875.0
-    assert budget.limit_us_per_row(1) == 15_000.0
+    assert budget.us_per_row == 615.625
+    assert budget.limit_us_per_row(32) == 615.625
+    assert budget.limit_us_per_row(8) == 2462.5
+    assert budget.limit_us_per_row(1) == 19_700.0
 
 
 def test_products_own_figure_counts(repository: Path) -> None:
     """slo.yaml beside the ensemble decides: the figure itself, or the model's layer."""
     slo = repository / "fraud" / "slo.yaml"
-    slo.write_text("budget_ms: {model: 13}\n")
+    slo.write_text("budget_ms: {model: 8.3}\n")
     assert read_budget(read_product(repository, "fraud")).us_per_row == 250.0
     slo.write_text("model_budget_us_per_row: 40\n")
     budget = read_budget(read_product(repository, "fraud"))
@@ -38,9 +38,11 @@ def test_products_own_figure_counts(repository: Path) -> None:
 
 
 def test_a_layer_that_the_delay_uses_up_is_refused(repository: Path) -> None:
-    """5 ms of delay in a layer of 5 ms leave nothing for the model."""
-    (repository / "fraud" / "slo.yaml").write_text("budget_ms: {model: 5}\n")
-    with pytest.raises(RepositoryError, match=r"budget_ms\.model: 5 ms are less than"):
+    """0.3 ms of delay in a layer of 0.3 ms leave nothing for the model."""
+    (repository / "fraud" / "slo.yaml").write_text("budget_ms: {model: 0.3}\n")
+    with pytest.raises(
+        RepositoryError, match=r"budget_ms\.model: 0\.3 ms are less than"
+    ):
         read_budget(read_product(repository, "fraud"))
 
 

@@ -23,7 +23,7 @@ def name_config(repository: Path, name: str, *, delay_us: int) -> Path:
     path = repository / MODEL / "configs" / f"{name}.pbtxt"
     path.parent.mkdir(exist_ok=True)
     text = (repository / MODEL / "config.pbtxt").read_text()
-    old = "max_queue_delay_microseconds: 5000"
+    old = "max_queue_delay_microseconds: 300"
     assert old in text
     path.write_text(text.replace(old, f"max_queue_delay_microseconds: {delay_us}"))
     return path
@@ -36,7 +36,7 @@ def test_it_replaces_the_whole_file_where_there_is_one(repository: Path) -> None
     batching = product.steps[MODEL].dynamic_batching
     assert batching.max_queue_delay_microseconds == 9_000
     plain = read_product(repository, "fraud")
-    assert plain.steps[MODEL].dynamic_batching.max_queue_delay_microseconds == 5_000
+    assert plain.steps[MODEL].dynamic_batching.max_queue_delay_microseconds == 300
     for name in ("fraud_features", "fraud_decision"):
         assert product.steps[name] == plain.steps[name]
     assert product.ensemble == plain.ensemble
@@ -67,7 +67,8 @@ def test_a_name_that_no_model_has_is_a_typing_error(repository: Path) -> None:
     name_config(repository, "slow", delay_us=9_000)
     with pytest.raises(RepositoryError, match=r"configs/slwo\.pbtxt; there are .*slow"):
         read_product(repository, "fraud", config_name="slwo")
-    shutil.rmtree(repository / MODEL / "configs")
+    for folder in repository.glob("fraud_*/configs"):
+        shutil.rmtree(folder)
     with pytest.raises(RepositoryError, match=r"has configs/slow\.pbtxt$"):
         read_product(repository, "fraud", config_name="slow")
 

@@ -70,7 +70,7 @@ def test_plan_is_the_merge_in_load_order(second: Path) -> None:
     assert parameters["expected_spec_hash"] == f"{spec.spec_hash:016x}"
     assert not configs["fraud"].HasField("version_policy")
     assert "release" not in configs["fraud_features"].parameters
-    assert configs["fraud_model"].dynamic_batching.max_queue_delay_microseconds == 5000
+    assert configs["fraud_model"].dynamic_batching.max_queue_delay_microseconds == 300
 
 
 def test_challenger_is_kept_loaded(second: Path) -> None:

@@ -64,11 +64,11 @@ BREAKS = {
         "dynamic_batching.priority_levels: switches off prefetching",
     ),
     "second_delay": (
-        FEATURES,
+        MODEL,
         "dynamic_batching {",
-        "dynamic_batching { max_queue_delay_microseconds: 1000",
-        FEATURES,
-        f"{DELAY}: 1000 must be left out",
+        "dynamic_batching { max_queue_delay_microseconds: 501 } #",
+        MODEL,
+        f"{DELAY}: 501 must be at most 500: fraud_features has 4500",
     ),
     "latest": (
         FEATURES,
@@ -132,7 +132,7 @@ def test_model_step_without_batching_is_found(repository: Path, lines: Lines) ->
     path = repository / MODEL
     text = path.read_text()
     start = text.index("dynamic_batching {")
-    end = text.index("\n}\n", start) + 3
+    end = text.index("\n", start)
     path.write_text(text[:start] + text[end:])
     found = lines()
     assert any(

@@ -26,7 +26,7 @@ def repository(tmp_path: Path) -> Path:
     shutil.copytree(REPOSITORY, copy)
     text = (copy / MODEL / "config.pbtxt").read_text()
     for old, new in (
-        ("max_queue_delay_microseconds: 5000", "max_queue_delay_microseconds: 100"),
+        ("max_queue_delay_microseconds: 300", "max_queue_delay_microseconds: 100"),
         ("count: 1 kind: KIND_CPU", "count: 2 kind: KIND_CPU"),
     ):
         assert old in text
@@ -73,7 +73,7 @@ def test_triton_itself_follows_the_same_rule(repository: Path, tmp_path: Path) -
         control.load_model(
             server, MODEL, config=to_json(read_config(repository, MODEL))
         )
-        assert delay_and_instances(server) == (5000, 1)
+        assert delay_and_instances(server) == (300, 1)
 
 
 @pytest.mark.slow
@@ -113,5 +113,5 @@ def test_the_low_latency_configuration_serves(tmp_path: Path) -> None:
     ) as product:
         assert delay_and_instances(product.triton) == (0, 1)
     named = read_config(REPOSITORY, MODEL, config_name="low-latency")
-    named.dynamic_batching.max_queue_delay_microseconds = 5000
+    named.dynamic_batching.max_queue_delay_microseconds = 300
     assert named == read_config(REPOSITORY, MODEL)

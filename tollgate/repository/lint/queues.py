@@ -9,12 +9,13 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tollgate.repository.findings import Finding
 from tollgate.repository.lint.rule import ISSUES, Rule, Severity
 from tollgate.repository.lint.view import Model, View
-from tollgate.repository.rules import DELAY, queue_breaks
+from tollgate.repository.rules import DELAY, delay_us, queue_breaks, second_delay
 from tollgate.repository.slo import Layers
 
 _BOUNDS = "measured here: docs/performance-log.md, no bound on any queue"
 _FIELD = Layers()
 _DECIDED = "measured here: docs/adr/0001-batching-without-delay.md"
+_GATHER = "measured here: docs/adr/0011-requests-gather-at-the-first-step.md"
 
 RULES = (
     Rule(
@@ -40,13 +41,14 @@ RULES = (
     ),
     Rule(
         code="TG203",
-        title="more than one step of an ensemble delays",
+        title="two steps of an ensemble delay for long",
         severity=Severity.WARNING,
         in_product=Severity.ERROR,
         why="A request that comes alone pays every delay in full: 7 ms through one "
         "step with a delay of 5 ms, and as much again for the next.",
-        source=_DECIDED,
-        mend="Leave the delay on the step that gains most by batches, the model.",
+        source=_GATHER,
+        mend="Let requests gather at one step, the first; leave the others at most 0.5 "
+        "ms, for the requests of a batch to come together.",
     ),
     Rule(
         code="TG204",
@@ -112,9 +114,9 @@ def findings(view: View) -> Iterator[Finding]:
         if model.name in inner:
             continue  # seen with its ensemble
         batching = _batching(view, model, config)
-        delays = [(step, us) for step, own in batching if (us := _delay_us(own))]
-        if model.name not in view.products:
-            yield from _second_delays(model, delays)
+        delays = [(step, us) for step, own in batching if (us := delay_us(own))]
+        if model.name not in view.products and batching:
+            yield from _second_delays(batching)
         yield from _long_delays(delays, objective_ms=view.objectives_ms.get(model.name))
         yield from _open_queue(model, batching)
 
@@ -127,10 +129,6 @@ def _batching(view: View, model: Model, config: ModelConfig) -> Batching:
     """List what batches dynamically between a caller and the answer."""
     path = view.steps(config) if model.is_ensemble else [(model, config)]
     return [(step, own) for step, own in path if own.HasField("dynamic_batching")]
-
-
-def _delay_us(config: ModelConfig) -> int:
-    return int(config.dynamic_batching.max_queue_delay_microseconds)
 
 
 def _large_batches(model: Model, config: ModelConfig) -> Iterator[Finding]:
@@ -150,18 +148,13 @@ def _longest(delays: Delays) -> tuple[Model, int]:
     return max(delays, key=lambda one: one[1])
 
 
-def _second_delays(model: Model, delays: Delays) -> Iterator[Finding]:
-    """Name every delay but the longest one."""
-    for step, delay_us in delays:
-        longest, most_us = _longest(delays)
-        if step is not longest:
+def _second_delays(batching: Batching) -> Iterator[Finding]:
+    """Name every delay beside the longest one that is more than a batch needs."""
+    steps = {step.name: own for step, own in batching}
+    for step, own in batching:
+        for code, where, problem in second_delay(step.name, own, steps=steps):
             yield Finding(
-                code="TG203",
-                file=step.file,
-                where=DELAY,
-                problem=f"{delay_us} here and {most_us} in {longest.name}: a lone "
-                f"request of {model.name} pays both",
-                at=DELAY,
+                code=code, file=step.file, where=where, problem=problem, at=where
             )
 
 

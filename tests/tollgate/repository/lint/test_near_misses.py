@@ -53,7 +53,7 @@ NEARLY = {
     "TG109": [(MODEL, "max_batch_size: 8", "max_batch_size: 16")],
     "TG201": [(PREPARE, "{ }", "{ default_queue_policy { } }")],
     "TG202": [(PREPARE, "{ }", "{ preferred_batch_size: [ 8 ] }")],
-    "TG203": [(PREPARE, "{ }", "{ max_queue_delay_microseconds: 0 }")],
+    "TG203": [(PREPARE, "{ }", "{ max_queue_delay_microseconds: 500 }")],
     "TG204": [(MODEL, "5000", "20000")],
     "TG208": [(PREPARE, "{ }", "{ preferred_batch_size: [ 4, 8 ] }")],
     "TG301": [(WHOLE, *PINNED), (MODEL, "", SPECIFIC)],

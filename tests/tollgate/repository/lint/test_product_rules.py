@@ -27,7 +27,7 @@ POLICY = "fraud_decision/1/policy.yaml"
 RELEASE = "fraud/release.json"
 ARTIFACT = "fraud_model/1/artifact.json"
 BATCH = "max_batch_size: 32"
-BATCHING = "dynamic_batching { }"
+BATCHING = "dynamic_batching { max_queue_delay_microseconds: 200 }"
 SCORE = '"score"        data_type: TYPE_FP32'
 STEP_INPUT = '"amount"         data_type: TYPE_FP64   dims: [ 1 ]'
 
@@ -70,13 +70,13 @@ BREAKS: dict[str, tuple[Edits, str, str, set[str]]] = {
     "TG201": (
         (
             (
-                FEATURES,
+                DECISION,
                 BATCHING,
                 "dynamic_batching {\ndefault_queue_policy {\n"
                 "default_timeout_microseconds: 9 } }",
             ),
         ),
-        FEATURES,
+        DECISION,
         "default_timeout",
         set(),
     ),
@@ -95,12 +95,12 @@ BREAKS: dict[str, tuple[Edits, str, str, set[str]]] = {
     "TG203": (
         (
             (
-                FEATURES,
+                DECISION,
                 BATCHING,
-                "dynamic_batching {\nmax_queue_delay_microseconds: 9 }",
+                "dynamic_batching {\nmax_queue_delay_microseconds: 900 }",
             ),
         ),
-        FEATURES,
+        DECISION,
         "max_queue_delay",
         set(),
     ),
@@ -293,7 +293,7 @@ def test_a_canary_that_cannot_be_wired_is_found(
 
 def test_new_warnings_stop_no_server(repository: Path, edit: Edit) -> None:
     """Delay, threads and objective are told, and `serve` starts as it did."""
-    edit(MODEL, "max_queue_delay_microseconds: 5000", "max_queue_delay_microseconds: 1")
+    edit(MODEL, "max_queue_delay_microseconds: 300", "max_queue_delay_microseconds: 1")
     edit(MODEL, 'string_value: "1"', 'string_value: "64"')
     (repository / "fraud/slo.yaml").write_text("latency_objective_ms: 0.001\n")
     question = Question(repository=repository, cores=2)

@@ -83,7 +83,7 @@ def test_graver_findings_come_first_then_file_and_line(
         (MODEL, "max_batch_size: 8", "max_batch_size: 4"),
         (MODEL, "count: 1", "count: 9"),
         (MODEL, "", "version_policy { specific { versions: 2 } }"),
-        ("prepare/config.pbtxt", "{ }", "{ max_queue_delay_microseconds: 1 }"),
+        ("prepare/config.pbtxt", "{ }", "{ max_queue_delay_microseconds: 999 }"),
     ]
     found = lint(Question(repository=write(edited(edits, ())), cores=2)).issues
     assert [one.rule.code for one in found] == ["TG109", "TG403", "TG203", "TG205"]
