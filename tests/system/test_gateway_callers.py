@@ -214,13 +214,16 @@ def test_the_images_script_reads_keys_anew(place: Place, upstream: TestServer) -
         watching = subprocess.Popen(
             [shutil.which("sh") or "sh", "-c", script],
             env=environment,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            text=True,
         )
         try:
+            assert watching.stdout is not None
+            assert "looking at keys" in watching.stdout.readline()
             assert _said(place, told, key=old) == "OK"
             new = add_key(keys, "shop")
             assert _until(place, told, key=new, said="OK")
         finally:
             watching.kill()
-            watching.wait()
+            watching.communicate()

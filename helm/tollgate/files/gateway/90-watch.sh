@@ -15,6 +15,7 @@ look() {
 
 watch() {
   seen=$(look)
+  echo "gateway: looking at keys, certificates and servers every $EVERY_S s"
   while sleep "$EVERY_S"; do
     now=$(look)
     [ "$now" != "$seen" ] || continue
