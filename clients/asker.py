@@ -17,7 +17,7 @@ from clients.options import Options
 from clients.purchase import Purchase, encode
 from clients.retry import RetryBudget
 from tollgate.errors import InputError, InvalidRequest
-from tollgate.schema import AMOUNT, MAX_BATCH_ROWS
+from tollgate.schema import AMOUNT, BULK, CLASS_HEADER, MAX_BATCH_ROWS
 
 # https://www.w3.org/TR/trace-context/#traceparent-header
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -149,6 +149,8 @@ class Asker:
         if token is not None:
             text = token if isinstance(token, str) else token()
             found.append(("authorization", f"Bearer {text}"))
+        if self.options.bulk:
+            found.append((CLASS_HEADER, BULK))
         return tuple(found)
 
 

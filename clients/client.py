@@ -15,7 +15,7 @@ from clients.decisions import Decisions
 from clients.errors import client_error
 from clients.pipeline import answers
 from tollgate.errors import DeadlineExceeded, InvalidRequest
-from tollgate.schema import MAX_BATCH_ROWS
+from tollgate.schema import BULK, CLASS_HEADER, MAX_BATCH_ROWS
 
 TIMEOUT_S = 1.0  # a payment has less: pass what is left as deadline_s
 IN_FLIGHT = 4
@@ -31,6 +31,7 @@ class Client:
         inputs: The product's inputs: name -> BYTES, FP64 or INT64.
         fields: Its optional ones, which its features.yaml declares: BYTES or FP64.
         timeout_s: Deadline of a request that brings none of its own.
+        bulk: Whether its requests can wait, and give way to payments.
     """
 
     def __init__(
@@ -41,7 +42,9 @@ class Client:
         inputs: Mapping[str, str] = FRAUD_INPUTS,
         fields: Mapping[str, str] = NO_FIELDS,
         timeout_s: float = TIMEOUT_S,
+        bulk: bool = False,
     ) -> None:
+        self._metadata = ((CLASS_HEADER, BULK),) if bulk else ()
         self._where = f"{product} at {url}"
         self._product = product
         self._inputs = inputs
@@ -71,6 +74,7 @@ class Client:
                 bad: a line `row i: field: value: rule` for each.
             DeadlineExceeded: No answer in time.
             Unavailable: No server, or it refused to work.
+            Overloaded: One such, for it has too much to do; nothing was done.
         """
         left_s = self._left_s(deadline_s)
         rows = check_columns(columns, inputs=self._inputs, fields=self._fields)
@@ -80,7 +84,7 @@ class Client:
         (request,) = self._cut(rows, MAX_BATCH_ROWS, dry_run=dry_run, left_s=left_s)
         sent = perf_counter()
         try:
-            response = self._infer(request, timeout=left_s)
+            response = self._infer(request, timeout=left_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise client_error(error, where=self._where, deadline_s=left_s) from error
         return decisions_of(response, latency_s=perf_counter() - sent)
@@ -96,6 +100,9 @@ class Client:
     ) -> Iterator[Decisions]:
         """
         Decide any number of rows, several requests at a time.
+
+        What is refused because there is too much to do is asked for again, later and
+        later, for half a minute.
 
         Args:
             columns: As in `decide`.
@@ -122,6 +129,7 @@ class Client:
             infer=self._infer,
             in_flight=in_flight,
             deadline_s=left_s,
+            metadata=self._metadata,
             where=self._where,
         )
 

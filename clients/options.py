@@ -77,6 +77,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             this very machine.
         compress_above_bytes: Requests larger than this travel gzipped; None never.
             docs/clients.md says when that pays.
+        bulk: Whether its requests can wait, and give way to payments.
     """
 
     product: str = "fraud"
@@ -90,6 +91,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     tls: Tls | None = None
     token: str | Callable[[], str] | None = None
     compress_above_bytes: int | None = None
+    bulk: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.deadline_s < float("inf"):
