@@ -13,11 +13,11 @@ from clients.counters import Counters
 from clients.decision import Decision, Outcome
 from clients.fallback import Fallback
 from clients.memory import Memory
-from clients.options import Options
+from clients.options import Options, bearer, waits
 from clients.purchase import Purchase, encode
 from clients.retry import RetryBudget
 from tollgate.errors import InputError, InvalidRequest
-from tollgate.schema import AMOUNT, BULK, CLASS_HEADER, MAX_BATCH_ROWS
+from tollgate.schema import AMOUNT, MAX_BATCH_ROWS
 
 # https://www.w3.org/TR/trace-context/#traceparent-header
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -145,13 +145,7 @@ class Asker:
         found = []
         if traceparent and _TRACEPARENT.fullmatch(traceparent):
             found.append(("traceparent", traceparent))
-        token = self.options.token
-        if token is not None:
-            text = token if isinstance(token, str) else token()
-            found.append(("authorization", f"Bearer {text}"))
-        if self.options.bulk:
-            found.append((CLASS_HEADER, BULK))
-        return tuple(found)
+        return (*found, *bearer(self.options.token), *waits(self.options.bulk))
 
 
 def good_ones(checked: Iterable[Purchase | InvalidRequest]) -> list[Purchase]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from clients.channel import CHANNEL_OPTIONS
+from clients.channel import CHANNEL_OPTIONS, open_channel
 from clients.codec import decisions_of, requests_of
 from clients.columns import FRAUD_INPUTS, NO_FIELDS, Column, Rows, check_columns
 from clients.decisions import Decisions
 from clients.errors import client_error
+from clients.options import Tls, bearer, check_secrecy, waits
 from clients.pipeline import answers
 from tollgate.errors import DeadlineExceeded, InvalidRequest
-from tollgate.schema import BULK, CLASS_HEADER, MAX_BATCH_ROWS
+from tollgate.schema import MAX_BATCH_ROWS
 
 TIMEOUT_S = 1.0  # a payment has less: pass what is left as deadline_s
 IN_FLIGHT = 4
@@ -32,6 +33,12 @@ class Client:
         fields: Its optional ones, which its features.yaml declares: BYTES or FP64.
         timeout_s: Deadline of a request that brings none of its own.
         bulk: Whether its requests can wait, and give way to payments.
+        tls: None asks in the clear.
+        token: A key, sent as `authorization: Bearer …`; a function is called for
+            every request. In the clear only to this very machine.
+
+    Raises:
+        InputError: A token would travel in the clear.
     """
 
     def __init__(
@@ -43,14 +50,17 @@ class Client:
         fields: Mapping[str, str] = NO_FIELDS,
         timeout_s: float = TIMEOUT_S,
         bulk: bool = False,
+        tls: Tls | None = None,
+        token: str | Callable[[], str] | None = None,
     ) -> None:
-        self._metadata = ((CLASS_HEADER, BULK),) if bulk else ()
+        check_secrecy(url, tls=tls, token=token)
         self._where = f"{product} at {url}"
         self._product = product
         self._inputs = inputs
         self._fields = fields
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(url, options=CHANNEL_OPTIONS)
+        self._token, self._bulk = token, bulk
+        self._channel = open_channel(url, grpc, tls=tls, told=CHANNEL_OPTIONS)
         stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._infer = stub.ModelInfer
 
@@ -84,7 +94,7 @@ class Client:
         (request,) = self._cut(rows, MAX_BATCH_ROWS, dry_run=dry_run, left_s=left_s)
         sent = perf_counter()
         try:
-            response = self._infer(request, timeout=left_s, metadata=self._metadata)
+            response = self._infer(request, timeout=left_s, metadata=self._metadata())
         except grpc.RpcError as error:
             raise client_error(error, where=self._where, deadline_s=left_s) from error
         return decisions_of(response, latency_s=perf_counter() - sent)
@@ -142,6 +152,9 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (*bearer(self._token), *waits(self._bulk))
 
     def _left_s(self, deadline_s: float | None) -> float:
         """Return the time a request has; none left is not worth sending."""

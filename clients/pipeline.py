@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from random import uniform
 from time import perf_counter, sleep
@@ -16,7 +16,7 @@ from clients.decisions import Decisions, bad_rows
 from clients.errors import client_error, row_errors
 from tollgate.errors import InvalidRequest, Overloaded
 
-Metadata = tuple[tuple[str, str], ...]
+Metadata = Callable[[], tuple[tuple[str, str], ...]]
 
 _PATIENCE_S = 30.0  # with a server that is overloaded
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.02, 1.0
@@ -42,7 +42,7 @@ class Call:
         self._answered: float | None = None
         self._sent = perf_counter()
         self._future = self._infer.future(
-            self._request, timeout=self._deadline_s, metadata=self._metadata
+            self._request, timeout=self._deadline_s, metadata=self._metadata()
         )
         self._future.add_done_callback(self._stamp)
 
@@ -111,7 +111,7 @@ def answers(
         infer: The stub's method.
         in_flight: At least 1.
         deadline_s: For each request, from its sending.
-        metadata: Of each.
+        metadata: Gives that of each.
         where: Product and address, for messages.
 
     Raises:
