@@ -76,6 +76,11 @@ class Nginx:
         """Where what it says goes, and by default the lines of refused requests."""
         return self._gateway.state / LOG_FILE
 
+    @property
+    def pid(self) -> int:
+        """Of its first process; those that work descend from it."""
+        return self._child.pid
+
     def alive(self) -> bool:
         """Tell whether it runs."""
         return self._child.alive()
