@@ -27,6 +27,7 @@ SHARED = CHECKOUT.parent / "shared"
 
 # Programs that pip does not bring, and the packages of Debian and Ubuntu that do.
 PACKAGES = {
+    "envsubst": "gettext-base",
     "h2load": "nghttp2-client",
     "nginx": "nginx",
     "openssl": "openssl",

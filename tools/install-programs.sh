@@ -9,8 +9,8 @@ set -eu
 PATH="$PATH:/usr/sbin:/sbin"
 MISSING=""
 for pair in \
-  h2load=nghttp2-client nginx=nginx openssl=openssl prometheus=prometheus \
-  promtool=prometheus redis-server=redis-server cc="gcc libc6-dev" ; do
+  envsubst=gettext-base h2load=nghttp2-client nginx=nginx openssl=openssl \
+  prometheus=prometheus promtool=prometheus redis-server=redis-server cc="gcc libc6-dev" ; do
   command -v "${pair%%=*}" >/dev/null || MISSING="$MISSING ${pair#*=}"
 done
 [ -n "$MISSING" ] || exit 0
