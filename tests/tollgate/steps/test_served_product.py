@@ -255,6 +255,26 @@ def test_a_wrong_parameter_costs_its_own_request_only(
         assert store.dbsize() == 0
 
 
+def test_what_waited_too_long_since_the_gateway_costs_no_work(
+    served: Embedded,
+) -> None:
+    """Triton hands on what the gateway says; without it the same is answered."""
+    (request,) = requests_of(
+        check_columns(rows(1), inputs=FRAUD_INPUTS),
+        product="fraud",
+        size=32,
+        dry_run=True,
+        deadline_s=2.0,
+    )
+    with grpc.insecure_channel(served.grpc_url) as channel:
+        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+        for waited_s, words in ((0.0, ""), (2.5, "deadline_us: no time left")):
+            came = (("tollgate-arrived", f"{time.time() - waited_s:.3f}"),)
+            call = infer.future(request, timeout=20, metadata=came)
+            assert words in (call.details() or "")
+            assert (call.exception() is None) == (not words)
+
+
 def test_a_dead_store_costs_quality_and_no_answer(
     repository: Path, tmp_path: Path
 ) -> None:
