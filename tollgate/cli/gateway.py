@@ -60,13 +60,13 @@ def run(
     ] = 200,
     in_flight: Annotated[
         int, typer.Option(help="Decisions under way at once.", min=1)
-    ] = 40,
+    ] = 48,
     caller_in_flight: Annotated[
         int, typer.Option(help="Of these, one caller's.", min=1)
-    ] = 30,
+    ] = 40,
     bulk_in_flight: Annotated[
         int, typer.Option(help="Of these, that can wait.", min=1)
-    ] = 4,
+    ] = 1,
     max_body: Annotated[str, typer.Option(help="Size of a request.")] = "128k",
     workers: Annotated[int, typer.Option(help="Processes of nginx.", min=1)] = 2,
     state: State = None,
