@@ -60,10 +60,10 @@ def run(
     ] = 200,
     in_flight: Annotated[
         int, typer.Option(help="Decisions under way at once.", min=1)
-    ] = 48,
+    ] = 40,
     caller_in_flight: Annotated[
         int, typer.Option(help="Of these, one caller's.", min=1)
-    ] = 40,
+    ] = 28,
     bulk_in_flight: Annotated[
         int, typer.Option(help="Of these, that can wait.", min=1)
     ] = 1,

@@ -14,7 +14,7 @@ TEMPLATE = Path(__file__).parents[2] / "helm/tollgate/files/gateway/nginx.conf"
 Proof = Literal["keys", "mtls", "either", "both"]
 PROOFS: tuple[Proof, ...] = ("keys", "mtls", "either", "both")
 # For one server on two cores; its requests have one row.
-IN_FLIGHT, CALLER_IN_FLIGHT, BULK_IN_FLIGHT = 48, 40, 1
+IN_FLIGHT, CALLER_IN_FLIGHT, BULK_IN_FLIGHT = 40, 28, 1
 _PLACE = re.compile(r"\$\{(GATEWAY_[A-Z_]+)\}")
 # What may stand in nginx's configuration without being more than a value.
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@\[\]-]+")
