@@ -20,6 +20,8 @@ from tollgate.schema import MAX_BATCH_ROWS
 
 TIMEOUT_S = 1.0  # a payment has less: pass what is left as deadline_s
 IN_FLIGHT = 4
+# What payments wait behind: with 32 their p99 doubled, with 8 it grew by a tenth.
+BULK_ROWS = 8
 
 
 class Client:
@@ -103,7 +105,7 @@ class Client:
         self,
         columns: Mapping[str, Column],
         *,
-        batch_rows: int = MAX_BATCH_ROWS,
+        batch_rows: int | None = None,
         in_flight: int = IN_FLIGHT,
         dry_run: bool = False,
         deadline_s: float | None = None,
@@ -116,7 +118,7 @@ class Client:
 
         Args:
             columns: As in `decide`.
-            batch_rows: Rows per request, 1 to 32.
+            batch_rows: Rows per request, 1 to 32; None for 32, or 8 of bulk.
             in_flight: Requests on their way at once, at least 1.
             dry_run, deadline_s: As in `decide`, for each request.
 
@@ -127,6 +129,8 @@ class Client:
         Raises:
             ClientError: As `decide`: for columns at once, for a request in its turn.
         """
+        if batch_rows is None:
+            batch_rows = BULK_ROWS if self._bulk else MAX_BATCH_ROWS
         if not (1 <= batch_rows <= MAX_BATCH_ROWS and in_flight >= 1):
             raise InvalidRequest(
                 f"batch_rows {batch_rows} must be 1 to {MAX_BATCH_ROWS}, "

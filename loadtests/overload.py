@@ -33,7 +33,7 @@ from loadtests.processes import use_of
 from loadtests.surroundings import CHECKOUT
 from tollgate.errors import InputError, TollgateError
 from tollgate.gateway.template import BULK_IN_FLIGHT, CALLER_IN_FLIGHT, IN_FLIGHT
-from tollgate.schema import BULK, CLASS_HEADER
+from tollgate.schema import BULK, CLASS_HEADER, MAX_BATCH_ROWS
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -69,6 +69,7 @@ def _options(arguments: Sequence[str]) -> Options:
     add = parser.add_argument
     add("--rates", type=float, nargs="+", default=[1000, 1500, 2000, 3000, 4000])
     add("--rows", type=int, default=1, help="in each request")
+    add("--bulk-rows", type=int, default=MAX_BATCH_ROWS, help="in each of bulk")
     add("--only", nargs="+", choices=PARTS, default=list(PARTS))
     add("--runs", type=int, default=1, help="of each, in turns")
     add("--seconds", type=float, default=6.0, help="of each, after a second")
@@ -81,14 +82,16 @@ def _options(arguments: Sequence[str]) -> Options:
     add("--repository", type=Path, default=CHECKOUT / "model_repository")
     add("--out", type=Path, help="file for the table")
     given = parser.parse_args(arguments)
-    for name in ("rows", "runs", "seconds", "timeout_ms"):
+    for name in ("rows", "bulk_rows", "runs", "seconds", "timeout_ms"):
         if not getattr(given, name) > 0:
             flag = "--" + name.replace("_", "-")
             raise InputError(flag, f"{getattr(given, name)} is not above 0")
     if given.rates != sorted(given.rates) or given.rates[0] <= 0:
         raise InputError("--rates", "are not above 0 and ascending")
     return Options(
-        parts=parts_of(given.only, rates=given.rates, rows=given.rows),
+        parts=parts_of(
+            given.only, rates=given.rates, rows=given.rows, bulk_rows=given.bulk_rows
+        ),
         runs=given.runs,
         seconds=given.seconds,
         timeout_ms=given.timeout_ms,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 
 from loadtests.overload_table import WAYS, Flow
-from tollgate.schema import MAX_BATCH_ROWS
 
 CALLERS = ("shop", "bank")
 PARTS = (*WAYS, "bulk", "callers")
@@ -28,7 +27,9 @@ class Part(msgspec.Struct, frozen=True):
     flows: tuple[Flow, ...]
 
 
-def parts_of(wanted: Sequence[str], *, rates: Sequence[float], rows: int) -> list[Part]:
+def parts_of(
+    wanted: Sequence[str], *, rates: Sequence[float], rows: int, bulk_rows: int
+) -> list[Part]:
     """
     List what is measured.
 
@@ -37,6 +38,7 @@ def parts_of(wanted: Sequence[str], *, rates: Sequence[float], rows: int) -> lis
         rates: Requests/s; ascending, the first is one at ease, the last one twice what
             can be decided.
         rows: In each request but those of bulk.
+        bulk_rows: In each of these.
     """
     found = []
     for way in WAYS:
@@ -47,7 +49,7 @@ def parts_of(wanted: Sequence[str], *, rates: Sequence[float], rows: int) -> lis
             ]
     calm, most = rates[0], rates[-1]
     payments = Flow("shop", calm / 2, rows)
-    blast = Flow("bank", most / 4, MAX_BATCH_ROWS, bulk=True)
+    blast = Flow("bank", most / 4, bulk_rows, bulk=True)
     if "bulk" in wanted:
         found += [
             Part("payments alone", True, (payments,)),

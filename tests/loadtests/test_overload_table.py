@@ -62,10 +62,10 @@ def test_the_table_tells_what_is_kept_of_the_best_of_the_same_way() -> None:
 
 def test_bulk_and_greed_come_beside_what_is_judged() -> None:
     """First alone, then beside; payments come first in each part."""
-    parts = parts_of(PARTS, rates=[1000, 4000], rows=1)
+    parts = parts_of(PARTS, rates=[1000, 4000], rows=1, bulk_rows=8)
     assert [len(part.flows) for part in parts] == [1, 1, 1, 1, 1, 2, 1, 2]
     assert [part.flows[0].bulk for part in parts] == [False] * 8
-    assert parts[5].flows[1].bulk
+    assert (parts[5].flows[1].bulk, parts[5].flows[1].rows) == (True, 8)
     assert parts[7].flows[0].caller != parts[7].flows[1].caller
 
 
