@@ -13,7 +13,7 @@ from clients.counters import Counters
 from clients.decision import Decision, Outcome
 from clients.fallback import Fallback
 from clients.memory import Memory
-from clients.options import Options, bearer
+from clients.options import Options, bearer, waits
 from clients.purchase import Purchase, encode
 from clients.retry import RetryBudget
 from tollgate.errors import InputError, InvalidRequest
@@ -145,7 +145,7 @@ class Asker:
         found = []
         if traceparent and _TRACEPARENT.fullmatch(traceparent):
             found.append(("traceparent", traceparent))
-        return (*found, *bearer(self.options.token))
+        return (*found, *bearer(self.options.token), *waits(self.options.bulk))
 
 
 def good_ones(checked: Iterable[Purchase | InvalidRequest]) -> list[Purchase]:

@@ -26,6 +26,7 @@ from tollgate.errors import (
     ClientError,
     DeadlineExceeded,
     InvalidRequest,
+    Overloaded,
 )
 
 # gRPC tells of a deadline that passed 1 to 3 ms after it did (grpcio 1.85).
@@ -164,6 +165,13 @@ class Ask:
             rows = len(self._purchases)
             words = row_errors(str(mapped), rows=rows) or [str(mapped)] * rows
             self._rows = [refusal(one) for one in words]
+            return
+        if isinstance(mapped, Overloaded):
+            # It lives. Another one may have room; this one has none a moment later.
+            self._code = grpc.StatusCode.RESOURCE_EXHAUSTED
+            attempt.address.breaker.succeeded()
+            self._asker.counters.add("calls", "overloaded")
+            self._why, self._after = str(mapped), "overloaded"
             return
         late = isinstance(mapped, DeadlineExceeded)
         self._note_failure(attempt, str(mapped), after="late" if late else "failed")

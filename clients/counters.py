@@ -14,9 +14,12 @@ from tollgate.errors import SetupError
 COUNTERS = {
     "decisions": ("source", "rows decided: by model, cached, fallback"),
     "refused": ("by", "rows with a mistake of the caller's: found by client, server"),
-    "calls": ("outcome", "attempts: answered, refused, late, failed"),
-    "retries": ("after", "requests sent once more: after late, failed"),
-    "fallbacks": ("after", "requests without an answer: after late, failed, open"),
+    "calls": ("outcome", "attempts: answered, refused, late, failed, overloaded"),
+    "retries": ("after", "requests sent once more: after late, failed, overloaded"),
+    "fallbacks": (
+        "after",
+        "requests without an answer: after late, failed, open, overloaded",
+    ),
 }
 _PREFIX = "tollgate_client_"
 

@@ -6,7 +6,14 @@ import re
 
 import grpc
 
-from tollgate.errors import ClientError, DeadlineExceeded, InvalidRequest, Unavailable
+from tollgate.errors import (
+    ClientError,
+    DeadlineExceeded,
+    InvalidRequest,
+    Overloaded,
+    Unavailable,
+)
+from tollgate.schema import OVERLOADED
 
 # What Triton puts in front of a step's own words.
 _PREFIX = re.compile(
@@ -19,7 +26,7 @@ _ROW = re.compile(r"^row (\d+): ", re.MULTILINE)
 
 def client_error(error: grpc.RpcError, *, where: str, deadline_s: float) -> ClientError:
     """
-    Map a failed call to InvalidRequest, DeadlineExceeded or Unavailable.
+    Map a failed call to InvalidRequest, DeadlineExceeded, Overloaded or Unavailable.
 
     Args:
         error: As raised by a stub's method.
@@ -32,6 +39,8 @@ def client_error(error: grpc.RpcError, *, where: str, deadline_s: float) -> Clie
         return InvalidRequest(words)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"{where}: no answer within {deadline_s * 1e3:g} ms")
+    if code is grpc.StatusCode.UNAVAILABLE and words.startswith(f"{OVERLOADED}: "):
+        return Overloaded(f"{where}: {words}")
     return Unavailable(f"{where}: {words or code.name.lower()}")
 
 

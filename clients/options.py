@@ -12,6 +12,7 @@ from clients.breaker import BreakerRules
 from clients.columns import FRAUD_INPUTS, NO_FIELDS
 from clients.retry import RetryRules
 from tollgate.errors import InputError
+from tollgate.schema import BULK, CLASS_HEADER
 
 
 class Tls(msgspec.Struct, frozen=True):
@@ -77,6 +78,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             this very machine.
         compress_above_bytes: Requests larger than this travel gzipped; None never.
             docs/clients.md says when that pays.
+        bulk: Whether its requests can wait, and give way to payments.
     """
 
     product: str = "fraud"
@@ -90,6 +92,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     tls: Tls | None = None
     token: str | Callable[[], str] | None = None
     compress_above_bytes: int | None = None
+    bulk: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.deadline_s < float("inf"):
@@ -127,6 +130,11 @@ def bearer(token: str | Callable[[], str] | None) -> tuple[tuple[str, str], ...]
         return ()
     text = token if isinstance(token, str) else token()
     return (("authorization", f"Bearer {text}"),)
+
+
+def waits(bulk: bool) -> tuple[tuple[str, str], ...]:
+    """Write as gRPC metadata that a request can wait; nothing for one that cannot."""
+    return ((CLASS_HEADER, BULK),) if bulk else ()
 
 
 def _is_loopback(address: str) -> bool:

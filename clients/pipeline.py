@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from time import perf_counter
+from random import uniform
+from time import perf_counter, sleep
 
 import grpc
 from tritonclient.grpc import service_pb2
@@ -13,8 +14,12 @@ from tritonclient.grpc import service_pb2
 from clients.codec import decisions_of
 from clients.decisions import Decisions, bad_rows
 from clients.errors import client_error, row_errors
-from clients.options import bearer
-from tollgate.errors import InvalidRequest
+from tollgate.errors import InvalidRequest, Overloaded
+
+Metadata = Callable[[], tuple[tuple[str, str], ...]]
+
+_PATIENCE_S = 30.0  # with a server that is overloaded
+_FIRST_WAIT_S, _LAST_WAIT_S = 0.02, 1.0
 
 
 class Call:
@@ -26,13 +31,19 @@ class Call:
         request: service_pb2.ModelInferRequest,
         *,
         deadline_s: float,
-        token: str | Callable[[], str] | None,
+        metadata: Metadata,
     ) -> None:
+        self._infer, self._request, self._metadata = infer, request, metadata
         self._rows = int(request.inputs[0].shape[0])
         self._deadline_s = deadline_s
+        self._send()
+
+    def _send(self) -> None:
         self._answered: float | None = None
         self._sent = perf_counter()
-        self._future = infer.future(request, timeout=deadline_s, metadata=bearer(token))
+        self._future = self._infer.future(
+            self._request, timeout=self._deadline_s, metadata=self._metadata()
+        )
         self._future.add_done_callback(self._stamp)
 
     def _stamp(self, _: object) -> None:
@@ -46,9 +57,24 @@ class Call:
         """
         Wait for the answer; rows that were all refused become rows with errors.
 
+        An overloaded server is asked again, after a wait that doubles.
+
         Raises:
             InvalidRequest, DeadlineExceeded, Unavailable: As `client_error`.
         """
+        until = perf_counter() + _PATIENCE_S
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                return self._once(where=where)
+            except Overloaded:
+                if perf_counter() + wait_s > until:
+                    raise
+            sleep(wait_s * uniform(0.5, 1.0))  # callers must not come back together
+            wait_s = min(2 * wait_s, _LAST_WAIT_S)
+            self._send()
+
+    def _once(self, *, where: str) -> Decisions:
         try:
             response = self._future.result()
         except grpc.RpcError as error:
@@ -74,8 +100,8 @@ def answers(
     infer: grpc.UnaryUnaryMultiCallable,
     in_flight: int,
     deadline_s: float,
+    metadata: Metadata,
     where: str,
-    token: str | Callable[[], str] | None = None,
 ) -> Iterator[Decisions]:
     """
     Send requests, at most `in_flight` unanswered, and yield answers in order.
@@ -85,15 +111,16 @@ def answers(
         infer: The stub's method.
         in_flight: At least 1.
         deadline_s: For each request, from its sending.
+        metadata: Gives that of each.
         where: Product and address, for messages.
-        token: Sent with each request.
 
     Raises:
         InvalidRequest, DeadlineExceeded, Unavailable: In the turn of the request
             that failed; the later ones are cancelled.
     """
     calls = (
-        Call(infer, request, deadline_s=deadline_s, token=token) for request in requests
+        Call(infer, request, deadline_s=deadline_s, metadata=metadata)
+        for request in requests
     )
     waiting = deque(islice(calls, in_flight))
     try:

@@ -26,6 +26,7 @@ Every error Tollgate raises on purpose.
         ├── InvalidRequest            the request is wrong; sending it again is futile
         ├── DeadlineExceeded          no answer in time
         └── Unavailable               no server, or it refused to work
+            └── Overloaded            ... for it has too much to do
 
 Constructors take facts, keep them as attributes and write the message: what
 happened, with which value, what to do about it.
@@ -261,6 +262,10 @@ class DeadlineExceeded(ClientError):
 
 class Unavailable(ClientError):
     """No server answers, or it refused to work."""
+
+
+class Overloaded(Unavailable):
+    """There is more to decide than can be in time; nothing was done."""
 
 
 def trace_of(error: BaseException) -> str:

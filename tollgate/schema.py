@@ -54,6 +54,13 @@ CONFLICT = "conflict: was decided with other content"
 DRY_RUN = "dry_run"  # request parameters
 DEADLINE_US = "deadline_us"
 
+# gRPC metadata: what a caller says of a request, and the gateway's clock when it came.
+CLASS_HEADER = "tollgate-class"
+BULK = "bulk"  # gives way to all else
+ARRIVED_HEADER = "tollgate-arrived"  # s since 1970, such as 1763775000.125
+# How the words of a refusal begin when there is more to decide than can be.
+OVERLOADED = "overloaded"
+
 STORE_URL_VARIABLE = "TOLLGATE_STORE_URL"  # of the environment that steps run in
 
 # Parameters of the feature step's configuration, by whoever operates it.

@@ -73,7 +73,9 @@ async def _ask(
         attempts += 1
         how, status, words, answer = How.ENDED, 0, "", b""
         try:
-            answer = await infer(message, timeout=load.timeout_s)
+            answer = await infer(
+                message, timeout=load.timeout_s, metadata=load.metadata
+            )
             break
         except grpc.aio.AioRpcError as error:
             status, words = error.code().value[0], error.details() or ""

@@ -68,6 +68,7 @@ class Load(msgspec.Struct, frozen=True, eq=False):
         timeout_s: After which a caller gives up; of each attempt.
         connections: That they share.
         retries: How often a caller asks again that got no answer.
+        metadata: Sent with each.
     """
 
     at_s: F64
@@ -75,6 +76,7 @@ class Load(msgspec.Struct, frozen=True, eq=False):
     timeout_s: float
     connections: int = 4
     retries: int = 0
+    metadata: tuple[tuple[str, str], ...] = ()
 
 
 class Ended(msgspec.Struct, frozen=True):

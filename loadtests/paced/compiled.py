@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import shutil
@@ -74,6 +75,7 @@ def send_compiled(
         *(str(program), host, port, METHOD, str(load.connections)),
         *(str(round(load.timeout_s * 1e3)), str(load.retries)),
         *map(str, (due, offsets, load.bodies.path, answers)),
+        *itertools.chain.from_iterable(load.metadata),
     ]
     before = os.times()
     waited_s = load.timeout_s * (load.retries + 1)

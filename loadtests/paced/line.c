@@ -17,7 +17,8 @@ static const int32_t WINDOW = 1 << 30;
 static int poller;
 static struct addrinfo *address;
 static callbacks *called;
-static struct pair head[8];
+static struct pair head[16];
+static int head_count;
 
 /* What nghttp2 calls. */
 
@@ -199,13 +200,20 @@ int ask(struct line *line, struct call *call) {
   void *name = name_of(call);
   struct provider body = {{.ptr = name}, read_body};
   call->line = line;
-  call->stream = nghttp2_submit_request(line->http2, NULL, head,
-                                        sizeof head / sizeof *head, &body, name);
+  call->stream = nghttp2_submit_request(line->http2, NULL, head, head_count, &body, name);
   return call->stream >= 0;
 }
 
 void cancel(struct call *call) {
   nghttp2_submit_rst_stream(call->line->http2, 0, call->stream, CANCEL);
+}
+
+static void add_head(const char *name, const char *value) {
+  if (head_count == sizeof head / sizeof *head) {
+    fprintf(stderr, "paced: too much metadata\n");
+    exit(2);
+  }
+  head[head_count++] = (struct pair){name, value, strlen(name), strlen(value), NO_COPY};
 }
 
 void prepare_lines(char **words, int told_poller) {
@@ -218,8 +226,9 @@ void prepare_lines(char **words, int told_poller) {
                          "content-type", "application/grpc", "grpc-timeout", limit,
                          "user-agent", "tollgate-loadtests"};
   for (int i = 0; i < 8; i++)
-    head[i] = (struct pair){pairs[2 * i], pairs[2 * i + 1], strlen(pairs[2 * i]),
-                            strlen(pairs[2 * i + 1]), NO_COPY};
+    add_head(pairs[2 * i], pairs[2 * i + 1]);
+  for (char **more = words + 11; more[0] && more[1]; more += 2)
+    add_head(more[0], more[1]);
   if (getaddrinfo(words[1], words[2], &hints, &address)) {
     fprintf(stderr, "%s: no such host\n", words[1]);
     exit(3);

@@ -3,12 +3,14 @@
  * before it. compiled.py writes what this reads and reads what this writes.
  *
  *   paced HOST PORT PATH CONNECTIONS TIMEOUT_MS RETRIES DUE OFFSETS BODIES ANSWERS
+ *         [NAME VALUE]...
  *
  * DUE      int64 [N]: when each is due, ns from the beginning, ascending
  * OFFSETS  uint64 [N + 1]: where its body begins in BODIES; the last: where all end
  * BODIES   gRPC bodies, one after the other
  * ANSWERS  to write: struct record, then `body_bytes` and `message_bytes` of it, for
  *          each call, in the order of their ends
+ * NAME, VALUE  metadata of every call
  *
  * Prints "begin NS" (CLOCK_MONOTONIC) shortly before the first is due. Calls take the
  * connections in turn; one that broke is made anew, and what was on its way there has
@@ -235,7 +237,7 @@ static void set_up(char **words) {
 
 int main(int word_count, char **words) {
   int64_t until_ns;
-  if (word_count != 11) {
+  if (word_count < 11 || word_count % 2 == 0) {
     fprintf(stderr, "paced: wrong number of arguments\n");
     return 2;
   }

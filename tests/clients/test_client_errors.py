@@ -11,7 +11,8 @@ from tritonclient.grpc import service_pb2_grpc
 
 from clients.client import Client
 from clients.errors import clean, row_errors
-from tollgate.errors import DeadlineExceeded, InvalidRequest, Unavailable
+from tollgate.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
+from tollgate.testing import TestServer
 
 ROW = {
     "transaction_id": ["t1"],
@@ -169,3 +170,25 @@ def test_row_lines_are_read_back_per_row():
 def test_other_words_are_not_taken_for_row_errors(message):
     """Only a line for every row of the request, in order, counts."""
     assert row_errors(message, rows=2) is None
+
+
+def test_what_an_overloaded_server_refuses_is_asked_for_again():
+    """By who decides a file, which can wait; a payment is told at once."""
+    many = {name: column * 40 for name, column in ROW.items()}
+    with TestServer() as server, Client(server.url, timeout_s=30) as client:
+        server.fail("UNAVAILABLE", words="overloaded: later", requests=3)
+        assert sum(len(part.decision) for part in client.decide_many(many)) == 40
+        server.fail("UNAVAILABLE", words="overloaded: later")
+        with pytest.raises(Overloaded, match=r"fraud at .*: overloaded: later"):
+            client.decide(ROW)
+
+
+def test_a_file_that_can_wait_says_so():
+    """As metadata of each request, which a gateway reads."""
+    with TestServer() as server, Client(server.url, timeout_s=30, bulk=True) as client:
+        client.decide(ROW)
+        many = {name: column * 20 for name, column in ROW.items()}
+        sizes = [len(part.decision) for part in client.decide_many(many)]
+        assert sizes == [8, 8, 4]  # small enough for payments to wait behind
+        told = {one.metadata.get("tollgate-class") for one in server.asked}
+        assert told == {"bulk"}

@@ -212,6 +212,43 @@ def test_another_server_answers_within_the_deadline(server, trouble):
         }
 
 
+def test_an_overloaded_server_is_not_asked_again_and_is_not_away(server):
+    """Each call is told so once, at once; the breaker stays closed."""
+    with DecisionClient([server.url], fallback=RULE, options=PATIENT) as client:
+        server.fail("UNAVAILABLE", words="in ensemble 'fraud', overloaded: later")
+        told = [client.decide(purchase(number)) for number in range(30)]
+        assert {one.source for one in told} == {"fallback"}
+        assert client.addresses[0].breaker.state is State.CLOSED
+        assert client.counters["calls", "overloaded"] == len(server.asked) == 30
+        assert client.counters["fallbacks", "overloaded"] == 30
+        assert not client.counters["retries", "overloaded"]
+
+
+def test_another_server_has_room(server):
+    """A refusal leaves time to ask elsewhere, within the budget of retries."""
+    with (
+        TestServer() as other,
+        DecisionClient(
+            [server.url, other.url], fallback=RULE, options=PATIENT
+        ) as client,
+    ):
+        server.fail("UNAVAILABLE", words="overloaded: later")
+        told = [client.decide(purchase(number)) for number in range(20)]
+        assert {one.source for one in told} == {"model"}
+        assert client.counters["retries", "overloaded"] > 0
+
+
+def test_what_can_wait_says_so(server):
+    """As metadata of each request, which a gateway reads; others say nothing."""
+    for bulk in (True, False):
+        options = Options(deadline_s=30.0, bulk=bulk)
+        with DecisionClient([server.url], fallback=RULE, options=options) as client:
+            client.decide(purchase())
+        assert server.asked[-1].metadata.get("tollgate-class") == (
+            "bulk" * bulk or None
+        )
+
+
 def test_retries_end_with_their_budget(server):
     """A service in trouble is not asked twice for everything."""
     options = Options(

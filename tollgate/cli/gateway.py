@@ -58,6 +58,15 @@ def run(
     burst: Annotated[
         int, typer.Option(help="Requests beyond it, let through at once.", min=1)
     ] = 200,
+    in_flight: Annotated[
+        int, typer.Option(help="Decisions under way at once.", min=1)
+    ] = 40,
+    caller_in_flight: Annotated[
+        int, typer.Option(help="Of these, one caller's.", min=1)
+    ] = 28,
+    bulk_in_flight: Annotated[
+        int, typer.Option(help="Of these, that can wait.", min=1)
+    ] = 1,
     max_body: Annotated[str, typer.Option(help="Size of a request.")] = "128k",
     workers: Annotated[int, typer.Option(help="Processes of nginx.", min=1)] = 2,
     state: State = None,
@@ -83,6 +92,9 @@ def run(
         keys=api_keys,
         rate=rate,
         burst=burst,
+        in_flight=in_flight,
+        caller_in_flight=caller_in_flight,
+        bulk_in_flight=bulk_in_flight,
         max_body=max_body,
         workers=workers,
     )

@@ -83,6 +83,11 @@ class Nginx:
         children = Path(f"/proc/{pid}/task/{pid}/children")
         return frozenset(int(one) for one in children.read_text().split())
 
+    @property
+    def pid(self) -> int:
+        """Of its first process; those that work descend from it."""
+        return self._child.pid
+
     def alive(self) -> bool:
         """Tell whether it runs."""
         return self._child.alive()

@@ -13,6 +13,8 @@ from tollgate.errors import InputError
 TEMPLATE = Path(__file__).parents[2] / "helm/tollgate/files/gateway/nginx.conf"
 Proof = Literal["keys", "mtls", "either", "both"]
 PROOFS: tuple[Proof, ...] = ("keys", "mtls", "either", "both")
+# For one server on two cores; its requests have one row.
+IN_FLIGHT, CALLER_IN_FLIGHT, BULK_IN_FLIGHT = 40, 28, 1
 _PLACE = re.compile(r"\$\{(GATEWAY_[A-Z_]+)\}")
 # What may stand in nginx's configuration without being more than a value.
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@\[\]-]+")
@@ -33,6 +35,9 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
         keys: File of keys; needed unless `auth` is mtls.
         rate: Requests a second that a caller may make.
         burst: Requests beyond, that are let through at once.
+        in_flight: Decisions under way at once; docs/overload.md says how many.
+        caller_in_flight: Of these, one caller's.
+        bulk_in_flight: Of these, that can wait.
         max_body: Of one request: bytes, or with k or m.
         workers: Processes of nginx.
         log: Where lines of refused requests go.
@@ -49,6 +54,9 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     keys: Path | None = None
     rate: int = 1000
     burst: int = 200
+    in_flight: int = IN_FLIGHT
+    caller_in_flight: int = CALLER_IN_FLIGHT
+    bulk_in_flight: int = BULK_IN_FLIGHT
     max_body: str = "128k"
     workers: int = 2
     log: str = "/dev/stdout"

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tollgate.errors import RepositoryError, ServerError
+from tollgate.schema import ARRIVED_HEADER
 from tollgate.server import control
 from tollgate.server.backend_directory import build_backend_directory
 from tollgate.server.child import Child
@@ -199,6 +200,8 @@ class TritonServer:
             f"--grpc-address={self._host}",
             f"--grpc-port={self.grpc_port}",
             f"--grpc-restricted-protocol={RESTRICTED}:admin={self._secret}",
+            # Steps are told when a request came to the gateway, if there is one.
+            f"--grpc-header-forward-pattern={ARRIVED_HEADER}",
             f"--metrics-address={self._host}",
             f"--metrics-port={self.metrics_port}",
             "--allow-gpu-metrics=false",

@@ -12,6 +12,7 @@ from tollgate.features.fields import left_out
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import (
     AMOUNT,
+    ARRIVED_HEADER,
     DEADLINE_US,
     DRY_RUN,
     EVENT_TIME,
@@ -22,6 +23,7 @@ from tollgate.store.events import Purchases
 from tollgate.validation import check_fields, check_rows
 
 _FIELD_MISSING = np.uint32(Degraded.FIELD_MISSING)
+_LONGEST_WAIT_US = 10_000_000  # a longer one is a clock that is wrong
 _NO_TIME_LEFT = f"{DEADLINE_US}: no time left"
 
 Array = triton.Array
@@ -88,7 +90,7 @@ def gather(requests: Sequence[Any], *, spec: FeatureSpec, now_us: int) -> Batch:
     for position, request in enumerate(requests):
         parameters = triton.request_parameters(request)
         dry.append(parameters.get(DRY_RUN, False) is True)
-        if parameters and (problem := _refused(parameters)):
+        if parameters and (problem := _refused(parameters, now_us)):
             for row in range(bounds[position], bounds[position + 1]):
                 checked.errors.setdefault(row, problem)
     return Batch(
@@ -196,16 +198,32 @@ def _pick(batch: Batch, rows: Array) -> Purchases:
     )
 
 
-def _refused(parameters: Mapping[str, Any]) -> str:
+def _refused(parameters: Mapping[str, Any], now_us: int) -> str:
     """
     Say what is wrong with a request's parameters; empty when nothing is.
 
     A malformed one is its own request's fault: it must not raise, for the batch holds
     the requests of other callers too.
     """
-    dry, left_us = parameters.get(DRY_RUN, False), parameters.get(DEADLINE_US, 1)
+    dry, left_us = parameters.get(DRY_RUN, False), parameters.get(DEADLINE_US)
     if not isinstance(dry, bool):
         return f"{DRY_RUN}: {dry!r:.40}: is neither true nor false"
+    if left_us is None:
+        return ""
     if isinstance(left_us, bool) or not isinstance(left_us, int):
         return f"{DEADLINE_US}: {left_us!r:.40}: is not whole microseconds"
-    return _NO_TIME_LEFT if left_us <= 0 else ""
+    return _NO_TIME_LEFT if left_us <= _waited_us(parameters, now_us) else ""
+
+
+def _waited_us(parameters: Mapping[str, Any], now_us: int) -> float:
+    """
+    Tell how long ago a request came to the gateway; 0 where nobody says so.
+
+    The gateway's clock is the server's, or close to it; what only another clock can
+    mean counts as nothing.
+    """
+    try:
+        waited_us = now_us - float(parameters[ARRIVED_HEADER]) * 1e6
+    except (KeyError, TypeError, ValueError):
+        return 0.0
+    return waited_us if 0 < waited_us < _LONGEST_WAIT_US else 0.0

@@ -171,3 +171,32 @@ def test_malformed_parameters_cost_their_own_request_only(
     """The rows of the other are good."""
     batch = gathered(spec, Request(b"1", b"2", parameters=parameters), Request(b"3"))
     assert batch.errors == {0: words, 1: words}
+
+
+@pytest.mark.parametrize(
+    ("came_s_ago", "late"),
+    [("0.049", False), ("0.051", True), ("-1", False), ("11", False), ("nan", False)],
+)
+def test_time_since_the_gateway_is_taken_off_the_deadline(
+    spec: FeatureSpec, came_s_ago: str, late: bool
+) -> None:
+    """Unless it is what no clock of the same time can tell."""
+    came = str(NOW_US / 1e6 - float(came_s_ago))
+    parameters = {"deadline_us": 50_000, "tollgate-arrived": came}
+    batch = gathered(spec, Request(b"1", parameters=parameters), Request(b"2"))
+    assert batch.errors == ({0: "deadline_us: no time left"} if late else {})
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"tollgate-arrived": "1699999999.9"},
+        {"deadline_us": 1, "tollgate-arrived": "then"},
+        {"deadline_us": 1, "tollgate-arrived": None},
+    ],
+)
+def test_who_gives_no_deadline_or_no_time_is_not_late(
+    spec: FeatureSpec, parameters: dict[str, Any]
+) -> None:
+    """Both are needed."""
+    assert not gathered(spec, Request(b"1", parameters=parameters)).errors

@@ -31,6 +31,7 @@ from tollgate.features.offline import build
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import history_of
 from tollgate.schema import Degraded
+from tollgate.server import control
 from tollgate.server.embedded import Embedded, serve
 
 pytestmark = pytest.mark.slow
@@ -253,6 +254,39 @@ def test_a_wrong_parameter_costs_its_own_request_only(
             assert words in call.details()
     with redis.Redis.from_url(served.store_url) as store:
         assert store.dbsize() == 0
+
+
+def test_what_waited_too_long_since_the_gateway_costs_no_work(
+    served: Embedded,
+) -> None:
+    """Triton hands the gateway's clock on; neither store nor model sees the row."""
+    (request,) = requests_of(
+        check_columns(rows(1), inputs=FRAUD_INPUTS),
+        product="fraud",
+        size=32,
+        dry_run=False,
+        deadline_s=2.0,
+    )
+
+    def modelled() -> int:
+        models = control.statistics(served.triton)
+        return int(models["fraud_model"].get("inference_count", 0))
+
+    before = modelled()
+    came = (("tollgate-arrived", f"{time.time() - 2.5:.3f}"),)
+    with (
+        grpc.insecure_channel(served.grpc_url) as channel,
+        redis.Redis.from_url(served.store_url) as store,
+    ):
+        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+        late = infer.future(request, timeout=20, metadata=came)
+        assert late.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "deadline_us: no time left" in late.details()
+        assert (store.dbsize(), modelled()) == (0, before)
+        request.parameters["dry_run"].bool_param = True
+        came = (("tollgate-arrived", f"{time.time():.3f}"),)
+        assert infer(request, timeout=20, metadata=came)
+    assert modelled() == before + 1
 
 
 def test_a_dead_store_costs_quality_and_no_answer(

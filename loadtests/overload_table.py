@@ -1,0 +1,162 @@
+"""What overload did, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.paced.calls import ANSWERED, Told
+from loadtests.paced.raw import Server
+
+WARM_UP_S = 1.0
+REFUSED = "UNAVAILABLE"
+WAYS = ("direct", "gate")  # of single streams
+_HEAD = (
+    "| | requests/s | answered/s | of the best | p50 ms | p99 ms | refused/s "
+    "| p50 ms | p99 ms | other/s | worked on "
+    "| CPU µs per request: server | gate | sender |\n"
+    "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+)
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """
+    A stream of requests.
+
+    Attributes:
+        caller: Who sends it.
+        rate: Requests per second, on average.
+        rows: In each.
+        bulk: Whether they can wait.
+    """
+
+    caller: str
+    rate: float
+    rows: int
+    bulk: bool = False
+
+
+class Measured(msgspec.Struct, frozen=True, eq=False):
+    """
+    One run of a part.
+
+    Attributes:
+        part: Its name.
+        flows: Streams, and what became of their requests; what is judged first.
+        server: What the server counted; None where it was not asked.
+        gate_cpu_s: Processor time of nginx.
+        sender_cpu_s: And of all senders.
+    """
+
+    part: str
+    flows: list[tuple[Flow, Told]]
+    server: Server | None
+    gate_cpu_s: float
+    sender_cpu_s: float
+
+
+class Line(msgspec.Struct, frozen=True):
+    """
+    One stream of one run, after the warm-up.
+
+    Attributes:
+        name: Of the part, and of the stream where there are several.
+        due_per_s, answered_per_s, refused_per_s, other_per_s: Requests.
+        answered_ms, refused_ms: p50 and p99 of their latency; NaN without any.
+    """
+
+    name: str
+    due_per_s: float
+    answered_per_s: float
+    refused_per_s: float
+    other_per_s: float
+    answered_ms: tuple[float, float]
+    refused_ms: tuple[float, float]
+
+
+def line_of(name: str, told: Told, *, seconds: float) -> Line:
+    """Sum up one stream; `seconds` without the warm-up."""
+    calls = told.calls[told.calls["due_us"] >= WARM_UP_S * 1e6]
+    kinds = np.array(told.kinds)[calls["kind"]] if len(calls) else np.array([], str)
+    answered, refused = kinds == ANSWERED, kinds == REFUSED
+    took_ms = calls["took_us"] / 1e3
+    return Line(
+        name=name,
+        due_per_s=len(calls) / seconds,
+        answered_per_s=float(answered.sum() / seconds),
+        refused_per_s=float(refused.sum() / seconds),
+        other_per_s=float((~answered & ~refused).sum() / seconds),
+        answered_ms=_middle_and_late(took_ms[answered]),
+        refused_ms=_middle_and_late(took_ms[refused]),
+    )
+
+
+def table(
+    found: Sequence[Measured], *, measured: str, command: str, seconds: float
+) -> str:
+    """
+    Write all runs, as they are; nothing is averaged.
+
+    "of the best": answered, of the most that was answered in any run of the same way,
+    of single streams.
+    """
+    lines = [
+        [_named(one, flow, told, seconds) for flow, told in one.flows] for one in found
+    ]
+    best: dict[str, float] = {}
+    for one, (first, *_) in zip(found, lines, strict=True):
+        way = one.part.split()[0]
+        best[way] = max(best.get(way, 0.0), first.answered_per_s)
+    rows = []
+    for one, several in zip(found, lines, strict=True):
+        way = one.part.split()[0]
+        for number, line in enumerate(several):
+            kept = line.answered_per_s / best[way] if way in WAYS else None
+            rows.append(_row(line, kept=kept, cpu=None if number else _cpu(one)))
+    return "\n".join([f"Measured {measured}.", "", f"`{command}`", "", _HEAD, *rows])
+
+
+def _named(one: Measured, flow: Flow, told: Told, seconds: float) -> Line:
+    name = one.part
+    if len(one.flows) > 1:
+        name += f": {'bulk' if flow.bulk else flow.caller}"
+    return line_of(name, told, seconds=seconds)
+
+
+def _cpu(one: Measured) -> tuple[str, ...]:
+    """Say what reached the feature step, and what a request cost, of all that came."""
+    calls = sum(len(told.calls) for _, told in one.flows)
+    rows = sum(len(told.calls) * flow.rows for flow, told in one.flows)
+    server = one.server
+    worked = f"{server.purchases / rows:.0%}" if server else ""
+    used_s = (server.cpu_s if server else 0.0, one.gate_cpu_s, one.sender_cpu_s)
+    return (worked, *(f"{1e6 * used / calls:,.0f}" for used in used_s))
+
+
+def _row(line: Line, *, kept: float | None, cpu: tuple[str, ...] | None) -> str:
+    cells = [
+        line.name,
+        f"{line.due_per_s:,.0f}",
+        f"{line.answered_per_s:,.0f}",
+        "" if kept is None else f"{kept:.0%}",
+        *map(_ms, line.answered_ms),
+        f"{line.refused_per_s:,.0f}",
+        *map(_ms, line.refused_ms),
+        f"{line.other_per_s:,.0f}",
+        *(cpu or ("", "", "", "")),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _ms(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:,.1f}"
+
+
+def _middle_and_late(took_ms: npt.NDArray[np.float64]) -> tuple[float, float]:
+    if not len(took_ms):
+        return float("nan"), float("nan")
+    p50, p99 = np.percentile(took_ms, [50, 99], method="inverted_cdf")
+    return float(p50), float(p99)
