@@ -22,6 +22,7 @@ from tollgate.cli import (
     journal_reading,
     labels,
     lists,
+    observing,
     policy,
     product,
     publish,
@@ -147,3 +148,4 @@ app.command("engine", rich_help_panel=_OPERATORS)(engine.engine)
 app.command("budget", rich_help_panel=_OPERATORS)(budget.budget)
 app.command("tune", rich_help_panel=_OPERATORS)(tune.tune)
 app.command("check", rich_help_panel=_OPERATORS)(check.check)
+app.command("metrics", rich_help_panel=_OPERATORS)(observing.metrics)
