@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from tollgate.cli import console
+from tollgate.cli.proof import TlsCa, TlsCert, TlsKey, TokenFile, read_proof
 from tollgate.cli.wire import field_columns, wire_fields, wire_inputs
 from tollgate.errors import InputError
 from tollgate.schema import AMOUNT, EVENT_TIME, REASON_SEPARATOR
@@ -49,6 +50,10 @@ def score(
             help="Where the column names are.", show_default="model_repository"
         ),
     ] = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Decide the purchases of a file: Parquet, CSV or JSON lines in, the same out."""
     from clients.client import Client
@@ -56,6 +61,7 @@ def score(
     from tollgate.history import rename_aliases
 
     kind = _output_kind(out, format)
+    tls, token = read_proof(tls_ca, tls_cert, key=tls_key, token=token_file)
     chosen = console.settings(repository=repository)
     spec = pipeline.served_spec(chosen.repository_path, product=chosen.product)
     frame = rename_aliases(_read(file, format or "jsonl"), spec)
@@ -80,6 +86,8 @@ def score(
                 inputs=wire_inputs(spec),
                 fields=fields,
                 timeout_s=_TIMEOUT_S,
+                tls=tls,
+                token=token,
             ) as client,
             console.progress("deciding") as advance,
         ):
