@@ -56,7 +56,7 @@ def run(
         int, typer.Option(help="Requests a second, of each caller.", min=1)
     ] = 1000,
     burst: Annotated[
-        int, typer.Option(help="Requests beyond it, let through at once.", min=0)
+        int, typer.Option(help="Requests beyond it, let through at once.", min=1)
     ] = 200,
     max_body: Annotated[str, typer.Option(help="Size of a request.")] = "128k",
     workers: Annotated[int, typer.Option(help="Processes of nginx.", min=1)] = 2,
