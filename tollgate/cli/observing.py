@@ -10,6 +10,18 @@ import typer
 from tollgate.cli import console
 from tollgate.errors import InputError
 
+Repository = Annotated[
+    str | None, typer.Option(help="Model repository.", show_default="model_repository")
+]
+Products = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--product",
+        help="Ensemble in it; again for each of several.",
+        metavar="NAME",
+        show_default="every product there is",
+    ),
+]
 BEGIN, END = "<!-- tables: tollgate metrics --into -->\n", "<!-- end of tables -->"
 
 
@@ -36,3 +48,43 @@ def metrics(
         raise InputError(into, f"has no {BEGIN.strip()} … {END}")
     into.write_text(f"{head}{begin}\n{text}\n{end}{tail}")
     console.say(f"written: {into}")
+
+
+def alerts(
+    out: Annotated[
+        Path, typer.Option(help="Folder to write the rule files into.")
+    ] = Path("helm/tollgate/files/alerts"),
+    runbooks: Annotated[
+        str, typer.Option(help="What comes before /NAME.md in a runbook's address.")
+    ] = "docs/runbooks",
+    repository: Repository = None,
+    product: Products = None,
+) -> None:
+    """Write Prometheus' alerts of products, out of what their slo.yaml promises."""
+    from tollgate.observability.alerts import rule_files
+
+    chosen = console.settings(repository=repository)
+    folder = chosen.repository_path
+    files = rule_files(folder, products=_products(folder, product), runbooks=runbooks)
+    _write(out, files)
+
+
+def _products(folder: Path, named: list[str] | None) -> list[str]:
+    """List the products of a repository, by their release files."""
+    from tollgate.repository.release import RELEASE_FILE
+
+    found = sorted(one.parent.name for one in folder.glob(f"*/{RELEASE_FILE}"))
+    if not named and not found:
+        raise InputError(folder, f"holds no product: there is no */{RELEASE_FILE}")
+    return named or found
+
+
+def _write(out: Path, files: dict[str, str]) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (out / name).write_text(text)
+    except OSError as exc:
+        raise InputError(out, f"cannot be written: {exc.strerror}") from exc
+    for name in files:
+        console.say(f"written: {out / name}")
