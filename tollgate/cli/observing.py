@@ -88,3 +88,14 @@ def _write(out: Path, files: dict[str, str]) -> None:
         raise InputError(out, f"cannot be written: {exc.strerror}") from exc
     for name in files:
         console.say(f"written: {out / name}")
+
+
+def dashboards(
+    out: Annotated[Path, typer.Option(help="Folder to write the JSON files into.")] = (
+        Path("helm/tollgate/files/dashboards")
+    ),
+) -> None:
+    """Write Grafana's dashboards: service, features, model."""
+    from tollgate.observability.dashboards import dashboard_files
+
+    _write(out, dashboard_files())

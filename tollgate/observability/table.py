@@ -8,10 +8,11 @@ from typing import Literal
 import msgspec
 
 from tollgate.observability.row import Row
+from tollgate.observability.rows_monitor import MONITOR
 from tollgate.observability.rows_others import CHALLENGER, JOURNAL, STREAM, SUPERVISOR
 from tollgate.observability.rows_steps import STEPS, TRITON
 
-Page = Literal["triton", "supervisor", "journal", "stream", "challenger"]
+Page = Literal["triton", "supervisor", "journal", "stream", "challenger", "monitor"]
 
 # Page -> who serves it, where, and what is on it.
 PAGES: dict[Page, tuple[str, tuple[Row, ...]]] = {
@@ -20,6 +21,7 @@ PAGES: dict[Page, tuple[str, tuple[Row, ...]]] = {
     "journal": ("`tollgate journal run --metrics-port`", JOURNAL),
     "stream": ("`tollgate stream --metrics-port`", STREAM),
     "challenger": ("`tollgate challenger run --metrics-port`", CHALLENGER),
+    "monitor": ("`tollgate monitor --every 60s --metrics-port`", MONITOR),
 }
 
 
