@@ -20,7 +20,6 @@ class Row(msgspec.Struct, frozen=True):
         labels: Their names, without `le`.
         text: What it says.
         since: First version of Tollgate that has it.
-        waits: What must happen before it is on the page; empty when it always is.
     """
 
     name: str
@@ -29,7 +28,6 @@ class Row(msgspec.Struct, frozen=True):
     labels: tuple[str, ...]
     text: str
     since: str = "0.1.0"
-    waits: str = ""
 
     @property
     def series(self) -> tuple[str, ...]:

@@ -69,21 +69,11 @@ def _speeds(text: str) -> list[tuple[str, Pairs, Severity, str, str]]:
     ]
 
 
-def alerts(product: str, slo: Slo, *, steps: tuple[str, ...]) -> list[Alert]:
-    """
-    Make the alerts of one product's promise.
-
-    Args:
-        product: The ensemble.
-        slo: What it promises.
-        steps: Its models.
-    """
+def _burns(product: str, slo: Slo) -> list[Alert]:
+    """Make the alerts of how fast the budget goes."""
     budget = 1 - slo.objective_percent / 100
     of = f'product="{product}"'
-    limit_s = P99_TIMES * slo.latency_target_ms / 1e3
-    wait_s = QUEUE_SHARE * slo.latency_target_ms / 1e3
-    models = "|".join(steps)
-    burns = [
+    return [
         Alert(
             f"Tollgate{what}Burn{speed}",
             " or ".join(
@@ -102,8 +92,23 @@ def alerts(product: str, slo: Slo, *, steps: tuple[str, ...]) -> list[Alert]:
         )
         for speed, pairs, severity, wait, summary in _speeds(text)
     ]
+
+
+def alerts(product: str, slo: Slo, *, steps: tuple[str, ...]) -> list[Alert]:
+    """
+    Make the alerts of one product's promise.
+
+    Args:
+        product: The ensemble.
+        slo: What it promises.
+        steps: Its models.
+    """
+    of = f'product="{product}"'
+    limit_s = P99_TIMES * slo.latency_target_ms / 1e3
+    wait_s = QUEUE_SHARE * slo.latency_target_ms / 1e3
+    models = "|".join(steps)
     return [
-        *burns,
+        *_burns(product, slo),
         Alert(
             "TollgateLatencyHigh",
             "histogram_quantile(0.99, sum by (product, le) (rate("
