@@ -16,7 +16,7 @@ WORKERS ?= 2
 PYTHON ?=
 PYTHONS := python3.12 python3.11 python3.10 python3
 
-.PHONY: help setup demo up test test-quick test-system check bench lock clean
+.PHONY: help setup demo up test test-quick test-system check rules dashboards bench lock clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,15 @@ check: $(READY) ## Check style, format, types and who imports whom
 	  { echo "make check: not formatted; $(BIN)/ruff format . does it" >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 	@said=$$($(BIN)/lint-imports --no-logo) || { echo "$$said"; exit 1; }
+
+rules: $(READY) ## Check and test the alerts with promtool (Debian: prometheus)
+	@CI=true $(BIN)/python -m pytest -q tests/tollgate/observability/test_alerts.py \
+	  tests/system/test_alert_rules.py
+
+dashboards: $(READY) ## Write the dashboards, ask a live Prometheus every query
+	@$(BIN)/tollgate dashboards
+	@CI=true $(BIN)/python -m pytest -q tests/tollgate/observability/test_boards.py \
+	  tests/system/test_dashboards.py
 
 bench: $(READY) ## Measure the whole path with h2load (Debian: nghttp2-client)
 	@$(BIN)/python -m loadtests.h2load

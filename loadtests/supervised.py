@@ -55,6 +55,11 @@ class Supervised:
         return self._told("grpc")
 
     @property
+    def metrics_url(self) -> str:
+        """Where Prometheus scrapes Triton."""
+        return self._told("metrics")
+
+    @property
     def health_url(self) -> str:
         """The side port; empty until it is told."""
         return self._told("health").removesuffix("/readyz")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -39,6 +39,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             not have changed before it is taken for bad.
         staging: Whether the server decides for nobody, so that `tollgate tune` may
             load it and start its steps anew.
+        capacity_per_s: Decisions a second that this server was measured to hold, for
+            metrics and alerts; 0 when that is not known.
     """
 
     repository: str = "model_repository"
@@ -53,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     require_approval: bool = False
     arrival_quiet_s: float = 30.0
     staging: bool = False
+    capacity_per_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
     @property
     def products(self) -> tuple[str, ...]:

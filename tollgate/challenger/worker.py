@@ -18,7 +18,7 @@ import msgspec
 
 from tollgate.audit.source import ChunkSource, Taken
 from tollgate.challenger.gates import broken
-from tollgate.challenger.kept import Trial
+from tollgate.challenger.kept import Kept, Trial
 from tollgate.challenger.measures import end_trial
 from tollgate.challenger.run import Run
 from tollgate.challenger.trials import current_trials
@@ -84,6 +84,10 @@ class TrialWorker:
         self._due_s = 0.0
         self._problem = ""
         self.tally = Tally()
+
+    def counted(self) -> list[Kept]:
+        """List what was counted of each trial that goes on."""
+        return [run.kept for run in list(self._runs.values())]
 
     def run(
         self, stopped: threading.Event, *, until_idle_s: float | None = None

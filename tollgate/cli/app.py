@@ -23,6 +23,7 @@ from tollgate.cli import (
     journal_reading,
     labels,
     lists,
+    observing,
     policy,
     product,
     publish,
@@ -156,3 +157,6 @@ app.command("engine", rich_help_panel=_OPERATORS)(engine.engine)
 app.command("budget", rich_help_panel=_OPERATORS)(budget.budget)
 app.command("tune", rich_help_panel=_OPERATORS)(tune.tune)
 app.command("check", rich_help_panel=_OPERATORS)(check.check)
+app.command("metrics", rich_help_panel=_OPERATORS)(observing.metrics)
+app.command("alerts", rich_help_panel=_OPERATORS)(observing.alerts)
+app.command("dashboards", rich_help_panel=_OPERATORS)(observing.dashboards)

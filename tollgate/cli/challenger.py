@@ -11,6 +11,7 @@ import typer
 
 from tollgate.cli import console, running
 from tollgate.cli.release import Product, Repository, State
+from tollgate.cli.scraping import MetricsPort, offer
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def run(
     judge_every: Annotated[
         str, typer.Option(help="How often counts are kept and judged.")
     ] = "2s",
+    metrics_port: MetricsPort = 0,
     until_idle: Annotated[
         bool, typer.Option(help="End when nothing has come for a second.")
     ] = False,
@@ -87,6 +89,7 @@ def run(
     from tollgate.audit.files import lock
     from tollgate.audit.source import TRIAL_GROUP, ChunkSource
     from tollgate.challenger.kept import folder_of
+    from tollgate.challenger.metrics import TrialMetrics
     from tollgate.challenger.worker import WORKER_LOCK, TrialWorker
     from tollgate.cli.journal import seconds
 
@@ -107,6 +110,10 @@ def run(
             judge_s=seconds(judge_every, flag="--judge-every"),
             say=console.say,
         )
+        metrics = TrialMetrics(
+            chosen.product, trials=worker.counted, tally=lambda: worker.tally
+        )
+        offer(metrics.registry, metrics_port)
         stopped = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopped.set())

@@ -21,7 +21,7 @@ MetricsPort = Annotated[
 
 def offer(registry: CollectorRegistry, port: int) -> None:
     """
-    Offer metrics on loopback, for as long as the process lives.
+    Offer metrics on loopback, and the process's own, for as long as it lives.
 
     Args:
         registry: What to offer.
@@ -30,10 +30,12 @@ def offer(registry: CollectorRegistry, port: int) -> None:
     Raises:
         InputError: Something else listens there.
     """
-    from prometheus_client import start_http_server
+    from prometheus_client import GCCollector, ProcessCollector, start_http_server
 
     if not port:
         return
+    GCCollector(registry=registry)
+    ProcessCollector(registry=registry)
     try:
         start_http_server(port, addr="127.0.0.1", registry=registry)
     except OSError as exc:

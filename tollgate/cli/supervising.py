@@ -84,7 +84,9 @@ def supervise(
                 recall=recall,
             )
         )
-        metrics = SupervisorMetrics()
+        metrics = SupervisorMetrics(
+            repository=repository, capacity_per_s=chosen.capacity_per_s
+        )
         keep = _keeper(metrics, state=state, repository=repository)
         place = _Place(embedded, chosen, repository=repository, host=host)
         for product, source in sources.items():

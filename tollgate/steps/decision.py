@@ -29,6 +29,7 @@ from tollgate.schema import (
 )
 from tollgate.steps import triton
 from tollgate.steps.canary import read_canary
+from tollgate.steps.decision_metrics import DecisionMetrics
 from tollgate.steps.journal import open_journal
 from tollgate.store.decided import read_decided
 
@@ -81,6 +82,7 @@ class DecisionStep:
             fields=self._fields,
         )
         labels = triton.metric_labels(args, product=self._policy.product)
+        told = dict(labels)
         window_s = self._policy.idempotency_s
         self._journal = open_journal(pb, heading, window_s=window_s, labels=labels)
         self._canary = read_canary(parameters, entities)
@@ -91,12 +93,18 @@ class DecisionStep:
             self._canary_journal = open_journal(
                 pb, heading, window_s=window_s, labels=labels
             )
+        releases = [parameters[RELEASE_PARAMETER]]
+        releases += [self._canary.release] if self._canary is not None else []
+        self._metrics = DecisionMetrics(
+            pb, labels=told, releases=tuple(releases), spec_hash=self._spec_hash
+        )
 
     def finalize(self) -> None:
         """Leave no decision without its record."""
         for journal in (self._journal, self._canary_journal):
             if journal is not None:
                 journal.close()
+        self._metrics.close()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a dynamic batch of requests."""
@@ -162,6 +170,7 @@ class DecisionStep:
                     began_us=began_us,
                     left_out=left_out,
                 )
+        self._metrics.batch(context, decided, chosen=chosen, began_us=began_us)
         columns = {
             "decision": _WORDS[decided.decision],
             "score": decided.score,

@@ -8,6 +8,7 @@ the next batch; a breaker that changed its mind is told at once, too.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -51,6 +52,10 @@ FAMILIES = {
     "tollgate_shared_rows_total": ("COUNTER", "Dry rows answered without the store"),
     "tollgate_feed_watermark_seconds": ("GAUGE", "Event time a feed has come to"),
     "tollgate_feed_age_seconds": ("HISTOGRAM", "Age of a feed's watermark, each s"),
+    "tollgate_gc_collections_total": (
+        "COUNTER",
+        "Collections of the step's garbage collector",
+    ),
 }
 
 
@@ -132,6 +137,9 @@ class StepMetrics:
         self._raise("tollgate_shared_rows_total", self._share.rows, "")
         for bit, number in zip(Degraded, self._degraded.tolist(), strict=True):
             self._raise("tollgate_degraded_rows_total", number, str(bit.name))
+        for generation, one in enumerate(gc.get_stats()):
+            number = one["collections"]
+            self._raise("tollgate_gc_collections_total", number, str(generation))
         self._raise("tollgate_store_breaker_opened_total", ladder.breaker.opened, "")
         self._metric("tollgate_store_breaker_state", {}).set(int(self._state))
         self._metric("tollgate_last_known_bytes", {}).set(ladder.last_known.bytes_held)
@@ -181,4 +189,5 @@ _LABELS = {
     "tollgate_table_values_total": "found",
     "tollgate_spool_rows_total": "kept",
     "tollgate_earlier_decisions_total": "found",
+    "tollgate_gc_collections_total": "generation",
 }

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    ProcessCollector,
+)
 
+from tollgate.supervisor.collecting import Collecting
 from tollgate.supervisor.faults import Fault
 from tollgate.supervisor.supervisor import Supervisor
 
@@ -14,10 +23,29 @@ _PROBE_BUCKETS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1
 
 
 class SupervisorMetrics:
-    """Counters and gauges of one supervisor, in a registry of their own."""
+    """
+    Counters and gauges of one supervisor, in a registry of their own.
 
-    def __init__(self) -> None:
+    Args:
+        repository: The model repository, for what models were trained on.
+        capacity_per_s: Decisions a second that this server was measured to hold; 0
+            when nobody has.
+    """
+
+    def __init__(
+        self, *, repository: Path | None = None, capacity_per_s: float = 0.0
+    ) -> None:
         self.registry = registry = CollectorRegistry()
+        GCCollector(registry=registry)
+        ProcessCollector(registry=registry)
+        self._collecting = Collecting(repository)
+        registry.register(self._collecting)
+        capacity = Gauge(
+            "tollgate_capacity_decisions_per_second",
+            "What this server was measured to hold; 0 when that is not known",
+            registry=registry,
+        )
+        capacity.set(capacity_per_s)
         self._faults = Counter(
             "tollgate_faults",
             "Things that went wrong with a process, a step or a product",
@@ -78,6 +106,7 @@ class SupervisorMetrics:
 
     def look(self, supervisor: Supervisor) -> None:
         """Take over what is true now; called before each scrape."""
+        self._collecting.look(supervisor)
         self._ready.clear()
         for one in supervisor.products:
             ready = one.ready and not supervisor.draining

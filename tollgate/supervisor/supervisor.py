@@ -12,9 +12,10 @@ whoever started it knows better what to try next.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from tollgate.errors import ServerError
@@ -93,6 +94,17 @@ class Supervisor:
     def ready(self) -> bool:
         """Whether every product decides, and none of it is about to stop."""
         return not self.draining and all(one.ready for one in self.products)
+
+    def processes(self) -> Iterator[tuple[int, str, str, str]]:
+        """Yield what serves now: process id, name, product and instance."""
+        owners = {step: one.name for one in self.products for step in one.serving.steps}
+        yield os.getpid(), "supervisor", "", ""
+        yield self._served.triton.pid, "tritonserver", "", ""
+        if self._served.redis is not None:
+            yield self._served.redis.pid, "redis-server", "", ""
+        for stub in self.stubs:
+            model = stub.step.model
+            yield stub.pid, model, owners.get(model, ""), stub.step.instance
 
     def run(self, wait: Callable[[float], bool]) -> None:
         """

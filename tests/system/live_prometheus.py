@@ -1,0 +1,167 @@
+"""A server under a little load, its workers, and a Prometheus that scrapes them all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clients.client import Client
+from loadtests.supervised import Supervised, supervised
+from tollgate.server.environment import free_port
+
+REPOSITORY = Path(__file__).parents[2] / "model_repository"
+RULES = Path(__file__).parents[2] / "helm" / "tollgate" / "files" / "alerts"
+TOLLGATE = (sys.executable, "-c", "from tollgate.cli import main; main()")
+SCRAPES = 12  # one a second
+PATIENCE_S = 60.0
+
+
+class Prometheus:
+    """A running Prometheus."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/api/v1"
+
+    def ask(self, query: str) -> list[Any]:
+        """Ask for the values of now: labels and value of each series."""
+        told = self.get("/query?" + urllib.parse.urlencode({"query": query}))
+        return list(told["result"])
+
+    def get(self, path: str) -> Any:
+        """Ask its interface; a query that it does not take raises."""
+        with urllib.request.urlopen(self._url + path, timeout=10) as answer:
+            return json.loads(answer.read())["data"]
+
+
+class Watched(NamedTuple):
+    """A supervised server, and who watches it."""
+
+    product: Supervised
+    prometheus: Prometheus
+
+
+@contextlib.contextmanager
+def watched(folder: Path, history: Path) -> Iterator[Watched]:
+    """
+    Serve fraud, load it a little, and watch all of it.
+
+    Args:
+        folder: For everything that is left behind.
+        history: Purchases to put on the feed.
+    """
+    with contextlib.ExitStack() as stack:
+        state = folder / "state"
+        product = stack.enter_context(supervised(REPOSITORY, state=state))
+        chosen = ["--state", str(state), "--repository", str(REPOSITORY)]
+        workers = {
+            ("journal", "run", "--seal-after", "2s"): free_port(),
+            ("stream",): free_port(),
+            ("challenger", "run"): free_port(),
+        }
+        for command, port in workers.items():
+            stack.enter_context(
+                running([*command, *chosen, "--metrics-port", str(port)])
+            )
+        pages = [product.metrics_url, product.health_url]
+        targets = [page.removeprefix("http://").partition("/")[0] for page in pages]
+        targets += [f"127.0.0.1:{port}" for port in workers.values()]
+        found = stack.enter_context(prometheus(folder, targets))
+        decide(product, found, scrapes=3)
+        # Once a scrape was before it: a histogram that began full has no rate.
+        feed = [*TOLLGATE, "feed", str(history), *chosen]
+        subprocess.run(feed, check=True, capture_output=True)
+        decide(product, found, scrapes=SCRAPES)
+        yield Watched(product, found)
+
+
+def decide(product: Supervised, found: Prometheus, *, scrapes: int) -> None:
+    """Ask for decisions until every page was scraped so often from now on."""
+    until = scraped(found) + scrapes
+    with Client(product.grpc_url, timeout_s=20) as client:
+        until_s = time.monotonic() + PATIENCE_S
+        while scraped(found) < until:
+            client.decide(purchases(f"t{time.monotonic_ns()}-"))
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+
+
+def scraped(found: Prometheus) -> int:
+    """Tell how often every page was scraped."""
+    counts = found.ask("count_over_time(up[10m])")
+    return min((int(one["value"][1]) for one in counts), default=0)
+
+
+def purchases(name: str) -> dict[str, object]:
+    """Columns of four purchases."""
+    return {
+        "transaction_id": [f"{name}{row}" for row in range(4)],
+        "customer_id": [f"c{row}" for row in range(4)],
+        "terminal_id": [f"m{row}" for row in range(4)],
+        "amount": [10.0 + row for row in range(4)],
+        "event_time": [time.time_ns() // 1000] * 4,
+    }
+
+
+@contextlib.contextmanager
+def running(arguments: Sequence[str]) -> Iterator[None]:
+    """Run a command of tollgate until the context ends."""
+    process = subprocess.Popen(
+        [*TOLLGATE, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+        assert process.poll() is None, arguments
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path, targets: Sequence[str]) -> Iterator[Prometheus]:
+    """Scrape targets each second, with our rules."""
+    config = folder / "prometheus.yml"
+    listed = ", ".join(f'"{one}"' for one in targets)
+    config.write_text(
+        "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\n"
+        f"rule_files: ['{RULES}/*.yaml']\n"
+        "scrape_configs:\n  - job_name: tollgate\n"
+        f"    static_configs: [{{targets: [{listed}]}}]\n"
+    )
+    port = free_port()
+    log = (folder / "prometheus.log").open("wb")
+    process = subprocess.Popen(
+        [
+            "prometheus",
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--log.level=warn",
+        ],
+        stdout=log,
+        stderr=log,
+    )
+    found = Prometheus(port)
+    try:
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            with contextlib.suppress(OSError):
+                found.ask("up")
+                break
+            assert process.poll() is None, (folder / "prometheus.log").read_text()
+            assert time.monotonic() < until_s
+            time.sleep(0.1)
+        yield found
+    finally:
+        process.terminate()
+        process.wait(20)
+        log.close()

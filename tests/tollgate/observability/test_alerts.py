@@ -1,0 +1,117 @@
+"""Alerts follow from slo.yaml, ask for what exists, and have a page each."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from tollgate.cli.app import app
+from tollgate.observability.alerts import all_alerts, rule_files
+from tollgate.observability.slo_rules import FAILED, LATE, WINDOWS, bucket_s
+from tollgate.observability.table import metrics
+
+HOUSE = Path(__file__).parents[3]
+REPOSITORY = HOUSE / "model_repository"
+COMMITTED = HOUSE / "helm" / "tollgate" / "files" / "alerts"
+PRODUCTS = ("credit", "fraud")
+
+
+def rules(text: str) -> list[dict[str, Any]]:
+    """Read the rules of a file."""
+    groups = msgspec.yaml.decode(text)["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def expression(files: dict[str, str], name: str, *, file: str) -> str:
+    """Find what an alert asks."""
+    (found,) = [one["expr"] for one in rules(files[file]) if one.get("alert") == name]
+    return str(found)
+
+
+def test_the_committed_files_are_what_the_command_writes(tmp_path: Path) -> None:
+    """Byte for byte, and no other file lies there."""
+    done = CliRunner().invoke(
+        app, ["alerts", "--out", str(tmp_path), "--repository", str(REPOSITORY)]
+    )
+    assert done.exit_code == 0, done.output
+    written = {one.name: one.read_text() for one in tmp_path.iterdir()}
+    assert written == {one.name: one.read_text() for one in COMMITTED.iterdir()}
+
+
+def test_a_repository_without_products_is_told_in_one_line(tmp_path: Path) -> None:
+    """Exit status 2, nothing written."""
+    out = tmp_path / "out"
+    done = CliRunner().invoke(
+        app, ["alerts", "--out", str(out), "--repository", str(tmp_path)]
+    )
+    assert done.exit_code != 0
+    assert not out.exists()
+
+
+def test_every_alert_has_its_page_and_every_page_its_alert() -> None:
+    """The address in the annotation is a file that begins with the alert's name."""
+    files = rule_files(REPOSITORY, products=PRODUCTS)
+    pages = set()
+    for text in files.values():
+        for rule in rules(text):
+            if "alert" in rule:
+                page = HOUSE / rule["annotations"]["runbook_url"]
+                assert page.read_text().startswith(f"# {rule['alert']}\n")
+                pages.add(page.name)
+    folder = HOUSE / "docs" / "runbooks"
+    assert {one.name for one in folder.iterdir()} == pages | {"README.md"}
+    told = (HOUSE / "docs" / "alerts.md").read_text() + (
+        folder / "README.md"
+    ).read_text()
+    assert all(page in told for page in pages)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_alerts_ask_for_series_that_exist(product: str) -> None:
+    """Each name is in the table of metrics or recorded by the rules themselves."""
+    known = {name for one in metrics() for name in one.row.series}
+    known |= {f"{name}{window}" for name in (FAILED, LATE) for window in WINDOWS}
+    for alert in all_alerts(REPOSITORY, product=product):
+        asked = re.findall(r"\b(?:tollgate[_:]|nv_)\w+(?::\w+)?", alert.expr)
+        assert asked, alert.name
+        assert set(asked) <= known, alert.name
+
+
+def test_limits_follow_from_slo_yaml(tmp_path: Path) -> None:
+    """Another promise, other numbers: budget, bucket, p99 and queue."""
+    shutil.copytree(REPOSITORY, tmp_path / "models")
+    (tmp_path / "models" / "fraud" / "slo.yaml").write_text(
+        "latency_objective_ms: 30\nlatency_target_ms: 10\nobjective_percent: 99\n"
+    )
+    files = rule_files(tmp_path / "models", products=["fraud"])
+    file = "slo-fraud.yaml"
+    assert 'le="0.03"' in files[file]
+    burn = expression(files, "TollgateAvailabilityBurnFast", file=file)
+    assert f'{FAILED}1h{{product="fraud"}} > 0.144' in burn
+    slow = expression(files, "TollgateLatencyBurnSlow", file=file)
+    assert f'{LATE}3d{{product="fraud"}} > 0.01 and' in slow
+    assert expression(files, "TollgateLatencyHigh", file=file).endswith("> 0.02")
+    assert expression(files, "TollgateQueueLong", file=file).endswith("> 0.005")
+
+
+def test_one_product_has_no_rules_of_another() -> None:
+    """So that nobody is woken for a product that is not served."""
+    files = rule_files(REPOSITORY, products=["fraud"])
+    assert sorted(files) == ["slo-fraud.yaml", "tollgate.yaml"]
+    assert not any("credit" in text for text in files.values())
+
+
+@pytest.mark.parametrize(
+    ("objective_ms", "bucket"), [(50, 0.05), (55, 0.05), (20, 0.02), (0.1, 0.0005)]
+)
+def test_who_is_in_time_is_told_by_a_bucket_that_is_not_later(
+    objective_ms: float, bucket: float
+) -> None:
+    """The objective's own, else the next below; the first one for less than that."""
+    assert bucket_s(objective_ms) == bucket

@@ -1,0 +1,93 @@
+"""The table of metrics says what the workers' pages say, and the paper says it too."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.parser import text_string_to_metric_families
+
+from tollgate.audit.metrics import WorkerMetrics
+from tollgate.challenger.counts import ALL, Arm, Group, Pairs
+from tollgate.challenger.kept import Kept, Trial
+from tollgate.challenger.metrics import TrialMetrics
+from tollgate.challenger.worker import Tally
+from tollgate.observability.table import PAGES, Page, metrics, tables_text
+from tollgate.stream.metrics import StreamMetrics
+
+PAPER = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def trial() -> Kept:
+    """A trial of 10 rows that both decided, 3 of them differently."""
+    pairs = Pairs(rows=10, matrix=[5, 1, 0, 0, 1, 2, 0, 0, 1])
+    champion = Arm(rows=10, decisions=[6, 3, 1], score_sum=2.0)
+    challenger = Arm(rows=10, errors=2, decisions=[5, 2, 3], score_sum=4.0)
+    group = Group(pairs=pairs, champion=champion, challenger=challenger)
+    named = Trial("fraud", "shadow", "fraud-1", "fraud-2", "2026-11-22T00:00:00Z")
+    return Kept(trial=named, groups={ALL: group})
+
+
+def registry(page: str) -> CollectorRegistry:
+    """Make the registry of a worker, as its command does."""
+    made = {
+        "journal": lambda: WorkerMetrics("fraud").registry,
+        "stream": lambda: StreamMetrics("fraud").registry,
+        "challenger": lambda: (
+            TrialMetrics("fraud", trials=lambda: [trial()], tally=Tally).registry
+        ),
+    }[page]()
+    GCCollector(registry=made)
+    ProcessCollector(registry=made)
+    return made
+
+
+@pytest.mark.parametrize("page", ["journal", "stream", "challenger"])
+def test_the_page_of_a_worker_is_what_the_table_says(page: Page) -> None:
+    """The same names, and no label but those named."""
+    text = generate_latest(registry(page)).decode()
+    told = set(re.findall(r"^# HELP (\S+)", text, re.MULTILINE))
+    told = {name for name in told if not name.endswith("_created")}
+    rows = {row.name: row for row in PAGES[page][1]}
+    assert told == set(rows)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = family.name
+            row = rows.get(name) or rows.get(f"{name}_total")
+            if row is not None:
+                assert set(sample.labels) - {"le"} == set(row.labels), sample
+
+
+def test_a_trial_is_told_as_it_was_counted() -> None:
+    """Flips are what lies beside the matrix's diagonal; a mean is over scored rows."""
+    found = registry("challenger")
+    named = {"product": "fraud", "challenger": "fraud-2", "mode": "shadow"}
+    assert found.get_sample_value("tollgate_trial_pairs", named) == 10
+    assert found.get_sample_value("tollgate_trial_flips", named) == 3
+    theirs = {**named, "arm": "challenger"}
+    assert found.get_sample_value("tollgate_trial_score_mean", theirs) == 0.5
+    declined = {**theirs, "outcome": "decline"}
+    assert found.get_sample_value("tollgate_trial_decisions", declined) == 3
+
+
+def test_the_paper_holds_the_tables() -> None:
+    """docs/metrics.md is what `tollgate metrics --into docs/metrics.md` writes."""
+    assert tables_text() in PAPER.read_text()
+
+
+def test_names_say_what_they_are() -> None:
+    """A counter of ours ends in _total or _sum; a row stands once on a page."""
+    for one in metrics():
+        ends = ("_total", "_sum")
+        if one.row.kind == "counter" and one.row.name.startswith("tollgate_"):
+            assert one.row.name.endswith(ends), one.row.name
+    for _, rows in PAGES.values():
+        names = [row.name for row in rows]
+        assert len(names) == len(set(names))

@@ -1,0 +1,269 @@
+"""What the decision step counts, against rows that were counted by hand."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from tollgate.policy.decide import Decided
+from tollgate.schema import Decision, Degraded, context_dtype
+from tollgate.steps.decision_metrics import DecisionMetrics
+from tollgate.steps.teller import Counters, EachSecond
+
+SPEC = 7
+NOW_US = 5_000_000
+ENTITIES = ("customer", "terminal")
+
+
+class Page:
+    """A metrics page in the place of Triton's: name and labels -> value."""
+
+    COUNTER = "counter"
+    values: ClassVar[dict[tuple[str, frozenset[tuple[str, str]]], float]] = {}
+    messages: ClassVar[list[float]] = []
+
+    def __init__(self, *, name: str, description: str, kind: str) -> None:
+        assert (kind, bool(description)) == (self.COUNTER, True)
+        self.name = name
+
+    def Metric(self, *, labels: dict[str, str]) -> Any:
+        """Make one metric."""
+        key = (self.name, frozenset(labels.items()))
+        self.values[key] = 0.0
+
+        def increment(by: float) -> None:
+            assert by > 0
+            self.values[key] += by
+            self.messages.append(by)
+
+        return SimpleNamespace(increment=increment)
+
+
+@pytest.fixture(autouse=True)
+def page() -> None:
+    """Empty the page."""
+    Page.values.clear()
+    Page.messages.clear()
+
+
+PB = SimpleNamespace(MetricFamily=Page)
+
+
+def value(name: str, **labels: str) -> float:
+    """Read the one value that has these labels, beside the product's."""
+    (found,) = [
+        number
+        for (family, named), number in Page.values.items()
+        if family == name and named == frozenset({"product": "p", **labels}.items())
+    ]
+    return found
+
+
+def context(rows: int, **columns: object) -> Any:
+    """Make context of rows that all are as usual, but for some columns."""
+    made = np.zeros(rows, context_dtype(ENTITIES))
+    made["spec_hash"] = SPEC
+    made["arrival_us"] = NOW_US
+    made["features_us"] = 1_500
+    for name, one in columns.items():
+        made[name] = one
+    return made
+
+
+def decided(decision: list[int], score: list[float], degraded: list[int]) -> Decided:
+    """Make decisions."""
+    rows = len(decision)
+    return Decided(
+        decision=np.array(decision, np.uint8),
+        score=np.array(score, np.float32),
+        reason_codes=np.full(rows, b"", np.object_),
+        degraded=np.array(degraded, np.uint32),
+        rules=np.zeros(rows, np.uint64),
+        segment=np.zeros(rows, np.uint8),
+    )
+
+
+@pytest.fixture
+def metrics() -> Iterator[DecisionMetrics]:
+    """The metrics of a step with a challenger."""
+    made = DecisionMetrics(
+        PB, labels={"product": "p"}, releases=("one", "two"), spec_hash=SPEC
+    )
+    yield made
+    made.close()
+
+
+APPROVE, REVIEW, DECLINE = map(int, Decision)
+NAN = float("nan")
+
+
+def test_each_decision_is_counted_by_release_outcome_and_source(
+    metrics: DecisionMetrics,
+) -> None:
+    """The worst of a row's bits is its source; the challenger's rows are its own."""
+    bits = [
+        0,
+        int(Degraded.COLD_START),
+        int(Degraded.LAST_KNOWN_VECTOR),
+        int(Degraded.LAST_KNOWN_VECTOR | Degraded.STORE_UNAVAILABLE),
+        int(Degraded.MODEL_OUTPUT | Degraded.STORE_UNAVAILABLE),
+    ]
+    outcomes = [APPROVE, DECLINE, REVIEW, REVIEW, DECLINE]
+    chosen = np.array([False, True, False, False, False])
+    metrics.batch(
+        context(5),
+        decided(outcomes, [0.1, 0.9, 0.5, 0.5, NAN], bits),
+        chosen=chosen,
+        began_us=NOW_US + 9_000,
+    )
+    metrics.tell()
+    told = {
+        tuple(dict(named)[key] for key in ("release", "outcome", "source")): number
+        for (name, named), number in Page.values.items()
+        if name == "tollgate_decisions_total" and number
+    }
+    assert told == {
+        ("one", "approve", "store"): 1,
+        ("two", "decline", "store"): 1,
+        ("one", "review", "last_known"): 1,
+        ("one", "review", "defaults"): 1,
+        ("one", "decline", "fallback"): 1,
+    }
+    assert value("tollgate_score_count", release="one") == 3  # NaN is no score
+    assert value("tollgate_score_count", release="two") == 1
+    assert value("tollgate_feature_seconds_count", source="last_known") == 1
+
+
+def test_dry_bad_repeated_and_foreign_rows_are_no_decisions(
+    metrics: DecisionMetrics,
+) -> None:
+    """Each is counted as what it is; foreign ones, whose request failed, as nothing."""
+    rows = context(6)
+    rows["dry_run"][:2] = 1
+    rows["bad"][2] = 1
+    rows["earlier_length"][3] = 40
+    rows["spec_hash"][4] = SPEC + 1
+    scores = [0.5] * 6
+    metrics.batch(
+        rows, decided([REVIEW] * 6, scores, [0] * 6), chosen=None, began_us=NOW_US
+    )
+    metrics.tell()
+    counted = {
+        kind: value("tollgate_rows_total", kind=kind)
+        for kind in ("decided", "repeated", "dry", "bad")
+    }
+    assert counted == {"decided": 1, "repeated": 1, "dry": 2, "bad": 1}
+    assert value("tollgate_score_count", release="one") == 1
+
+
+def test_times_are_told_in_buckets_as_prometheus_has_them(
+    metrics: DecisionMetrics,
+) -> None:
+    """1.5 ms of features, 7.5 until the decision step; the buckets are cumulative."""
+    for _ in range(3):
+        metrics.batch(
+            context(2),
+            decided([APPROVE] * 2, [0.25] * 2, [0] * 2),
+            chosen=None,
+            began_us=NOW_US + 9_000,
+        )
+    metrics.tell()
+    for step, below, above, seconds in (
+        ("features", "0.001", "0.002", 0.0015),
+        ("model", "0.007", "0.008", 0.0075),
+    ):
+        named = {"release": "one", "step": step}
+        assert value("tollgate_step_seconds_bucket", **named, le=below) == 0
+        assert value("tollgate_step_seconds_bucket", **named, le=above) == 6
+        assert value("tollgate_step_seconds_bucket", **named, le="+Inf") == 6
+        assert value("tollgate_step_seconds_count", **named) == 6
+        total = value("tollgate_step_seconds_sum", **named)
+        assert total == pytest.approx(6 * seconds)
+    assert value("tollgate_batch_rows_bucket", le="1") == 0
+    assert value("tollgate_batch_rows_bucket", le="2") == 3
+    # One batch of the feature step, whose rows came as three to this one.
+    assert value("tollgate_step_busy_seconds_total", step="features") == (
+        pytest.approx(0.0015)
+    )
+
+
+def test_log_odds_are_those_of_the_scores(metrics: DecisionMetrics) -> None:
+    """ln(s / (1 - s)) above that of a millionth, where scores of 0 are kept, too."""
+    scores = [0.5, 0.9, 0.0]
+    metrics.batch(
+        context(3),
+        decided([APPROVE] * 3, scores, [0] * 3),
+        chosen=None,
+        began_us=NOW_US,
+    )
+    metrics.tell()
+    least = math.log(1e-6 / (1 - 1e-6))
+    wanted = (0.0 - least) + (math.log(9) - least) + 0.0
+    found = value("tollgate_score_log_odds_sum", release="one")
+    assert found == pytest.approx(wanted, rel=1e-6)
+
+
+def test_what_the_answer_writes_over_is_not_lost(metrics: DecisionMetrics) -> None:
+    """The step reuses the columns of scores and bits for its answer."""
+    one = decided([APPROVE], [0.5], [int(Degraded.LAST_KNOWN_VECTOR)])
+    metrics.batch(context(1), one, chosen=None, began_us=NOW_US)
+    one.score[:] = NAN
+    one.degraded[:] = 0
+    metrics.tell()
+    assert value("tollgate_score_count", release="one") == 1
+    assert value("tollgate_feature_seconds_count", source="last_known") == 1
+
+
+def test_everything_a_rate_needs_is_there_before_the_first_row(
+    metrics: DecisionMetrics,
+) -> None:
+    """A counter that begins with 1 has no rate; zeros cost no message."""
+    names = {name for name, _ in Page.values}
+    assert {"tollgate_rows_total", "tollgate_decisions_total"} <= names
+    assert Page.messages == []
+
+
+def test_the_thread_tells_without_being_asked(metrics: DecisionMetrics) -> None:
+    """The last rows before a pause are told, too."""
+    metrics.batch(
+        context(1), decided([APPROVE], [0.5], [0]), chosen=None, began_us=NOW_US
+    )
+    until_s = time.monotonic() + 20
+    while not value("tollgate_rows_total", kind="decided"):
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
+def test_work_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Its first error is told once, without its words, and the thread goes on."""
+    calls: list[int] = []
+
+    def fails() -> None:
+        calls.append(1)
+        raise ValueError("a customer's id")
+
+    thread = EachSecond(fails, name="fails")
+    until_s = time.monotonic() + 20
+    while len(calls) < 2:
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+    thread.close()
+    assert caplog.messages == ["metrics are not told: ValueError"]
+
+
+def test_a_counter_is_told_what_it_rose_by() -> None:
+    """Several additions are one message; nothing new is none."""
+    counters = Counters(
+        PB, counters={"n": "A number"}, histograms={}, labels={"product": "p"}
+    )
+    counters.add("n", (), number=2)
+    counters.add("n", (), number=3)
+    counters.tell()
+    counters.tell()
+    assert (value("n"), Page.messages) == (5, [5])

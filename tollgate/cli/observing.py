@@ -1,0 +1,101 @@
+"""What operators watch: `metrics`, `alerts` and `dashboards`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tollgate.cli import console
+from tollgate.errors import InputError
+
+Repository = Annotated[
+    str | None, typer.Option(help="Model repository.", show_default="model_repository")
+]
+Products = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--product",
+        help="Ensemble in it; again for each of several.",
+        metavar="NAME",
+        show_default="every product there is",
+    ),
+]
+BEGIN, END = "<!-- tables: tollgate metrics --into -->\n", "<!-- end of tables -->"
+
+
+def metrics(
+    into: Annotated[
+        Path | None,
+        typer.Option(help="Page to write the tables into, between its two marks."),
+    ] = None,
+) -> None:
+    """List every metric there is: name, kind, unit, labels, meaning, by page."""
+    from tollgate.observability.table import tables_text
+
+    text = tables_text()
+    if into is None:
+        console.out.print(text, highlight=False, markup=False, soft_wrap=True)
+        return
+    try:
+        page = into.read_text()
+    except OSError as exc:
+        raise InputError(into, f"cannot be read: {exc.strerror}") from exc
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise InputError(into, f"has no {BEGIN.strip()} … {END}")
+    into.write_text(f"{head}{begin}\n{text}\n{end}{tail}")
+    console.say(f"written: {into}")
+
+
+def alerts(
+    out: Annotated[
+        Path, typer.Option(help="Folder to write the rule files into.")
+    ] = Path("helm/tollgate/files/alerts"),
+    runbooks: Annotated[
+        str, typer.Option(help="What comes before /NAME.md in a runbook's address.")
+    ] = "docs/runbooks",
+    repository: Repository = None,
+    product: Products = None,
+) -> None:
+    """Write Prometheus' alerts of products, out of what their slo.yaml promises."""
+    from tollgate.observability.alerts import rule_files
+
+    chosen = console.settings(repository=repository)
+    folder = chosen.repository_path
+    files = rule_files(folder, products=_products(folder, product), runbooks=runbooks)
+    _write(out, files)
+
+
+def _products(folder: Path, named: list[str] | None) -> list[str]:
+    """List the products of a repository, by their release files."""
+    from tollgate.repository.release import RELEASE_FILE
+
+    found = sorted(one.parent.name for one in folder.glob(f"*/{RELEASE_FILE}"))
+    if not named and not found:
+        raise InputError(folder, f"holds no product: there is no */{RELEASE_FILE}")
+    return named or found
+
+
+def _write(out: Path, files: dict[str, str]) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (out / name).write_text(text)
+    except OSError as exc:
+        raise InputError(out, f"cannot be written: {exc.strerror}") from exc
+    for name in files:
+        console.say(f"written: {out / name}")
+
+
+def dashboards(
+    out: Annotated[Path, typer.Option(help="Folder to write the JSON files into.")] = (
+        Path("helm/tollgate/files/dashboards")
+    ),
+) -> None:
+    """Write Grafana's dashboards: service, features, model."""
+    from tollgate.observability.dashboards import dashboard_files
+
+    _write(out, dashboard_files())

@@ -1,0 +1,127 @@
+"""Grafana's dashboards as JSON, out of the panels, by Grafana's own SDK."""
+
+from __future__ import annotations
+
+import itertools
+import string
+from typing import TYPE_CHECKING, Any
+
+from tollgate.errors import SetupError
+from tollgate.observability.board_features import FEATURES
+from tollgate.observability.board_model import MODEL
+from tollgate.observability.board_service import SERVICE
+from tollgate.observability.panel import Board, Panel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BOARDS = (SERVICE, FEATURES, MODEL)
+
+_HEIGHT, _WIDTH, _NUMBER_WIDTH = 8, 8, 4  # of the 24 columns
+_SOURCE = "${datasource}"
+
+
+def dashboard_files() -> dict[str, str]:
+    """
+    Write the dashboards.
+
+    Returns:
+        Text by name of the file.
+
+    Raises:
+        SetupError: Grafana's SDK is not installed.
+    """
+    try:
+        from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    except ImportError as error:
+        raise SetupError(
+            "grafana-foundation-sdk is not installed",
+            remedy="pip install 'tollgate[dev]', on Python 3.11 or newer",
+        ) from error
+    return {
+        f"{board.uid}.json": JSONEncoder(sort_keys=True, indent=2).encode(_built(board))
+        + "\n"
+        for board in BOARDS
+    }
+
+
+def _built(board: Board) -> Any:
+    from grafana_foundation_sdk.builders import dashboard
+    from grafana_foundation_sdk.models.dashboard import VariableRefresh
+
+    made = (
+        dashboard.Dashboard(board.title)
+        .uid(board.uid)
+        .tags(["tollgate"])
+        .refresh("30s")
+        .time("now-1h", "now")
+        .timezone("browser")
+        .with_variable(
+            dashboard.DatasourceVariable("datasource")
+            .label("Prometheus")
+            .type("prometheus")
+        )
+        .with_variable(
+            dashboard.QueryVariable("product")
+            .label("Product")
+            .query("label_values(tollgate_ready, product)")
+            .datasource(_source())
+            .refresh(VariableRefresh.ON_DASHBOARD_LOAD)
+        )
+    )
+    number = itertools.count(1)
+    for row in board.rows:
+        made = made.with_row(dashboard.Row(row.title).id(next(number)))
+        for panel in row.panels:
+            made = made.with_panel(_panel(panel).id(next(number)))
+    return made.build()
+
+
+def _panel(panel: Panel) -> Any:
+    from grafana_foundation_sdk.builders import heatmap, prometheus, stat, timeseries
+
+    makers: dict[str, Callable[[], Any]] = {
+        "lines": timeseries.Panel,
+        "stack": timeseries.Panel,
+        "number": stat.Panel,
+        "heat": heatmap.Panel,
+    }
+    made = (
+        makers[panel.kind]()
+        .title(panel.title)
+        .unit(panel.unit)
+        .datasource(_source())
+        .height(_HEIGHT)
+        .span(_NUMBER_WIDTH if panel.kind == "number" else _WIDTH)
+    )
+    if panel.text:
+        made = made.description(panel.text)
+    if panel.kind in ("lines", "stack"):
+        made = _lined(made, stacked=panel.kind == "stack")
+    for letter, query in zip(string.ascii_uppercase, panel.queries, strict=False):
+        asked = prometheus.Dataquery().expr(query.expr).legend_format(query.legend)
+        asked = asked.ref_id(letter)
+        if panel.kind == "number":
+            asked = asked.instant()
+        if panel.kind == "heat":
+            asked = asked.format("heatmap")
+        made = made.with_target(asked)
+    return made
+
+
+def _lined(made: Any, *, stacked: bool) -> Any:
+    """Draw lines; those that add up to a whole one upon the other."""
+    from grafana_foundation_sdk.builders import common
+    from grafana_foundation_sdk.models.common import StackingMode
+
+    made = made.line_width(1).fill_opacity(30 if stacked else 5)
+    made = made.axis_soft_min(0)
+    if stacked:
+        made = made.stacking(common.StackingConfig().mode(StackingMode.NORMAL))
+    return made
+
+
+def _source() -> Any:
+    from grafana_foundation_sdk.models.dashboard import DataSourceRef
+
+    return DataSourceRef(type_val="prometheus", uid=_SOURCE)

@@ -1,0 +1,71 @@
+"""The one table of metrics: docs/metrics.md is written from it, tests hold it true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from tollgate.observability.row import Row
+from tollgate.observability.rows_monitor import MONITOR
+from tollgate.observability.rows_others import CHALLENGER, JOURNAL, STREAM, SUPERVISOR
+from tollgate.observability.rows_steps import STEPS, TRITON
+
+Page = Literal["triton", "supervisor", "journal", "stream", "challenger", "monitor"]
+
+# Page -> who serves it, where, and what is on it.
+PAGES: dict[Page, tuple[str, tuple[Row, ...]]] = {
+    "triton": ("Triton's metrics page, `--metrics-port` (8002)", (*TRITON, *STEPS)),
+    "supervisor": ("The side port's `/metrics`, `--side-port` (8003)", SUPERVISOR),
+    "journal": ("`tollgate journal run --metrics-port`", JOURNAL),
+    "stream": ("`tollgate stream --metrics-port`", STREAM),
+    "challenger": ("`tollgate challenger run --metrics-port`", CHALLENGER),
+    "monitor": ("`tollgate monitor --every 60s --metrics-port`", MONITOR),
+}
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """
+    One metric, wherever it is.
+
+    Attributes:
+        page: Which page it is on.
+        row: What it is.
+    """
+
+    page: Page
+    row: Row
+
+
+def metrics() -> Iterator[Metric]:
+    """Yield every metric of every page."""
+    for page, (_, rows) in PAGES.items():
+        for row in rows:
+            yield Metric(page, row)
+
+
+def series_names() -> set[str]:
+    """Name every series that a query can ask for."""
+    return {name for one in metrics() for name in one.row.series}
+
+
+def tables_text() -> str:
+    """Write the tables of docs/metrics.md, a section for each page."""
+    return "\n".join(_section(where, rows) for where, rows in PAGES.values())
+
+
+def _section(where: str, rows: Sequence[Row]) -> str:
+    lines = [
+        f"## {where}",
+        "",
+        "| metric | kind | unit | labels | since | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        labels = ", ".join(f"`{one}`" for one in row.labels)
+        lines.append(
+            f"| `{row.name}` | {row.kind} | {row.unit} | {labels} | {row.since} | "
+            f"{row.text} |"
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,269 @@
+"""
+What the decision step tells Prometheus of every decision, through Triton's page.
+
+The step keeps 62 bytes of each row and goes on; a thread does the counting, once a
+second. Dry runs and rows with an error are counted apart, so that probes do not count
+as business.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.policy.decide import Decided
+from tollgate.schema import Decision, Degraded, context_dtype
+from tollgate.steps.teller import BREATH_S, Counters, EachSecond, Labels
+
+Array = npt.NDArray[Any]
+
+# From 0.5 ms on, finest around the aim of 20 ms and the promise of 50.
+STEP_BUCKETS_S = (
+    *(0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01),
+    *(0.012, 0.014, 0.016, 0.018, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05),
+    *(0.075, 0.1, 0.25, 1.0),
+)
+SCORE_BUCKETS = (
+    *(0.0001, 0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5),
+    *(0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0),
+)
+ROWS_BUCKETS = (1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 20.0, 24.0, 28.0, 31.0, 32.0)
+CLIP = 1e-6  # a score nearer to 0 or 1 has the log-odds of this
+# Log-odds below 0 are what most scores have, and counters only rise: each is told as
+# its height above the least there is.
+LEAST = math.log((1 - CLIP) / CLIP)
+
+STEPS = ("features", "model", "decision", "whole")
+# From what the features of a row came, or its decision; the first that holds.
+SOURCES = ("fallback", "defaults", "last_known", "store")
+
+COUNTERS = {
+    "tollgate_rows_total": "Rows by what they were",
+    "tollgate_decisions_total": "Decisions by outcome and source",
+    "tollgate_score_log_odds_sum": "Sum of scores' log-odds, 13.8155 added to each",
+    "tollgate_step_busy_seconds_total": "Time that a step worked",
+    "tollgate_gc_collections_total": "Collections of the step's garbage collector",
+}
+HISTOGRAMS = {
+    "tollgate_step_seconds": ("Time of a decision by step", STEP_BUCKETS_S),
+    "tollgate_feature_seconds": ("Time of features by source", STEP_BUCKETS_S),
+    "tollgate_score": ("Scores", SCORE_BUCKETS),
+    "tollgate_batch_rows": ("Rows of a batch of the model", ROWS_BUCKETS),
+}
+
+_LOT = 64  # batches counted at once: some 0.3 ms without the interpreter
+_CHALLENGER = np.uint32(1 << 31)  # beside the degraded bits of its rows
+_LAST = "earlier_length"  # of what is kept of a row's context
+
+
+def _head() -> np.dtype[np.void]:
+    """Describe the beginning of a context, which is the same for all products."""
+    layout = context_dtype(())
+    names = layout.names or ()
+    kept = names[: names.index(_LAST) + 1]
+    return np.dtype([(name, layout[name]) for name in kept])
+
+
+HEAD = _head()
+
+
+class DecisionMetrics:
+    """
+    The metrics of one decision step.
+
+    Args:
+        pb: Triton's `triton_python_backend_utils`.
+        labels: Of every metric; product, model and version.
+        releases: The release that decides, and the challenger's if there is one.
+        spec_hash: Rows of other features are not answered, so not counted.
+    """
+
+    def __init__(
+        self,
+        pb: Any,
+        *,
+        labels: Mapping[str, str],
+        releases: tuple[str, ...],
+        spec_hash: int,
+    ) -> None:
+        self._releases = releases
+        self._spec_hash = spec_hash
+        self._waiting: deque[tuple[Array, Array, Array, Array, int, int]] = deque()
+        self._counters = Counters(
+            pb, counters=COUNTERS, histograms=HISTOGRAMS, labels=labels
+        )
+        self._collections = [0, 0, 0]
+        self._begin()
+        self._counters.tell()
+        self._thread = EachSecond(self.tell, name="decision-metrics")
+
+    def batch(
+        self, context: Array, decided: Decided, *, chosen: Array | None, began_us: int
+    ) -> None:
+        """
+        Note a batch; nothing is counted yet.
+
+        Args:
+            context: Of tollgate.schema.context_dtype; [N], contiguous.
+            decided: What was decided.
+            chosen: Rows that the challenger decided; bool [N], None for none.
+            began_us: CLOCK_MONOTONIC when the step took the batch.
+        """
+        rows = len(context)
+        head = context.view(np.uint8).reshape(rows, -1)[:, : HEAD.itemsize].copy()
+        score = decided.score.copy()  # bad and earlier ones are written over
+        now_us = time.monotonic_ns() // 1000
+        marks = decided.degraded.copy()
+        if chosen is not None:
+            marks[chosen] |= _CHALLENGER
+        self._waiting.append((head, decided.decision, score, marks, began_us, now_us))
+
+    def close(self) -> None:
+        """Count and tell what waits."""
+        self._thread.close()
+
+    def tell(self) -> None:
+        """Count what waits, and tell it."""
+        left = len(self._waiting)
+        while left:
+            lot = min(left, _LOT)
+            self._count([self._waiting.popleft() for _ in range(lot)])
+            left -= lot
+            time.sleep(BREATH_S)
+        for generation, one in enumerate(gc.get_stats()):
+            risen = one["collections"] - self._collections[generation]
+            self._collections[generation] = one["collections"]
+            named = (("generation", str(generation)),)
+            self._counters.add("tollgate_gc_collections_total", named, number=risen)
+        self._counters.tell(pause=time.sleep)
+
+    def _begin(self) -> None:
+        """Put on the page what may stay 0: a rate needs a first value."""
+        for kind in ("decided", "repeated", "dry", "bad"):
+            self._counters.add("tollgate_rows_total", (("kind", kind),), number=0)
+        for release in self._releases:
+            for outcome in Decision:
+                for source in SOURCES:
+                    named = _decision(release, outcome, source)
+                    self._counters.add("tollgate_decisions_total", named, number=0)
+
+    def _count(self, taken: list[tuple[Array, Array, Array, Array, int, int]]) -> None:
+        sizes = [len(one[0]) for one in taken]
+        head = np.concatenate([one[0] for one in taken]).reshape(-1).view(HEAD)
+        decision = np.concatenate([one[1] for one in taken])
+        score = np.concatenate([one[2] for one in taken])
+        marks = np.concatenate([one[3] for one in taken])
+        began = np.array([one[4] for one in taken])
+        ended = np.array([one[5] for one in taken])
+        self._count_work(head, began, ended, sizes)
+        known = head["spec_hash"] == self._spec_hash
+        bad = (head["bad"] > 0) & known
+        dry = (head["dry_run"] > 0) & known & ~bad
+        repeated = (head[_LAST] > 0) & known & ~bad & ~dry
+        kept = known & ~bad & ~dry & ~repeated
+        for kind, found in (
+            ("decided", kept),
+            ("repeated", repeated),
+            ("dry", dry),
+            ("bad", bad),
+        ):
+            number = int(found.sum())
+            self._counters.add("tollgate_rows_total", (("kind", kind),), number=number)
+        if not kept.any():
+            return
+        times = _times(head, np.repeat(began, sizes), np.repeat(ended, sizes))
+        source = _sources(marks)
+        for place, release in enumerate(self._releases):
+            of = kept & ((marks & _CHALLENGER > 0) == place)
+            if of.any():
+                self._count_release(
+                    release,
+                    decision=decision[of],
+                    score=score[of],
+                    source=source[of],
+                    times={step: one[of] for step, one in times.items()},
+                )
+        for place, name in enumerate(SOURCES[1:], start=1):
+            of = kept & (source == place)
+            if of.any():
+                named = (("source", name),)
+                self._counters.observe(
+                    "tollgate_feature_seconds", named, values=times["features"][of]
+                )
+
+    def _count_work(
+        self, head: Array, began: Array, ended: Array, sizes: list[int]
+    ) -> None:
+        """Count what both steps worked, dry runs among it."""
+        self._counters.observe("tollgate_batch_rows", (), values=np.array(sizes))
+        _, firsts = np.unique(head["arrival_us"], return_index=True)
+        worked_us = int(head["features_us"][firsts].sum(dtype=np.int64))
+        for step, us in (("features", worked_us), ("decision", (ended - began).sum())):
+            named = (("step", step),)
+            number = float(us) / 1e6
+            self._counters.add("tollgate_step_busy_seconds_total", named, number=number)
+
+    def _count_release(
+        self,
+        release: str,
+        *,
+        decision: Array,
+        score: Array,
+        source: Array,
+        times: Mapping[str, Array],
+    ) -> None:
+        places = decision.astype(np.int64) * len(SOURCES) + source
+        counts = np.bincount(places, minlength=len(Decision) * len(SOURCES))
+        for place in np.flatnonzero(counts).tolist():
+            outcome, origin = divmod(place, len(SOURCES))
+            named = _decision(release, Decision(outcome), SOURCES[origin])
+            number = int(counts[place])
+            self._counters.add("tollgate_decisions_total", named, number=number)
+        of = (("release", release),)
+        for step, values in times.items():
+            named = (*of, ("step", step))
+            self._counters.observe("tollgate_step_seconds", named, values=values)
+        scores = score[~np.isnan(score)].astype(np.float64)
+        if len(scores):
+            self._counters.observe("tollgate_score", of, values=scores)
+            clipped = np.clip(scores, CLIP, 1 - CLIP)
+            heights = np.log(clipped / (1 - clipped)) + LEAST
+            total = max(0.0, float(heights.sum()))
+            self._counters.add("tollgate_score_log_odds_sum", of, number=total)
+
+
+def _decision(release: str, outcome: Decision, source: str) -> Labels:
+    name = outcome.name.lower()
+    return (("release", release), ("outcome", name), ("source", source))
+
+
+def _sources(degraded: Array) -> Array:
+    """Tell from what rows were decided; places in SOURCES [N]."""
+    found = np.full(len(degraded), SOURCES.index("store"))
+    for name, bit in (
+        ("last_known", Degraded.LAST_KNOWN_VECTOR),
+        ("defaults", Degraded.STORE_UNAVAILABLE),
+        ("fallback", Degraded.MODEL_OUTPUT),
+    ):
+        found[(degraded & np.uint32(bit)) != 0] = SOURCES.index(name)
+    return found
+
+
+def _times(head: Array, began: Array, ended: Array) -> dict[str, Array]:
+    """Tell how long each row took by step; seconds [N] each."""
+    arrival = head["arrival_us"].astype(np.int64)
+    features = head["features_us"].astype(np.int64)
+    times = {
+        "features": features,
+        "model": began - arrival - features,
+        "decision": ended - began,
+        "whole": ended - arrival,
+    }
+    return {step: np.maximum(one, 0) / 1e6 for step, one in times.items()}

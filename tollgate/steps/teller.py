@@ -1,0 +1,144 @@
+"""
+Counters that are added to in a step and told to Triton beside it.
+
+An update of a Triton metric is a message to the server, 10 µs each
+(docs/performance-log.md), and Triton's histograms take one for each observation. So a
+step only adds numbers here, and a thread tells once a second what they have come to.
+A histogram is told as what Prometheus makes of one: counters with a label `le`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+INTERVAL_S = 1.0
+_AT_ONCE = 8  # messages; between two lots the step has the interpreter
+BREATH_S = 0.001
+
+Labels = tuple[tuple[str, str], ...]
+
+log = logging.getLogger(__name__)
+
+
+class Counters:
+    """
+    Counters and histograms of one step, told as they have risen.
+
+    Args:
+        pb: Triton's `triton_python_backend_utils`.
+        counters: Name -> description.
+        histograms: Name -> description and upper bounds, ascending.
+        labels: Of every one of them.
+    """
+
+    def __init__(
+        self,
+        pb: Any,
+        *,
+        counters: Mapping[str, str],
+        histograms: Mapping[str, tuple[str, Sequence[float]]],
+        labels: Mapping[str, str],
+    ) -> None:
+        self._labels = dict(labels)
+        self._bounds = {
+            name: np.array(bounds, np.float64)
+            for name, (_, bounds) in histograms.items()
+        }
+        self._le = {
+            name: [*(f"{one:g}" for one in bounds), "+Inf"]
+            for name, (_, bounds) in histograms.items()
+        }
+        texts = dict(counters)
+        for name, (text, _) in histograms.items():
+            for part in ("bucket", "sum", "count"):
+                texts[f"{name}_{part}"] = text
+        self._families = {
+            name: pb.MetricFamily(
+                name=name, description=text, kind=pb.MetricFamily.COUNTER
+            )
+            for name, text in texts.items()
+        }
+        self._metrics: dict[tuple[str, Labels], Any] = {}
+        self._risen: dict[tuple[str, Labels], float] = {}
+
+    def add(self, name: str, labels: Labels, *, number: float) -> None:
+        """Add to a counter; one that is told of 0 is on the page from then on."""
+        key = (name, labels)
+        self._risen[key] = self._risen.get(key, 0.0) + number
+
+    def observe(self, name: str, labels: Labels, *, values: npt.NDArray[Any]) -> None:
+        """
+        Add to a histogram.
+
+        Args:
+            name: Its name.
+            labels: Its labels besides those of all.
+            values: [N], none of them NaN.
+        """
+        bounds = self._bounds[name]
+        found = np.searchsorted(bounds, values, side="left")
+        counts = np.cumsum(np.bincount(found, minlength=len(bounds) + 1))
+        for le, number in zip(self._le[name], counts.tolist(), strict=True):
+            self.add(f"{name}_bucket", (*labels, ("le", le)), number=number)
+        self.add(f"{name}_sum", labels, number=float(values.sum()))
+        self.add(f"{name}_count", labels, number=len(values))
+
+    def tell(self, *, pause: Callable[[float], object] = lambda _: None) -> None:
+        """
+        Tell Triton.
+
+        Args:
+            pause: Called with seconds between two lots of messages.
+        """
+        risen, self._risen = self._risen, {}
+        sent = 0
+        for key, number in risen.items():
+            if key not in self._metrics:
+                name, labels = key
+                self._metrics[key] = self._families[name].Metric(
+                    labels={**self._labels, **dict(labels)}
+                )
+            if number:
+                self._metrics[key].increment(number)
+                sent += 1
+                if sent % _AT_ONCE == 0:
+                    pause(BREATH_S)
+
+
+class EachSecond:
+    """
+    Calls something once a second, from a thread of its own, and once at the end.
+
+    Args:
+        work: What to call; an error in it is told once and ends nothing.
+        name: Of the thread.
+    """
+
+    def __init__(self, work: Callable[[], None], *, name: str) -> None:
+        self._work = work
+        self._ended = threading.Event()
+        self._failed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            ended = self._ended.wait(INTERVAL_S)
+            try:
+                self._work()
+            except Exception as exc:  # noqa: BLE001 - figures stop, decisions go on
+                if not self._failed:
+                    log.error("metrics are not told: %s", type(exc).__name__)
+                self._failed = True

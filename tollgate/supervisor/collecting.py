@@ -1,0 +1,223 @@
+"""What the supervisor finds out at each scrape: releases, scores, processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from tollgate.errors import TollgateError
+from tollgate.repository.release import read_release
+from tollgate.schema import ARTIFACT_FILE
+from tollgate.supervisor.processes import Process, look
+from tollgate.supervisor.supervisor import Supervisor
+
+# As in tollgate/steps/decision_metrics.py: nearer to 0 or 1 has the log-odds of this.
+_CLIP = 1e-6
+
+Versions = dict[str, int]
+
+
+class Told(msgspec.Struct, frozen=True):
+    """
+    A release that answers, or is on trial.
+
+    Attributes:
+        product: Whose.
+        release: Its name.
+        role: champion, canary or shadow.
+        percent: Share of the customers that it answers.
+        versions: Version per step.
+    """
+
+    product: str
+    release: str
+    role: str
+    percent: float
+    versions: Versions
+
+
+class _Distribution(msgspec.Struct, frozen=True):
+    quantiles: tuple[float, ...]
+
+
+class _Training(msgspec.Struct, frozen=True):
+    quantiles: tuple[float, ...]
+    score: _Distribution | None = None
+
+
+class _Record(msgspec.Struct, frozen=True):
+    training: _Training | None = None
+
+
+class Collecting(Collector):
+    """
+    Answers a scrape.
+
+    Args:
+        repository: The model repository; None where there is none.
+    """
+
+    def __init__(self, repository: Path | None) -> None:
+        self._repository = repository
+        self._told: list[Told] = []
+        self._processes: list[Process] = []
+        self._trained: dict[Path, tuple[float, float] | None] = {}
+
+    def look(self, supervisor: Supervisor) -> None:
+        """Look at what there is now."""
+        self._processes = look(supervisor.processes())
+        told: list[Told] = []
+        for one in supervisor.products:
+            active = one.serving.active
+            if active is not None:
+                told.append(
+                    Told(one.name, active.release, "champion", 100.0, active.versions)
+                )
+            told += self._challenger(one.name)
+        self._told = told
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield families, as prometheus_client wants them."""
+        yield from self._releases()
+        yield from self._scores()
+        yield from self._taken()
+
+    def _challenger(self, product: str) -> list[Told]:
+        """Find what is on trial; a repository that cannot be read names nothing."""
+        if self._repository is None:
+            return []
+        try:
+            one = read_release(self._repository, product=product).challenger
+        except TollgateError:
+            return []
+        if one is None:
+            return []
+        return [Told(product, one.release, one.mode, one.percent, dict(one.versions))]
+
+    def _releases(self) -> Iterator[Metric]:
+        info = GaugeMetricFamily(
+            "tollgate_release_info",
+            "1 for each version of a release that answers or is on trial",
+            labels=["product", "release", "role", "model", "version"],
+        )
+        share = GaugeMetricFamily(
+            "tollgate_release_percent",
+            "Share of the customers that a release answers",
+            labels=["product", "release", "role"],
+        )
+        for one in self._told:
+            named = [one.product, one.release, one.role]
+            for model, version in one.versions.items():
+                info.add_metric([*named, model, str(version)], 1)
+            others = sum(
+                other.percent
+                for other in self._told
+                if other.product == one.product and other.role == "canary"
+            )
+            percent = 100.0 - others if one.role == "champion" else one.percent
+            share.add_metric(named, 0.0 if one.role == "shadow" else percent)
+        yield info
+        yield share
+
+    def _scores(self) -> Iterator[Metric]:
+        labels = ["product", "release"]
+        mean = GaugeMetricFamily(
+            "tollgate_score_trained_log_odds",
+            "Mean of the scores' log-odds in training, 13.8155 added",
+            labels=labels,
+        )
+        deviation = GaugeMetricFamily(
+            "tollgate_score_trained_deviation",
+            "Standard deviation of the scores' log-odds in training",
+            labels=labels,
+        )
+        for one in self._told:
+            found = self._of(one.versions)
+            if found is not None:
+                mean.add_metric([one.product, one.release], found[0])
+                deviation.add_metric([one.product, one.release], found[1])
+        yield mean
+        yield deviation
+
+    def _taken(self) -> Iterator[Metric]:
+        labels = ["process", "product", "instance"]
+        cpu = CounterMetricFamily(
+            "tollgate_process_cpu_seconds",
+            "Processor time of a process that serves",
+            labels=labels,
+        )
+        resident = GaugeMetricFamily(
+            "tollgate_process_resident_bytes",
+            "Resident memory of a process that serves",
+            labels=labels,
+        )
+        threads = GaugeMetricFamily(
+            "tollgate_process_threads",
+            "Threads of a process that serves",
+            labels=labels,
+        )
+        for one in self._processes:
+            named = [one.process, one.product, one.instance]
+            cpu.add_metric(named, one.cpu_s)
+            resident.add_metric(named, one.resident_bytes)
+            threads.add_metric(named, one.threads)
+        yield cpu
+        yield resident
+        yield threads
+
+    def _of(self, versions: Versions) -> tuple[float, float] | None:
+        """Find what the model of a release was trained on; read once."""
+        for model, version in versions.items():
+            if self._repository is None:
+                return None
+            path = self._repository / model / str(version) / ARTIFACT_FILE
+            if path not in self._trained and path.is_file():
+                self._trained[path] = trained_log_odds(path)
+            if self._trained.get(path) is not None:
+                return self._trained[path]
+        return None
+
+
+def trained_log_odds(artifact: Path) -> tuple[float, float] | None:
+    """
+    Work out how scores lay in training, out of the quantiles that are kept of them.
+
+    Between two quantiles log-odds are taken to lie evenly.
+
+    Args:
+        artifact: An artifact.json.
+
+    Returns:
+        Mean, above the least there is, and standard deviation of the log-odds; None
+        when nothing is known of it, or all scores were the same.
+    """
+    try:
+        training = msgspec.json.decode(artifact.read_bytes(), type=_Record).training
+    except (OSError, msgspec.MsgspecError):
+        return None
+    if training is None or training.score is None:
+        return None
+    levels = training.quantiles
+    odds = [_log_odds(one) for one in training.score.quantiles]
+    if len(odds) != len(levels) or not odds:
+        return None
+    mean = square = 0.0
+    for low, high, left, right in zip(levels, levels[1:], odds, odds[1:], strict=False):
+        mean += (high - low) * (left + right) / 2
+        square += (high - low) * (left * left + left * right + right * right) / 3
+    deviation = math.sqrt(max(0.0, square - mean * mean))
+    return (mean - _log_odds(0.0), deviation) if deviation > 0 else None
+
+
+def _log_odds(score: float) -> float:
+    clipped = min(max(score, _CLIP), 1 - _CLIP)
+    return math.log(clipped / (1 - clipped))
