@@ -12,11 +12,14 @@ EXTRAS := server,convert,client,load,baseline,stream,fleet,dev
 # Processes that run tests. A file's tests run in one; half of them wait for servers.
 WORKERS ?= 2
 
+# What else `make locust` is told: ARGS="--scenario soak --autostart".
+ARGS ?=
+
 # The Python that .venv is made with; empty takes the first that fits of these.
 PYTHON ?=
 PYTHONS := python3.12 python3.11 python3.10 python3
 
-.PHONY: help setup demo up test test-quick test-system check rules dashboards bench lock clean
+.PHONY: help setup demo up test test-quick test-system check rules dashboards bench locust lock clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +61,9 @@ dashboards: $(READY) ## Write the dashboards, ask a live Prometheus every query
 
 bench: $(READY) ## Measure the whole path with h2load (Debian: nghttp2-client)
 	@$(BIN)/python -m loadtests.h2load
+
+locust: $(READY) ## Users of the server that `tollgate up` runs, with a page to steer them
+	@$(BIN)/locust -f loadtests/locustfile.py --web-host 127.0.0.1 $(ARGS)
 
 lock: $(READY) ## Renew the pins in constraints.txt (needs uv)
 	@$(BIN)/python tools/lock.py

@@ -158,15 +158,18 @@ def _kind(one: Ended) -> str:
     return _STATUS.get(one.status, f"status {one.status}") if one.status else ANSWERED
 
 
+def worth_telling(bits: int) -> int:
+    """Leave out the degraded bits that are no fault."""
+    return int(bits) & _WORTH_LESS
+
+
 def _counts(answer: bytes) -> tuple[int, int, int, int, int, int]:
     """Count the rows of an answer; CALL says which."""
     response = service_pb2.ModelInferResponse.FromString(answer)
     names = [output.name for output in response.outputs]
     raw = dict(zip(names, response.raw_output_contents, strict=True))
     try:
-        bits = [
-            int(word) & _WORTH_LESS for word in np.frombuffer(raw["degraded"], "<u4")
-        ]
+        bits = [worth_telling(word) for word in np.frombuffer(raw["degraded"], "<u4")]
         words = raw["decision"]
     except KeyError as error:
         raise InputError("answer", f"lacks {error}; it has {', '.join(names)}") from (

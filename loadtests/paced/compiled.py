@@ -9,12 +9,15 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from loadtests.bodies import unframe
 from loadtests.paced.calls import METHOD, Ended, How, Load, Told, tell
+from loadtests.paced.requests import Bodies
 from tollgate.errors import InputError, ServerError, SetupError
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("paced.c", "line.c")]
@@ -25,20 +28,22 @@ _REMEDY = "install, on Debian and Ubuntu: apt-get install gcc libc6-dev libnghtt
 
 def compile_sender(folder: Path) -> Path:
     """
-    Compile paced.c.
+    Compile paced.c, unless that was done there before.
 
     Args:
-        folder: Where to.
+        folder: Where to; nobody else's.
 
     Raises:
         SetupError: A compiler or the library is missing.
     """
+    program = folder / "paced"
+    if program.exists():
+        return program
     compiler = shutil.which("cc")
     if compiler is None:
         raise SetupError("no C compiler (cc) for loadtests/paced", remedy=_REMEDY)
-    program = folder / "paced"
     # The library by its file's name: the link that -lnghttp2 wants comes with headers.
-    words = ["-O2", "-o", program, *_SOURCES, "-l:libnghttp2.so.14"]
+    words = ["-O2", "-o", *map(str, (program, *_SOURCES)), "-l:libnghttp2.so.14"]
     made = subprocess.run([compiler, *words], capture_output=True, text=True)
     if made.returncode:
         problem = (made.stderr.splitlines() or ["no reason given"])[-1]
@@ -55,7 +60,7 @@ def send_compiled(
     Args:
         load: What to send.
         grpc_url: host:port.
-        folder: For files; they are removed.
+        folder: For files; the program stays there.
         began: Called at the beginning, with its moment on time.perf_counter.
 
     Returns:
@@ -65,27 +70,68 @@ def send_compiled(
         ServerError: Nobody answers there, or the sender failed.
         SetupError: It cannot be compiled.
     """
+    compile_sender(folder)
+    before = os.times()
+    waited_s = load.timeout_s * (load.retries + 1)
+    most_s = float(load.at_s[-1]) + waited_s + _GRACE_S
+    with _sent(load, grpc_url=grpc_url, folder=folder) as (command, answers):
+        _run(command, most_s=most_s, began=began)
+        after = os.times()
+        told = tell(load, read_ended(answers))
+    user_s = after.children_user - before.children_user
+    return told, user_s + after.children_system - before.children_system
+
+
+def send_one_by_one(
+    bodies: Bodies, *, timeout_s: float, run_s: float, grpc_url: str, folder: Path
+) -> Told:
+    """
+    Send each request when the one before has ended, for so long: a closed loop.
+
+    Returns:
+        What became of those that were sent; each was due when it was.
+
+    Raises:
+        ServerError, SetupError: As `send_compiled`.
+    """
+    load = Load(np.zeros(len(bodies.poisoned)), bodies, timeout_s, connections=1)
+    most_s = run_s + timeout_s + _GRACE_S
+    alone_ms = round(run_s * 1e3)
+    sent = _sent(load, grpc_url=grpc_url, folder=folder, alone_ms=alone_ms)
+    with sent as (command, answers):
+        _run(command, most_s=most_s, began=lambda moment_s: None)
+        calls = list(read_ended(answers))
+    at_ns = [one.ended_ns if one.sent_ns < 0 else one.sent_ns for one in calls]
+    bodies = msgspec.structs.replace(bodies, poisoned=bodies.poisoned[: len(calls)])
+    return tell(Load(np.array(at_ns) / 1e9, bodies, timeout_s), calls)
+
+
+@contextmanager
+def _sent(
+    load: Load, *, grpc_url: str, folder: Path, alone_ms: int = 0
+) -> Iterator[tuple[list[str], Path]]:
+    """Write what paced.c reads; its words, and the file that it writes."""
     program = compile_sender(folder)
-    names = ("due", "offsets", "answers")
-    due, offsets, answers = (folder / f"{name}.bin" for name in names)
+    due, offsets, answers = (
+        folder / f"{name}.bin" for name in ("due", "offsets", "answers")
+    )
     np.rint(load.at_s * 1e9).astype("<i8").tofile(due)
     load.bodies.offsets.astype("<u8").tofile(offsets)
     host, _, port = grpc_url.rpartition(":")
-    command = [
-        *(str(program), host, port, METHOD, str(load.connections)),
-        *(str(round(load.timeout_s * 1e3)), str(load.retries)),
-        *map(str, (due, offsets, load.bodies.path, answers)),
-        *itertools.chain.from_iterable(load.metadata),
-    ]
-    before = os.times()
-    waited_s = load.timeout_s * (load.retries + 1)
-    _run(command, most_s=float(load.at_s[-1]) + waited_s + _GRACE_S, began=began)
-    after = os.times()
-    told = tell(load, read_ended(answers))
-    for file in (due, offsets, answers):
-        file.unlink()
-    used_s = after.children_user + after.children_system
-    return told, used_s - before.children_user - before.children_system
+    try:
+        yield (
+            [
+                *(str(program), host, port, METHOD, str(load.connections)),
+                *(str(round(load.timeout_s * 1e3)), str(load.retries)),
+                *map(str, (due, offsets, load.bodies.path, answers)),
+                str(alone_ms),
+                *itertools.chain.from_iterable(load.metadata),
+            ],
+            answers,
+        )
+    finally:
+        for file in (due, offsets, answers):
+            file.unlink(missing_ok=True)
 
 
 def _run(command: list[str], *, most_s: float, began: Callable[[float], None]) -> None:

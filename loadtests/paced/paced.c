@@ -3,7 +3,7 @@
  * before it. compiled.py writes what this reads and reads what this writes.
  *
  *   paced HOST PORT PATH CONNECTIONS TIMEOUT_MS RETRIES DUE OFFSETS BODIES ANSWERS
- *         [NAME VALUE]...
+ *         ALONE_MS [NAME VALUE]...
  *
  * DUE      int64 [N]: when each is due, ns from the beginning, ascending
  * OFFSETS  uint64 [N + 1]: where its body begins in BODIES; the last: where all end
@@ -18,6 +18,9 @@
  * wait for the server's flow control or for a processor. An attempt ends TIMEOUT_MS
  * after it was due; one that failed is repeated at once, up to RETRIES times, unless
  * the server says that the request is wrong.
+ *
+ * ALONE_MS other than 0: no open loop, but one call after the other, each when the one
+ * before has ended, until so much time is over. DUE then only says how many there are.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -53,7 +56,7 @@ static size_t begun, watched;
 static struct line *lines;
 static int line_count, turn, poller, clock_fd;
 static uint32_t retries;
-static int64_t begin_ns, timeout_ns;
+static int64_t begin_ns, timeout_ns, alone_ns;
 static FILE *answers;
 
 void give_up(const char *what) {
@@ -127,13 +130,21 @@ void attempt_failed(struct call *call, enum how how, uint32_t http2_error) {
     end(call, NO_CONNECTION, 0);
 }
 
-static void submit(uint32_t number, int64_t at) {
+static void submit(uint32_t number, int64_t due_ns, int64_t at) {
   struct call *call = new_call(number);
   submitted = number + 1;
-  if (at >= due[number] + timeout_ns)
+  if (at >= due_ns + timeout_ns)
     end(call, TIMED_OUT, 0);
-  else if (!try(call, due[number]))
+  else if (!try(call, due_ns))
     end(call, NO_CONNECTION, 0);
+}
+
+/* Send the next one if there is none on its way. */
+static void submit_alone(int64_t at) {
+  if (at >= alone_ns)
+    count = submitted;
+  if (submitted < count && oldest == submitted)
+    submit(submitted, at, at);
 }
 
 static void expire(int64_t at) {
@@ -169,11 +180,13 @@ static void wait_until(int64_t at) {
 static int64_t step(int64_t at) {
   int64_t next_ns = INT64_MAX;
   if (begin_ns) {
-    while (submitted < count && begin_ns + due[submitted] <= at)
-      submit(submitted, at - begin_ns);
+    while (!alone_ns && submitted < count && begin_ns + due[submitted] <= at)
+      submit(submitted, due[submitted], at - begin_ns);
     expire(at - begin_ns);
-    if (submitted < count)
-      next_ns = begin_ns + due[submitted];
+    if (alone_ns && at >= begin_ns)
+      submit_alone(at - begin_ns);
+    else if (submitted < count)
+      next_ns = begin_ns + (alone_ns ? 0 : due[submitted]);
     if (watched < begun && begin_ns + attempts[watched].until_ns < next_ns)
       next_ns = begin_ns + attempts[watched].until_ns;
   }
@@ -222,6 +235,7 @@ static void set_up(char **words) {
   answers = fopen(words[10], "wb");
   if (!answers || setvbuf(answers, NULL, _IOFBF, 1 << 20))
     give_up(words[10]);
+  alone_ns = atoll(words[11]) * MS;
   calls = calloc(count, sizeof *calls);
   attempts = calloc((size_t)count * (retries + 1), sizeof *attempts);
   lines = calloc(line_count, sizeof *lines);
@@ -237,7 +251,7 @@ static void set_up(char **words) {
 
 int main(int word_count, char **words) {
   int64_t until_ns;
-  if (word_count < 11 || word_count % 2 == 0) {
+  if (word_count < 12 || word_count % 2) {
     fprintf(stderr, "paced: wrong number of arguments\n");
     return 2;
   }

@@ -70,9 +70,9 @@ def write_bodies(
             columns = traffic.columns(first + start * rows, len(number) * rows)
             if scenario.shift is not None:
                 late = np.repeat(at_s[part] >= scenario.shift.at_s, rows)
-                _shift(columns, scenario.shift, late, chance)
+                shift_late(columns, scenario.shift, late, chance)
             bad = chance.random(len(number) * rows) < scenario.poison
-            _poison(columns, np.flatnonzero(bad))
+            poison_rows(columns, np.flatnonzero(bad))
             poisoned[part] = bad.reshape(-1, rows).sum(axis=1)
             bodies = bodies_of(
                 columns,
@@ -85,7 +85,7 @@ def write_bodies(
     return Bodies(path, np.cumsum(lengths, dtype=np.uint64), rows, poisoned)
 
 
-def _shift(
+def shift_late(
     columns: Columns,
     shift: Shift,
     late: npt.NDArray[np.bool_],
@@ -95,13 +95,15 @@ def _shift(
     columns[AMOUNT] = np.where(
         late, np.round(columns[AMOUNT] * shift.amount_times, 2), columns[AMOUNT]
     )
+    if _TERMINAL not in columns:
+        return
     moved = np.flatnonzero(late & (chance.random(len(late)) < shift.elsewhere))
     terminals = columns[_TERMINAL].copy()
     terminals[moved] = terminals[chance.permutation(moved)]
     columns[_TERMINAL] = terminals
 
 
-def _poison(columns: Columns, bad: npt.NDArray[np.intp]) -> None:
+def poison_rows(columns: Columns, bad: npt.NDArray[np.intp]) -> None:
     """Break a rule of docs/contract.md in each of these rows, in turn three of them."""
     amount, time_us = columns[AMOUNT].copy(), columns[EVENT_TIME].copy()
     amount[bad[0::3]] = -1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +12,10 @@ import msgspec
 
 from loadtests.surroundings import measured_on
 from loadtests.tuner import story
+from loadtests.tuner.compiled import best_sender
 from loadtests.tuner.driving import Driver, Traffic
 from loadtests.tuner.front import Point, points_of
-from loadtests.tuner.goals import Goal, HighestRate, QuickestAnswer
+from loadtests.tuner.goals import AlsoAlone, Goal, HighestRate, QuickestAnswer
 from loadtests.tuner.override import Override
 from loadtests.tuner.picture import draw
 from loadtests.tuner.seen import limits_of
@@ -38,7 +41,8 @@ class Wanted(msgspec.Struct, frozen=True):
 
     Attributes:
         preset: "throughput" or "low-latency".
-        name: Of the configuration.
+        name: Of the configuration; empty for that of the preset, with a number where
+            there is one of that name.
         values: Of knobs, in place of the preset's: "knob=value,value".
         most: Settings to try.
         seconds: Of a first run.
@@ -80,15 +84,18 @@ class Bench:
     def __init__(
         self, server: Address, wanted: Wanted, *, traffic: Traffic, state: Path
     ) -> None:
-        require_config_name(wanted.name)
-        self.wanted = wanted
+        if wanted.name:
+            require_config_name(wanted.name)
         self._server = server
         self._traffic = traffic
+        self._sender = ""
         self._repository = Path(server.repository)
         self._roles = Roles(read_product(self._repository, traffic.product))
         self.override = Override(
             server, record=record_path(state, traffic.product), roles=self._roles
         )
+        name = wanted.name or self._free_name(wanted.preset)
+        self.wanted = msgspec.structs.replace(wanted, name=name)
         slo = read_slo(self._repository, product=traffic.product)
         rates = wanted.preset == "throughput"
         self._limits = limits_of(slo, p99_ms=wanted.p99_ms) if rates else None
@@ -105,12 +112,25 @@ class Bench:
             return QuickestAnswer()
         return HighestRate(self._limits, self.wanted.rate_per_s)
 
+    @property
+    def _last_goal(self) -> Goal:
+        """What the comparison looks at."""
+        goal = self._goal
+        return AlsoAlone(goal) if isinstance(goal, HighestRate) else goal
+
     def require_free_name(self) -> None:
         """Demand that a configuration of that name would replace none."""
+        require_free(self._files(self.wanted.name), name=self.wanted.name)
+
+    def _free_name(self, name: str) -> str:
+        numbered = (f"{name}-{number}" for number in itertools.count(2))
+        names = itertools.chain([name], numbered)
+        return next(one for one in names if not any(map(Path.exists, self._files(one))))
+
+    def _files(self, name: str) -> list[Path]:
         steps = self.override.configs
         folders = [self._repository / step / NAMED_CONFIGS for step in steps]
-        files = [folder / f"{self.wanted.name}.pbtxt" for folder in folders]
-        require_free(files, name=self.wanted.name)
+        return [folder / f"{name}.pbtxt" for folder in folders]
 
     def tune(self, *, told: Callable[[str], None]) -> Tuned:
         """Search, on the server as the override has it; see `tuning.tune`."""
@@ -125,15 +145,25 @@ class Bench:
         if not others:
             problem = "leaves nothing to try beside the settings as they are"
             raise InputError("--try", problem)
-        drive = Driver(self._server, self._traffic)
-        return tune(
-            looker(self.override, self._goal, drive),
-            base,
-            others,
-            seconds=wanted.seconds,
-            turns=wanted.turns,
-            told=told,
-        )
+        with tempfile.TemporaryDirectory(prefix="tollgate-tune-") as folder:
+            sender = best_sender(
+                self._server.grpc_url,
+                timeout_s=self._traffic.timeout_s,
+                rows=wanted.rows,
+                folder=Path(folder),
+                told=told,
+            )
+            self._sender = sender.name
+            drive = Driver(self._server, self._traffic, sender=sender)
+            return tune(
+                looker(self.override, self._goal, drive),
+                base,
+                others,
+                seconds=wanted.seconds,
+                turns=wanted.turns,
+                again=looker(self.override, self._last_goal, drive),
+                told=told,
+            )
 
     def points(self, tuned: Tuned) -> list[Point]:
         """Settings at rates that they keep, by throughput."""
@@ -152,6 +182,7 @@ class Bench:
             release=self.override.release,
             rows=wanted.rows,
             limits=self._limits,
+            sender=self._sender,
             seconds=TURN * wanted.seconds,
         )
 

@@ -21,7 +21,7 @@ from loadtests.made_up import made_up
 from loadtests.open_loop import poisson
 from loadtests.processes import use_of
 from loadtests.tuner.seen import Seen
-from loadtests.tuner.sending import Answered, Send, one_by_one, open_loop
+from loadtests.tuner.sending import Answered, Sender
 from tollgate.errors import ServerError
 from tollgate.features.spec import FeatureSpec
 from tollgate.server import control
@@ -66,15 +66,13 @@ class Driver:
     Args:
         server: Where it is.
         traffic: What is sent.
-        send: Sends requests at their times; None for `open_loop`.
+        sender: Who sends it.
     """
 
-    def __init__(
-        self, server: Address, traffic: Traffic, *, send: Send | None = None
-    ) -> None:
+    def __init__(self, server: Address, traffic: Traffic, *, sender: Sender) -> None:
         self._server = server
         self._traffic = traffic
-        self._send = send or open_loop(server.grpc_url, timeout_s=traffic.timeout_s)
+        self._sender = sender
         self._seed = time.time_ns() % 1_000_000_000  # ids of its own in each tuning
 
     def __call__(self, rate_per_s: float, seconds: float) -> Seen:
@@ -96,14 +94,9 @@ class Driver:
         before = use_of([self._server.pid]).cpu_s
         if rate_per_s:
             at_s = poisson(len(requests), rate_per_s=rate_per_s, seed=self._seed)
-            answered = self._send(requests, at_s)
+            answered = self._sender.at_times(requests, at_s)
         else:
-            answered = one_by_one(
-                requests,
-                grpc_url=self._server.grpc_url,
-                timeout_s=self._traffic.timeout_s,
-                run_s=run_s,
-            )
+            answered = self._sender.one_by_one(requests, run_s=run_s)
         used_s = use_of([self._server.pid]).cpu_s - before
         return seen_of(
             answered, self._traffic, rate_per_s=rate_per_s, used_s=max(0.0, used_s)

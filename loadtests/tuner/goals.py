@@ -33,11 +33,13 @@ class Found(msgspec.Struct, frozen=True):
             the other; 0 for settings that keep none that matters.
         best: The run that shows it; None when there is none.
         runs: All of them.
+        alone: Requests one after the other, where that was looked at, too.
     """
 
     merit: float
     best: Seen | None
     runs: tuple[Seen, ...]
+    alone: Seen | None = None
 
 
 class Goal(Protocol):
@@ -135,3 +137,23 @@ class QuickestAnswer(msgspec.Struct, frozen=True):
         """Run once; nothing is there to be found but the time."""
         seen = drive(0.0, seconds)
         return Found(seen.answered_per_s, seen, (seen,))
+
+
+class AlsoAlone(msgspec.Struct, frozen=True):
+    """
+    Another goal, and what callers wait who come one after the other.
+
+    A delay that fills batches under load is paid by them, too.
+    """
+
+    goal: HighestRate
+
+    @property
+    def unit(self) -> str:
+        """As the other's."""
+        return self.goal.unit
+
+    def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
+        """Look as the other does, then run once more."""
+        found = self.goal.look(drive, seconds=seconds, near=near, floor=floor)
+        return msgspec.structs.replace(found, alone=drive(0.0, seconds))

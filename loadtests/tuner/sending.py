@@ -1,15 +1,11 @@
-"""
-Sending requests: at their times, or one after the other.
-
-This is all that a tuning needs of a driver; a faster one has to do no more.
-"""
+"""Sending requests: at their times, or one after the other."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import grpc
 import msgspec
@@ -37,28 +33,44 @@ class Answered(msgspec.Struct, frozen=True, eq=False):
     late_s: F64
 
 
-# Requests and when each is due, ascending from 0 -> what became of them.
-Send = Callable[[Sequence[Any], F64], Answered]
+class Sender(Protocol):
+    """Sends requests."""
+
+    @property
+    def name(self) -> str:
+        """What it is, in a word or two."""
+
+    def at_times(self, requests: Sequence[Any], at_s: F64) -> Answered:
+        """Send each when it is due, ascending from 0, and wait for none of them."""
+
+    def one_by_one(self, requests: Sequence[Any], *, run_s: float) -> Answered:
+        """Send each when the one before is answered, for so long."""
 
 
-def open_loop(grpc_url: str, *, timeout_s: float) -> Send:
-    """Make a sender that waits for nobody; asyncio, some hundred requests a second."""
+class PythonSender(msgspec.Struct, frozen=True):
+    """
+    Sends with asyncio, some hundred requests a second.
 
-    def sender(requests: Sequence[Any], at_s: F64) -> Answered:
+    Attributes:
+        grpc_url: host:port.
+        timeout_s: After which a caller gives up.
+    """
+
+    grpc_url: str
+    timeout_s: float
+    name: str = "asyncio"
+
+    def at_times(self, requests: Sequence[Any], at_s: F64) -> Answered:
+        """As `Sender`."""
         sent = asyncio.run(
-            send(requests, at_s=at_s, grpc_url=grpc_url, timeout_s=timeout_s)
+            send(requests, at_s=at_s, grpc_url=self.grpc_url, timeout_s=self.timeout_s)
         )
         latency_s = np.where(sent.answered, sent.latency_s, np.inf)
         return Answered(at_s, latency_s, sent.sent_s - sent.due_s)
 
-    return sender
-
-
-def one_by_one(
-    requests: Sequence[Any], *, grpc_url: str, timeout_s: float, run_s: float
-) -> Answered:
-    """Send each request when the one before is answered, for so long."""
-    return asyncio.run(_one_by_one(requests, grpc_url, timeout_s, run_s))
+    def one_by_one(self, requests: Sequence[Any], *, run_s: float) -> Answered:
+        """As `Sender`."""
+        return asyncio.run(_one_by_one(requests, self.grpc_url, self.timeout_s, run_s))
 
 
 async def _one_by_one(

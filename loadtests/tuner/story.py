@@ -23,6 +23,7 @@ class Circumstances(msgspec.Struct, frozen=True):
         release: What the server served.
         rows: In each request.
         limits: What a rate had to keep; None where requests came one after the other.
+        sender: Who sent them.
         seconds: For each run of the comparison.
     """
 
@@ -31,6 +32,7 @@ class Circumstances(msgspec.Struct, frozen=True):
     release: str
     rows: int
     limits: Limits | None
+    sender: str
     seconds: float
 
 
@@ -41,7 +43,7 @@ def paragraphs(tuned: Tuned, compared: Compared, around: Circumstances) -> list[
         f"Found with `{around.command}`, {around.machine}; server, store and load on "
         f"this machine, release {around.release}.",
         f"Load: made-up purchases, applied and journalled, {_rows(around.rows)}, "
-        f"{_arrivals(around.limits)}.",
+        f"{_arrivals(around.limits)}; sender {around.sender}.",
         f"Settings: {compared.candidate}; best of {tried} that were tried. As it was: "
         f"{tuned.base}.",
         f"Measured again, {len(compared.turns)} turns each, runs of "
@@ -86,7 +88,18 @@ def figures(found: Iterable[Found]) -> str:
     ):
         values = [getattr(one, name) for one in seen]
         parts.append(words.format(_spread(values, digits=digits)))
-    return ", ".join(parts)
+    return ", ".join([*parts, *_alone(results)])
+
+
+def _alone(results: Sequence[Found]) -> list[str]:
+    seen = [one.alone for one in results if one.alone is not None]
+    if not seen:
+        return []
+    p50, p99 = (
+        _spread([getattr(one, name) for one in seen], digits=1)
+        for name in ("p50_ms", "p99_ms")
+    )
+    return [f"one after the other p50 {p50} ms, p99 {p99} ms"]
 
 
 def ratio_words(compared: Compared) -> str:

@@ -46,6 +46,7 @@ def tune(
     *,
     seconds: float,
     turns: int,
+    again: Look | None = None,
     told: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
     """
@@ -57,6 +58,7 @@ def tune(
         others: What else is tried.
         seconds: For each run of the first round.
         turns: Of the comparison.
+        again: Looks at the two that are compared; None for `look`.
         told: Called with what was found, a line at a time.
     """
     told(f"{len(others)} settings beside those that are")
@@ -72,7 +74,11 @@ def tune(
     if best is not None and best.found.merit:
         told(f"{turns} turns against the settings as they are: {best.candidate}")
         compared = compare(
-            best.candidate, base, look=look, seconds=TURN * seconds, turns=turns
+            best.candidate,
+            base,
+            look=again or look,
+            seconds=TURN * seconds,
+            turns=turns,
         )
     return Tuned(base, tuple(tried), compared)
 

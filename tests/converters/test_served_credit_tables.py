@@ -31,8 +31,9 @@ from converters.purpose import purpose_of
 from converters.sample import Sample
 from converters.sources.worker import model_of
 from tollgate.cli.pipeline import publish_and_release
-from tollgate.cli.wire import field_columns, wire_fields, wire_inputs
+from tollgate.cli.wire import field_columns, wire_fields
 from tollgate.explanation import EXPLAIN_FILE, Explainer, read_explanation
+from tollgate.features.wire import wire_inputs
 from tollgate.product.building import build_features, write_texts
 from tollgate.product.plan import Asked, make_plan
 from tollgate.product.thresholds import choose

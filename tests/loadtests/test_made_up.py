@@ -8,8 +8,8 @@ import numpy as np
 
 from clients.columns import check_columns
 from loadtests.made_up import made_up
-from tollgate.cli.wire import all_fields, wire_inputs
 from tollgate.features.spec import load_spec
+from tollgate.features.wire import all_fields, wire_inputs
 from tollgate.validation import check_fields, check_rows
 
 SPEC = """

@@ -56,7 +56,7 @@ def budget(
     from loadtests.budget import Load, measure
     from loadtests.layers import judge
     from tollgate.cli import pipeline
-    from tollgate.cli.wire import all_fields, wire_inputs
+    from tollgate.features.wire import all_fields, wire_inputs
     from tollgate.repository.product import read_product
     from tollgate.repository.slo import read_slo
     from tollgate.server.address import find_server

@@ -116,7 +116,8 @@ def _serve_and_decide(
 def _decided(asked: pl.DataFrame, *, spec: FeatureSpec, server: Embedded) -> Decisions:
     from clients.client import Client
     from clients.decisions import join
-    from tollgate.cli.wire import field_columns, wire_fields, wire_inputs
+    from tollgate.cli.wire import field_columns, wire_fields
+    from tollgate.features.wire import wire_inputs
 
     fields = wire_fields(spec, asked)
     columns: dict[str, Any] = dict(

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from tollgate.cli.product_model import Brought, Kind, brought, missing_of, trained
 from tollgate.cli.product_trying import Tried, try_served
-from tollgate.cli.wire import wire_fields, wire_inputs
+from tollgate.cli.wire import wire_fields
 from tollgate.errors import InputError, RepositoryError
+from tollgate.features.wire import wire_inputs
 from tollgate.product import thresholds
 from tollgate.product.ask_text import ASK_FILE, ask_text
 from tollgate.product.building import build_features, write_texts

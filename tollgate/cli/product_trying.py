@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.cli.replaying import LOAD_DEADLINE_S
-from tollgate.cli.wire import field_columns, wire_fields, wire_inputs
+from tollgate.cli.wire import field_columns, wire_fields
 from tollgate.errors import ServerError
+from tollgate.features.wire import wire_inputs
 from tollgate.schema import Degraded
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from rich.table import Table
 
 from tollgate.cli import console
 from tollgate.cli.proof import TlsCa, TlsCert, TlsKey, TokenFile, read_proof
-from tollgate.cli.wire import field_columns, wire_fields, wire_inputs
+from tollgate.cli.wire import field_columns, wire_fields
 from tollgate.errors import InputError
+from tollgate.features.wire import wire_inputs
 from tollgate.schema import AMOUNT, EVENT_TIME, REASON_SEPARATOR
 
 if TYPE_CHECKING:

@@ -47,7 +47,8 @@ def tune(
     name: Annotated[
         str | None,
         typer.Option(
-            help="Of the configuration to write.", show_default="that of the preset"
+            help="Of the configuration to write.",
+            show_default="that of the preset, or the next free one",
         ),
     ] = None,
     values: Try = None,
@@ -100,7 +101,7 @@ def tune(
     chosen = console.settings(product=product, state=state)
     wanted = Wanted(
         preset=preset,
-        name=name or preset,
+        name=name or "",
         values=tuple(values or ()),
         most=most,
         seconds=seconds,
@@ -141,7 +142,7 @@ def _tune(
         if restore:
             return
         tuned = bench.tune(told=_say)
-    folder = out or chosen.state_path / "tune" / wanted.name
+    folder = out or chosen.state_path / "tune" / bench.wanted.name
     bench.keep(tuned, folder)
     _tell(bench, tuned, folder)
     if tuned.winner is None:
@@ -155,7 +156,7 @@ def _traffic(server: Address, *, product: str, rows: int) -> Traffic:
     """Say what requests of the product are made of."""
     from loadtests.tuner.driving import Traffic
     from tollgate.cli import pipeline
-    from tollgate.cli.wire import all_fields, wire_inputs
+    from tollgate.features.wire import all_fields, wire_inputs
     from tollgate.repository.slo import read_slo
 
     folder = Path(server.repository)

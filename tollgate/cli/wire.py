@@ -1,4 +1,4 @@
-"""What a product's features.yaml says of its requests: inputs and their types."""
+"""Columns of a table as declared fields of a request."""
 
 from __future__ import annotations
 
@@ -7,32 +7,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tollgate.features.spec import FeatureSpec
-from tollgate.schema import AMOUNT, EVENT_TIME
+from tollgate.features.wire import FIELD_KINDS
 
 if TYPE_CHECKING:
     import polars as pl
-
-_KINDS = {AMOUNT: "FP64", EVENT_TIME: "INT64"}
-_FIELD_KINDS = {"number": "FP64", "category": "BYTES"}
-
-
-def wire_inputs(spec: FeatureSpec) -> dict[str, str]:
-    """Name the inputs every request has, with their types."""
-    return {name: _KINDS.get(name, "BYTES") for name in spec.columns}
 
 
 def wire_fields(spec: FeatureSpec, frame: pl.DataFrame) -> dict[str, str]:
     """Name the declared fields that a table has, with their types."""
     return {
-        field.name: _FIELD_KINDS[field.type]
+        field.name: FIELD_KINDS[field.type]
         for field in spec.fields
         if field.name in frame.columns
     }
-
-
-def all_fields(spec: FeatureSpec) -> dict[str, str]:
-    """Name every declared field, with its type."""
-    return {field.name: _FIELD_KINDS[field.type] for field in spec.fields}
 
 
 def field_columns(

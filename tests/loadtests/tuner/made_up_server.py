@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from loadtests.tuner.goals import Found, HighestRate
+from loadtests.tuner.goals import Found, Goal, HighestRate
 from loadtests.tuner.search import Look
 from loadtests.tuner.seen import Limits, Seen
 from loadtests.tuner.space import Candidate
@@ -61,7 +61,7 @@ class MadeUpServer:
 
         return run
 
-    def look(self, goal: HighestRate | None = None) -> Look:
+    def look(self, goal: Goal | None = None) -> Look:
         """Make what looks at candidates on this server."""
         aim = goal or HighestRate(LIMITS)
 

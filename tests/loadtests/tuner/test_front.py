@@ -70,6 +70,16 @@ def test_figures_are_medians_with_their_range() -> None:
     )
 
 
+def test_who_comes_alone_is_told_too() -> None:
+    """Where the comparison looked at it; under load nothing else is said."""
+    found = tried(A, 0, (100, 10, 1.0)).found
+    alone = [
+        msgspec.structs.replace(found, alone=seen(0.0, p99_ms=p99)) for p99 in (3, 9, 6)
+    ]
+    words = "one after the other p50 2.0 (1.0 to 3.0) ms, p99 6.0 (3.0 to 9.0) ms"
+    assert figures(alone) == f"{figures([found] * 3)}, {words}"
+
+
 @pytest.mark.parametrize("others", [[A], [Candidate(5000, features_instances=2)]])
 def test_a_tuning_is_drawn(tmp_path: Path, others: list[Candidate]) -> None:
     """With a comparison, and without one because all else was hopeless."""

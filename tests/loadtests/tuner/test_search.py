@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_up_server import LIMITS, MadeUpServer, highest_per_s, seen
 
-from loadtests.tuner.goals import STEP, HighestRate, QuickestAnswer
+from loadtests.tuner.goals import STEP, AlsoAlone, HighestRate, QuickestAnswer
 from loadtests.tuner.search import Tried, rungs_of, search
 from loadtests.tuner.seen import Seen
 from loadtests.tuner.space import THROUGHPUT, Candidate, candidates
@@ -58,6 +58,28 @@ def test_one_after_the_other_is_judged_by_answers_in_a_second() -> None:
         lambda rate, seconds: told, seconds=1.0, near=0.0, floor=0.0
     )
     assert (found.merit, found.best) == (120.0, told)
+
+
+def test_the_comparison_looks_at_lone_requests_too() -> None:
+    """Once for each of the two in each turn; the search spares that."""
+    server = MadeUpServer()
+    alone = AlsoAlone(HighestRate(LIMITS))
+    tuned = tune(
+        server.look(),
+        BASE,
+        [Candidate(2500)],
+        seconds=1.0,
+        turns=3,
+        again=server.look(alone),
+    )
+    assert tuned.compared is not None
+    for turn in tuned.compared.turns:
+        for candidate, found in zip((Candidate(2500), BASE), turn, strict=True):
+            assert found.alone is not None
+            assert found.alone.rate_per_s == 0.0
+            # No queue at rate 0: the delay and the work.
+            assert found.alone.p99_ms == candidate.delay_us / 1e3 + 3.0
+    assert all(one.found.alone is None for one in tuned.tried)
 
 
 def test_rounds_leave_a_third_and_take_twice_as_long() -> None:

@@ -12,8 +12,9 @@ import polars as pl
 import pytest
 import yaml
 
-from tollgate.cli.wire import wire_fields, wire_inputs
+from tollgate.cli.wire import wire_fields
 from tollgate.features.spec import load_spec
+from tollgate.features.wire import wire_inputs
 from tollgate.policy import load_policy
 from tollgate.product.ask_text import ask_text
 from tollgate.product.asked import Asked

@@ -29,9 +29,10 @@ from tollgate.audit.notice import notice_text
 from tollgate.audit.waiting import find_waiting, waiting_table
 from tollgate.cli.app import app
 from tollgate.cli.pipeline import publish_and_release, served_spec
-from tollgate.cli.wire import field_columns, wire_fields, wire_inputs
+from tollgate.cli.wire import field_columns, wire_fields
 from tollgate.errors import JournalError
 from tollgate.features.spec import FeatureSpec
+from tollgate.features.wire import wire_inputs
 from tollgate.policy.document import read_document
 from tollgate.repository.check import check
 from tollgate.server.embedded import serve

@@ -1,0 +1,1 @@
+"""What Locust's users ask, when, and of whom; nothing here imports Locust."""

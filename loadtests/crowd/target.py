@@ -1,0 +1,75 @@
+"""The server that a crowd asks, and what its products want to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tollgate.errors import InputError, SetupError
+from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.features.wire import all_fields, wire_inputs
+from tollgate.repository.product import read_product
+from tollgate.repository.release import read_release
+from tollgate.server.address import find_server
+
+
+class Target(msgspec.Struct, frozen=True):
+    """
+    Who is asked.
+
+    Attributes:
+        grpc_url: host:port.
+        specs: Product -> what its requests have.
+    """
+
+    grpc_url: str
+    specs: Mapping[str, FeatureSpec]
+
+    def inputs(self, product: str) -> dict[str, str]:
+        """Name the inputs of a product, with their types on the wire."""
+        return wire_inputs(self.specs[product])
+
+    def fields(self, product: str) -> dict[str, str]:
+        """Name its declared fields, likewise."""
+        return all_fields(self.specs[product])
+
+
+def running(state: Path) -> Target:
+    """
+    Find the server of a state folder.
+
+    Raises:
+        SetupError: None runs there.
+    """
+    server = find_server(state)
+    if server is None:
+        remedy = "start `tollgate up`, or say where one is: --host HOST:PORT"
+        raise SetupError(f"no server runs in {state}", remedy=remedy)
+    repository = Path(server.repository)
+    return Target(server.grpc_url, _specs(repository, server.products))
+
+
+def elsewhere(grpc_url: str, *, repository: Path) -> Target:
+    """
+    Take a server that somebody else runs, and the products of a repository.
+
+    Raises:
+        InputError: There are none.
+    """
+    releases = sorted(repository.glob("*/release.json"))
+    if not releases:
+        raise InputError("--repository", f"{repository} holds no product")
+    return Target(grpc_url, _specs(repository, [one.parent.name for one in releases]))
+
+
+def _specs(repository: Path, products: Sequence[str]) -> dict[str, FeatureSpec]:
+    return {product: spec_of(repository, product) for product in products}
+
+
+def spec_of(repository: Path, product: str) -> FeatureSpec:
+    """Read what requests of a product's release have."""
+    step = read_product(repository, product).features_step
+    version = read_release(repository, product=product).versions[step]
+    return load_spec(repository / step / str(version) / SPEC_FILE)

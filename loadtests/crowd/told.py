@@ -1,0 +1,127 @@
+"""What became of a crowd's requests, as the raw result that open-loop runs write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from clients.decisions import Decisions
+from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, worth_telling
+from loadtests.paced.raw import About, Raw, write_raw
+from loadtests.paced.scenario import Scenario
+from loadtests.surroundings import measured_on
+from tollgate.errors import ClientError, DeadlineExceeded
+
+DRIVER = "locust"
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """
+    One request.
+
+    Attributes:
+        at_s: When it was sent, from the beginning.
+        took_s: Until its answer.
+        rows: Its rows.
+        poisoned: Of those, how many break a rule.
+        attempts: How often it was sent.
+        kind: What became of it; "answered", or why not.
+        answer: None without one.
+    """
+
+    at_s: float
+    took_s: float
+    rows: int
+    poisoned: int
+    attempts: int
+    kind: str
+    answer: Decisions | None
+
+
+def kind_of(error: ClientError) -> str:
+    """Say in the words of the open loop why there is no answer."""
+    if isinstance(error, DeadlineExceeded):
+        return NO_ANSWER
+    code = getattr(error.__cause__, "code", None)
+    return str(code().name) if code else type(error).__name__
+
+
+class Told:
+    """
+    What became of all requests so far.
+
+    Attributes:
+        asked: How many.
+        decided: Rows with a decision.
+        refused: Rows with an error instead.
+        degraded: Rows with a degraded bit other than COLD_START.
+    """
+
+    def __init__(self, *, kept: bool) -> None:
+        self.asked = self.decided = self.refused = self.degraded = 0
+        self._kept = kept
+        self._rows: list[tuple[int, ...]] = []
+        self._kinds = {ANSWERED: 0}
+
+    def add(self, one: Asked) -> None:
+        """Count a request; keep it, if that was wanted."""
+        decided, degraded, reviewed, declined, bits = _counts(one.answer)
+        refused = one.rows - decided if one.answer is not None else 0
+        self.asked += 1
+        self.decided += decided
+        self.refused += refused
+        self.degraded += degraded
+        if not self._kept:
+            return
+        kind = self._kinds.setdefault(one.kind, len(self._kinds))
+        due_us, took_us = round(one.at_s * 1e6), round(one.took_s * 1e6)
+        self._rows.append(
+            (
+                *(due_us, 0, took_us, kind, one.rows, decided, refused, degraded),
+                *(reviewed, declined, one.poisoned, one.attempts, bits),
+            )
+        )
+
+    def write(self, path: Path, scenario: Scenario, *, name: str, command: str) -> None:
+        """
+        Write a raw result; a request is due when it is sent.
+
+        Args:
+            path: Where to.
+            scenario: As it was run.
+            name: Its name.
+            command: How to repeat it.
+        """
+        calls = np.sort(np.array(self._rows, CALL), order="due_us")
+        about = About(
+            name=name,
+            scenario=scenario,
+            run=1,
+            label=DRIVER,
+            seed=0,
+            driver=DRIVER,
+            connections=1,
+            command=command,
+            measured=measured_on(),
+            store="of its own",
+            kinds=tuple(self._kinds),
+            examples={},
+            marks=(),
+            sender_cpu_s=0.0,
+        )
+        write_raw(path, Raw(about, calls, {}))
+
+
+def _counts(answer: Decisions | None) -> tuple[int, int, int, int, int]:
+    if answer is None:
+        return 0, 0, 0, 0, 0
+    words = answer.decision.tolist()
+    bits = [worth_telling(one) for one in answer.degraded.tolist()]
+    union = 0
+    for one in bits:
+        union |= one
+    degraded = sum(1 for one in bits if one)
+    decided = sum(1 for word in words if word)
+    return decided, degraded, words.count("review"), words.count("decline"), union

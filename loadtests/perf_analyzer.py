@@ -1,0 +1,142 @@
+"""
+Write input data for NVIDIA's perf_analyzer, and say how to call it.
+
+    python -m loadtests.perf_analyzer --out FOLDER
+
+Made-up purchases of a product that runs here, each with an id of its own; the commands
+go to standard output. docs/loadtests.md says where the program is found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import math
+import struct
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadtests.crowd.target import Target, running
+from loadtests.made_up import made_up
+from tollgate.errors import InputError, TollgateError
+from tollgate.features.definition import FeatureSpec
+from tollgate.server.address import ADDRESS_FILE
+from tollgate.server.launcher import ADMIN_HEADER
+
+_OLD_S = 5.0  # of the newest purchase: not ahead of any clock
+_LOADS = (
+    ("one after the other", "--concurrency-range 1"),
+    ("64 in flight", "--concurrency-range 64"),
+    ("16 rows in a request, 8 in flight", "-b 16 --concurrency-range 8"),
+    (
+        "at random, at a rate; what finds no thread free is late, uncharged",
+        "--request-rate-range {rate:g} --request-distribution poisson --max-threads 64",
+    ),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write, and print commands; a known error is one line."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.perf_analyzer")
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder for the file")
+    add("--product", default="fraud")
+    add("--purchases", type=int, default=20_000, help="before ids come again")
+    add("--rate", type=float, default=200.0, help="of the open loop, requests/s")
+    add("--state", type=Path, default=Path(".tollgate"), help="of the server")
+    given = parser.parse_args(arguments)
+    try:
+        target = running(given.state)
+        spec = _spec(target, given.product)
+        if given.purchases < 1:
+            raise InputError("--purchases", f"{given.purchases} is below 1")
+        given.out.mkdir(parents=True, exist_ok=True)
+        path = given.out / f"{given.product}.json"
+        path.write_text(json.dumps(input_data(spec, given.purchases)))
+    except TollgateError as error:
+        print(f"loadtests.perf_analyzer: {error}", file=sys.stderr)
+        return error.exit_status
+    for line in commands(
+        path,
+        product=given.product,
+        grpc_url=target.grpc_url,
+        rate=given.rate,
+        address=given.state / ADDRESS_FILE,
+    ):
+        print(line)
+    return 0
+
+
+def _spec(target: Target, product: str) -> FeatureSpec:
+    if product not in target.specs:
+        problem = f"{product!r} is none of {', '.join(target.specs)}"
+        raise InputError("--product", problem)
+    return target.specs[product]
+
+
+def input_data(spec: FeatureSpec, purchases: int) -> dict[str, Any]:
+    """
+    Make up purchases in perf_analyzer's own form.
+
+    Args:
+        spec: What a request of the product has.
+        purchases: How many; N.
+
+    Returns:
+        {"data": [N of {input: {"content": [value], "shape": [1]}}]}, one row each;
+        -b lets perf_analyzer put rows together. Strings are strings and numbers are
+        numbers; NaN, which JSON has not, is eight bytes in base64.
+    """
+    first_us = round((time.time() - _OLD_S) * 1e6) - purchases * 1_000
+    seed = time.time_ns() % 2**31
+    drawn = made_up(spec, purchases, seed=seed, first_us=first_us)
+    columns = {name: np.asarray(column).tolist() for name, column in drawn.items()}
+    return {
+        "data": [
+            {name: _tensor(value) for name, value in zip(columns, row, strict=True)}
+            for row in zip(*columns.values(), strict=True)
+        ]
+    }
+
+
+def _tensor(value: str | float) -> dict[str, Any]:
+    if isinstance(value, float) and math.isnan(value):
+        raw = base64.b64encode(struct.pack("<d", value)).decode()
+        return {"content": {"b64": raw}, "shape": [1]}
+    return {"content": [value], "shape": [1]}
+
+
+def commands(
+    path: Path, *, product: str, grpc_url: str, rate: float, address: Path
+) -> Iterator[str]:
+    """
+    Say how to call perf_analyzer, a load at a time.
+
+    Args:
+        path: Of the input data.
+        product: Name of the ensemble.
+        grpc_url: host:port.
+        rate: Of the load at a rate, requests/s.
+        address: The file with the secret that opens the server's configuration, which
+            perf_analyzer asks for; it does not become a part of the command.
+    """
+    secret = f'$(sed -n \'s/.*"admin_secret": "\\(.*\\)".*/\\1/p\' {address})'
+    for says, words in _LOADS:
+        yield f"# {says}"
+        yield " ".join(
+            [
+                f"perf_analyzer -m {product} -i grpc -u {grpc_url}",
+                f'-H "{ADMIN_HEADER}:{secret}" --input-data {path}',
+                f"--percentile 99 -p 5000 {words.format(rate=rate)}",
+            ]
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""The compiled sender for a tuning: for thousands of requests a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadtests.bodies import frame
+from loadtests.open_loop import F64
+from loadtests.paced.calls import Load, Told
+from loadtests.paced.compiled import compile_sender, send_compiled, send_one_by_one
+from loadtests.paced.requests import Bodies
+from loadtests.tuner.sending import Answered, PythonSender, Sender
+from tollgate.errors import SetupError
+
+
+class CompiledSender(msgspec.Struct, frozen=True):
+    """
+    Sends with loadtests/paced/paced.c.
+
+    Attributes:
+        grpc_url: host:port.
+        timeout_s: After which a caller gives up.
+        rows: In each request.
+        folder: For files; nobody else's.
+    """
+
+    grpc_url: str
+    timeout_s: float
+    rows: int
+    folder: Path
+    name: str = "compiled"
+
+    def at_times(self, requests: Sequence[Any], at_s: F64) -> Answered:
+        """As `Sender`."""
+        load = Load(at_s, self._bodies(requests), self.timeout_s)
+        told, _ = send_compiled(
+            load, grpc_url=self.grpc_url, folder=self.folder, began=lambda at: None
+        )
+        return self._answered(told)
+
+    def one_by_one(self, requests: Sequence[Any], *, run_s: float) -> Answered:
+        """As `Sender`."""
+        told = send_one_by_one(
+            self._bodies(requests),
+            timeout_s=self.timeout_s,
+            run_s=run_s,
+            grpc_url=self.grpc_url,
+            folder=self.folder,
+        )
+        return self._answered(told)
+
+    def _bodies(self, requests: Sequence[Any]) -> Bodies:
+        framed = [frame(one.SerializeToString()) for one in requests]
+        path = self.folder / "bodies.bin"
+        path.write_bytes(b"".join(framed))
+        ends = np.cumsum([0, *map(len, framed)], dtype=np.uint64)
+        return Bodies(path, ends, self.rows, np.zeros(len(framed), np.uint8))
+
+    def _answered(self, told: Told) -> Answered:
+        calls = told.calls
+        whole = (calls["kind"] == 0) & (calls["decided"] == self.rows)
+        late_us = calls["late_us"].astype(np.float64)
+        return Answered(
+            at_s=calls["due_us"] / 1e6,
+            latency_s=np.where(whole, calls["took_us"] / 1e6, np.inf),
+            late_s=np.where(late_us < 0, self.timeout_s, late_us / 1e6),
+        )
+
+
+def best_sender(
+    grpc_url: str,
+    *,
+    timeout_s: float,
+    rows: int,
+    folder: Path,
+    told: Callable[[str], None],
+) -> Sender:
+    """
+    Take the compiled sender, or say why it is the other one.
+
+    Args:
+        grpc_url: host:port.
+        timeout_s: After which a caller gives up.
+        rows: In each request.
+        folder: For files of the sender; nobody else's.
+        told: Called with one line when there is no compiled one.
+    """
+    try:
+        compile_sender(folder)
+    except SetupError as error:
+        told(f"{error}; until then asyncio sends, some hundred requests a second")
+        return PythonSender(grpc_url, timeout_s)
+    return CompiledSender(grpc_url, timeout_s, rows, folder)
