@@ -39,6 +39,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             not have changed before it is taken for bad.
         staging: Whether the server decides for nobody, so that `tollgate tune` may
             load it and start its steps anew.
+        otlp_endpoint: Collector that traces of requests are sent to, over HTTP and
+            without /v1/traces; empty for what OpenTelemetry's own variables say.
+        trace_rate: Of so many requests that bring no trace context one is traced;
+            0: none.
     """
 
     repository: str = "model_repository"
@@ -53,6 +57,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     require_approval: bool = False
     arrival_quiet_s: float = 30.0
     staging: bool = False
+    otlp_endpoint: str = ""
+    trace_rate: int = 0
 
     @property
     def products(self) -> tuple[str, ...]:
