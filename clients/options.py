@@ -77,6 +77,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             this very machine.
         compress_above_bytes: Requests larger than this travel gzipped; None never.
             docs/clients.md says when that pays.
+        traces: Whether each call is a span of OpenTelemetry's, passed on to servers;
+            docs/tracing.md.
     """
 
     product: str = "fraud"
@@ -90,6 +92,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     tls: Tls | None = None
     token: str | Callable[[], str] | None = None
     compress_above_bytes: int | None = None
+    traces: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.deadline_s < float("inf"):
