@@ -117,7 +117,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def shown(self) -> dict[str, Any]:
         """Print-safe form: a password in an address is masked."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
-        for name in ("store_url", "journal_url"):
+        for name in ("store_url", "journal_url", "otlp_endpoint"):
             head, at, tail = (shown[name] or "").rpartition("@")
             if at:
                 shown[name] = f"{head.partition('://')[0]}://***@{tail}"

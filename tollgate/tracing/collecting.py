@@ -79,9 +79,15 @@ class SpanCollector:
 
     def _run(self) -> None:
         rest = b""
-        while not self._stopped.wait(_INTERVAL_S):
-            rest = self._send(rest)
-        self._send(rest)
+        while True:
+            last = self._stopped.wait(_INTERVAL_S)
+            try:
+                rest = self._send(rest)
+            except Exception:  # the thread must live: who would read the pipe?
+                log.exception("spans were lost")
+                rest = b""
+            if last:
+                return
 
     def _send(self, rest: bytes) -> bytes:
         """Send all that is there; gives back the line that is not whole."""
