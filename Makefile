@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.tollgate-ready
-EXTRAS := server,convert,client,load,baseline,stream,fleet,dev
+EXTRAS := server,convert,client,load,baseline,stream,fleet,traces,dev
 
 # Processes that run tests. A file's tests run in one; half of them wait for servers.
 WORKERS ?= 2

@@ -16,6 +16,7 @@ from clients.memory import Memory
 from clients.options import Options, bearer, waits
 from clients.purchase import Purchase, encode
 from clients.retry import RetryBudget
+from clients.tracing import CallSpan, Tracer
 from tollgate.errors import InputError, InvalidRequest
 from tollgate.schema import AMOUNT, MAX_BATCH_ROWS
 
@@ -32,12 +33,14 @@ class Call(msgspec.Struct, frozen=True):
         deadline_at_s: Until when he waits.
         dry_run: For an answer without effect.
         traceparent: His W3C trace context; empty without.
+        span: Of the call, where calls are traced.
     """
 
     begun_s: float
     deadline_at_s: float
     dry_run: bool
     traceparent: str
+    span: CallSpan | None = None
 
 
 class Asker:
@@ -75,6 +78,7 @@ class Asker:
         self.ring = Ring(names, opened, rules=options.breaker, clock=clock)
         self.memory = Memory(options.remembered, age_s=options.remember_s, clock=clock)
         self._fallback = fallback
+        self.tracer = Tracer(options.product) if options.traces else None
 
     def begin(
         self, deadline_s: float | None, *, dry_run: bool, traceparent: str
@@ -82,7 +86,10 @@ class Asker:
         """Note when a call begins, and how long it may last."""
         begun_s = self.clock()
         left_s = self.options.deadline_s if deadline_s is None else deadline_s
-        return Call(begun_s, begun_s + left_s, dry_run, traceparent)
+        if self.tracer is None:
+            return Call(begun_s, begun_s + left_s, dry_run, traceparent)
+        span = self.tracer.call(traceparent)
+        return Call(begun_s, begun_s + left_s, dry_run, span.traceparent, span)
 
     def check(self, purchase: Mapping[str, object]) -> Purchase | InvalidRequest:
         """Check a purchase and write it; what is wrong with it comes as a value."""

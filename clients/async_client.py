@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import grpc
+from msgspec import structs
 
 from clients.addresses import Address
 from clients.asker import Asker, good_ones
@@ -21,6 +23,7 @@ from tollgate.errors import InvalidRequest
 
 GATHERED = Coalescing()
 _TOO_LATE = "no answer in time"
+_NOTHING = nullcontext()
 
 
 class AsyncDecisionClient:
@@ -85,17 +88,20 @@ class AsyncDecisionClient:
         """As `DecisionClient.decide`; a caller that is cancelled disturbs no other."""
         asker = self._asker
         call = asker.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
-        checked = asker.check(purchase)
-        if isinstance(checked, InvalidRequest):
-            raise checked
-        if self._lanes:
-            outcome = await self._lanes[dry_run].ask(checked, call)
-        else:
-            (outcome,) = await self._ask(Ask(asker, [checked], call=call))
-        outcome = asker.told(outcome, call)
-        if isinstance(outcome, InvalidRequest):
-            raise outcome
-        return outcome
+        with call.span or _NOTHING:
+            checked = asker.check(purchase)
+            if isinstance(checked, InvalidRequest):
+                raise checked
+            if self._lanes:
+                outcome = await self._lanes[dry_run].ask(checked, call)
+            else:
+                (outcome,) = await self._ask(Ask(asker, [checked], call=call))
+            outcome = asker.told(outcome, call)
+            if call.span is not None:
+                call.span.tell([purchase], [outcome])
+            if isinstance(outcome, InvalidRequest):
+                raise outcome
+            return outcome
 
     async def decide_rows(
         self,
@@ -108,15 +114,25 @@ class AsyncDecisionClient:
         """As `DecisionClient.decide_rows`: one request, shared with no other call."""
         asker = self._asker
         call = asker.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
-        checked = asker.check_all(purchases)
-        good = good_ones(checked)
-        outcomes = await self._ask(Ask(asker, good, call=call)) if good else []
-        return asker.put_back(checked, outcomes, call)
+        with call.span or _NOTHING:
+            checked = asker.check_all(purchases)
+            good = good_ones(checked)
+            outcomes = await self._ask(Ask(asker, good, call=call)) if good else []
+            answered = asker.put_back(checked, outcomes, call)
+            if call.span is not None:
+                call.span.tell(purchases, answered)
+            return answered
 
     async def _send(self, rows: Sequence[Waiting]) -> list[Outcome]:
         purchases = [row.purchase for row in rows]
         call = shared_call([row.call for row in rows])
-        return await self._ask(Ask(self._asker, purchases, call=call))
+        tracer = self._asker.tracer
+        if tracer is None or len(rows) == 1:
+            return await self._ask(Ask(self._asker, purchases, call=call))
+        spans = [row.call.span for row in rows if row.call.span is not None]
+        with tracer.request(spans) as span:
+            call = structs.replace(call, traceparent=span.traceparent)
+            return await self._ask(Ask(self._asker, purchases, call=call))
 
     async def _ask(self, ask: Ask) -> list[Outcome]:
         while attempt := ask.next():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 import grpc
 
@@ -16,6 +17,8 @@ from clients.decision import Decision, Outcome
 from clients.fallback import Fallback
 from clients.options import DEFAULTS, Options
 from tollgate.errors import InvalidRequest
+
+_NOTHING = nullcontext()
 
 
 class DecisionClient:
@@ -122,10 +125,14 @@ class DecisionClient:
         """
         asker = self._asker
         call = asker.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
-        checked = asker.check_all(purchases)
-        good = good_ones(checked)
-        outcomes = self._ask(Ask(asker, good, call=call)) if good else []
-        return asker.put_back(checked, outcomes, call)
+        with call.span or _NOTHING:
+            checked = asker.check_all(purchases)
+            good = good_ones(checked)
+            outcomes = self._ask(Ask(asker, good, call=call)) if good else []
+            answered = asker.put_back(checked, outcomes, call)
+            if call.span is not None:
+                call.span.tell(purchases, answered)
+            return answered
 
     def _ask(self, ask: Ask) -> list[Outcome]:
         while attempt := ask.next():

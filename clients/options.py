@@ -79,6 +79,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         compress_above_bytes: Requests larger than this travel gzipped; None never.
             docs/clients.md says when that pays.
         bulk: Whether its requests can wait, and give way to payments.
+        traces: Whether each call is a span of OpenTelemetry's, passed on to servers;
+            docs/tracing.md.
     """
 
     product: str = "fraud"
@@ -93,6 +95,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     token: str | Callable[[], str] | None = None
     compress_above_bytes: int | None = None
     bulk: bool = False
+    traces: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.deadline_s < float("inf"):

@@ -361,7 +361,7 @@ def libraries(*extras: str) -> str:
     [
         ("tollgate.steps,tollgate.settings,tollgate.history,tollgate.replay", []),
         ("tollgate.store,tollgate.features,tollgate.policy,tollgate.validation", []),
-        ("tollgate.explanation,tollgate.journal", []),
+        ("tollgate.explanation,tollgate.journal,tollgate.tracing", []),
         ("clients,tollgate.testing", ["client"]),
         ("tollgate.repository,tollgate.server,tollgate.cli", ["server"]),
         ("tollgate.supervisor,tollgate.observability", ["server"]),

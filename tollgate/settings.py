@@ -41,6 +41,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             load it and start its steps anew.
         capacity_per_s: Decisions a second that this server was measured to hold, for
             metrics and alerts; 0 when that is not known.
+        otlp_endpoint: Collector that traces of requests are sent to, over HTTP and
+            without /v1/traces; empty for what OpenTelemetry's own variables say.
+        trace_rate: Of so many requests that bring no trace context one is traced;
+            0: none.
     """
 
     repository: str = "model_repository"
@@ -56,6 +60,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arrival_quiet_s: float = 30.0
     staging: bool = False
     capacity_per_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    otlp_endpoint: str = ""
+    trace_rate: int = 0
 
     @property
     def products(self) -> tuple[str, ...]:
@@ -114,7 +120,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def shown(self) -> dict[str, Any]:
         """Print-safe form: a password in an address is masked."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
-        for name in ("store_url", "journal_url"):
+        for name in ("store_url", "journal_url", "otlp_endpoint"):
             head, at, tail = (shown[name] or "").rpartition("@")
             if at:
                 shown[name] = f"{head.partition('://')[0]}://***@{tail}"

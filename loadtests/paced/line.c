@@ -227,7 +227,7 @@ void prepare_lines(char **words, int told_poller) {
                          "user-agent", "tollgate-loadtests"};
   for (int i = 0; i < 8; i++)
     add_head(pairs[2 * i], pairs[2 * i + 1]);
-  for (char **more = words + 11; more[0] && more[1]; more += 2)
+  for (char **more = words + 12; more[0] && more[1]; more += 2)
     add_head(more[0], more[1]);
   if (getaddrinfo(words[1], words[2], &hints, &address)) {
     fprintf(stderr, "%s: no such host\n", words[1]);

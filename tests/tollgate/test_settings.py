@@ -57,6 +57,8 @@ def test_a_password_is_masked() -> None:
     assert Settings(store_url="unix:///a").shown()["store_url"] == "unix:///a"
     settings = Settings(journal_url="redis://:secret@host")
     assert settings.shown()["journal_url"] == "redis://***@host"
+    settings = Settings(otlp_endpoint="https://me:secret@collector")
+    assert settings.shown()["otlp_endpoint"] == "https://***@collector"
 
 
 def test_several_products_are_joined_by_commas(tmp_path: Path) -> None:

@@ -41,6 +41,23 @@ ModelConfigName = Annotated[
         show_default="config.pbtxt",
     ),
 ]
+OtlpEndpoint = Annotated[
+    str | None,
+    typer.Option(
+        help="Send traces to this OpenTelemetry collector, over HTTP.",
+        metavar="URL",
+        show_default="OTEL_EXPORTER_OTLP_ENDPOINT",
+    ),
+]
+TraceRate = Annotated[
+    int | None,
+    typer.Option(
+        help="Trace one of N requests that bring no trace context; 0: none.",
+        metavar="N",
+        min=0,
+        show_default="0",
+    ),
+]
 
 SidePort = Annotated[
     int,
@@ -95,6 +112,8 @@ def up(
     ] = None,
     journal_url: JournalUrl = None,
     model_config_name: ModelConfigName = None,
+    otlp_endpoint: OtlpEndpoint = None,
+    trace_rate: TraceRate = None,
     side_port: SidePort = 8003,
 ) -> None:
     """Serve products here: Redis, Triton and releases, until Ctrl-C or SIGTERM."""
@@ -109,6 +128,8 @@ def up(
         store_url=store_url,
         journal_url=journal_url,
         model_config_name=model_config_name,
+        otlp_endpoint=otlp_endpoint,
+        trace_rate=trace_rate,
     )
     supervise(chosen, side_port=side_port)
 
@@ -126,6 +147,8 @@ def serve(
     store_url: Annotated[str | None, typer.Option(help="The online store.")] = None,
     journal_url: JournalUrl = None,
     model_config_name: ModelConfigName = None,
+    otlp_endpoint: OtlpEndpoint = None,
+    trace_rate: TraceRate = None,
     host: Annotated[
         str,
         typer.Option(help="Address of all three ports; others than loopback open it."),
@@ -149,6 +172,8 @@ def serve(
         store_url=store_url,
         journal_url=journal_url,
         model_config_name=model_config_name,
+        otlp_endpoint=otlp_endpoint,
+        trace_rate=trace_rate,
     )
     if not chosen.store_url:
         raise InputError("--store-url", "no store is named; `tollgate up` starts one")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import threading
 import time
@@ -32,6 +33,7 @@ from tollgate.supervisor.shadowing import begin_shadow
 from tollgate.supervisor.side_port import side_port as open_side_port
 from tollgate.supervisor.supervisor import Supervisor
 from tollgate.supervisor.watched import Watched
+from tollgate.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ def supervise(
     Raises:
         ServerError: Something died and would not stay mended.
     """
+    tracing = tracing_of(chosen)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -82,6 +85,7 @@ def supervise(
                 model_config_name=chosen.model_config_name,
                 host=host,
                 recall=recall,
+                tracing=tracing,
             )
         )
         metrics = SupervisorMetrics(
@@ -111,6 +115,19 @@ def supervise(
         supervisor.run(stopped.wait)
         console.say("draining …")
         time.sleep(drain_delay_s)
+
+
+def tracing_of(chosen: Settings) -> Tracing | None:
+    """Trace when there is a place to send traces to: ours, or OpenTelemetry's own."""
+    if chosen.trace_rate < 0:
+        raise InputError("--trace-rate", f"{chosen.trace_rate} is below 0")
+    named = [f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT" for kind in ("", "TRACES_")]
+    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if not chosen.otlp_endpoint and (off or not any(map(os.environ.get, named))):
+        if chosen.trace_rate:
+            raise InputError("--trace-rate", "needs --otlp-endpoint")
+        return None
+    return Tracing(endpoint=chosen.otlp_endpoint, rate=chosen.trace_rate)
 
 
 def _sources(chosen: Settings, *, recall: bool) -> dict[str, Source]:

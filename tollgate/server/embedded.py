@@ -16,6 +16,9 @@ from tollgate.server.loaded import SLOTS_FOLDER
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.server.serving import Serving
 from tollgate.server.slots import Slots
+from tollgate.server.traces import TRACE_FOLDER
+from tollgate.tracing import Tracing
+from tollgate.tracing.collecting import SpanCollector
 
 
 class Embedded(msgspec.Struct, frozen=True):
@@ -55,6 +58,7 @@ def serve(
     model_config_name: str = "",
     host: str = "127.0.0.1",
     recall: bool = False,
+    tracing: Tracing | None = None,
 ) -> Iterator[Embedded]:
     """
     Serve the releases of products until the context ends.
@@ -74,6 +78,7 @@ def serve(
         recall: Serve what can be: of a product whose release cannot be, what was
             served here before; and not at all one that does not load, as long as
             another does.
+        tracing: Where traces of requests are sent; None makes none.
 
     Raises:
         RepositoryError: A release does not fit together.
@@ -95,6 +100,10 @@ def serve(
         for product in products:
             spool = state / SPOOL_FOLDER / product
             stack.enter_context(drained(spool, store_url))
+        spans = None
+        if tracing is not None:
+            folder = state.resolve() / TRACE_FOLDER
+            spans = stack.enter_context(SpanCollector(tracing, folder=folder))
         slots = Slots(state / SLOTS_FOLDER)
         slots.begin(repository)
         triton = stack.enter_context(
@@ -107,6 +116,7 @@ def serve(
                 metrics_port=metrics_port,
                 model_config_name=model_config_name,
                 host=host,
+                spans=spans,
             )
         )
         serving = {one.product: one.serving(triton, slots) for one in beginnings}

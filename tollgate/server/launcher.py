@@ -29,6 +29,8 @@ from tollgate.server.regions import region_prefix, remove_regions
 from tollgate.server.server_log import useful_lines
 from tollgate.server.step_python import build_step_python, server_environment
 from tollgate.server.traces import TRACE_FILE, TRACE_FOLDER
+from tollgate.tracing.collecting import SpanCollector
+from tollgate.tracing.context import TRACEPARENT
 
 ADMIN_HEADER = "triton-grpc-protocol-admin"
 # Whoever may load a model runs code as this user; shared-memory registration has
@@ -59,6 +61,7 @@ class TritonServer:
         log_verbose: Triton's own level.
         model_config_name: Named configuration that a model is loaded with when the
             call brings none of its own.
+        spans: Who takes what the steps tell of traced requests; None: they tell none.
 
     Attributes:
         admin_headers: What a call to a restricted protocol must carry. Triton takes
@@ -77,6 +80,7 @@ class TritonServer:
         host: str = "127.0.0.1",
         log_verbose: int = 0,
         model_config_name: str = "",
+        spans: SpanCollector | None = None,
     ) -> None:
         self._repository = repository.resolve()
         self._state = state.resolve()
@@ -86,6 +90,7 @@ class TritonServer:
         self._host = host
         self._log_verbose = log_verbose
         self._model_config_name = model_config_name
+        self._spans = spans
         self._stack = contextlib.ExitStack()
         self._child: Child | None = None
         self._begin: Callable[[], None] | None = None
@@ -173,7 +178,8 @@ class TritonServer:
                 "TOLLGATE_SPOOL": str(self._state / SPOOL_FOLDER),
                 "TOLLGATE_JOURNAL_URL": self.journal_url,
                 "TOLLGATE_JOURNAL_SPOOL": str(self._state / JOURNAL_SPOOL_FOLDER),
-            },
+            }
+            | (dict(self._spans.environment) if self._spans else {}),
             log=self.log,
             keep_fds=(lock.fd,),
         )
@@ -187,6 +193,10 @@ class TritonServer:
         # Triton refuses the option without a value.
         name = self._model_config_name
         named = [f"--model-config-name={name}"] if name else []
+        # Headers of a call that its steps see as parameters of the request.
+        headers = [TRACEPARENT] if self._spans else []
+        if headers:
+            named.append(f"--grpc-header-forward-pattern={'|'.join(headers)}")
         return [
             *named,
             f"--model-repository={self._repository}",

@@ -31,6 +31,7 @@ from tollgate.steps import triton
 from tollgate.steps.canary import read_canary
 from tollgate.steps.decision_metrics import DecisionMetrics
 from tollgate.steps.journal import open_journal
+from tollgate.steps.tracing import open_traces
 from tollgate.store.decided import read_decided
 
 _WORDS = np.array([level.name.lower().encode() for level in Decision], np.object_)
@@ -83,6 +84,9 @@ class DecisionStep:
         )
         labels = triton.metric_labels(args, product=self._policy.product)
         told = dict(labels)
+        self._traces = open_traces(
+            product=self._policy.product, model=args["model_name"]
+        )
         window_s = self._policy.idempotency_s
         self._journal = open_journal(pb, heading, window_s=window_s, labels=labels)
         self._canary = read_canary(parameters, entities)
@@ -113,6 +117,8 @@ class DecisionStep:
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
         pb = self._pb
         began_us = time.monotonic_ns() // 1000
+        if self._traces is not None:
+            self._traces.begin(began_us)
         inputs = triton.inputs_of(requests)
         packed = np.ascontiguousarray(triton.gather(inputs, CONTEXT))
         context = packed.view(self._dtype)[:, 0]
@@ -135,6 +141,10 @@ class DecisionStep:
             for position in range(len(responses)):
                 if foreign[bounds[position] : bounds[position + 1]].any():
                     responses[position] = self._mixed(context, bounds[position])
+        if self._traces is not None:
+            self._traces.decided(
+                requests, context, outputs=outputs, bounds=bounds, began_us=began_us
+            )
         return responses
 
     def _decide(
@@ -157,6 +167,8 @@ class DecisionStep:
             fields={name: context[f"field_{name}"] for name in self._fields},
         )
         decided = decide(facts, policy=self._policy)
+        if self._traces is not None:
+            self._traces.part("policy")
         for journal, left_out in (
             (self._journal, chosen),
             (self._canary_journal, None if chosen is None else ~chosen),
@@ -171,6 +183,8 @@ class DecisionStep:
                     left_out=left_out,
                 )
         self._metrics.batch(context, decided, chosen=chosen, began_us=began_us)
+        if self._traces is not None:
+            self._traces.part("journal")
         columns = {
             "decision": _WORDS[decided.decision],
             "score": decided.score,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from tollgate.steps.earlier import note_earlier
 from tollgate.steps.metrics import StepMetrics
 from tollgate.steps.sharing import DryShare
 from tollgate.steps.store_settings import store_settings
+from tollgate.steps.tracing import open_traces
 from tollgate.store.lists import read_lists
 from tollgate.store.opening import open_ladder
 from tollgate.store.scored import Scored
@@ -78,6 +79,7 @@ class FeatureStep:
         self._share = DryShare(share_ms * 1e-3)
         labels = triton.metric_labels(args, product=self._spec.product)
         self._metrics = StepMetrics(pb, self._ladder, self._share, labels=labels)
+        self._traces = open_traces(product=self._spec.product, model=args["model_name"])
 
     def finalize(self) -> None:
         """Let go of the store, and leave nothing unwritten."""
@@ -92,6 +94,8 @@ class FeatureStep:
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
         arrival_us = time.monotonic_ns() // 1000
         now_us = time.time_ns() // 1000
+        if self._traces is not None:
+            self._traces.begin(arrival_us)
         batch = gather(requests, spec=self._spec, now_us=now_us)
         features, context = self._score(batch, arrival_us=arrival_us)
         self._metrics.batch(context["degraded"])
@@ -100,9 +104,18 @@ class FeatureStep:
             CONTEXT: context.view(np.uint8).reshape(len(features), -1),
         }
         responses = triton.respond(self._pb, outputs, batch.bounds)
-        if batch.errors:
-            for position, text in hopeless(batch):
-                responses[position] = triton.refuse(self._pb, text, invalid=True)
+        refused = hopeless(batch) if batch.errors else []
+        for position, text in refused:
+            responses[position] = triton.refuse(self._pb, text, invalid=True)
+        if self._traces is not None:
+            self._traces.scored(
+                requests,
+                ids=next(iter(batch.ids.values())),
+                bounds=batch.bounds,
+                hopeless=[position for position, _ in refused],
+                began_us=arrival_us,
+                worked_us=int(context["features_us"][0]),
+            )
         return responses
 
     def _score(self, batch: Batch, *, arrival_us: int) -> tuple[Array, Array]:
@@ -163,9 +176,10 @@ class FeatureStep:
         self, found: list[Group], features: Array, context: Array
     ) -> list[Scored]:
         """Get the vectors of the good rows, in one round trip at most."""
-        scored = self._share.score(
-            found, fingerprints=context["fingerprint"], ask=self._ask
-        )
+        ask: Callable[[Sequence[Group]], list[Scored]] = self._ask
+        if self._traces is not None:
+            ask = self._traces.timed("store", ask)
+        scored = self._share.score(found, fingerprints=context["fingerprint"], ask=ask)
         for group, one in zip(found, scored, strict=True):
             # A slice is written several times faster than chosen rows are.
             whole = len(group.rows) == len(features)

@@ -1,0 +1,139 @@
+"""
+Spans of a client's calls, where OpenTelemetry is installed and asked for.
+
+Whoever asked for the decisions has set up OpenTelemetry, its sampling and where spans
+go; without that nothing is recorded, and no server is told of a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import tollgate
+from clients.decision import Outcome
+from tollgate.errors import InvalidRequest, SetupError
+from tollgate.schema import TRANSACTION_ID
+
+EXTRA = 'install it with: pip install "tollgate[traces]"'
+
+_HEADER = "traceparent"
+
+
+class Tracer:
+    """
+    Makes the spans of one client.
+
+    Args:
+        product: What it asks.
+
+    Raises:
+        SetupError: OpenTelemetry is not installed.
+    """
+
+    def __init__(self, product: str) -> None:
+        try:
+            from opentelemetry import trace
+            from opentelemetry.trace.propagation import tracecontext
+        except ImportError as error:
+            problem = f"traces need OpenTelemetry: {error.name} is not installed"
+            raise SetupError(problem, remedy=EXTRA) from error
+        self._trace = trace
+        self._propagator = tracecontext.TraceContextTextMapPropagator()
+        self._tracer = trace.get_tracer("tollgate.clients", tollgate.__version__)
+        self._product = product
+
+    def call(self, traceparent: str) -> CallSpan:
+        """Begin the span of a call, in the caller's trace or in one of its own."""
+        context = self._propagator.extract({_HEADER: traceparent})
+        span = self._tracer.start_span(
+            f"decide {self._product}",
+            context=context if traceparent else None,
+            kind=self._trace.SpanKind.CLIENT,
+            attributes={"tollgate.product": self._product},
+        )
+        return CallSpan(span)
+
+    def request(self, calls: Sequence[CallSpan]) -> CallSpan:
+        """
+        Begin the span of a request that several calls share.
+
+        It is in the trace of the first that is recorded, and linked with the others;
+        where none is, nothing is.
+        """
+        recorded = [call for call in calls if call.traceparent]
+        if not recorded:
+            return CallSpan(self._trace.INVALID_SPAN)
+        first, *others = [call.span for call in recorded]
+        span = self._tracer.start_span(
+            f"request {self._product}",
+            context=self._trace.set_span_in_context(first),
+            links=[self._trace.Link(one.get_span_context()) for one in others],
+            attributes={"tollgate.product": self._product, "tollgate.rows": len(calls)},
+        )
+        for other in others:
+            other.add_link(span.get_span_context())
+        return CallSpan(span)
+
+
+class CallSpan:
+    """
+    One span, ended with its context.
+
+    Attributes:
+        span: OpenTelemetry's.
+        traceparent: What a server is told; empty when nothing is recorded.
+    """
+
+    def __init__(self, span: Any) -> None:
+        self.span = span
+        self.traceparent = ""
+        named = span.get_span_context()
+        if named.trace_flags.sampled:
+            self.traceparent = f"00-{named.trace_id:032x}-{named.span_id:016x}-01"
+
+    def tell(
+        self, purchases: Sequence[Mapping[str, object]], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Note what was asked and what became of it: no score, customer or amount."""
+        if not self.traceparent:
+            return
+        told = [
+            _told(purchase, outcome)
+            for purchase, outcome in zip(purchases, outcomes, strict=True)
+        ]
+        if len(told) == 1:
+            self.span.set_attributes(told[0])
+        else:
+            self.span.set_attribute("tollgate.rows", len(told))
+            for row in told:
+                self.span.add_event("row", row)
+
+    def __enter__(self) -> CallSpan:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # The words of an error may hold what was asked.
+        if kind is not None and not issubclass(kind, InvalidRequest):
+            self.span.set_attribute("error.type", kind.__name__)
+        self.span.end()
+
+
+def _told(purchase: Mapping[str, object], outcome: Outcome) -> dict[str, str | int]:
+    given = purchase.get(TRANSACTION_ID, "")
+    text = given.decode(errors="replace") if isinstance(given, bytes) else str(given)
+    told: dict[str, str | int] = {"tollgate.transaction_id": text}
+    if isinstance(outcome, InvalidRequest):
+        return told | {"tollgate.refused": True}
+    return told | {
+        "tollgate.decision": outcome.decision,
+        "tollgate.source": outcome.source,
+        "tollgate.degraded": outcome.degraded,
+        "tollgate.release": outcome.release,
+    }

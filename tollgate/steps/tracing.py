@@ -1,0 +1,234 @@
+"""What a step tells of the requests that are traced."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tollgate.errors import trace_of
+from tollgate.schema import MAX_ID_BYTES
+from tollgate.steps import triton
+from tollgate.tracing import PIPE_VARIABLE, RATE_VARIABLE
+from tollgate.tracing.context import (
+    TRACEPARENT,
+    TraceContext,
+    read_traceparent,
+    sample,
+)
+from tollgate.tracing.request_spans import Part, RequestSpans
+from tollgate.tracing.spans import Attribute, Span, SpanWriter
+
+Array = triton.Array
+Given = TypeVar("Given")
+Taken = TypeVar("Taken")
+
+_TRANSACTION_ID = "tollgate.transaction_id"
+_ALL_BAD = "every row is bad"
+# From the feature step's end to the decision step's beginning: the step between, of
+# which nobody here knows more. Its queue is in it, and the queue delay.
+_MODEL = "model"
+
+
+class StepTraces:
+    """
+    Tells what one step did for each traced request of a batch.
+
+    Args:
+        writer: Takes the spans.
+        product: Whose step it is.
+        model: The step.
+        rate: Of so many requests that bring no trace, one is picked.
+    """
+
+    def __init__(
+        self, writer: SpanWriter, *, product: str, model: str, rate: int
+    ) -> None:
+        self._writer = writer
+        self._product = product
+        self._model = model
+        self._rate = rate
+        self._parts: list[Part] = []
+        self._last_us = 0
+        self._failed = False
+
+    def begin(self, began_us: int) -> None:
+        """Begin a batch."""
+        self._parts = []
+        self._last_us = began_us
+
+    def part(self, name: str) -> None:
+        """Note that something of the batch was done just now."""
+        now_us = _now_us()
+        self._parts.append(Part(name, self._last_us, now_us))
+        self._last_us = now_us
+
+    def timed(
+        self, name: str, call: Callable[[Given], Taken]
+    ) -> Callable[[Given], Taken]:
+        """Have a call noted as a part of its own."""
+
+        def timed_call(given: Given) -> Taken:
+            self._last_us = _now_us()
+            try:
+                return call(given)
+            finally:
+                self.part(name)
+
+        return timed_call
+
+    def scored(
+        self,
+        requests: Sequence[Any],
+        *,
+        ids: Sequence[bytes],
+        bounds: Sequence[int],
+        hopeless: Sequence[int],
+        began_us: int,
+        worked_us: int,
+    ) -> None:
+        """
+        Tell what a feature step did.
+
+        Args:
+            requests: Of the batch.
+            ids: Of their transactions, row by row.
+            bounds: Where each request's rows begin.
+            hopeless: Places of the requests that no other step will see.
+            began_us: When the step took the batch.
+            worked_us: How long it says that it took.
+        """
+        ended_us = began_us + worked_us
+
+        def spans() -> Iterator[Span]:
+            for place, trace in self._traced(requests, lambda at: ids[bounds[at]]):
+                ours = RequestSpans(trace, ended_us, arrival_us=began_us)
+                yield from self._step(ours, began_us, ended_us, rows=bounds[-1])
+                if place in hopeless:
+                    told = self._whole(bounds, place)
+                    yield ours.whole(self._product, told, problem=_ALL_BAD)
+
+        self._tell(spans)
+
+    def decided(
+        self,
+        requests: Sequence[Any],
+        context: Array,
+        *,
+        outputs: Mapping[str, Array],
+        bounds: Sequence[int],
+        began_us: int,
+    ) -> None:
+        """
+        Tell what a decision step did, and of each request as a whole.
+
+        Args:
+            requests: Of the batch.
+            context: Its rows, as the feature step wrote them; [N].
+            outputs: What is answered; [N, 1] each.
+            bounds: Where each request's rows begin.
+            began_us: When the step took the batch.
+        """
+        ended_us = _now_us()
+
+        def spans() -> Iterator[Span]:
+            for place, trace in self._traced(
+                requests, lambda at: _id_of(context, bounds[at])
+            ):
+                first, end = bounds[place], bounds[place + 1]
+                arrival_us = int(context["arrival_us"][first])
+                ours = RequestSpans(trace, ended_us, arrival_us=arrival_us)
+                scored_us = arrival_us + int(context["features_us"][first])
+                yield from ours.nested(Part(_MODEL, scored_us, began_us), ())
+                yield from self._step(ours, began_us, ended_us, rows=len(context))
+                told = self._whole(bounds, place)
+                told["tollgate.dry_run"] = bool(context["dry_run"][first])
+                each = [
+                    _told_of(row, _id_of(context, row), outputs)
+                    for row in range(first, end)
+                ]
+                if len(each) == 1:
+                    told |= each[0]
+                else:
+                    yield from ours.rows(each)
+                yield ours.whole(self._product, told)
+
+        self._tell(spans)
+
+    def _tell(self, spans: Callable[[], Iterator[Span]]) -> None:
+        try:
+            self._writer.write(spans())
+        except Exception as exc:  # noqa: BLE001 - a trace never costs an answer
+            if not self._failed:
+                triton.log.error("no trace was written: %s", trace_of(exc))
+            self._failed = True
+
+    def _step(
+        self, ours: RequestSpans, began_us: int, ended_us: int, *, rows: int
+    ) -> list[Span]:
+        step = Part(self._model, began_us, ended_us)
+        told = {"tollgate.batch_rows": rows}
+        return ours.nested(step, self._parts, attributes=told)
+
+    def _whole(self, bounds: Sequence[int], place: int) -> dict[str, Attribute]:
+        rows = bounds[place + 1] - bounds[place]
+        return {"tollgate.product": self._product, "tollgate.rows": rows}
+
+    def _traced(
+        self, requests: Sequence[Any], first_id: Callable[[int], bytes]
+    ) -> Iterator[tuple[int, TraceContext]]:
+        """Find the places of the requests that are traced, and where they belong."""
+        for place, request in enumerate(requests):
+            text = request.parameters()
+            if text and TRACEPARENT in text:
+                parameters = triton.request_parameters(request)
+                given = read_traceparent(str(parameters.get(TRACEPARENT, "")))
+                if given is not None:
+                    if given[1]:
+                        yield place, given[0]
+                    continue
+            if self._rate:
+                picked = sample(first_id(place)[:MAX_ID_BYTES], rate=self._rate)
+                if picked is not None:
+                    yield place, picked
+
+
+def open_traces(*, product: str, model: str) -> StepTraces | None:
+    """Open what the environment names; None when it names nothing."""
+    path = os.environ.get(PIPE_VARIABLE, "")
+    if not path:
+        return None
+    try:
+        writer = SpanWriter(path)
+    except OSError as error:
+        triton.log.warning("%s: %s: nothing is traced", path, error.strerror)
+        return None
+    rate = int(os.environ.get(RATE_VARIABLE, "0"))
+    return StepTraces(writer, product=product, model=model, rate=rate)
+
+
+def _told_of(
+    row: int, transaction_id: bytes, outputs: Mapping[str, Array]
+) -> dict[str, Attribute]:
+    """Say of a row what is no secret: no score, no customer, no amount."""
+    told: dict[str, Attribute] = {
+        _TRANSACTION_ID: transaction_id.decode(errors="replace")
+    }
+    for name in ("decision", "release"):
+        told[f"tollgate.{name}"] = outputs[name][row, 0].decode()
+    told["tollgate.degraded"] = int(np.uint32(outputs["degraded"][row, 0]))
+    told["tollgate.refused"] = bool(outputs["error"][row, 0])
+    return told
+
+
+def _id_of(context: Array, row: int) -> bytes:
+    """Read a row's transaction id out of the context."""
+    whole: bytes = context["transaction_id"][row].tobytes()
+    return whole[: int(context["transaction_id_length"][row])]
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

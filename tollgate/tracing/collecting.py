@@ -1,0 +1,199 @@
+"""
+Sending the spans of a server's steps to a collector, from outside of the steps.
+
+One thread empties the pipe a few times a second and sends what was in it; while a
+collector does not answer it waits, the pipe fills, and the steps drop what they make.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import platform
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import tollgate
+from tollgate.errors import SetupError
+from tollgate.tracing import PIPE_VARIABLE, RATE_VARIABLE, Tracing
+from tollgate.tracing.spans import Span, read_spans
+
+log = logging.getLogger(__name__)
+
+PIPE_FILE = "spans"
+TRACES_PATH = "/v1/traces"
+EXTRA = 'install it with: pip install "tollgate[traces]"'
+
+# Together they are the most there is: 512 KB a second, some 200 requests.
+_PIPE_BYTES = 1 << 18
+_INTERVAL_S = 0.5
+_TIMEOUT_S = 5.0  # of a collector; what comes after it is dropped, not kept
+_AT_ONCE = 512  # spans in a request, as OpenTelemetry's own batches
+_STOP_S = 2.0
+
+
+class SpanCollector:
+    """
+    Sends what steps write, as long as this context.
+
+    Args:
+        tracing: Where to.
+        folder: In which the pipe is made.
+
+    Raises:
+        SetupError: OpenTelemetry is not installed.
+    """
+
+    def __init__(self, tracing: Tracing, *, folder: Path) -> None:
+        self._tracing = tracing
+        self._path = folder / PIPE_FILE
+        self._exporter = _exporter(tracing.endpoint)
+        self._stopped = threading.Event()
+        self._pipe = -1
+        self._answers = True
+        self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a step must find in its environment."""
+        return {
+            PIPE_VARIABLE: str(self._path),
+            RATE_VARIABLE: str(self._tracing.rate),
+        }
+
+    def __enter__(self) -> SpanCollector:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        os.mkfifo(self._path, mode=0o600)
+        # Open for both: so it is never at its end, whoever else has it open.
+        self._pipe = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
+        with contextlib.suppress(OSError):  # more than this user may have
+            fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        rest = b""
+        while True:
+            last = self._stopped.wait(_INTERVAL_S)
+            try:
+                rest = self._send(rest)
+            except Exception:  # the thread must live: who would read the pipe?
+                log.exception("spans were lost")
+                rest = b""
+            if last:
+                return
+
+    def _send(self, rest: bytes) -> bytes:
+        """Send all that is there; gives back the line that is not whole."""
+        with contextlib.suppress(BlockingIOError):
+            rest += os.read(self._pipe, _PIPE_BYTES)
+        spans, rest = read_spans(rest)
+        for start in range(0, len(spans), _AT_ONCE):
+            part = spans[start : start + _AT_ONCE]
+            self._note(self._exporter.export(part), len(part))
+        return rest
+
+    def _note(self, problem: str, spans: int) -> None:
+        """Say once that a collector does not answer, and once that it does again."""
+        if problem and self._answers:
+            log.warning("%d spans were not taken: %s", spans, problem)
+        elif not problem and not self._answers:
+            log.warning("the collector takes spans again")
+        self._answers = not problem
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._thread.join(_STOP_S)
+        self._exporter.close()
+        self._thread.join(_STOP_S)
+        if not self._thread.is_alive():
+            os.close(self._pipe)
+        self._path.unlink(missing_ok=True)
+
+
+class _Exporter:
+    """OpenTelemetry's exporter for OTLP over HTTP, and what it needs for our spans."""
+
+    def __init__(self, exporter: Any, resource: Any, scope: Any) -> None:
+        self._exporter = exporter
+        self._resource = resource
+        self._scope = scope
+
+    def export(self, spans: Sequence[Span]) -> str:
+        """Send spans; tell why they were not taken, empty if they were."""
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        result = self._exporter.export([self._written(span) for span in spans])
+        return "" if result is SpanExportResult.SUCCESS else "no answer in time"
+
+    def _written(self, span: Span) -> Any:
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.trace import (
+            SpanContext,
+            SpanKind,
+            Status,
+            StatusCode,
+            TraceFlags,
+        )
+
+        def named(number: str) -> Any:
+            return SpanContext(
+                trace_id=int(span.trace_id, 16),
+                span_id=int(number, 16),
+                is_remote=False,
+                trace_flags=TraceFlags(TraceFlags.SAMPLED),
+            )
+
+        failed = Status(StatusCode.ERROR, span.problem)
+        return ReadableSpan(
+            span.name,
+            context=named(span.span_id),
+            parent=named(span.parent_id) if span.parent_id else None,
+            resource=self._resource,
+            attributes=span.attributes,
+            kind=SpanKind.SERVER if span.server else SpanKind.INTERNAL,
+            status=failed if span.problem else Status(),
+            start_time=span.start_ns,
+            end_time=span.end_ns,
+            instrumentation_scope=self._scope,
+        )
+
+    def close(self) -> None:
+        """Break off what waits for a collector."""
+        self._exporter.shutdown()
+
+
+def _exporter(endpoint: str) -> _Exporter:
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+            OTLPSpanExporter,
+        )
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    except ImportError as error:
+        problem = f"traces need OpenTelemetry: {error.name} is not installed"
+        raise SetupError(problem, remedy=EXTRA) from error
+    # It says of every request that failed what we say once.
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+    attributes = {"service.version": tollgate.__version__, "host.name": platform.node()}
+    named = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    if not os.environ.get("OTEL_SERVICE_NAME") and "service.name=" not in named:
+        attributes["service.name"] = "tollgate"
+    given = f"{endpoint.rstrip('/')}{TRACES_PATH}" if endpoint else None
+    timeout_s = None if "OTEL_EXPORTER_OTLP_TIMEOUT" in os.environ else _TIMEOUT_S
+    return _Exporter(
+        OTLPSpanExporter(endpoint=given, timeout=timeout_s),
+        Resource.create(attributes),
+        InstrumentationScope("tollgate", tollgate.__version__),
+    )
