@@ -16,10 +16,11 @@ WORKERS ?= 2
 PYTHON ?=
 PYTHONS := python3.12 python3.11 python3.10 python3
 
-.PHONY: help setup demo up test test-quick test-system check bench lock clean
+.PHONY: help setup demo up test test-quick test-system check check-images bench lock \
+  clean
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## Make .venv with everything; a second call installs nothing
 	@echo "setup: $(VENV) is ready"
@@ -46,6 +47,9 @@ check: $(READY) ## Check style, format, types and who imports whom
 	  { echo "make check: not formatted; $(BIN)/ruff format . does it" >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 	@said=$$($(BIN)/lint-imports --no-logo) || { echo "$$said"; exit 1; }
+
+check-images: ## Lint and validate docker/ and the pipelines; needs no engine
+	@TOOLS=.tollgate/lint sh docker/lint.sh
 
 bench: $(READY) ## Measure the whole path with h2load (Debian: nghttp2-client)
 	@$(BIN)/python -m loadtests.h2load

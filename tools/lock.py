@@ -13,7 +13,10 @@ from itertools import groupby
 from pathlib import Path
 
 PYTHONS = ("3.10", "3.11", "3.12")
-EXTRAS = ("server", "convert", "client", "load", "baseline", "stream", "fleet", "dev")
+EXTRAS = (
+    *("server", "image", "convert", "client", "load", "baseline", "stream", "fleet"),
+    "dev",
+)
 HEAD = (
     "# Exact pins for Python 3.10 to 3.12 on Linux x86-64; `make lock` renews them.\n"
 )
