@@ -19,10 +19,11 @@ ARGS ?=
 PYTHON ?=
 PYTHONS := python3.12 python3.11 python3.10 python3
 
-.PHONY: help setup demo up test test-quick test-system check rules dashboards bench locust lock clean
+.PHONY: help setup demo up test test-quick test-system check rules dashboards \
+  check-images bench locust lock clean
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## Make .venv with everything; a second call installs nothing
 	@echo "setup: $(VENV) is ready"
@@ -58,6 +59,9 @@ dashboards: $(READY) ## Write the dashboards, ask a live Prometheus every query
 	@$(BIN)/tollgate dashboards
 	@CI=true $(BIN)/python -m pytest -q tests/tollgate/observability/test_boards.py \
 	  tests/system/test_dashboards.py
+
+check-images: ## Lint and validate docker/ and the pipelines; needs no engine
+	@TOOLS=.tollgate/lint sh docker/lint.sh
 
 bench: $(READY) ## Measure the whole path with h2load (Debian: nghttp2-client)
 	@$(BIN)/python -m loadtests.h2load

