@@ -71,7 +71,7 @@ def known_release(
 
 def read_segment(folder: Path, link: Link) -> pl.DataFrame | None:
     """
-    Read a segment in the order of its decisions; None if retention removed it meanwhile.
+    Read a segment in the order of its decisions; None if it was removed meanwhile.
 
     Raises:
         JournalError: It is there and cannot be read.
@@ -113,13 +113,13 @@ def rows_of(own: pl.DataFrame, reference: Reference | None) -> tuple[Rows, int]:
     degraded = own["degraded"].to_numpy().astype(np.uint32)
     columns = reference.columns if reference is not None else ()
     names = [_SCORE if one.kind == "score" else FEATURE + one.name for one in columns]
-    fits = bool(columns) and all(name in own.columns for name in names)
+    fits = all(name in own.columns for name in names)
     values = np.full((len(own), len(columns)), np.nan, np.float32)
     if fits:
         for at, name in enumerate(names):
             values[:, at] = own[name].fill_null(np.nan).to_numpy()
     sound = consent & ((degraded & np.uint32(APART)) == 0) & fits
-    foreign = 0 if fits or not columns else int(consent.sum())
+    foreign = 0 if fits else int(consent.sum())
     event_us = own[EVENT].dt.epoch("us").fill_null(0).to_numpy()
     order = pl.Series(list(DECISIONS))
     decision = own["decision"].replace_strict(
@@ -140,7 +140,7 @@ def rows_of(own: pl.DataFrame, reference: Reference | None) -> tuple[Rows, int]:
 
 
 def _heaps(own: pl.DataFrame) -> npt.NDArray[np.int64]:
-    """Put customers into heaps by their pseudonyms, which are hexadecimal and random."""
+    """Put customers into heaps by their pseudonyms: random hexadecimal digits."""
     subjects = [name for name in own.columns if name.startswith(SUBJECT)]
     name = subjects[0] if subjects else TRANSACTION
     number = own[name].str.slice(0, 4).str.to_integer(base=16, strict=False)

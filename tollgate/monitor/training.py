@@ -110,13 +110,21 @@ def reference_of(
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
         return f"its {ARTIFACT_FILE} cannot be read: {exc}"
     if training is None:
-        return f"its {ARTIFACT_FILE} has no training distribution: convert with --sample"
+        return (
+            f"its {ARTIFACT_FILE} has no training distribution: convert with --sample"
+        )
     problem = _problem(training)
     if problem:
         return f"its {ARTIFACT_FILE} {problem}"
     calendars = {one.name: one.calendar for one in spec.features} if spec else {}
     columns = [
-        _column("feature", name, one, training, round_s=_ROUND_S.get(calendars.get(name) or "", 0.0))
+        _column(
+            "feature",
+            name,
+            one,
+            training,
+            round_s=_ROUND_S.get(calendars.get(name) or "", 0.0),
+        )
         for name, one in training.features.items()
     ]
     if training.score is not None:

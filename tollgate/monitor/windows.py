@@ -20,14 +20,14 @@ KEPT = 400  # windows of each kind that are remembered one by one
 
 class Window(msgspec.Struct, frozen=True, eq=False):
     """
-    A window that was judged.
+    A window that is complete.
 
     Attributes:
         kind: "decisions" or "day".
         number: Which of its kind, from 1 on.
         rows: Sound rows in it.
         mix: How all its rows came out.
-        verdicts: Per column.
+        verdicts: Per column; none where there is nothing to compare with.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Window(msgspec.Struct, frozen=True, eq=False):
     def drifted(self) -> list[Verdict]:
         """Columns that drifted, the farthest first."""
         found = [one for one in self.verdicts if one.state == "drift"]
-        return sorted(found, key=lambda one: -one.psi)
+        return sorted(found, key=lambda one: -one.found.psi)
 
 
 class _Open:
@@ -49,6 +49,13 @@ class _Open:
     def __init__(self, reference: Reference | None) -> None:
         self.tally = Tally(reference) if reference is not None else None
         self.mix = Mix()
+        self.rows = 0  # sound ones
+
+    def add(self, rows: Rows) -> None:
+        self.mix.add(rows)
+        self.rows += int(rows.sound.sum())
+        if self.tally is not None:
+            self.tally.add(rows.take(rows.sound))
 
 
 class Stream:
@@ -63,8 +70,10 @@ class Stream:
 
     Attributes:
         mix: How all of them came out.
-        windows, days: Those that were judged last.
-        drifted: How many windows of each kind drifted, in all.
+        windows, days: The last ones that are complete.
+        closed, judged, drifted: How many of each kind are complete, were judged, and
+            drifted, in all.
+        foreign: Decisions of other features than the reference's.
     """
 
     def __init__(
@@ -77,6 +86,7 @@ class Stream:
         self.foreign = 0
         self.windows: deque[Window] = deque(maxlen=KEPT)
         self.days: deque[Window] = deque(maxlen=KEPT)
+        self.closed = {"decisions": 0, "day": 0}
         self.judged = {"decisions": 0, "day": 0}
         self.drifted = {"decisions": 0, "day": 0}
         self._size = size
@@ -88,7 +98,19 @@ class Stream:
     @property
     def waiting(self) -> int:
         """Sound decisions in the window that is not full yet."""
-        return len(self._open.tally) if self._open.tally is not None else 0
+        return self._open.rows
+
+    def fates(self) -> dict[str, int]:
+        """Count decisions by what became of them here; each is in one."""
+        kept = self.mix.rows - self.mix.withheld
+        degraded = self.mix.apart - self.foreign
+        unknown = self.foreign if self.reference is not None else kept - degraded
+        return {
+            "compared": kept - unknown - degraded,
+            "degraded": degraded,
+            "withheld": self.mix.withheld,
+            "unknown": unknown,
+        }
 
     def add(self, rows: Rows) -> None:
         """Count decisions, in the order in which they were made; judge full windows."""
@@ -96,14 +118,14 @@ class Stream:
         for day in np.unique(rows.decided_us // DAY_US).tolist():
             if day > self._closed_day:  # what comes later still is in the mix alone
                 its = rows.take(rows.decided_us // DAY_US == day)
-                _fill(self._open_days.setdefault(day, _Open(self.reference)), its)
+                self._open_days.setdefault(day, _Open(self.reference)).add(its)
         at = 0
         while at < len(rows):
             room = self._size - self.waiting
             sound = np.flatnonzero(rows.sound[at:])
-            full = self.reference is not None and len(sound) >= room
+            full = len(sound) >= room
             end = at + int(sound[room - 1]) + 1 if full else len(rows)
-            _fill(self._open, rows.take(slice(at, end)))
+            self._open.add(rows.take(slice(at, end)))
             at = end
             if full:
                 self._close("decisions", self._open)
@@ -121,17 +143,16 @@ class Stream:
             self._closed_day = day
 
     def _close(self, kind: str, found: _Open) -> None:
-        if found.tally is None or self.reference is None or not len(found.tally):
-            return
-        self.judged[kind] += 1
-        number = self.judged[kind]
-        verdicts = judge(found.tally, self.reference, limits=self._limits, look=number)
-        window = Window(kind, number, len(found.tally), found.mix, verdicts)
+        verdicts: list[Verdict] = []
+        if found.tally is not None and self.reference is not None and found.rows:
+            self.judged[kind] += 1
+            verdicts = judge(
+                found.tally,
+                self.reference,
+                limits=self._limits,
+                look=self.judged[kind],
+            )
+        self.closed[kind] += 1
+        window = Window(kind, self.closed[kind], found.rows, found.mix, verdicts)
         (self.windows if kind == "decisions" else self.days).append(window)
         self.drifted[kind] += bool(window.drifted)
-
-
-def _fill(into: _Open, rows: Rows) -> None:
-    into.mix.add(rows)
-    if into.tally is not None:
-        into.tally.add(rows.take(rows.sound))
