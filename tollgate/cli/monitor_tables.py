@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ _KINDS = {"decisions": "windows", "day": "days"}
 def monitor_tables(monitors: Sequence[ProductMonitor]) -> Iterator[Any]:
     """Make the tables: per release what was judged, then the newest window."""
     for one in monitors:
+        if not one.streams:
+            yield f"{escape(one.product)}: no decision was read"
         for release, stream in one.streams.items():
             yield _told(one.product, release, stream)
             judged = [window for window in stream.windows if window.verdicts]
@@ -30,7 +33,9 @@ def monitor_tables(monitors: Sequence[ProductMonitor]) -> Iterator[Any]:
 
 def _told(product: str, release: str, stream: Stream) -> str:
     fates = ", ".join(f"{count:,} {fate}" for fate, count in stream.fates().items())
-    parts = [f"{product} {release}: {stream.mix.rows:,} decisions ({fates})"]
+    parts = [
+        f"{escape(product)} {escape(release)}: {stream.mix.rows:,} decisions ({fates})"
+    ]
     for kind, words in _KINDS.items():
         if stream.judged[kind]:
             style = "red" if stream.drifted[kind] else "green"
@@ -56,7 +61,7 @@ def _newest(verdicts: Sequence[Any]) -> Table:
         # Half a week has no weekend: figures of it would only frighten.
         shown = figures if one.state != "untold" else ("",) * len(figures)
         state = f"[{_STYLES[one.state]}]{one.state}[/]"
-        table.add_row(one.name, state, *shown, f"{one.missing:.2%}")
+        table.add_row(escape(one.name), state, *shown, f"{one.missing:.2%}")
     return table
 
 
@@ -74,7 +79,7 @@ def _accuracy(found: Accuracy, releases: Sequence[str]) -> Table:
             for measure in (whole.precision, whole.recall)
         ]
         table.add_row(
-            release,
+            escape(release),
             *(f"{count:,}" for count in (whole.labelled, whole.frauds, whole.young)),
             *("" if share != share else f"{share:.3f}" for share in shares),
         )

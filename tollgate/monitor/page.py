@@ -79,7 +79,7 @@ def _product(one: ProductMonitor) -> list[str]:
     parts = [_tiles(one)]
     for release, stream in one.streams.items():
         title = f"{one.product}: release {release}"
-        parts.append(section(title, _release(one, release, stream)))
+        parts.append(section(escape(title), _release(one, release, stream)))
     return parts
 
 
