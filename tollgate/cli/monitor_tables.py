@@ -45,7 +45,7 @@ def _told(product: str, release: str, stream: Stream) -> str:
             )
         if stream.troubled[kind]:
             parts.append(
-                f"{stream.troubled[kind]:,} {words} not judged: too many degraded rows"
+                f"{words} not judged, too many degraded rows: {stream.troubled[kind]:,}"
             )
     if not any(stream.closed.values()) and not stream.problem:
         parts.append(f"{stream.waiting:,} in the first window, which is not full yet")
