@@ -108,6 +108,12 @@ def _tiles(one: ProductMonitor) -> str:
 def _release(one: ProductMonitor, release: str, stream: Stream) -> str:
     fates = ", ".join(f"{count:,} {fate}" for fate, count in stream.fates().items())
     text = f'<p class="soft">{stream.mix.rows:,} decisions: {escape(fates)}.</p>'
+    troubled = sum(stream.troubled.values())
+    if troubled:
+        text += (
+            f'<p class="bad">Not judged, because too many of their rows are degraded: '
+            f"{troubled:,} windows and days.</p>"
+        )
     if stream.problem:
         text += f'<p class="bad">Not compared: {escape(stream.problem)}.</p>'
     for words, windows in (
