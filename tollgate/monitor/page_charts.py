@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 
 from tollgate.audit.times import utc_text
 from tollgate.monitor.accuracy import LEVELS, Accuracy, Counts, day_text
@@ -36,7 +37,7 @@ def _drift(windows: Sequence[Window], places: Sequence[str], *, limit: float) ->
         Line(name, [_psi(window, name) for window in windows], color)
         for name, color in zip(names, _COLORS, strict=False)
     ]
-    highest = max(max(line.values) for line in series)
+    highest = max(psi for line in series for psi in line.values if not isnan(psi))
     most = max(2 * limit, min(highest, 20 * limit))
     words = f"PSI by window; dashed: the limit, {limit:g}"
     return lines(series, places=places, words=words, most=most, limit=limit)
