@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from tollgate.cli import console
+from tollgate.cli.repositories import to_read
 from tollgate.cli.wire import field_columns, wire_fields, wire_inputs
 from tollgate.errors import InputError
 from tollgate.schema import AMOUNT, EVENT_TIME, REASON_SEPARATOR
@@ -57,7 +58,8 @@ def score(
 
     kind = _output_kind(out, format)
     chosen = console.settings(repository=repository)
-    spec = pipeline.served_spec(chosen.repository_path, product=chosen.product)
+    with to_read(chosen) as models:
+        spec = pipeline.served_spec(models, product=chosen.product)
     frame = rename_aliases(_read(file, format or "jsonl"), spec)
     for name in spec.columns:
         if name not in frame.columns:

@@ -29,6 +29,6 @@ def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            InputError, match=f"--metrics-port: cannot listen on {port}"
+            InputError, match=f"--metrics-port: cannot listen on 127.0.0.1:{port}"
         ):
             offer(CollectorRegistry(), port)
