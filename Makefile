@@ -37,8 +37,8 @@ test-quick: $(READY) ## Run the tests that need no server; minutes
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile \
 	  -m "not slow and not system"
 
-test-system: $(READY) ## Run the tests of TLS and ACL (Debian: redis-server)
-	@$(BIN)/python -m pytest -q -m system
+test-system: $(READY) ## Run the tests with programs of Debian, such as nginx
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m system
 
 check: $(READY) ## Check style, format, types and who imports whom
 	@$(BIN)/ruff check --quiet .

@@ -13,7 +13,7 @@ from clients.counters import Counters
 from clients.decision import Decision, Outcome
 from clients.fallback import Fallback
 from clients.memory import Memory
-from clients.options import Options
+from clients.options import Options, bearer
 from clients.purchase import Purchase, encode
 from clients.retry import RetryBudget
 from tollgate.errors import InputError, InvalidRequest
@@ -145,11 +145,7 @@ class Asker:
         found = []
         if traceparent and _TRACEPARENT.fullmatch(traceparent):
             found.append(("traceparent", traceparent))
-        token = self.options.token
-        if token is not None:
-            text = token if isinstance(token, str) else token()
-            found.append(("authorization", f"Bearer {text}"))
-        return tuple(found)
+        return (*found, *bearer(self.options.token))
 
 
 def good_ones(checked: Iterable[Purchase | InvalidRequest]) -> list[Purchase]:

@@ -61,17 +61,33 @@ def opener(options: Options, grpc_module: Any) -> Callable[[str], tuple[Any, Any
         told: tuple[tuple[str, object], ...] = (*CHANNEL_OPTIONS, *_KEEP_ALIVE)
         if address.startswith(SERVICES):
             told += IN_TURN
-        if options.tls is None:
-            channel = grpc_module.insecure_channel(address, options=told)
-        else:
-            if options.tls.server_name:
-                told += (("grpc.ssl_target_name_override", options.tls.server_name),)
-            channel = grpc_module.secure_channel(
-                address, _credentials(options.tls), options=told
-            )
+        channel = open_channel(address, grpc_module, tls=options.tls, told=told)
         return channel, service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
 
     return open_
+
+
+def open_channel(
+    address: str,
+    grpc_module: Any,
+    *,
+    tls: Tls | None,
+    told: tuple[tuple[str, object], ...],
+) -> Any:
+    """
+    Open a connection, in the clear or by TLS.
+
+    Args:
+        address: host:port, or a name that gRPC knows.
+        grpc_module: `grpc`, or `grpc.aio`.
+        tls: None for in the clear.
+        told: Arguments of the channel.
+    """
+    if tls is None:
+        return grpc_module.insecure_channel(address, options=told)
+    if tls.server_name:
+        told += (("grpc.ssl_target_name_override", tls.server_name),)
+    return grpc_module.secure_channel(address, _credentials(tls), options=told)
 
 
 def _credentials(tls: Tls) -> grpc.ChannelCredentials:

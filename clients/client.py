@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from clients.channel import CHANNEL_OPTIONS
+from clients.channel import CHANNEL_OPTIONS, open_channel
 from clients.codec import decisions_of, requests_of
 from clients.columns import FRAUD_INPUTS, NO_FIELDS, Column, Rows, check_columns
 from clients.decisions import Decisions
 from clients.errors import client_error
+from clients.options import Tls, bearer, check_secrecy
 from clients.pipeline import answers
 from tollgate.errors import DeadlineExceeded, InvalidRequest
 from tollgate.schema import MAX_BATCH_ROWS
@@ -31,6 +32,12 @@ class Client:
         inputs: The product's inputs: name -> BYTES, FP64 or INT64.
         fields: Its optional ones, which its features.yaml declares: BYTES or FP64.
         timeout_s: Deadline of a request that brings none of its own.
+        tls: None asks in the clear.
+        token: A key, sent as `authorization: Bearer …`; a function is called for
+            every request. In the clear only to this very machine.
+
+    Raises:
+        InputError: A token would travel in the clear.
     """
 
     def __init__(
@@ -41,13 +48,17 @@ class Client:
         inputs: Mapping[str, str] = FRAUD_INPUTS,
         fields: Mapping[str, str] = NO_FIELDS,
         timeout_s: float = TIMEOUT_S,
+        tls: Tls | None = None,
+        token: str | Callable[[], str] | None = None,
     ) -> None:
+        check_secrecy(url, tls=tls, token=token)
         self._where = f"{product} at {url}"
         self._product = product
         self._inputs = inputs
         self._fields = fields
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(url, options=CHANNEL_OPTIONS)
+        self._token = token
+        self._channel = open_channel(url, grpc, tls=tls, told=CHANNEL_OPTIONS)
         stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._infer = stub.ModelInfer
 
@@ -80,7 +91,9 @@ class Client:
         (request,) = self._cut(rows, MAX_BATCH_ROWS, dry_run=dry_run, left_s=left_s)
         sent = perf_counter()
         try:
-            response = self._infer(request, timeout=left_s)
+            response = self._infer(
+                request, timeout=left_s, metadata=bearer(self._token)
+            )
         except grpc.RpcError as error:
             raise client_error(error, where=self._where, deadline_s=left_s) from error
         return decisions_of(response, latency_s=perf_counter() - sent)
@@ -123,6 +136,7 @@ class Client:
             in_flight=in_flight,
             deadline_s=left_s,
             where=self._where,
+            token=self._token,
         )
 
     def close(self) -> None:

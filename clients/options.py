@@ -104,9 +104,29 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InputError: There is a token, no TLS, and the address is not loopback.
         """
-        if self.token is not None and self.tls is None and not _is_loopback(address):
-            problem = f"a token to {address} needs TLS; give tls"
-            raise InputError("options", problem, where="token")
+        check_secrecy(address, tls=self.tls, token=self.token)
+
+
+def check_secrecy(
+    address: str, *, tls: Tls | None, token: str | Callable[[], str] | None
+) -> None:
+    """
+    Refuse to send a token in the clear to another machine.
+
+    Raises:
+        InputError: There is a token, no TLS, and the address is not loopback.
+    """
+    if token is not None and tls is None and not _is_loopback(address):
+        problem = f"a token to {address} needs TLS; give tls"
+        raise InputError("options", problem, where="token")
+
+
+def bearer(token: str | Callable[[], str] | None) -> tuple[tuple[str, str], ...]:
+    """Write a token as gRPC metadata; None as no metadata."""
+    if token is None:
+        return ()
+    text = token if isinstance(token, str) else token()
+    return (("authorization", f"Bearer {text}"),)
 
 
 def _is_loopback(address: str) -> bool:

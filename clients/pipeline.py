@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from time import perf_counter
 
@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2
 from clients.codec import decisions_of
 from clients.decisions import Decisions, bad_rows
 from clients.errors import client_error, row_errors
+from clients.options import bearer
 from tollgate.errors import InvalidRequest
 
 
@@ -25,12 +26,13 @@ class Call:
         request: service_pb2.ModelInferRequest,
         *,
         deadline_s: float,
+        token: str | Callable[[], str] | None,
     ) -> None:
         self._rows = int(request.inputs[0].shape[0])
         self._deadline_s = deadline_s
         self._answered: float | None = None
         self._sent = perf_counter()
-        self._future = infer.future(request, timeout=deadline_s)
+        self._future = infer.future(request, timeout=deadline_s, metadata=bearer(token))
         self._future.add_done_callback(self._stamp)
 
     def _stamp(self, _: object) -> None:
@@ -73,6 +75,7 @@ def answers(
     in_flight: int,
     deadline_s: float,
     where: str,
+    token: str | Callable[[], str] | None = None,
 ) -> Iterator[Decisions]:
     """
     Send requests, at most `in_flight` unanswered, and yield answers in order.
@@ -83,12 +86,15 @@ def answers(
         in_flight: At least 1.
         deadline_s: For each request, from its sending.
         where: Product and address, for messages.
+        token: Sent with each request.
 
     Raises:
         InvalidRequest, DeadlineExceeded, Unavailable: In the turn of the request
             that failed; the later ones are cancelled.
     """
-    calls = (Call(infer, request, deadline_s=deadline_s) for request in requests)
+    calls = (
+        Call(infer, request, deadline_s=deadline_s, token=token) for request in requests
+    )
     waiting = deque(islice(calls, in_flight))
     try:
         while waiting:

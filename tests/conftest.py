@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +24,39 @@ from tollgate.store.redis import RedisStore
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SHARED = CHECKOUT.parent / "shared"
+
+# Programs that pip does not bring, and the packages of Debian and Ubuntu that do.
+PACKAGES = {
+    "envsubst": "gettext-base",
+    "h2load": "nghttp2-client",
+    "nginx": "nginx",
+    "openssl": "openssl",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "redis-server": "redis-server",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """
+    Look for what `@pytest.mark.system("nginx", "promtool")` says that a test needs.
+
+    An absent program skips the test by name here, and fails it in CI.
+    """
+    marks = list(item.iter_markers("system"))
+    wanted = {name for mark in marks for name in mark.args}
+    if marks and not (wanted and wanted <= PACKAGES.keys()):
+        pytest.fail(f"system(…) names one or more of {sorted(PACKAGES)}", pytrace=False)
+    # Debian keeps nginx where only root looks.
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
+    absent = [name for name in sorted(wanted) if shutil.which(name, path=path) is None]
+    if absent:
+        packages = " ".join(sorted({PACKAGES[name] for name in absent}))
+        text = f"no {', '.join(absent)} on PATH: apt-get install {packages}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(text, pytrace=False)
+        pytest.skip(text)
 
 
 @pytest.fixture(scope="session")

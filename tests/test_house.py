@@ -89,17 +89,21 @@ def test_papers_and_makefile_name_the_same_commands() -> None:
     assert targets() - {"help"} == told
 
 
-def test_ci_runs_the_readmes_test_command_and_nothing_else() -> None:
-    """.ci/run is `make test`, executable, and touches nothing besides."""
+def test_ci_runs_the_readmes_test_commands_and_nothing_else() -> None:
+    """.ci/run is `make test` and `make test-system`, with the programs they need."""
     script = HOUSE / ".ci" / "run"
     assert script.stat().st_mode & 0o111 == 0o111
     lines = [line for line in script.read_text().splitlines() if line[:1] != "#"]
     assert lines == [
         "set -euo pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
-        "exec make test",
+        "export CI=true",
+        "sh tools/install-programs.sh",
+        "make test",
+        "make test-system",
     ]
     assert "\nmake test " in read("README.md")
+    assert "\nmake test-system " in read("README.md")
 
 
 def fake_python(folder: Path, *, version: str, refuses: str) -> Path:

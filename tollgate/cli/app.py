@@ -17,6 +17,7 @@ from tollgate.cli import (
     evaluate,
     explain,
     features,
+    gateway,
     journal,
     journal_again,
     journal_reading,
@@ -74,6 +75,10 @@ journal_commands = typer.Typer(
 )
 label_commands = typer.Typer(
     help="What purchases turned out to be, and how right releases were.",
+    no_args_is_help=True,
+)
+gateway_commands = typer.Typer(
+    help="nginx before Triton: TLS, keys or client certificates, limits.",
     no_args_is_help=True,
 )
 
@@ -137,6 +142,10 @@ journal_commands.command("erase")(journal.erase)
 journal_commands.command("export")(journal_reading.export)
 journal_commands.command("replay")(journal_again.replay)
 journal_commands.command("dataset")(journal_again.dataset)
+app.add_typer(gateway_commands, name="gateway", rich_help_panel=_OPERATORS)
+gateway_commands.command("run")(gateway.run)
+gateway_commands.command("key")(gateway.key)
+gateway_commands.command("certificates")(gateway.certificates)
 app.add_typer(list_commands, name="lists", rich_help_panel=_OPERATORS)
 list_commands.command("add")(lists.add)
 list_commands.command("remove")(lists.remove)

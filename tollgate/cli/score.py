@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from tollgate.cli import console
+from tollgate.cli.proof import TlsCa, TlsCert, TlsKey, TokenFile, read_proof
 from tollgate.cli.repositories import to_read
 from tollgate.cli.wire import field_columns, wire_fields, wire_inputs
 from tollgate.errors import InputError
@@ -50,6 +51,10 @@ def score(
             help="Where the column names are.", show_default="model_repository"
         ),
     ] = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Decide the purchases of a file: Parquet, CSV or JSON lines in, the same out."""
     from clients.client import Client
@@ -57,6 +62,7 @@ def score(
     from tollgate.history import rename_aliases
 
     kind = _output_kind(out, format)
+    tls, token = read_proof(tls_ca, tls_cert, key=tls_key, token=token_file)
     chosen = console.settings(repository=repository)
     with to_read(chosen) as models:
         spec = pipeline.served_spec(models, product=chosen.product)
@@ -82,6 +88,8 @@ def score(
                 inputs=wire_inputs(spec),
                 fields=fields,
                 timeout_s=_TIMEOUT_S,
+                tls=tls,
+                token=token,
             ) as client,
             console.progress("deciding") as advance,
         ):

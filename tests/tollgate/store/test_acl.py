@@ -94,7 +94,10 @@ def users() -> dict[str, str]:
 
 @pytest.fixture(
     scope="module",
-    params=["embedded", pytest.param("system", marks=pytest.mark.system)],
+    params=[
+        "embedded",
+        pytest.param("system", marks=pytest.mark.system("redis-server")),
+    ],
 )
 def port(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -33,7 +33,7 @@ from tollgate.store.redis import RedisStore
 from tollgate.stream.feed import RedisFeed
 from tollgate.stream.redis_streams import RedisSource
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.system("redis-server")
 
 CHECKOUT = Path(__file__).parents[3]
 NOW_US = 1_600_000_000_000_000

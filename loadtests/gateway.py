@@ -1,0 +1,219 @@
+"""
+What the gateway costs: `python -m loadtests.gateway`.
+
+The same requests to one server, in turn directly, through nginx in the clear, with TLS
+and a key, and with mTLS; closed loop, by one asyncio process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import grpc
+import msgspec
+import numpy as np
+
+from clients.channel import CHANNEL_OPTIONS, open_channel
+from clients.options import Tls, bearer, tls_from
+from loadtests.bodies import bodies_of, unframe
+from loadtests.gateway_ways import Way, opened
+from loadtests.latency import percentile
+from loadtests.paced.bench import Bench, Population, served
+from loadtests.surroundings import CHECKOUT, measured_with
+from tollgate.errors import ServerError, TollgateError
+
+_METHOD = "/inference.GRPCInferenceService/"
+_TIMEOUT_S = 30.0
+_WARM_S = 0.5
+_AT_ONCE = 20_000  # bodies that are written together
+_CONNECTIONS = 20  # opened in each block
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What the command line says."""
+
+    rounds: int
+    seconds: float
+    in_flight: tuple[int, ...]
+    out: Path | None
+
+
+class Block(msgspec.Struct, frozen=True):
+    """
+    One way, once.
+
+    Attributes:
+        p50_ms, p99_ms: Of requests.
+        rate_per_s: Answered.
+        connect_ms: A new connection and its first answer; median.
+    """
+
+    p50_ms: float
+    p99_ms: float
+    rate_per_s: float
+    connect_ms: float
+
+
+Blocks = dict[tuple[int, str], list[Block]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, and print or write the table; a known error is one line."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.gateway")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each block")
+    parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--out", type=Path, help="Markdown here")
+    given = parser.parse_args(arguments)
+    options = Options(given.rounds, given.seconds, tuple(given.in_flight), given.out)
+    command = " ".join(["python -m loadtests.gateway", *arguments])
+    try:
+        text = measure(options, command=command)
+    except TollgateError as error:
+        print(f"loadtests.gateway: {error}", file=sys.stderr)
+        return error.exit_status
+    if options.out is None:
+        print(text, end="")
+    else:
+        options.out.write_text(text)
+    return 0
+
+
+def measure(options: Options, *, command: str) -> str:
+    """
+    Serve the product, open the ways to it, and ask by each in turn.
+
+    Returns:
+        Markdown.
+    """
+    blocks: Blocks = {}
+    with contextlib.ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="tollgate-gate-"))
+        )
+        bench = stack.enter_context(
+            served(
+                CHECKOUT / "model_repository",
+                Population(300, 600),
+                folder=folder,
+                behind_proxy=False,
+                say=lambda words: print(words, file=sys.stderr, flush=True),
+            )
+        )
+        ways = stack.enter_context(opened(bench.grpc_url, folder=folder / "gateway"))
+        bodies = _bodies(bench)
+        for number in range(options.rounds):
+            for in_flight, way in itertools.product(options.in_flight, ways):
+                block = asyncio.run(_block(way, bodies, in_flight, options=options))
+                blocks.setdefault((in_flight, way.name), []).append(block)
+                said = f"{number} {way.name} {in_flight}: p50 {block.p50_ms:.2f} ms"
+                print(said, file=sys.stderr, flush=True)
+        assert bench.server is not None
+        where = measured_with(bench.server)
+        nginx = ways[-1].server
+    told = (
+        f"{where}, {nginx}. `{command}`: {options.rounds} rounds, in each every way "
+        f"for {options.seconds:g} s after {_WARM_S:g} s of warm-up; closed loop, one "
+        "purchase a request, one connection. Caller, gateway, server and store share "
+        "the machine."
+    )
+    return to_markdown(blocks, told)
+
+
+def _bodies(bench: Bench) -> Iterator[bytes]:
+    """Write requests without end; no two alike."""
+    for first in itertools.count(0, _AT_ONCE):
+        columns = bench.traffic.columns(first, _AT_ONCE)
+        for body in bodies_of(columns, rows=1, deadline_s=_TIMEOUT_S):
+            yield unframe(body.tobytes())
+
+
+async def _block(
+    way: Way, bodies: Iterator[bytes], in_flight: int, *, options: Options
+) -> Block:
+    """Ask by one way for some seconds."""
+    latency_s: list[float] = []
+    begun_s = perf_counter() + _WARM_S
+    ended_s = begun_s + options.seconds
+    channel = _channel(way)
+    infer = channel.unary_unary(f"{_METHOD}ModelInfer")
+
+    async def caller() -> None:
+        while (sent_s := perf_counter()) < ended_s:
+            await _ask(infer, next(bodies), way)
+            if sent_s >= begun_s:
+                latency_s.append(perf_counter() - sent_s)
+
+    await asyncio.gather(*(caller() for _ in range(in_flight)))
+    await channel.close()
+    connect_s = []
+    for _ in range(_CONNECTIONS):
+        sent_s = perf_counter()
+        fresh = _channel(way, ("grpc.use_local_subchannel_pool", 1))
+        await _ask(fresh.unary_unary(f"{_METHOD}ServerLive"), b"", way)
+        connect_s.append(perf_counter() - sent_s)
+        await fresh.close()
+    ordered = np.sort((np.array(latency_s) * 1e6).astype(np.int64))
+    return Block(
+        p50_ms=percentile(ordered, 50) / 1e3,
+        p99_ms=percentile(ordered, 99) / 1e3,
+        rate_per_s=len(ordered) / options.seconds,
+        connect_ms=median(connect_s) * 1e3,
+    )
+
+
+def _channel(way: Way, *more: tuple[str, object]) -> Any:
+    tls: Tls | None = None
+    if way.authority is not None:
+        tls = tls_from(
+            authority=way.authority, certificate=way.certificate, key=way.private_key
+        )
+    return open_channel(way.address, grpc.aio, tls=tls, told=(*CHANNEL_OPTIONS, *more))
+
+
+async def _ask(call: Any, body: bytes, way: Way) -> None:
+    try:
+        await call(body, timeout=_TIMEOUT_S, metadata=bearer(way.token))
+    except grpc.RpcError as error:
+        raise ServerError(way.name, f"{error.code()}: {error.details()}") from error
+
+
+def to_markdown(blocks: Blocks, told: str) -> str:
+    """Write a line for each way: medians of rounds, and ratios within rounds."""
+    lines = [
+        told,
+        "",
+        "| in flight | way | p50 ms | against direct | p99 ms | against direct "
+        "| requests/s | new connection ms |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for (in_flight, name), rounds in blocks.items():
+        direct = next(own for (size, _), own in blocks.items() if size == in_flight)
+        cells = [str(in_flight), name]
+        for part in ("p50_ms", "p99_ms"):
+            values = [getattr(block, part) for block in rounds]
+            ratios = [
+                getattr(block, part) / getattr(beside, part)
+                for block, beside in zip(rounds, direct, strict=True)
+            ]
+            cells.append(f"{median(values):.2f}")
+            span = f"{min(ratios):.2f} … {max(ratios):.2f}"
+            cells.append(f"{median(ratios):.2f} ({span})")
+        cells.append(f"{median(block.rate_per_s for block in rounds):,.0f}")
+        cells.append(f"{median(block.connect_ms for block in rounds):.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""The ways to a server that loadtests.gateway compares."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tollgate.gateway.certificates import make_certificates
+from tollgate.gateway.keys import add_key
+from tollgate.gateway.nginx import Nginx, find_nginx
+from tollgate.gateway.template import TEMPLATE, Gateway
+
+DIRECT = "direct"
+_UNLIMITED = 1_000_000  # a limit that is counted and not reached
+
+
+class Way(msgspec.Struct, frozen=True):
+    """
+    One way.
+
+    Attributes:
+        name: What the table calls it.
+        address: host:port.
+        server: Version of nginx; empty without one.
+        token: Sent as a key; None without.
+        authority: Who signs the gateway's certificate; None for in the clear.
+        certificate, private_key: The caller's own; None without.
+    """
+
+    name: str
+    address: str
+    server: str = ""
+    token: str | None = None
+    authority: Path | None = None
+    certificate: Path | None = None
+    private_key: Path | None = None
+
+
+@contextlib.contextmanager
+def opened(upstream: str, *, folder: Path) -> Iterator[list[Way]]:
+    """
+    Run a gateway of each kind before a server until the context ends.
+
+    Raises:
+        SetupError: There is no nginx, or no openssl.
+        ServerError: One does not start.
+    """
+    make_certificates(folder, names=["127.0.0.1"], callers=["caller"], days=2)
+    token = add_key(folder / "keys", "caller")
+    version = _version()
+    clear = folder / "clear.conf"
+    clear.write_text(TEMPLATE.read_text().replace(" ssl http2 ", " http2 "))
+    authority = folder / "ca.pem"
+    own = (folder / "caller.pem", folder / "caller.key")
+    with contextlib.ExitStack() as stack:
+
+        def run(template: Path = TEMPLATE, **changes: Any) -> str:
+            gateway = _gateway(upstream, folder, changes)
+            stack.callback(Nginx(gateway, template=template).stop)
+            return gateway.listen
+
+        yield [
+            Way(DIRECT, upstream),
+            Way("nginx, clear, key", run(clear), version, token),
+            Way("nginx, TLS, key", run(), version, token, authority),
+            Way(
+                "nginx, mTLS",
+                run(auth="mtls", client_ca=authority),
+                version,
+                None,
+                authority,
+                *own,
+            ),
+        ]
+
+
+def _gateway(upstream: str, folder: Path, changes: dict[str, Any]) -> Gateway:
+    port, health_port = _free_port(), _free_port()
+    told = {
+        "state": folder / str(port),
+        "upstream": upstream,
+        "listen": f"127.0.0.1:{port}",
+        "health_listen": f"127.0.0.1:{health_port}",
+        "tls_cert": folder / "server.pem",
+        "tls_key": folder / "server.key",
+        "keys": folder / "keys",
+        "rate": _UNLIMITED,
+        "burst": _UNLIMITED,
+    }
+    return Gateway(**(told | changes))
+
+
+def _version() -> str:
+    done = subprocess.run(
+        [str(find_nginx()), "-v"], capture_output=True, text=True, check=False
+    )
+    return done.stderr.strip().rpartition(": ")[2]
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

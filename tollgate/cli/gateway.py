@@ -1,0 +1,163 @@
+"""`gateway run`, `key` and `certificates`: nginx before Triton, on this machine."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tollgate.cli import console
+from tollgate.errors import ServerError, TollgateError
+
+if TYPE_CHECKING:
+    from tollgate.gateway.nginx import Nginx
+    from tollgate.settings import Settings
+
+FOLDER = "gateway"  # in the state folder
+_LOOK_S = 1.0  # between looks at keys and certificates
+
+Auth = Literal["keys", "mtls", "either", "both"]
+State = Annotated[
+    str | None,
+    typer.Option(help="State folder of `tollgate up`.", show_default=".tollgate"),
+]
+KeyFile = Annotated[Path, typer.Option("--api-keys", help="File of keys.")]
+
+
+def run(
+    tls_cert: Annotated[Path, typer.Option(help="Its certificate with chain; PEM.")],
+    tls_key: Annotated[Path, typer.Option(help="The key of that; PEM.")],
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(help="Keys of callers; `tollgate gateway key` makes one."),
+    ] = None,
+    client_ca: Annotated[
+        Path | None, typer.Option(help="Who signs certificates of callers; PEM.")
+    ] = None,
+    auth: Annotated[
+        Auth | None,
+        typer.Option(
+            help="What a caller shows.",
+            show_default="keys or mtls, whichever is given; either with both",
+        ),
+    ] = None,
+    listen: Annotated[str, typer.Option(help="address:port.")] = "127.0.0.1:8443",
+    health_listen: Annotated[
+        str, typer.Option(help="address:port of /healthz, in the clear.")
+    ] = "127.0.0.1:8444",
+    upstream: Annotated[
+        str | None,
+        typer.Option(help="gRPC of Triton.", show_default="the server in --state"),
+    ] = None,
+    rate: Annotated[
+        int, typer.Option(help="Requests a second, of each caller.", min=1)
+    ] = 1000,
+    burst: Annotated[
+        int, typer.Option(help="Requests beyond it, let through at once.", min=1)
+    ] = 200,
+    max_body: Annotated[str, typer.Option(help="Size of a request.")] = "128k",
+    workers: Annotated[int, typer.Option(help="Processes of nginx.", min=1)] = 2,
+    state: State = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(help="nginx.conf with ${GATEWAY_…}.", show_default="the chart's"),
+    ] = None,
+) -> None:
+    """Run nginx before Triton until Ctrl-C or SIGTERM; changed keys are read anew."""
+    from tollgate.gateway.nginx import Nginx
+    from tollgate.gateway.template import TEMPLATE, Gateway
+
+    chosen = console.settings(state=state)
+    gateway = Gateway(
+        state=chosen.state_path / FOLDER,
+        upstream=upstream or _upstream(chosen),
+        listen=listen,
+        health_listen=health_listen,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        auth=auth or _auth(api_keys, client_ca),
+        client_ca=client_ca,
+        keys=api_keys,
+        rate=rate,
+        burst=burst,
+        max_body=max_body,
+        workers=workers,
+    )
+    nginx = Nginx(gateway, template=template or TEMPLATE)
+    try:
+        console.say(
+            f"{gateway.listen} → {gateway.upstream}, {gateway.auth}, "
+            f"{rate:,} requests/s of each caller; log {nginx.log}; Ctrl-C ends"
+        )
+        _watch(nginx)
+    finally:
+        nginx.stop()
+
+
+def key(
+    caller: Annotated[str, typer.Argument(help="Whose it is: a-z, 0-9 and -.")],
+    api_keys: KeyFile,
+) -> None:
+    """Draw a key for a caller, put it into the file, and print it once."""
+    from tollgate.gateway.keys import add_key
+
+    console.out.print(add_key(api_keys, caller), highlight=False, soft_wrap=True)
+
+
+def certificates(
+    folder: Annotated[Path, typer.Argument(help="Gets NAME.pem and NAME.key of each.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name or address of the gateway; again for each of several.",
+            show_default="localhost, 127.0.0.1",
+        ),
+    ] = None,
+    caller: Annotated[
+        list[str] | None,
+        typer.Option(help="Client; again for each of several.", show_default="caller"),
+    ] = None,
+    days: Annotated[int, typer.Option(help="How long they are good.", min=1)] = 30,
+) -> None:
+    """Make certificates to try it with: an authority, a server, clients."""
+    from tollgate.gateway.certificates import make_certificates
+
+    made = make_certificates(
+        folder,
+        names=host or ["localhost", "127.0.0.1"],
+        callers=caller or ["caller"],
+        days=days,
+    )
+    for path in made:
+        console.out.print(str(path), highlight=False, soft_wrap=True)
+
+
+def _auth(api_keys: Path | None, client_ca: Path | None) -> Auth:
+    if client_ca is None:
+        return "keys"
+    return "mtls" if api_keys is None else "either"
+
+
+def _upstream(chosen: Settings) -> str:
+    from tollgate.server.address import find_server
+
+    found = find_server(chosen.state_path)
+    return found.grpc_url if found else f"127.0.0.1:{chosen.grpc_port}"
+
+
+def _watch(nginx: Nginx) -> None:
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    while not stopped.wait(_LOOK_S):
+        if not nginx.alive():
+            words = nginx.log.read_text(errors="replace").strip()[-1000:]
+            raise ServerError("nginx", "ended", log=words)
+        try:
+            if nginx.reload_if_changed():
+                console.say("keys and certificates are read anew")
+        except TollgateError as error:
+            console.say(f"error: {error}; the old ones go on")

@@ -1,0 +1,1 @@
+"""nginx before Triton: one file for chart and machine, keys, certificates."""

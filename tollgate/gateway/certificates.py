@@ -1,0 +1,93 @@
+"""Certificates to try the gateway with, by the openssl command; for no other use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tollgate.errors import InputError, ServerError, SetupError
+
+AUTHORITY, SERVER = "ca", "server"
+_CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+
+
+def make_certificates(
+    folder: Path, *, names: list[str], callers: list[str], days: int
+) -> list[Path]:
+    """
+    Make an authority, the gateway's certificate and one for each caller.
+
+    Args:
+        folder: Made if it is not there; gets NAME.pem and NAME.key of each.
+        names: Host names and addresses that the gateway is called by.
+        callers: Names of clients.
+        days: How long they are good, from now.
+
+    Returns:
+        The certificates.
+
+    Raises:
+        InputError: Something of that name is there already, or a name is taken twice.
+        SetupError: There is no openssl command.
+    """
+    every = [AUTHORITY, SERVER, *callers]
+    for name in every:
+        path = folder / f"{name}.pem"
+        if path.exists() or every.count(name) > 1 or "/" in name:
+            raise InputError(path, "is there already; certificates are made once each")
+    folder.mkdir(parents=True, exist_ok=True)
+    certificate = folder / f"{AUTHORITY}.pem"
+    _openssl(
+        *("req", "-x509", *_CURVE, "-days", str(days)),
+        *("-subj", "/CN=Tollgate test authority"),
+        *("-keyout", _key(certificate), "-out", str(certificate)),
+    )
+    kinds = [f"{'IP' if _is_address(name) else 'DNS'}:{name}" for name in names]
+    made = [certificate, _sign(folder, SERVER, of=",".join(kinds), days=days)]
+    made += [_sign(folder, name, of=f"DNS:{name}", days=days) for name in callers]
+    return made
+
+
+def _sign(folder: Path, name: str, *, of: str, days: int) -> Path:
+    certificate = folder / f"{name}.pem"
+    request, extensions = folder / f"{name}.csr", folder / f"{name}.ext"
+    authority = folder / f"{AUTHORITY}.pem"
+    use = "serverAuth" if name == SERVER else "clientAuth"
+    extensions.write_text(f"subjectAltName={of}\nextendedKeyUsage={use}\n")
+    _openssl(
+        *("req", *_CURVE, "-subj", f"/CN={name}"),
+        *("-keyout", _key(certificate), "-out", str(request)),
+    )
+    _openssl(
+        *("x509", "-req", "-in", str(request), "-days", str(days)),
+        *("-CA", str(authority), "-CAkey", _key(authority), "-CAcreateserial"),
+        *("-extfile", str(extensions), "-out", str(certificate)),
+    )
+    request.unlink()
+    extensions.unlink()
+    return certificate
+
+
+def _key(certificate: Path) -> str:
+    return str(certificate.with_suffix(".key"))
+
+
+def _is_address(name: str) -> bool:
+    return ":" in name or name.replace(".", "").isdigit()
+
+
+def _openssl(*arguments: str) -> None:
+    binary = shutil.which("openssl")
+    if binary is None:
+        raise SetupError("no openssl on PATH", remedy="apt-get install openssl")
+    done = subprocess.run(
+        [binary, *arguments],
+        env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ServerError("openssl", f"failed: {done.stderr.strip()[-500:]}")

@@ -1,0 +1,85 @@
+"""
+Keys of callers: lines `KEY CALLER;` that nginx reads as they are.
+
+One caller may have several, all good at once: so a key is changed without a gap. No
+message holds a key.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from pathlib import Path
+
+from tollgate.errors import InputError
+from tollgate.repository.atomic import replace_file
+
+_LINE = re.compile(r"([a-z0-9]{32,128})\s+([a-z0-9][a-z0-9-]{0,62});\s*(?:#.*)?")
+_CALLER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_OWNER_ONLY = 0o600
+_HEAD = (
+    "# KEY CALLER; one a line. A caller may have several; delete a line to end one.\n"
+)
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """
+    Check a file of keys.
+
+    Returns:
+        Key -> caller.
+
+    Raises:
+        InputError: It cannot be read, others may read it, or a line is something
+            else; by line, without what stands there.
+    """
+    try:
+        text = path.read_text()
+        mode = path.stat().st_mode
+    except (OSError, UnicodeDecodeError) as exc:
+        words = getattr(exc, "strerror", None) or "is not UTF-8"
+        raise InputError(path, f"cannot be read: {words}") from exc
+    if mode & 0o077:
+        raise InputError(path, f"others may read it; chmod 600 {path}")
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _LINE.fullmatch(line.strip())
+        if match is None:
+            problem = "is not `KEY CALLER;`: a key is 32 to 128 of a-z and 0-9, a "
+            problem += "caller up to 63 of a-z, 0-9 and -"
+            raise InputError(path, problem, where=f"line {number}")
+        if match[1] in found:
+            raise InputError(path, "the same key again", where=f"line {number}")
+        found[match[1]] = match[2]
+    return found
+
+
+def add_key(path: Path, caller: str) -> str:
+    """
+    Draw a key for a caller, and put it into the file; made if it is not there.
+
+    Returns:
+        The key: 256 random bits as hexadecimal digits.
+
+    Raises:
+        InputError: The name is none, or the file is not sound or cannot be written.
+    """
+    if not _CALLER.fullmatch(caller):
+        problem = f"{caller!r:.80} is not up to 63 of a-z, 0-9 and -"
+        raise InputError("CALLER", problem)
+    if path.exists():
+        read_keys(path)
+        text = path.read_text()
+    else:
+        text = _HEAD
+    if text and not text.endswith("\n"):
+        text += "\n"
+    key = secrets.token_hex(32)
+    try:
+        content = f"{text}{key} {caller};\n".encode()
+        replace_file(path, content, mode=_OWNER_ONLY)
+    except OSError as exc:
+        raise InputError(path, f"cannot be written: {exc.strerror}") from exc
+    return key

@@ -1,0 +1,162 @@
+"""nginx as a child: tried, started, told to read its files anew, ended."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from tollgate.errors import InputError, ServerError, SetupError
+from tollgate.gateway.keys import read_keys
+from tollgate.gateway.template import TEMPLATE, Gateway, render
+from tollgate.server.child import Child
+
+LOG_FILE = "nginx.log"
+_CONFIGURATION = "nginx.conf"
+_START_S = 10.0
+_GRACE_S = 12.0  # of requests under way; the configuration gives them 10
+_FOREGROUND = "daemon off;"
+
+
+def find_nginx() -> Path:
+    """
+    Find the nginx of this machine; Debian keeps it where only root looks.
+
+    Raises:
+        SetupError: There is none.
+    """
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
+    found = shutil.which("nginx", path=path)
+    if found is None:
+        raise SetupError("no nginx on PATH", remedy="apt-get install nginx")
+    return Path(found)
+
+
+class Nginx:
+    """
+    A gateway that runs, until it is stopped.
+
+    Args:
+        gateway: What it is told.
+        template: The configuration's.
+
+    Raises:
+        InputError: Keys or a value are not sound, or an address is taken.
+        SetupError: There is no nginx.
+        ServerError: It refuses the configuration, or does not start.
+    """
+
+    def __init__(self, gateway: Gateway, *, template: Path = TEMPLATE) -> None:
+        self._binary = find_nginx()
+        self._gateway = gateway
+        self._check_keys()
+        text = render(gateway, template=template)
+        gateway.state.mkdir(parents=True, exist_ok=True)
+        (gateway.state / _CONFIGURATION).write_text(text)
+        for place in (gateway.listen, gateway.health_listen):
+            if _listens(place):
+                raise InputError(place, "something else listens there")
+        self._seen = self._digest()
+        self._try()
+        self._child = Child(
+            self._command("-g", _FOREGROUND),
+            name="nginx",
+            env={"PATH": os.defpath, "LC_ALL": "C"},
+            log=self.log,
+        )
+        self._wait()
+
+    @property
+    def log(self) -> Path:
+        """Where what it says goes, and by default the lines of refused requests."""
+        return self._gateway.state / LOG_FILE
+
+    def alive(self) -> bool:
+        """Tell whether it runs."""
+        return self._child.alive()
+
+    def reload_if_changed(self) -> bool:
+        """
+        Have it read keys and certificates anew if one is different now.
+
+        Returns:
+            Whether it was told to.
+
+        Raises:
+            TollgateError: They are not sound; it goes on with those that it has.
+        """
+        digest = self._digest()
+        if digest == self._seen:
+            return False
+        self._seen = digest
+        self._check_keys()
+        self._try()
+        self._child.signal(signal.SIGHUP)
+        return True
+
+    def stop(self) -> None:
+        """Let requests under way end, and then end it."""
+        self._child.signal(signal.SIGQUIT)
+        self._child.wait(_GRACE_S)
+        self._child.stop(grace_s=1.0)
+
+    def _check_keys(self) -> None:
+        if self._gateway.keys is not None:
+            read_keys(self._gateway.keys)
+
+    def _command(self, *more: str) -> list[str]:
+        state = self._gateway.state.absolute()
+        configuration = str(state / _CONFIGURATION)
+        # -e: the log before the configuration is read; Debian's default needs root.
+        return [
+            *(str(self._binary), "-p", f"{state}/", "-c", configuration),
+            *("-e", "stderr", *more),
+        ]
+
+    def _try(self) -> None:
+        done = subprocess.run(
+            self._command("-t", "-q", "-g", _FOREGROUND),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            words = done.stderr.strip()[-1000:]
+            raise ServerError("nginx", "refuses its configuration", log=words)
+
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        for path in self._gateway.files:
+            try:
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
+            except OSError:
+                digest.update(b"absent")
+        return digest.hexdigest()
+
+    def _wait(self) -> None:
+        """Wait until both ports listen: the second one belongs to this gateway too."""
+        until = time.monotonic() + _START_S
+        places = [self._gateway.listen, self._gateway.health_listen]
+        while places:
+            if not self._child.alive() or time.monotonic() > until:
+                words = self.log.read_text(errors="replace").strip()[-1000:]
+                self._child.stop(grace_s=1.0)
+                raise ServerError("nginx", "does not start", log=words)
+            if _listens(places[0]):
+                places.pop(0)
+            else:
+                time.sleep(0.02)
+
+
+def _listens(place: str) -> bool:
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+    except OSError:
+        return False
+    return True

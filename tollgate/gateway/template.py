@@ -1,0 +1,111 @@
+"""The gateway's configuration: one template, and values that differ by place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tollgate.errors import InputError
+
+TEMPLATE = Path(__file__).parents[2] / "helm/tollgate/files/gateway/nginx.conf"
+Proof = Literal["keys", "mtls", "either", "both"]
+PROOFS: tuple[Proof, ...] = ("keys", "mtls", "either", "both")
+_PLACE = re.compile(r"\$\{(GATEWAY_[A-Z_]+)\}")
+# What may stand in nginx's configuration without being more than a value.
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@\[\]-]+")
+
+
+class Gateway(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What a gateway is told; each becomes GATEWAY_… in the template.
+
+    Attributes:
+        state: Folder it may write to.
+        upstream: host:port of Triton's gRPC.
+        listen: address:port for callers.
+        health_listen: address:port of /healthz, in the clear.
+        tls_cert, tls_key: Its own certificate with chain, and the key; PEM files.
+        auth: What a caller shows: a key, a client certificate, either, or both.
+        client_ca: Who signs clients' certificates; needed unless `auth` is keys.
+        keys: File of keys; needed unless `auth` is mtls.
+        rate: Requests a second that a caller may make.
+        burst: Requests beyond, that are let through at once.
+        max_body: Of one request: bytes, or with k or m.
+        workers: Processes of nginx.
+        log: Where lines of refused requests go.
+    """
+
+    state: Path
+    upstream: str
+    listen: str
+    health_listen: str
+    tls_cert: Path
+    tls_key: Path
+    auth: Proof = "keys"
+    client_ca: Path | None = None
+    keys: Path | None = None
+    rate: int = 1000
+    burst: int = 200
+    max_body: str = "128k"
+    workers: int = 2
+    log: str = "/dev/stdout"
+
+    def __post_init__(self) -> None:
+        if self.auth != "keys" and self.client_ca is None:
+            raise InputError("--client-ca", f"--auth {self.auth} needs the authority")
+        if self.auth != "mtls" and self.keys is None:
+            raise InputError("--api-keys", f"--auth {self.auth} needs the file of keys")
+        if not re.fullmatch(r"[1-9][0-9]*[km]?", self.max_body):
+            problem = f"{self.max_body!r} is no number of bytes, such as 131072 or 128k"
+            raise InputError("--max-body", problem)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What it reads, and reads anew when it changed."""
+        every = (self.tls_cert, self.tls_key, self.client_ca, self.keys)
+        return tuple(path for path in every if path is not None)
+
+    def values(self) -> dict[str, str]:
+        """Give the template's values by their names."""
+        named = msgspec.structs.asdict(self) | {
+            # nginx opens a file even where it asks for no certificate.
+            "client_ca": self.client_ca or self.tls_cert,
+            "keys": self.keys or "/dev/null",
+            "verify_client": "off" if self.auth == "keys" else "optional",
+        }
+        return {
+            f"GATEWAY_{name.upper()}": str(
+                value.absolute() if isinstance(value, Path) else value
+            )
+            for name, value in named.items()
+        }
+
+
+def render(gateway: Gateway, *, template: Path = TEMPLATE) -> str:
+    """
+    Put the values into the template, as envsubst does for the official image.
+
+    Raises:
+        InputError: The template cannot be read or asks for what is unknown, or a
+            value has characters that mean something to nginx.
+    """
+    try:
+        text = template.read_text()
+    except OSError as exc:
+        problem = f"cannot be read: {exc.strerror}; it is in a checkout of Tollgate"
+        raise InputError(template, f"{problem}, or name one with --template") from exc
+    values = gateway.values()
+
+    def value(place: re.Match[str]) -> str:
+        name = place[1]
+        if name not in values:
+            raise InputError(template, "has no value", where=name)
+        if not _PLAIN.fullmatch(values[name]):
+            problem = f"{values[name]!r} has other characters than A-Z a-z 0-9 _./:@[]-"
+            raise InputError("gateway", problem, where=name)
+        return values[name]
+
+    return _PLACE.sub(value, text)

@@ -1,0 +1,41 @@
+#!/bin/sh
+# Install the programs of Debian and Ubuntu that the tests need and that are missing:
+#     sh tools/install-programs.sh
+#
+# Without root, or without a way to the packages, it says what is missing and ends well:
+# a test that needs a program names it, and fails where CI=true.
+set -eu
+
+PATH="$PATH:/usr/sbin:/sbin"
+MISSING=""
+for pair in \
+  envsubst=gettext-base h2load=nghttp2-client nginx=nginx openssl=openssl \
+  prometheus=prometheus promtool=prometheus redis-server=redis-server cc="gcc libc6-dev" ; do
+  command -v "${pair%%=*}" >/dev/null || MISSING="$MISSING ${pair#*=}"
+done
+[ -n "$MISSING" ] || exit 0
+
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+  echo "install-programs: missing, and not root on Debian or Ubuntu:$MISSING" >&2
+  exit 0
+fi
+
+# The packages start their daemons, which nobody wants here; this file says no.
+POLICY=/usr/sbin/policy-rc.d
+if [ ! -e "$POLICY" ]; then
+  trap 'rm -f "$POLICY"' EXIT
+  printf '#!/bin/sh\nexit 101\n' >"$POLICY"
+  chmod 755 "$POLICY"
+fi
+
+LOG=$(mktemp)
+export DEBIAN_FRONTEND=noninteractive
+# shellcheck disable=SC2086  # several names
+if { apt-get update -qq -o Acquire::Retries=3 && apt-get install -y -qq \
+  --no-install-recommends -o Acquire::Retries=3 $MISSING; } >"$LOG" 2>&1 </dev/null; then
+  echo "install-programs: installed$MISSING"
+else
+  tail -n 5 "$LOG" >&2
+  echo "install-programs: apt-get did not install$MISSING" >&2
+fi
+rm -f "$LOG"
