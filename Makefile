@@ -16,7 +16,7 @@ WORKERS ?= 2
 PYTHON ?=
 PYTHONS := python3.12 python3.11 python3.10 python3
 
-.PHONY: help setup demo up test test-quick test-system check bench lock clean
+.PHONY: help setup demo up test test-quick test-system check bench chart lock clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ check: $(READY) ## Check style, format, types and who imports whom
 bench: $(READY) ## Measure the whole path with h2load (Debian: nghttp2-client)
 	@$(BIN)/python -m loadtests.h2load
 
+chart: $(READY) ## Render, lint and validate the Helm chart for two Kubernetes versions
+	@$(BIN)/python tools/chart.py
+
 lock: $(READY) ## Renew the pins in constraints.txt (needs uv)
 	@$(BIN)/python tools/lock.py
 
@@ -63,7 +66,7 @@ clean: ## Remove .venv, .tollgate (data, logs, the demo's models) and caches
 $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || sh tools/make-venv.sh \
 	  $(VENV) $(if $(PYTHON),"$(PYTHON)",$(PYTHONS))
-	@echo "setup: installing into $(VENV); the first time takes some minutes and 1.5 GB"
+	@echo "setup: installing into $(VENV); the first time takes some minutes and 1.9 GB"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable ".[$(EXTRAS)]" \
 	  >$(VENV)/setup.log 2>&1 || { tail -n 5 $(VENV)/setup.log >&2; \
