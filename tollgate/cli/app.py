@@ -24,6 +24,7 @@ from tollgate.cli import (
     journal_retaining,
     labels,
     lists,
+    monitor,
     policy,
     product,
     publish,
@@ -155,6 +156,7 @@ app.add_typer(label_commands, name="labels", rich_help_panel=_ENGINEERS)
 label_commands.command("load")(labels.load)
 label_commands.command("accuracy")(labels.accuracy)
 app.command("engine", rich_help_panel=_OPERATORS)(engine.engine)
+app.command("monitor", rich_help_panel=_OPERATORS)(monitor.monitor)
 app.command("budget", rich_help_panel=_OPERATORS)(budget.budget)
 app.command("tune", rich_help_panel=_OPERATORS)(tune.tune)
 app.command("check", rich_help_panel=_OPERATORS)(check.check)

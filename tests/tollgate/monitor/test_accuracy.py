@@ -1,0 +1,188 @@
+"""Accuracy with a known truth and a known lag of the labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from journals_made import DAY_US, LOOKED_US, Sealed, decisions, labels_of
+
+from tollgate.audit.labels import REVISION, pseudonymised, read_labels, seal_labels
+from tollgate.audit.rows import EVENT, MOMENT
+from tollgate.audit.subjects import TRANSACTION
+from tollgate.features.document import LABEL, LABEL_TIME
+from tollgate.features.spec import FeatureSpec
+from tollgate.monitor.accuracy import Accuracy, Rule, known_by
+from tollgate.monitor.looking import Options, ProductMonitor
+
+DAYS, PER_DAY = 40, 4_000
+FRAUD, CAUGHT, FALSE = 0.05, 0.6, 0.02
+MEAN_LAG_DAYS = 5.0
+PRECISION = FRAUD * CAUGHT / (FRAUD * CAUGHT + (1 - FRAUD) * FALSE)
+
+
+class World:
+    """Forty days of a model that never changes; of frauds one hears after 5 days."""
+
+    def __init__(self) -> None:
+        chance = np.random.default_rng(1)
+        rows = DAYS * PER_DAY
+        self.fraud = chance.random(rows) < FRAUD
+        flagged = np.where(
+            self.fraud, chance.random(rows) < CAUGHT, chance.random(rows) < FALSE
+        )
+        event_us = np.repeat(np.arange(DAYS), PER_DAY) * DAY_US + DAY_US // 2
+        took_us = (chance.exponential(MEAN_LAG_DAYS, rows) * DAY_US).astype(np.int64)
+        ids = pl.Series([f"t-{row}" for row in range(rows)])
+        self.segment = pl.DataFrame(
+            {
+                TRANSACTION: ids,
+                "release": pl.Series(["fraud-1"]).new_from_index(0, rows),
+                "decision": np.where(flagged, "decline", "approve"),
+                EVENT: pl.Series(event_us).cast(MOMENT),
+            }
+        )
+        which = np.flatnonzero(self.fraud)
+        self.labels = pl.DataFrame(
+            {
+                TRANSACTION: ids.gather(which),
+                LABEL: pl.Series(np.ones(len(which), np.uint8)),
+                LABEL_TIME: pl.Series((event_us + took_us)[which]).cast(MOMENT),
+                REVISION: pl.Series(np.zeros(len(which), np.int64)),
+            }
+        )
+
+    def judged(self, *, lag_days: float) -> Accuracy:
+        """Judge at the end of the last day, by what is known then."""
+        now_us = DAYS * DAY_US
+        rule = Rule(as_of_us=now_us, lag_us=int(lag_days * DAY_US), legitimate=True)
+        found = Accuracy(rule)
+        found.add(self.segment, known_by(self.labels, now_us))
+        return found
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    """The only world."""
+    return World()
+
+
+def test_without_a_lag_the_newest_days_look_worse_than_they_are(world: World) -> None:
+    """What is corrected: precision by all that is known now falls to nothing."""
+    known = known_by(world.labels, DAYS * DAY_US)
+    joined = world.segment.join(known, on=TRANSACTION, how="left").with_columns(
+        (pl.col(EVENT).dt.epoch("us") // DAY_US).alias("day")
+    )
+    flagged = joined.filter(pl.col("decision") == "decline")
+    by_day = flagged.group_by("day").agg(pl.col(LABEL).fill_null(0).mean()).sort("day")
+    assert by_day[LABEL][:10].mean() == pytest.approx(PRECISION, abs=0.02)
+    assert by_day[LABEL][-1] < PRECISION / 5
+
+
+def test_days_judged_at_one_age_are_alike_and_right(world: World) -> None:
+    """At 25 days, five times the mean lag: every day says what is true."""
+    found = world.judged(lag_days=25)
+    days = found.days["fraud-1"]
+    old = {day: one for day, one in days.items() if one.old}
+    assert sorted(old) == list(range(15))
+    for one in old.values():
+        assert one.precision(2).value == pytest.approx(PRECISION, abs=0.08)
+        assert one.recall(2).value == pytest.approx(CAUGHT, abs=0.12)
+    whole = found.total("fraud-1")
+    assert whole.precision(2).value == pytest.approx(PRECISION, abs=0.015)
+    assert whole.young == 25 * PER_DAY
+    truth = world.fraud[: 15 * PER_DAY].sum()
+    assert whole.frauds / truth == pytest.approx(1 - np.exp(-5), abs=0.01)
+    newest = found.newest("fraud-1")
+    assert newest is not None
+    assert newest.known.tolist() == days[14].known.tolist()
+
+
+def test_a_lag_that_is_too_short_is_as_wrong_on_every_day_and_is_told(
+    world: World,
+) -> None:
+    """At 5 days 63 % of the frauds are known; no day is worse than another."""
+    found = world.judged(lag_days=5)
+    share = 1 - np.exp(-1)
+    assert found.in_time == pytest.approx(share, abs=0.02)
+    old = [one for one in found.days["fraud-1"].values() if one.old]
+    first, last = old[:10], old[-10:]
+    for days in (first, last):
+        precision = np.mean([one.precision(2).value for one in days])
+        assert precision == pytest.approx(PRECISION * share, abs=0.02)
+    assert found.total("fraud-1").late > 0
+
+
+def test_decisions_without_a_label_are_left_out_unless_they_are_legitimate(
+    world: World,
+) -> None:
+    """Where both are reported, no label is no answer."""
+    now_us = DAYS * DAY_US
+    found = Accuracy(Rule(as_of_us=now_us, lag_us=25 * DAY_US, legitimate=False))
+    found.add(world.segment, known_by(world.labels, now_us))
+    whole = found.total("fraud-1")
+    assert whole.labelled == whole.frauds > 0
+    assert whole.old == 15 * PER_DAY
+
+
+def test_a_label_that_is_taken_back_in_time_counts_as_what_it_was_then() -> None:
+    """The highest revision known at that age; one that comes later changes nothing."""
+    segment = pl.DataFrame(
+        {
+            TRANSACTION: ["a", "b"],
+            "release": ["r", "r"],
+            "decision": ["decline", "review"],
+            EVENT: pl.Series([0, 0]).cast(MOMENT),
+        }
+    )
+    labels = pl.DataFrame(
+        {
+            TRANSACTION: ["a", "a", "b", "b"],
+            LABEL: pl.Series([1, 0, 1, 0], dtype=pl.UInt8),
+            LABEL_TIME: (pl.Series([1, 9, 1, 11]) * DAY_US).cast(MOMENT),
+            REVISION: [0, 1, 0, 1],
+        }
+    )
+    found = Accuracy(Rule(as_of_us=30 * DAY_US, lag_us=10 * DAY_US, legitimate=False))
+    found.add(segment, labels)
+    assert found.total("r").known.tolist() == [[0, 0], [0, 1], [1, 0]]
+
+
+def test_sealed_labels_and_labels_of_a_file_judge_alike(
+    tmp_path: Path, spec: FeatureSpec
+) -> None:
+    """Through pseudonyms; judged anew when labels come, not before."""
+    sealed = Sealed(tmp_path)
+    records = decisions(1_000)
+    sealed.seal(records)
+    label = (np.arange(1_000) % 4 == 0).astype(np.int64)
+    path = labels_of(
+        records, label, tmp_path / "labels.parquet", took_us=np.full(1_000, DAY_US)
+    )
+    read = read_labels(path, spec=spec)
+    options = Options(window=1_000, lag_us=2 * DAY_US)
+    beside, within = (
+        ProductMonitor(sealed.folder, repository=None, options=options)
+        for _ in range(2)
+    )
+    for one in (beside, within):
+        one.look(LOOKED_US)
+        one.judge(LOOKED_US)
+        assert one.accuracy is None
+    more = pseudonymised(read, spec=spec, subjects=sealed.subjects)
+    beside.judge(LOOKED_US, more=more)
+    seal_labels(sealed.chain, read, spec=spec, subjects=sealed.subjects)
+    within.look(LOOKED_US)
+    within.judge(LOOKED_US)
+    flagged = records.decision > 0
+    for one in (beside, within):
+        assert one.accuracy is not None
+        whole = one.accuracy.total("fraud-1")
+        assert (whole.labelled, whole.frauds) == (1_000, 250)
+        assert whole.precision(1).value == pytest.approx(label[flagged].mean())
+        assert whole.recall(1).value == pytest.approx(flagged[label == 1].mean())
+    again = within.accuracy
+    within.judge(LOOKED_US + 1)
+    assert within.accuracy is again

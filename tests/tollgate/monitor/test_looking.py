@@ -1,0 +1,195 @@
+"""A sealed journal, looked at again and again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from journals_made import (
+    ARTIFACT,
+    DAY_US,
+    FEATURES,
+    LOOKED_US,
+    Sealed,
+    decisions,
+    shifted,
+    vectors,
+)
+from records_made import REPOSITORY
+
+from tollgate.audit.content import Content
+from tollgate.audit.kept import NAME
+from tollgate.audit.retention import retain
+from tollgate.errors import InputError
+from tollgate.features.entries import MISSING
+from tollgate.monitor.looking import Options, ProductMonitor
+from tollgate.schema import ARTIFACT_FILE, Degraded
+
+OPTIONS = Options(window=1_000)
+
+
+def monitor(sealed: Sealed, *, options: Options = OPTIONS) -> ProductMonitor:
+    """Begin to monitor a journal."""
+    return ProductMonitor(sealed.folder, repository=REPOSITORY, options=options)
+
+
+def drifted(found: ProductMonitor, release: str = "fraud-1") -> list[list[str]]:
+    """Name what drifted in each window."""
+    windows = found.streams[release].windows
+    return [sorted(one.name for one in window.drifted) for window in windows]
+
+
+def test_a_journal_read_as_it_grows_says_what_one_look_says(tmp_path: Path) -> None:
+    """Each segment is read once; windows go across segments and looks."""
+    sealed = Sealed(tmp_path)
+    growing = None
+    for first in range(0, 4_200, 700):
+        part = shifted if first >= 2_100 else decisions
+        sealed.seal(part(700, first=first))
+        growing = growing or monitor(sealed)
+        growing.look(LOOKED_US)
+    once = monitor(sealed)
+    once.look(LOOKED_US)
+    assert growing is not None
+    assert drifted(growing) == drifted(once) == [[], [], ["amount"], ["amount"]]
+    own = [one.streams["fraud-1"] for one in (growing, once)]
+    windows = [[w.verdicts for w in stream.windows] for stream in own]
+    assert windows[0] == windows[1]
+    assert [stream.mix.rows for stream in own] == [4_200, 4_200]
+    assert once.drifted
+
+
+def test_each_release_is_held_against_its_own_training(tmp_path: Path) -> None:
+    """The same vectors: drift for one model, what it was trained on for the other."""
+    sealed = Sealed(tmp_path)
+    record = msgspec.json.decode(ARTIFACT.read_bytes())
+    amount = record["training"]["features"]["amount"]
+    amount["quantiles"] = [one + 150 for one in amount["quantiles"]]
+    files = {ARTIFACT_FILE: msgspec.json.encode(record)}
+    sealed.chain.add(
+        Content(kind="release", files=files, facts={NAME: "fraud-2"}),
+    )
+    features = vectors(2_000, seed=8)
+    features[:, FEATURES.index("amount")] += 150
+    for release, writer in (("fraud-1", "a" * 16), ("fraud-2", "b" * 16)):
+        sealed.seal(decisions(2_000, features=features, release=release, writer=writer))
+    found = monitor(sealed)
+    found.look(LOOKED_US)
+    assert drifted(found, "fraud-1") == [["amount"], ["amount"]]
+    assert drifted(found, "fraud-2") == [[], []]
+
+
+def test_rows_that_cannot_be_compared_are_counted_by_why(tmp_path: Path) -> None:
+    """Degraded, without consent, of a release that nobody knows: none is drift."""
+    sealed = Sealed(tmp_path, consent="channel")
+    features = vectors(1_500, seed=1)
+    features[500:1_000] = 0
+    bits = np.zeros(1_500, np.uint32)
+    bits[500:1_000] = Degraded.STORE_UNAVAILABLE | Degraded.LOOKUPS_UNREAD
+    bits[1_000:] = Degraded.COLD_START
+    said = np.ones(1_500, np.int64)
+    said[1_400:] = MISSING
+    yes = {"channel": said}
+    sealed.seal(decisions(1_500, features=features, degraded=bits, fields=yes))
+    found = monitor(sealed)
+    found.look(LOOKED_US)
+    # The field is not declared, so nobody's consent is known: nothing is compared.
+    assert found.streams["fraud-1"].fates() == {
+        "compared": 0,
+        "degraded": 0,
+        "withheld": 1_500,
+        "unknown": 0,
+    }
+    open_ = Sealed(tmp_path / "open")
+    open_.seal(decisions(1_500, features=features, degraded=bits))
+    open_.seal(decisions(100, first=1_500, release="gone-7"))
+    found = monitor(open_)
+    found.look(LOOKED_US)
+    assert found.streams["fraud-1"].fates()["degraded"] == 500
+    assert found.streams["fraud-1"].fates()["compared"] == 1_000
+    assert drifted(found) == [[]]
+    assert found.streams["gone-7"].fates()["unknown"] == 100
+    assert "neither in the journal nor" in found.streams["gone-7"].problem
+
+
+def test_vectors_of_other_features_are_not_compared(tmp_path: Path) -> None:
+    """Features without names have no training distribution."""
+    sealed = Sealed(tmp_path, repository=None)
+    sealed.seal(decisions(1_200))
+    found = monitor(sealed)
+    found.look(LOOKED_US)
+    stream = found.streams["fraud-1"]
+    assert stream.fates()["unknown"] == 1_200
+    assert (stream.foreign, stream.judged["decisions"]) == (1_200, 0)
+
+
+def test_what_retention_removed_is_not_missed(tmp_path: Path) -> None:
+    """Also when it is removed between two looks."""
+    sealed = Sealed(tmp_path)
+    sealed.seal(decisions(1_000), shifted(1_000, first=1_000))
+    before = monitor(sealed)
+    before.look(LOOKED_US)
+    newest = sealed.chain.alive("segment")[-1]
+    retain(sealed.chain, before_us=newest.until_us)
+    before.look(LOOKED_US)
+    after = monitor(sealed)
+    after.look(LOOKED_US)
+    assert drifted(before) == [[], ["amount"]]
+    assert drifted(after) == [["amount"]]
+
+
+def test_only_what_is_new_enough_is_read(tmp_path: Path) -> None:
+    """Segments that end before are left alone."""
+    sealed = Sealed(tmp_path)
+    sealed.seal(shifted(1_000, first=0), decisions(1_000, first=1_000))
+    newest = sealed.chain.alive("segment")[-1]
+    options = msgspec.structs.replace(OPTIONS, since_us=newest.until_us)
+    found = monitor(sealed, options=options)
+    found.look(LOOKED_US)
+    assert drifted(found) == [[]]
+
+
+def test_a_damaged_journal_is_one_line_that_names_the_file(tmp_path: Path) -> None:
+    """A segment that is no Parquet; a link that does not follow."""
+    sealed = Sealed(tmp_path)
+    sealed.seal(decisions(600))
+    (segment,) = sealed.folder.glob("*.segment.parquet")
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[: len(whole) // 2])
+    found = monitor(sealed)
+    with pytest.raises(InputError, match=r"cannot be monitored: .*segment\.parquet"):
+        found.look(LOOKED_US)
+    segment.write_bytes(whole)
+    found = monitor(sealed)
+    found.look(LOOKED_US)
+    sealed.seal(decisions(600, first=600))
+    last = sorted(sealed.folder.glob("*.json"))[-1]
+    text = last.read_text()
+    previous = sealed.chain.links[-1].previous
+    last.write_text(text.replace(previous, "0" * 64))
+    with pytest.raises(InputError, match="does not follow the one before"):
+        found.look(LOOKED_US)
+    with pytest.raises(InputError, match="holds no journal"):
+        ProductMonitor(tmp_path, repository=None, options=OPTIONS)
+
+
+def test_a_day_of_decisions_is_judged_as_a_whole(tmp_path: Path) -> None:
+    """With the days of the clock that decided, once they are over."""
+    sealed = Sealed(tmp_path)
+    day = decisions(800)
+    sealed.seal(day, *(_later(part, days=1) for part in [shifted(800, first=800)]))
+    found = monitor(sealed)
+    at_us = int(day.decided_us[0]) // DAY_US * DAY_US
+    found.look(at_us + DAY_US + 600_000_000)
+    days = found.streams["fraud-1"].days
+    assert [[one.name for one in window.drifted] for window in days] == [[]]
+    found.look(at_us + 2 * DAY_US + 600_000_000)
+    assert [[one.name for one in window.drifted] for window in days] == [[], ["amount"]]
+
+
+def _later(records: object, *, days: int) -> object:
+    return msgspec.structs.replace(
+        records, decided_us=records.decided_us + days * DAY_US
+    )

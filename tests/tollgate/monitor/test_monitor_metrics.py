@@ -1,0 +1,136 @@
+"""What Prometheus is told, and the page that people read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from journals_made import DAY_US, LOOKED_US, Sealed, decisions, labels_of, shifted
+from prometheus_client.parser import text_string_to_metric_families
+
+from tollgate.audit.labels import read_labels, seal_labels
+from tollgate.errors import InputError
+from tollgate.features.spec import FeatureSpec
+from tollgate.monitor.looking import Options, ProductMonitor
+from tollgate.monitor.metrics import MEANINGS, PREFIX, MonitorMetrics
+from tollgate.monitor.page import page_of
+
+PAPER = Path(__file__).parents[3] / "docs/monitor.md"
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture(scope="module")
+def looked(
+    tmp_path_factory: pytest.TempPathFactory, spec: FeatureSpec
+) -> ProductMonitor:
+    """A journal with a calm window, a shifted one, a day and labels."""
+    state = tmp_path_factory.mktemp("state")
+    sealed = Sealed(state)
+    bits = np.zeros(1_000, np.uint32)
+    bits[::100] = 1
+    calm = decisions(1_000, degraded=bits)
+    sealed.seal(calm, shifted(1_100, first=1_000))
+    label = (np.arange(1_000) % 4 == 0).astype(np.int64)
+    path = labels_of(
+        calm, label, state / "labels.parquet", took_us=np.full(1_000, DAY_US)
+    )
+    read = read_labels(path, spec=spec)
+    seal_labels(sealed.chain, read, spec=spec, subjects=sealed.subjects)
+    found = ProductMonitor(
+        sealed.folder, repository=None, options=Options(window=1_000)
+    )
+    found.look(LOOKED_US)
+    found.judge(LOOKED_US)
+    return found
+
+
+@pytest.fixture
+def samples(looked: ProductMonitor, tmp_path: Path) -> Samples:
+    """What the file for node_exporter says, as Prometheus reads it."""
+    metrics = MonitorMetrics([looked])
+    metrics.refresh()
+    path = tmp_path / "tollgate.prom"
+    metrics.write(path)
+    return {
+        (one.name.removeprefix(PREFIX), frozenset(one.labels.items())): one.value
+        for family in text_string_to_metric_families(path.read_text())
+        for one in family.samples
+    }
+
+
+def value(samples: Samples, metric: str, /, **labels: str) -> float:
+    """Take a sample of the only release."""
+    whole = {"product": "fraud", "release": "fraud-1", **labels}
+    return samples[metric, frozenset(whole.items())]
+
+
+def test_every_metric_stands_in_the_paper_and_is_told(samples: Samples) -> None:
+    """The table of docs/monitor.md, the names in the code, the file: the same."""
+    table = set(re.findall(rf"^\| `{PREFIX}(\w+)`", PAPER.read_text(), re.MULTILINE))
+    assert table == set(MEANINGS) == {name for name, _ in samples}
+
+
+def test_metrics_say_what_the_windows_say(
+    samples: Samples, looked: ProductMonitor
+) -> None:
+    """Of the newest window; a calendar that has not come round has no figure."""
+    newest = looked.streams["fraud-1"].windows[-1]
+    told = {one.name: one for one in newest.verdicts}
+    amount = {"window": "decisions", "kind": "feature", "name": "amount"}
+    assert value(samples, "drift", **amount) == 1
+    assert value(samples, "psi", **amount) == told["amount"].found.psi
+    assert value(samples, "shift_sigmas", **amount) > 1
+    score = {"window": "decisions", "kind": "score", "name": "score"}
+    assert value(samples, "drift", **score) == 0
+    weekend = {**amount, "name": "during_weekend"}
+    with pytest.raises(KeyError):
+        value(samples, "drift", **weekend)
+    assert value(samples, "missing_share", **weekend) == 0
+    assert value(samples, "judged_windows", window="decisions") == 2
+    assert value(samples, "drifted_windows", window="decisions") == 1
+    assert value(samples, "decisions", fate="degraded") == 10
+    assert value(samples, "degraded_share", bit="STORE_UNAVAILABLE") == 0
+    shares = [
+        value(samples, "decision_share", decision=one)
+        for one in ("approve", "review", "decline")
+    ]
+    assert sum(shares) == pytest.approx(1)
+    assert value(samples, "labelled_decisions") == 1_000
+    assert value(samples, "frauds") == 250
+
+
+def test_a_file_that_cannot_be_written_is_told(
+    looked: ProductMonitor, tmp_path: Path
+) -> None:
+    """By its name; nothing half-written stays."""
+    with pytest.raises(InputError, match="cannot be written"):
+        MonitorMetrics([looked]).write(tmp_path / "none" / "x.prom")
+
+
+def test_the_page_holds_all_it_shows_and_asks_for_nothing(
+    looked: ProductMonitor,
+) -> None:
+    """No script, no address; what drifted stands first, and every column is there."""
+    page = page_of([looked])
+    assert "<h1>Drift in fraud</h1>" in page
+    assert not re.search(r"<script|<link|<img|https?:|url\(", page)
+    assert page.count("<svg") >= 20
+    for name in looked.streams["fraud-1"].windows[-1].verdicts:
+        assert f"<th>{name.name}</th>" in page
+    assert '<td class="drift">drift</td>' in page
+    assert "judged 7 days after its purchase" in " ".join(page.split())
+
+
+def test_names_cannot_write_into_the_page(looked: ProductMonitor) -> None:
+    """A release's name is text, whatever it holds."""
+    streams = looked.streams
+    looked.streams = {"<b>x</b>": streams["fraud-1"]}
+    try:
+        page = page_of([looked])
+    finally:
+        looked.streams = streams
+    assert "<b>x</b>" not in page
+    assert "&lt;b&gt;x&lt;/b&gt;" in page

@@ -1,0 +1,163 @@
+"""`monitor`: drift and accuracy out of the sealed journal."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tollgate.cli import console
+from tollgate.cli.journal_options import Folder, Keys
+from tollgate.cli.scraping import MetricsPort, offer
+from tollgate.cli.stream import Repository, State
+from tollgate.errors import InputError
+
+if TYPE_CHECKING:
+    from tollgate.monitor.looking import Options, ProductMonitor
+    from tollgate.settings import Settings
+
+_DRIFT = 1  # exit status
+_LEAST_WINDOW = 500
+_TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
+
+
+def monitor(
+    product: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Whose journal; may be repeated.", show_default="all in STATE/journal"
+        ),
+    ] = None,
+    folder: Folder = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="How far back to read, as 30d.", show_default="all there is"),
+    ] = None,
+    window: Annotated[
+        int, typer.Option(min=_LEAST_WINDOW, help="Decisions in a window.")
+    ] = 2_500,
+    psi: Annotated[
+        float, typer.Option(min=0.0, help="Stability index that is drift.")
+    ] = 0.25,
+    ks: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Distance that is drift.")
+    ] = 0.2,
+    false_alarms: Annotated[
+        float,
+        typer.Option(
+            min=1e-9, max=0.5, help="Chance that an unchanged release is ever accused."
+        ),
+    ] = 0.01,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Labels beside those that are sealed: Parquet, CSV, lines."),
+    ] = None,
+    label_lag: Annotated[
+        str | None,
+        typer.Option(
+            help="Age at which decisions are judged by their labels, as 30d.",
+            show_default="the longest delay in features.yaml, or 30d",
+        ),
+    ] = None,
+    legitimate: Annotated[
+        bool, typer.Option(help="Who has no label by then was legitimate.")
+    ] = False,
+    as_of: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=_TIMES,
+            help="Take this for now: days and labels; UTC.",
+            show_default="now",
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Page to write, with pictures.")
+    ] = None,
+    metrics: Annotated[
+        Path | None,
+        typer.Option(help="File to write for node_exporter, called .prom."),
+    ] = None,
+    metrics_port: MetricsPort = 0,
+    every: Annotated[
+        str | None,
+        typer.Option(help="Look again and again, as 60s.", show_default="look once"),
+    ] = None,
+    keys: Keys = None,
+    repository: Repository = None,
+    state: State = None,
+) -> None:
+    """
+    Compare decisions with what their models were trained on, and with their labels.
+
+    Exit status 1: a window that was read drifted. 2: something handed in is wrong.
+    """
+    from tollgate.cli.journal import seconds
+    from tollgate.cli.monitor_watch import Asked, Watch, now
+    from tollgate.monitor.judging import Limits
+    from tollgate.monitor.looking import Options
+
+    chosen = console.settings(repository=repository, state=state)
+    _require_files(report, metrics)
+    every_s = seconds(every, flag="--every") if every else 0.0
+    if metrics_port and not every_s:
+        raise InputError("--metrics-port", "serves who looks again: give --every")
+    since_us = 0
+    if since:
+        since_us = now(None) - int(seconds(since, flag="--since") * 1e6)
+    options = Options(
+        window=window,
+        limits=Limits(psi=psi, ks=ks, false_alarms=false_alarms),
+        since_us=since_us,
+        lag_us=int(seconds(label_lag, flag="--label-lag") * 1e6) if label_lag else 0,
+        legitimate=legitimate,
+    )
+    monitors = _monitors(product, folder, chosen, options)
+    if labels is not None and len(monitors) > 1:
+        raise InputError("--labels", "are of one product; name it with --product")
+    asked = Asked(as_of=as_of, labels=labels, keys=keys, report=report, metrics=metrics)
+    watch = Watch(monitors, chosen, asked)
+    if not every_s:
+        watch.look()
+        watch.tell()
+        if any(one.drifted for one in monitors):
+            raise typer.Exit(_DRIFT)
+        return
+    offer(watch.metrics.registry, metrics_port)
+    watch.repeat(every_s)
+
+
+def _monitors(
+    products: list[str] | None, folder: Path | None, chosen: Settings, options: Options
+) -> list[ProductMonitor]:
+    """Open the journals that are named, or all there are."""
+    from tollgate.audit.links import link_paths
+    from tollgate.monitor.looking import ProductMonitor
+
+    home = chosen.state_path / "journal"
+    if folder is not None:
+        if products:
+            raise InputError("--folder", "is one journal; leave --product out")
+        folders = [folder]
+    elif products:
+        folders = [home / name for name in dict.fromkeys(products)]
+    else:
+        there = sorted(home.iterdir()) if home.is_dir() else []
+        folders = [one for one in there if one.is_dir() and link_paths(one)]
+        if not folders:
+            raise InputError(home, "holds no journal; `tollgate journal run` makes one")
+    known = not chosen.repository_url and chosen.repository_path.is_dir()
+    repository = chosen.repository_path if known else None
+    return [
+        ProductMonitor(one, repository=repository, options=options) for one in folders
+    ]
+
+
+def _require_files(report: Path | None, metrics: Path | None) -> None:
+    """Refuse a file that cannot be written before a journal is read for it."""
+    for flag, path in (("--report", report), ("--metrics", metrics)):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise InputError(flag, f"{path.parent} is not a folder")
+    if metrics is not None and metrics.suffix != ".prom":
+        raise InputError("--metrics", f"{metrics} is not called .prom")

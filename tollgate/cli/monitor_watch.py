@@ -1,0 +1,164 @@
+"""What `monitor` does each time it looks."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tollgate.cli import console
+from tollgate.cli.journal_options import default_keys
+from tollgate.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tollgate.features.spec import FeatureSpec
+    from tollgate.monitor.looking import ProductMonitor
+    from tollgate.monitor.metrics import MonitorMetrics
+    from tollgate.settings import Settings
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """
+    What flags say.
+
+    Attributes:
+        as_of: What to take for now; None for now.
+        labels: File of labels.
+        keys: Where subjects' keys are; None for beside the journal.
+        report, metrics: Files to write; None for none.
+    """
+
+    as_of: datetime | None = None
+    labels: Path | None = None
+    keys: Path | None = None
+    report: Path | None = None
+    metrics: Path | None = None
+
+
+class Watch:
+    """Looks, and writes what is asked for."""
+
+    def __init__(
+        self,
+        monitors: list[ProductMonitor],
+        chosen: Settings,
+        asked: Asked,
+    ) -> None:
+        from tollgate.monitor.metrics import MonitorMetrics
+
+        self._monitors = monitors
+        self._chosen = chosen
+        self._asked = asked
+        self._told: set[tuple[str, str]] = set()
+        self.metrics: MonitorMetrics = MonitorMetrics(monitors)
+
+    def look(self) -> None:
+        """Look once at every journal."""
+        from tollgate.monitor.page import page_of
+        from tollgate.repository.atomic import replace_file
+
+        now_us = now(self._asked.as_of)
+        for one in self._monitors:
+            one.look(now_us)
+            one.judge(now_us, more=self._read_labels(one))
+            self._tell_problems(one)
+        self.metrics.refresh()
+        if self._asked.metrics is not None:
+            self.metrics.write(self._asked.metrics)
+        if self._asked.report is not None:
+            page = page_of(self._monitors)
+            try:
+                replace_file(self._asked.report, page.encode(), mode=0o600)
+            except OSError as exc:
+                problem = f"cannot be written: {exc.strerror}"
+                raise InputError(self._asked.report, problem) from exc
+
+    def repeat(self, every_s: float) -> None:
+        """Look until SIGTERM or Ctrl-C; what goes wrong is told, and tried again."""
+        stopped = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopped.set())
+        self.look()
+        console.say("monitoring; Ctrl-C ends")
+        drifted = self._tell_changes(set())
+        while not stopped.wait(every_s):
+            try:
+                self.look()
+            except InputError as exc:
+                console.say(f"tollgate: {exc}")
+            else:
+                drifted = self._tell_changes(drifted)
+
+    def tell(self) -> None:
+        """Print what was found."""
+        from tollgate.cli.monitor_tables import monitor_tables
+
+        for one in monitor_tables(self._monitors):
+            console.out.print(one, highlight=False)
+
+    def _tell_changes(self, before: set[str]) -> set[str]:
+        """Say what began to drift since the last look, and what does no more."""
+        found = self._drifted()
+        for word, names in (("drift", found - before), ("over", before - found)):
+            for name in sorted(names):
+                console.say(f"{word}: {name}")
+        return found
+
+    def _drifted(self) -> set[str]:
+        """Name the columns that drift in the newest window of their release."""
+        return {
+            f"{one.product} {release}, {kind}: {column.name}"
+            for one in self._monitors
+            for release, stream in one.streams.items()
+            for kind, windows in (("decisions", stream.windows), ("day", stream.days))
+            if windows
+            for column in windows[-1].drifted
+        }
+
+    def _tell_problems(self, one: ProductMonitor) -> None:
+        for release, stream in one.streams.items():
+            if stream.problem and (one.product, release) not in self._told:
+                self._told.add((one.product, release))
+                console.say(
+                    f"{one.product} {release} is not compared: {stream.problem}"
+                )
+
+    def _read_labels(self, one: ProductMonitor) -> pl.DataFrame | None:
+        if self._asked.labels is None:
+            return None
+        from tollgate.audit.labels import pseudonymised, read_labels
+        from tollgate.audit.subjects import FILE, Subjects
+
+        spec = one.spec or _served_spec(self._chosen, one.product)
+        place = self._asked.keys or default_keys(one.folder)
+        if not (place / FILE).exists():
+            raise InputError(
+                place, f"there is no {FILE}: labels need the keys of people"
+            )
+        subjects = Subjects(place)
+        try:
+            read = read_labels(self._asked.labels, spec=spec)
+            return pseudonymised(read, spec=spec, subjects=subjects)
+        finally:
+            subjects.close()
+
+
+def _served_spec(chosen: Settings, product: str) -> FeatureSpec:
+    from tollgate.cli.pipeline import served_spec
+
+    return served_spec(chosen.repository_path, product=product)
+
+
+def now(as_of: datetime | None) -> int:
+    """Tell the time, or what is taken for it; µs since the epoch."""
+    from tollgate.audit.times import now_us
+
+    if as_of is None:
+        return now_us()
+    return int(as_of.replace(tzinfo=timezone.utc).timestamp() * 1e6)

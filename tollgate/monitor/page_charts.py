@@ -1,0 +1,141 @@
+"""What the report draws of a release: over its windows, and over days of purchases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tollgate.audit.times import utc_text
+from tollgate.monitor.accuracy import LEVELS, Accuracy, Counts, day_text
+from tollgate.monitor.pictures import Line, lines, stacked
+from tollgate.monitor.tallies import DECISIONS
+from tollgate.monitor.windows import Stream, Window
+
+_COLORS = ("--a", "--b", "--c", "--d", "--e")
+_SHOWN = 120  # windows
+_DAYS = 90
+
+
+def charts_of(stream: Stream, *, limit: float) -> str:
+    """Draw drift, decisions, confidence and degraded rows over windows."""
+    windows = list(stream.windows)[-_SHOWN:]
+    if not windows:
+        return ""
+    places = [moment(window.mix.last_us) for window in windows]
+    return (
+        _drift(windows, places, limit=limit)
+        + _decisions(windows, places)
+        + _trouble(windows, places)
+    )
+
+
+def _drift(windows: Sequence[Window], places: Sequence[str], *, limit: float) -> str:
+    names = _farthest(windows)
+    if not names:
+        return ""
+    series = [
+        Line(name, [_psi(window, name) for window in windows], color)
+        for name, color in zip(names, _COLORS, strict=False)
+    ]
+    highest = max(max(line.values) for line in series)
+    most = max(2 * limit, min(highest, 20 * limit))
+    words = f"PSI by window; dashed: the limit, {limit:g}"
+    return lines(series, places=places, words=words, most=most, limit=limit)
+
+
+def _farthest(windows: Sequence[Window]) -> list[str]:
+    """Name the score and the features that were farthest from training."""
+    farthest: dict[str, float] = {}
+    for window in windows:
+        for one in window.verdicts:
+            if one.state != "untold":
+                psi = one.found.psi + (1e9 if one.kind == "score" else 0)
+                farthest[one.name] = max(farthest.get(one.name, 0.0), psi)
+    return sorted(farthest, key=lambda name: -farthest[name])[: len(_COLORS)]
+
+
+def _psi(window: Window, name: str) -> float:
+    for one in window.verdicts:
+        if one.name == name:
+            return one.found.psi
+    return float("nan")
+
+
+def _decisions(windows: Sequence[Window], places: Sequence[str]) -> str:
+    colors = ("--approve", "--review", "--decline")
+    series = [
+        Line(name, [window.mix.share(at) for window in windows], color)
+        for at, (name, color) in enumerate(zip(DECISIONS, colors, strict=True))
+    ]
+    return stacked(series, places=places, words="decisions by window")
+
+
+def _trouble(windows: Sequence[Window], places: Sequence[str]) -> str:
+    series = [
+        Line("unsure of", [window.mix.unsure_share for window in windows], "--a"),
+        Line(
+            "degraded",
+            [window.mix.apart / max(window.mix.rows, 1) for window in windows],
+            "--b",
+        ),
+    ]
+    known = [value for line in series for value in line.values if value == value]
+    words = "rows with no probability above 0.8, and rows set apart, by window"
+    most = max(0.01, *known) if known else 0.01
+    return lines(series, places=places, words=words, most=most, as_percent=True)
+
+
+def days_chart(found: Accuracy, release: str) -> str:
+    """Draw precision and recall by day of purchase, and say what they count."""
+    rule = found.rule
+    lag_days = rule.lag_us / 86_400e6
+    days = found.days.get(release, {})
+    old = {day: days[day] for day in sorted(days)[-_DAYS:] if days[day].known.any()}
+    whole = found.total(release)
+    text = (
+        "<h3>Accuracy by day of purchase</h3>"
+        f'<p class="soft">Each decision is judged {lag_days:g} days after its '
+        "purchase, by the labels that were known by then: "
+        f"{whole.labelled:,} decisions with {whole.frauds:,} frauds; "
+        f"{whole.young:,} are younger and wait, {whole.late:,} got a label later. "
+        + _in_time(found)
+        + "</p>"
+    )
+    if not old:
+        return text
+    places = [day_text(day) for day in old]
+    return text + "".join(
+        _level(name, level, list(old.values()), places)
+        for name, level in LEVELS.items()
+    )
+
+
+def _level(name: str, level: int, days: Sequence[Counts], places: Sequence[str]) -> str:
+    series = []
+    for word, color, found in (
+        ("precision", "--a", [day.precision(level) for day in days]),
+        ("recall", "--b", [day.recall(level) for day in days]),
+    ):
+        series.append(
+            Line(
+                word,
+                [one.value for one in found],
+                color,
+                [one.low for one in found],
+                [one.high for one in found],
+            )
+        )
+    flagged = "reviews and declines" if name == "review" else "declines"
+    words = f"{flagged}, by day; bars: 95 %"
+    return lines(series, places=places, words=words, most=1.0, as_percent=True)
+
+
+def _in_time(found: Accuracy) -> str:
+    share = found.in_time
+    if share != share:
+        return "Whether labels come in time cannot be told yet."
+    return f"{share * 100:.1f} % of the labels of older decisions came in time."
+
+
+def moment(time_us: int) -> str:
+    """Write a time for people."""
+    return utc_text(time_us)[:19].replace("T", " ")

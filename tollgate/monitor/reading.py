@@ -1,0 +1,156 @@
+"""Read a sealed journal segment by segment, as counts need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tollgate.audit.gathering import gather
+from tollgate.audit.kept import NAME, read_kept, spec_of
+from tollgate.audit.links import Link, path_of
+from tollgate.audit.rows import DECIDED, EVENT, FEATURE, PROBABILITY, SUBJECT
+from tollgate.audit.subjects import TRANSACTION
+from tollgate.audit.tables import read_table
+from tollgate.errors import InputError
+from tollgate.features.spec import FeatureSpec
+from tollgate.monitor.tallies import DECISIONS, HEAPS, Rows
+from tollgate.monitor.training import Reference
+from tollgate.schema import Degraded
+
+# With one of these, the vector or the score is not what it is when all is well; that
+# is an operator's trouble, not a change of the customers. A new customer, a field that
+# was not sent and a table without a row are what the world is like.
+APART = (
+    Degraded.STORE_UNAVAILABLE
+    | Degraded.LAST_KNOWN_VECTOR
+    | Degraded.EVENT_TOO_LATE
+    | Degraded.WINDOW_OVERFLOW
+    | Degraded.STATE_CORRUPT
+    | Degraded.MODEL_OUTPUT
+    | Degraded.ESSENTIAL_MISSING
+    | Degraded.FEED_STALE
+    | Degraded.HOOK_FAILED
+)
+_PLAIN = ("release", "spec", "decision", "degraded", "consent", DECIDED, EVENT)
+_SCORE = f"{PROBABILITY}1"  # training's score is the model's P(1)
+
+
+class Known(msgspec.Struct, frozen=True, eq=False):
+    """What is known of a release: its files, and its features if they can be read."""
+
+    files: Mapping[str, bytes]
+    spec: FeatureSpec | None
+
+
+def known_release(
+    name: str,
+    *,
+    folder: Path,
+    links: list[Link],
+    repository: Path | None,
+    product: str,
+) -> Known:
+    """
+    Find what a release was: in the journal, else in the repository.
+
+    Raises:
+        JournalError: A file that the journal kept cannot be read.
+    """
+    kept = [one for one in links if one.kind == "release" and one.facts[NAME] == name]
+    if kept:
+        found = read_kept(folder, kept[-1])
+        return Known(found.files, found.spec)
+    files = gather(repository, name, product=product) if repository else {}
+    return Known(files, spec_of(files))
+
+
+def read_segment(folder: Path, link: Link) -> pl.DataFrame | None:
+    """
+    Read a segment in the order of its decisions; None if it was removed meanwhile.
+
+    Raises:
+        JournalError: It is there and cannot be read.
+    """
+    names = [name for name, _ in link.columns]
+    wanted = [
+        *(name for name in (*_PLAIN, TRANSACTION) if name in names),
+        *(name for name in names if name.startswith((FEATURE, PROBABILITY))),
+        *[name for name in names if name.startswith(SUBJECT)][:1],
+    ]
+    if not path_of(folder, link.table).exists():
+        return None
+    table = read_table(folder, link, columns=wanted)
+    missing = [name for name in _PLAIN if name not in table.columns]
+    if missing:
+        raise InputError(folder / link.table, "is not in the segment", where=missing[0])
+    return table.sort(DECIDED, maintain_order=True)
+
+
+def by_release(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Part a segment by who decided."""
+    for (name,), own in table.group_by("release", maintain_order=True):
+        yield str(name), own
+
+
+def rows_of(own: pl.DataFrame, reference: Reference | None) -> tuple[Rows, int]:
+    """
+    Lay decisions of one release out to be counted.
+
+    Args:
+        own: They.
+        reference: What they are compared with; None for nothing.
+
+    Returns:
+        They, and how many have other features than the reference: those are in the
+        mix and not compared.
+    """
+    consent = own["consent"].to_numpy()
+    degraded = own["degraded"].to_numpy().astype(np.uint32)
+    columns = reference.columns if reference is not None else ()
+    names = [_SCORE if one.kind == "score" else FEATURE + one.name for one in columns]
+    fits = all(name in own.columns for name in names)
+    values = np.full((len(own), len(columns)), np.nan, np.float32)
+    if fits:
+        for at, name in enumerate(names):
+            values[:, at] = own[name].fill_null(np.nan).to_numpy()
+    sound = consent & ((degraded & np.uint32(APART)) == 0) & fits
+    foreign = 0 if fits else int(consent.sum())
+    event_us = own[EVENT].dt.epoch("us").fill_null(0).to_numpy()
+    order = pl.Series(list(DECISIONS))
+    decision = own["decision"].replace_strict(
+        order, pl.Series(range(len(order)), dtype=pl.UInt8), return_dtype=pl.UInt8
+    )
+    rows = Rows(
+        values=values,
+        heap=_heaps(own),
+        sound=sound,
+        decision=decision.to_numpy(),
+        degraded=degraded,
+        withheld=~consent,
+        confidence=_confidence(own),
+        decided_us=own[DECIDED].dt.epoch("us").to_numpy(),
+        event_us=event_us,
+    )
+    return rows, foreign
+
+
+def _heaps(own: pl.DataFrame) -> npt.NDArray[np.int64]:
+    """Put customers into heaps by their pseudonyms: random hexadecimal digits."""
+    subjects = [name for name in own.columns if name.startswith(SUBJECT)]
+    name = subjects[0] if subjects else TRANSACTION
+    number = own[name].str.slice(0, 4).str.to_integer(base=16, strict=False)
+    heaps: npt.NDArray[np.int64] = (number.fill_null(0) % HEAPS).to_numpy()
+    return heaps.astype(np.int64)
+
+
+def _confidence(own: pl.DataFrame) -> npt.NDArray[np.float32]:
+    names = [name for name in own.columns if name.startswith(PROBABILITY)]
+    if not names:
+        return np.full(len(own), np.nan, np.float32)
+    largest = own.select(pl.max_horizontal(names)).to_series().fill_null(np.nan)
+    return np.asarray(largest.to_numpy(), np.float32)

@@ -1,0 +1,168 @@
+"""Counts of decisions, which can be added up and never hold a row."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.monitor.training import Column, Reference
+from tollgate.schema import Decision, Degraded
+
+# Rows of one customer are alike: what a share varies between heaps of customers says
+# how many rows count as one (as the challenger's counts do).
+HEAPS = 64
+UNSURE = 0.8  # a row whose largest probability is below is one the model is unsure of
+
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+_BITS = tuple(Degraded)
+DECISIONS = tuple(one.name.lower() for one in Decision)
+
+
+class Rows(msgspec.Struct, frozen=True, eq=False):
+    """
+    Decisions of one release, in the order in which they were made.
+
+    Attributes:
+        values: Of the reference's columns, NaN for none; float32 [N, C].
+        heap: Of each row's customer; int64 [N].
+        sound: Whether the vector is what it should be; others are not compared.
+        decision: 0 approve, 1 review, 2 decline.
+        degraded: Bits.
+        withheld: Rows whose vector was not kept.
+        confidence: Largest probability; NaN for none.
+        decided_us, event_us: When; event_us 0 where it was not kept.
+    """
+
+    values: npt.NDArray[np.float32]
+    heap: I64
+    sound: Bool
+    decision: npt.NDArray[np.uint8]
+    degraded: npt.NDArray[np.uint32]
+    withheld: Bool
+    confidence: npt.NDArray[np.float32]
+    decided_us: I64
+    event_us: I64
+
+    def __len__(self) -> int:
+        return len(self.decision)
+
+    def take(self, rows: slice | Bool) -> Rows:
+        """Pick rows."""
+        return Rows(*(getattr(self, name)[rows] for name in self.__struct_fields__))
+
+
+class Mix:
+    """How decisions came out: shares of all rows, sound or not."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.withheld = 0
+        self.apart = 0
+        self.decisions = np.zeros(len(DECISIONS), np.int64)
+        self.bits = np.zeros(len(_BITS), np.int64)
+        self.confident = 0
+        self.unsure = 0
+        self.confidence_sum = 0.0
+        self.first_us = 0
+        self.last_us = 0
+
+    def add(self, rows: Rows) -> None:
+        """Count rows."""
+        if not len(rows):
+            return
+        self.rows += len(rows)
+        self.withheld += int(rows.withheld.sum())
+        self.apart += int((~rows.sound & ~rows.withheld).sum())
+        self.decisions += np.bincount(rows.decision, minlength=len(DECISIONS))
+        for at, bit in enumerate(_BITS):
+            self.bits[at] += int(((rows.degraded & np.uint32(bit)) != 0).sum())
+        known = rows.confidence[np.isfinite(rows.confidence)]
+        self.confident += len(known)
+        self.unsure += int((known < UNSURE).sum())
+        self.confidence_sum += float(known.sum(dtype=np.float64))
+        first, last = int(rows.decided_us.min()), int(rows.decided_us.max())
+        self.first_us = min(self.first_us or first, first)
+        self.last_us = max(self.last_us, last)
+
+    def share(self, decision: int) -> float:
+        """Tell the share of a decision; NaN without rows."""
+        return float(self.decisions[decision] / self.rows) if self.rows else np.nan
+
+    @property
+    def confidence(self) -> float:
+        """Mean of the largest probability; NaN without one."""
+        return self.confidence_sum / self.confident if self.confident else np.nan
+
+    @property
+    def unsure_share(self) -> float:
+        """Share of rows that the model is unsure of; NaN without one."""
+        return self.unsure / self.confident if self.confident else np.nan
+
+    def degraded(self) -> dict[str, int]:
+        """Count rows by degraded bit, those that occurred."""
+        return {
+            bit.name or "": int(count)
+            for bit, count in zip(_BITS, self.bits, strict=True)
+            if count
+        }
+
+
+class Tally:
+    """
+    Values of sound rows, by where they lie among a reference's marks.
+
+    Attributes:
+        rows: How many, by heap; [HEAPS].
+        cells: Per column its counts by heap and cell; [HEAPS, 2M + 1]. Cells are
+            < v1, = v1, between v1 and v2, = v2, …, > vM.
+        missing: Per column, by heap; [C, HEAPS].
+    """
+
+    def __init__(self, reference: Reference) -> None:
+        self._columns = reference.columns
+        self.rows = np.zeros(HEAPS, np.int64)
+        self.cells = [
+            np.zeros((HEAPS, _cells(column)), np.int64) for column in self._columns
+        ]
+        self.missing = np.zeros((len(self._columns), HEAPS), np.int64)
+        self.event_first_us = 0
+        self.event_last_us = 0
+
+    def __len__(self) -> int:
+        return int(self.rows.sum())
+
+    @property
+    def event_span_s(self) -> float:
+        """Time from the first purchase to the last."""
+        return (self.event_last_us - self.event_first_us) / 1e6
+
+    def add(self, rows: Rows) -> None:
+        """Count rows; all of them sound."""
+        if not len(rows):
+            return
+        self.rows += np.bincount(rows.heap, minlength=HEAPS)
+        for at, column in enumerate(self._columns):
+            there = np.isfinite(rows.values[:, at])
+            heap = rows.heap
+            if not there.all():
+                self.missing[at] += np.bincount(heap[~there], minlength=HEAPS)
+                heap = heap[there]
+            if column.marks is not None:
+                values = rows.values[there, at].astype(np.float64)
+                marks = column.marks.values
+                cell = np.searchsorted(marks, values, side="left")
+                cell += np.searchsorted(marks, values, side="right")
+                width = _cells(column)
+                self.cells[at] += np.bincount(
+                    heap * width + cell, minlength=HEAPS * width
+                ).reshape(HEAPS, width)
+        first, last = int(rows.event_us.min()), int(rows.event_us.max())
+        self.event_first_us = min(self.event_first_us or first, first)
+        self.event_last_us = max(self.event_last_us, last)
+
+
+def _cells(column: Column) -> int:
+    return 2 * len(column.marks.values) + 1 if column.marks is not None else 1
