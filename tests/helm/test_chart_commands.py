@@ -85,6 +85,7 @@ def test_all_that_the_chart_can_do_is_asked_for() -> None:
         "materialize",
         "journal retain",
         "journal verify",
+        "monitor",
         "budget",
         "score",
         "release show",

@@ -82,6 +82,9 @@ tollgate/region: {{ . }}
 {{- if and $values.jobs.retention.enabled (not $values.journalWorker.enabled) -}}
 {{- fail "jobs.retention.enabled needs journalWorker.enabled: there is no journal to keep" -}}
 {{- end -}}
+{{- if and $values.jobs.monitor.enabled (not $values.journalWorker.enabled) -}}
+{{- fail "jobs.monitor.enabled needs journalWorker.enabled: there is no journal to read" -}}
+{{- end -}}
 {{- if gt (int $values.autoscaling.minReplicas) (int $values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling.minReplicas is above autoscaling.maxReplicas" -}}
 {{- end -}}

@@ -39,3 +39,14 @@ env:
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
+
+{{/* Where a product's worker is: a volume that one node has (ReadWriteOnce) is there, too. */}}
+{{- define "tollgate.besideWorker" -}}
+affinity:
+  podAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- include "tollgate.selector" (dict "root" .root "component" "journal" "product" .product) | nindent 12 }}
+{{- end -}}
