@@ -48,8 +48,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     wanted = {name for mark in marks for name in mark.args}
     if marks and not (wanted and wanted <= PACKAGES.keys()):
         pytest.fail(f"system(…) names one or more of {sorted(PACKAGES)}", pytrace=False)
-    # Debian keeps nginx where only root looks.
-    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
+    # pip has brought some beside Python; Debian keeps nginx where only root looks.
+    places = os.environ.get("PATH", os.defpath).split(":")
+    own = str(Path(sys.executable).parent)
+    path = ":".join([*(place for place in places if place != own), "/usr/sbin"])
     absent = [name for name in sorted(wanted) if shutil.which(name, path=path) is None]
     if absent:
         packages = " ".join(sorted({PACKAGES[name] for name in absent}))

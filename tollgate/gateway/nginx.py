@@ -76,6 +76,13 @@ class Nginx:
         """Where what it says goes, and by default the lines of refused requests."""
         return self._gateway.state / LOG_FILE
 
+    @property
+    def workers(self) -> frozenset[int]:
+        """Its processes that answer; old ones end when they are done."""
+        pid = self._child.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        return frozenset(int(one) for one in children.read_text().split())
+
     def alive(self) -> bool:
         """Tell whether it runs."""
         return self._child.alive()
