@@ -43,7 +43,11 @@ def _told(product: str, release: str, stream: Stream) -> str:
                 f"[{style}]{stream.drifted[kind]:,}[/] of {stream.judged[kind]:,} "
                 f"{words} drifted"
             )
-    if not any(stream.judged.values()) and not stream.problem:
+        if stream.troubled[kind]:
+            parts.append(
+                f"{words} not judged, too many degraded rows: {stream.troubled[kind]:,}"
+            )
+    if not any(stream.closed.values()) and not stream.problem:
         parts.append(f"{stream.waiting:,} in the first window, which is not full yet")
     return "; ".join(parts)
 

@@ -117,8 +117,8 @@ class Watch:
             for one in self._monitors
             for release, stream in one.streams.items()
             for kind, windows in (("decisions", stream.windows), ("day", stream.days))
-            if windows
-            for column in windows[-1].drifted
+            for window in [one for one in windows if one.verdicts][-1:]
+            for column in window.drifted
         }
 
     def _tell_problems(self, one: ProductMonitor) -> None:

@@ -138,7 +138,7 @@ class Accuracy:
             pl.col(TRANSACTION).is_in(late[TRANSACTION].implode()).alias("late"),
             (pl.col("event_us") // 86_400_000_000).alias("day"),
         )
-        for (release, day), own in rows.group_by("release", "day"):
+        for (release, day), own in rows.group_by("release", "day", maintain_order=True):
             found = self._counted(own)
             days = self.days.setdefault(str(release), {})
             days.setdefault(int(str(day)), Counts()).add(found)

@@ -134,9 +134,7 @@ class ProductMonitor:
             stream = self.streams.get(name)
             if stream is None:
                 stream = self.streams[name] = self._stream(name)
-            rows, foreign = rows_of(own, stream.reference)
-            stream.foreign += foreign
-            stream.add(rows)
+            stream.add(rows_of(own, stream.reference))
 
     def _stream(self, name: str) -> Stream:
         known = known_release(

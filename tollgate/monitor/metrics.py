@@ -29,6 +29,7 @@ MEANINGS = {
     "shift_sigmas": "By how many standard deviations the newest window moved, signed",
     "missing_share": "Share of rows without a value in the newest window",
     "judged_windows": "Windows that were judged",
+    "troubled_windows": "Windows not judged: too many rows were degraded",
     "drifted_windows": "Judged windows that drifted",
     "decisions": "Decisions that were read",
     "decision_share": "Share of a decision in the newest window of decisions",
@@ -123,8 +124,10 @@ def _stream(stream: Stream, labels: dict[str, str]) -> Iterator[Sample]:
         its = {**labels, "window": kind}
         yield "judged_windows", its, stream.judged[kind]
         yield "drifted_windows", its, stream.drifted[kind]
-        if windows:
-            yield from _window(windows[-1], its)
+        yield "troubled_windows", its, stream.troubled[kind]
+        judged = [window for window in windows if window.verdicts]
+        if judged:
+            yield from _window(judged[-1], its)
     if not stream.windows:
         return
     mix = stream.windows[-1].mix

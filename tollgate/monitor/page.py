@@ -117,8 +117,7 @@ def _release(one: ProductMonitor, release: str, stream: Stream) -> str:
         judged = [window for window in windows if window.verdicts]
         if judged:
             text += f"<h3>{words}</h3>" + _columns(judged)
-    newest = [windows[-1] for windows in (stream.windows, stream.days) if windows]
-    text += "".join(_worst(window) for window in newest[:1])
+            text += _worst(judged[-1]) if windows is stream.windows else ""
     limits = one.options.limits
     text += charts_of(stream, limit=limits.psi)
     text += _mix(stream)

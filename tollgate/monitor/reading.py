@@ -97,17 +97,13 @@ def by_release(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
         yield str(name), own
 
 
-def rows_of(own: pl.DataFrame, reference: Reference | None) -> tuple[Rows, int]:
+def rows_of(own: pl.DataFrame, reference: Reference | None) -> Rows:
     """
     Lay decisions of one release out to be counted.
 
     Args:
         own: They.
         reference: What they are compared with; None for nothing.
-
-    Returns:
-        They, and how many have other features than the reference: those are in the
-        mix and not compared.
     """
     consent = own["consent"].to_numpy()
     degraded = own["degraded"].to_numpy().astype(np.uint32)
@@ -119,24 +115,23 @@ def rows_of(own: pl.DataFrame, reference: Reference | None) -> tuple[Rows, int]:
         for at, name in enumerate(names):
             values[:, at] = own[name].fill_null(np.nan).to_numpy()
     sound = consent & ((degraded & np.uint32(APART)) == 0) & fits
-    foreign = 0 if fits else int(consent.sum())
     event_us = own[EVENT].dt.epoch("us").fill_null(0).to_numpy()
     order = pl.Series(list(DECISIONS))
     decision = own["decision"].replace_strict(
         order, pl.Series(range(len(order)), dtype=pl.UInt8), return_dtype=pl.UInt8
     )
-    rows = Rows(
+    return Rows(
         values=values,
         heap=_heaps(own),
         sound=sound,
         decision=decision.to_numpy(),
         degraded=degraded,
         withheld=~consent,
+        foreign=consent & (not fits),
         confidence=_confidence(own),
         decided_us=own[DECIDED].dt.epoch("us").to_numpy(),
         event_us=event_us,
     )
-    return rows, foreign
 
 
 def _heaps(own: pl.DataFrame) -> npt.NDArray[np.int64]:

@@ -32,6 +32,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         decision: 0 approve, 1 review, 2 decline.
         degraded: Bits.
         withheld: Rows whose vector was not kept.
+        foreign: Rows of other features than the reference's.
         confidence: Largest probability; NaN for none.
         decided_us, event_us: When; event_us 0 where it was not kept.
     """
@@ -42,6 +43,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     decision: npt.NDArray[np.uint8]
     degraded: npt.NDArray[np.uint32]
     withheld: Bool
+    foreign: Bool
     confidence: npt.NDArray[np.float32]
     decided_us: I64
     event_us: I64
@@ -61,6 +63,7 @@ class Mix:
         self.rows = 0
         self.withheld = 0
         self.apart = 0
+        self.foreign = 0
         self.decisions = np.zeros(len(DECISIONS), np.int64)
         self.bits = np.zeros(len(_BITS), np.int64)
         self.confident = 0
@@ -75,7 +78,8 @@ class Mix:
             return
         self.rows += len(rows)
         self.withheld += int(rows.withheld.sum())
-        self.apart += int((~rows.sound & ~rows.withheld).sum())
+        self.foreign += int(rows.foreign.sum())
+        self.apart += int((~rows.sound & ~rows.withheld & ~rows.foreign).sum())
         self.decisions += np.bincount(rows.decision, minlength=len(DECISIONS))
         for at, bit in enumerate(_BITS):
             self.bits[at] += int(((rows.degraded & np.uint32(bit)) != 0).sum())

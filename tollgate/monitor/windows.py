@@ -15,6 +15,9 @@ DAY_US = 86_400_000_000
 # The disk has a decision 30 s after it was made, by the journal's worker; a day is
 # judged when it is so much over, so that its last minutes are in it.
 SETTLED_US = 600_000_000
+# Where more of the rows were set apart, those that are left are no fair sample, and
+# the purchases that the store missed are missing in their windows, too.
+MOST_APART = 0.1
 KEPT = 400  # windows of each kind that are remembered one by one
 
 
@@ -27,7 +30,8 @@ class Window(msgspec.Struct, frozen=True, eq=False):
         number: Which of its kind, from 1 on.
         rows: Sound rows in it.
         mix: How all its rows came out.
-        verdicts: Per column; none where there is nothing to compare with.
+        verdicts: Per column; none where there is nothing to compare with, or where too
+            many rows were set apart.
     """
 
     kind: str
@@ -73,7 +77,7 @@ class Stream:
         windows, days: The last ones that are complete.
         closed, judged, drifted: How many of each kind are complete, were judged, and
             drifted, in all.
-        foreign: Decisions of other features than the reference's.
+        troubled: How many were not judged because too many rows were set apart.
     """
 
     def __init__(
@@ -83,11 +87,11 @@ class Stream:
         self.problem = reference if isinstance(reference, str) else ""
         self.reference = None if isinstance(reference, str) else reference
         self.mix = Mix()
-        self.foreign = 0
         self.windows: deque[Window] = deque(maxlen=KEPT)
         self.days: deque[Window] = deque(maxlen=KEPT)
         self.closed = {"decisions": 0, "day": 0}
         self.judged = {"decisions": 0, "day": 0}
+        self.troubled = {"decisions": 0, "day": 0}
         self.drifted = {"decisions": 0, "day": 0}
         self._size = size
         self._limits = limits
@@ -103,8 +107,9 @@ class Stream:
     def fates(self) -> dict[str, int]:
         """Count decisions by what became of them here; each is in one."""
         kept = self.mix.rows - self.mix.withheld
-        degraded = self.mix.apart - self.foreign
-        unknown = self.foreign if self.reference is not None else kept - degraded
+        degraded, unknown = self.mix.apart, self.mix.foreign
+        if self.reference is None:
+            unknown = kept - degraded
         return {
             "compared": kept - unknown - degraded,
             "degraded": degraded,
@@ -144,7 +149,9 @@ class Stream:
 
     def _close(self, kind: str, found: _Open) -> None:
         verdicts: list[Verdict] = []
-        if found.tally is not None and self.reference is not None and found.rows:
+        if found.mix.apart > MOST_APART * found.mix.rows:
+            self.troubled[kind] += 1
+        elif found.tally is not None and self.reference is not None and found.rows:
             self.judged[kind] += 1
             verdicts = judge(
                 found.tally,

@@ -107,11 +107,12 @@ def test_a_lag_that_is_too_short_is_as_wrong_on_every_day_and_is_told(
     found = world.judged(lag_days=5)
     share = 1 - np.exp(-1)
     assert found.in_time == pytest.approx(share, abs=0.02)
-    old = [one for one in found.days["fraud-1"].values() if one.old]
+    days = sorted(found.days["fraud-1"].items())
+    old = [one for _, one in days if one.old]
     first, last = old[:10], old[-10:]
-    for days in (first, last):
-        precision = np.mean([one.precision(2).value for one in days])
-        assert precision == pytest.approx(PRECISION * share, abs=0.02)
+    for ten in (first, last):
+        precision = np.mean([one.precision(2).value for one in ten])
+        assert precision == pytest.approx(PRECISION * share, abs=0.04)
     assert found.total("fraud-1").late > 0
 
 

@@ -122,7 +122,7 @@ def test_vectors_of_other_features_are_not_compared(tmp_path: Path) -> None:
     found.look(LOOKED_US)
     stream = found.streams["fraud-1"]
     assert stream.fates()["unknown"] == 1_200
-    assert (stream.foreign, stream.judged["decisions"]) == (1_200, 0)
+    assert (stream.mix.foreign, stream.judged["decisions"]) == (1_200, 0)
 
 
 def test_what_retention_removed_is_not_missed(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def rows_of(
         decision=(values[:, -1] > 0.5).astype(np.uint8) * 2,
         degraded=lost.astype(np.uint32),
         withheld=np.zeros(rows, np.bool_),
+        foreign=np.zeros(rows, np.bool_),
         confidence=np.maximum(values[:, -1], 1 - values[:, -1]),
         decided_us=time_us,
         event_us=time_us,
