@@ -174,6 +174,7 @@ REFUSED = [
     ({"gpu": {"tensorrt": {"build": True}}}, "make it tensorrt"),
     ({"stream": {"feeds": "payments"}}, "does not match"),
     ({"stream": {"kafka": {"brokers": "kafka"}}}, "does not match"),
+    ({"stream": {"kafka": {"brokers": "a:9093,b:9092"}}}, "b:9092 has another port"),
     ({"jobs": {"materialize": [{"name": "a"}]}}, "missing propert"),
     ({"jobs": {"retention": {"keep": "1 year"}}}, "does not match"),
     ({"jobs": {"stressProbe": {"schedule": "daily"}}}, "does not match"),

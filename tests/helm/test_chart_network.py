@@ -79,6 +79,18 @@ def test_metrics_and_side_port_are_for_those_who_are_named() -> None:
     assert ports("monitoring") == [{8001}, {8002, 8003}, {8003}]
 
 
+def test_consumers_reach_what_carries_events() -> None:
+    """Brokers, or the Redis of the feed, beside the store."""
+
+    def ports(name: str) -> set[int]:
+        rules = ALL[name]["NetworkPolicy/prod-tollgate-stream"]["spec"]["egress"]
+        return {one["port"] for rule in rules for one in rule["ports"]}
+
+    assert ports("kafka") == {53, 6379, 9093}
+    assert ports("redis-stream") == {53, 6379, 6390}
+    assert ports("products") == {53, 6379}
+
+
 # The gateway --------------------------------------------------------------------------
 
 

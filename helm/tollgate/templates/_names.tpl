@@ -91,6 +91,11 @@ tollgate/region: {{ . }}
 {{- if and $values.gpu.tensorrt.build (ne $values.gpu.modelConfigName "tensorrt") -}}
 {{- fail "gpu.tensorrt.build makes plans that gpu.modelConfigName does not name: make it tensorrt" -}}
 {{- end -}}
+{{- range compact (splitList "," $values.stream.kafka.brokers) -}}
+{{- if not (hasSuffix (printf ":%d" (int $values.stream.kafka.port)) .) -}}
+{{- fail (printf "stream.kafka.brokers: %s has another port than stream.kafka.port, which the network policy opens" .) -}}
+{{- end -}}
+{{- end -}}
 {{- $ready := $values.server.readinessProduct -}}
 {{- if and $ready (ne $ready "all") (not (has $ready $values.products)) -}}
 {{- fail (printf "server.readinessProduct: %s is none of products" $ready) -}}
