@@ -20,7 +20,7 @@ PYTHON ?=
 PYTHONS := python3.12 python3.11 python3.10 python3
 
 .PHONY: help setup demo up test test-quick test-system check rules dashboards \
-  check-images bench locust lock clean
+  chart check-images bench locust lock clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +69,9 @@ bench: $(READY) ## Measure the whole path with h2load (Debian: nghttp2-client)
 locust: $(READY) ## Users of the server that `tollgate up` runs, with a page to steer them
 	@$(BIN)/locust -f loadtests/locustfile.py --web-host 127.0.0.1 $(ARGS)
 
+chart: $(READY) ## Render, lint and validate the Helm chart for two Kubernetes versions
+	@$(BIN)/python tools/chart.py
+
 lock: $(READY) ## Renew the pins in constraints.txt (needs uv)
 	@$(BIN)/python tools/lock.py
 
@@ -82,7 +85,7 @@ clean: ## Remove .venv, .tollgate (data, logs, the demo's models) and caches
 $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || sh tools/make-venv.sh \
 	  $(VENV) $(if $(PYTHON),"$(PYTHON)",$(PYTHONS))
-	@echo "setup: installing into $(VENV); the first time takes some minutes and 1.5 GB"
+	@echo "setup: installing into $(VENV); the first time takes some minutes and 1.9 GB"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable ".[$(EXTRAS)]" \
 	  >$(VENV)/setup.log 2>&1 || { tail -n 5 $(VENV)/setup.log >&2; \

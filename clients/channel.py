@@ -37,8 +37,8 @@ _KEEP_ALIVE = (
     ("grpc.http2.max_pings_without_data", 0),
 )
 # Behind these gRPC finds several servers, and asks them in turn.
-_SERVICES = ("dns:", "ipv4:", "ipv6:")
-_IN_TURN = (
+SERVICES = ("dns:", "ipv4:", "ipv6:")
+IN_TURN = (
     ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),
     ("grpc.dns_min_time_between_resolutions_ms", 5_000),
 )
@@ -59,8 +59,8 @@ def opener(options: Options, grpc_module: Any) -> Callable[[str], tuple[Any, Any
     def open_(address: str) -> tuple[Any, Any]:
         options.check_secrecy(address)
         told: tuple[tuple[str, object], ...] = (*CHANNEL_OPTIONS, *_KEEP_ALIVE)
-        if address.startswith(_SERVICES):
-            told += _IN_TURN
+        if address.startswith(SERVICES):
+            told += IN_TURN
         channel = open_channel(address, grpc_module, tls=options.tls, told=told)
         return channel, service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
 

@@ -15,13 +15,14 @@ from clients.columns import check_columns
 from loadtests.layers import Split, split
 from loadtests.made_up import made_up
 from loadtests.open_loop import Sent, poisson, send
-from tollgate.errors import InputError
+from tollgate.errors import InputError, ServerError
 from tollgate.features.spec import FeatureSpec
 from tollgate.repository.product import Product
 from tollgate.server.address import Address
 from tollgate.server.traces import tracing
 
 _TIMEOUT_S = 1.0
+_CONNECT_S = 10.0
 _TRACED_PER_S = 200  # a trace of a request is some 2 KB
 _FEWEST = 100  # traced requests that a 99th percentile is made of
 _OLD_S = 5.0  # of the newest purchase: not ahead of any clock
@@ -92,26 +93,63 @@ def measure(
         InputError: The load is too small to say anything.
         ServerError: The server is not there, or traces nothing.
     """
+    requests, left_out = _planned(load, models.name, spec, inputs, fields)
+    for number, request in enumerate(requests[left_out:]):
+        request.id = str(number)
+    every = max(1, round(load.rate_per_s / _TRACED_PER_S))
+    with tracing(server, models.name, every=every) as traced:
+        counted = _send(requests, load, server.grpc_url).later(left_out)
+    return Measured(load, counted, split(traced, counted, models=models))
+
+
+def measure_answers(
+    grpc_url: str,
+    load: Load,
+    *,
+    product: str,
+    spec: FeatureSpec,
+    inputs: Mapping[str, str],
+    fields: Mapping[str, str],
+) -> Sent:
+    """
+    Send a load to a server anywhere, as `measure` does, and look at its answers alone.
+
+    Args:
+        grpc_url: host:port, or dns:///host:port for several servers in turn.
+
+    Raises:
+        InputError: The load is too small to say anything.
+        ServerError: Nobody answers there.
+    """
+    requests, left_out = _planned(load, product, spec, inputs, fields)
+    try:
+        return _send(requests, load, grpc_url).later(left_out)
+    except asyncio.TimeoutError as error:
+        problem = f"nobody answers at {grpc_url} within {_CONNECT_S:g} s"
+        raise ServerError("tritonserver", problem) from error
+
+
+def _send(requests: list[Any], load: Load, grpc_url: str) -> Sent:
+    at_s = poisson(len(requests), rate_per_s=load.rate_per_s, seed=load.seed)
+    sending = send(requests, at_s=at_s, grpc_url=grpc_url, timeout_s=_TIMEOUT_S)
+    limit_s = _CONNECT_S + float(at_s[-1]) + _TIMEOUT_S
+    return asyncio.run(asyncio.wait_for(sending, limit_s))
+
+
+def _planned(
+    load: Load,
+    product: str,
+    spec: FeatureSpec,
+    inputs: Mapping[str, str],
+    fields: Mapping[str, str],
+) -> tuple[list[Any], int]:
+    """Make the requests, and tell how many of them do not count."""
     count = round(load.rate_per_s * load.seconds)
     left_out = round(load.rate_per_s * load.warm_up_s)
     if count - left_out < _FEWEST:
         problem = f"{count - left_out} requests that count are fewer than {_FEWEST}"
         raise InputError("--seconds", problem)
-    requests = _requests(load, count, models.name, spec, {**inputs}, {**fields})
-    for number, request in enumerate(requests[left_out:]):
-        request.id = str(number)
-    every = max(1, round(load.rate_per_s / _TRACED_PER_S))
-    with tracing(server, models.name, every=every) as traced:
-        sent = asyncio.run(
-            send(
-                requests,
-                at_s=poisson(count, rate_per_s=load.rate_per_s, seed=load.seed),
-                grpc_url=server.grpc_url,
-                timeout_s=_TIMEOUT_S,
-            )
-        )
-    counted = sent.later(left_out)
-    return Measured(load, counted, split(traced, counted, models=models))
+    return _requests(load, count, product, spec, {**inputs}, {**fields}), left_out
 
 
 def _requests(

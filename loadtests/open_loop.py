@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2_grpc
 
-from clients.channel import CHANNEL_OPTIONS
+from clients.channel import CHANNEL_OPTIONS, IN_TURN, SERVICES
 from clients.codec import decisions_of
 from tollgate.schema import Degraded
 
@@ -80,7 +80,7 @@ async def send(
     Args:
         requests: N ModelInferRequests.
         at_s: When each is due, s from the beginning, ascending; float64 [N].
-        grpc_url: host:port.
+        grpc_url: host:port; behind dns:///host:port, several servers in turn.
         timeout_s: After which one counts as not answered.
         enough: Ends it before they are all sent.
     """
@@ -88,7 +88,10 @@ async def send(
     latency_s, sent_s = np.full((2, count), np.inf)
     degraded = np.zeros(count, np.uint32)
     answered = np.zeros(count, np.bool_)
-    async with grpc.aio.insecure_channel(grpc_url, options=CHANNEL_OPTIONS) as channel:
+    options: tuple[tuple[str, object], ...] = CHANNEL_OPTIONS
+    if grpc_url.startswith(SERVICES):
+        options += IN_TURN
+    async with grpc.aio.insecure_channel(grpc_url, options=options) as channel:
         infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
         await channel.channel_ready()
         due_s = perf_counter() + _SETTLE_S + at_s

@@ -8,6 +8,7 @@ say in words (features.yaml, policy.yaml, artifact.json) become a link of the ch
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,8 @@ class Releases:
         chain: The journal.
         repository: Model repository to learn of new ones from; None for none.
         consent: Field to go by whatever policies say; None to ask them.
+        reread: Makes the repository here as it is where it comes from; tells whether
+            it could.
     """
 
     def __init__(
@@ -45,10 +48,12 @@ class Releases:
         *,
         repository: Path | None = None,
         consent: str | None = None,
+        reread: Callable[[], bool] = lambda: True,
     ) -> None:
         self._chain = chain
         self._repository = repository
         self._consent = consent
+        self._reread = reread
         self._known: dict[str, Kept] = {}
         self._specs: dict[int, FeatureSpec | None] = {}
         self._missed: set[str] = set()
@@ -73,9 +78,11 @@ class Releases:
         name = records.release
         if name in self._known or name in self._missed or self._repository is None:
             return
+        current = self._reread()
         files = gather(self._repository, name, product=records.product)
         if RELEASE_FILE not in files:
-            self._missed.add(name)
+            if current:
+                self._missed.add(name)
             log.warning("release %s is not in the repository: not kept", name)
             return
         link = self._chain.add(Content(kind="release", files=files, facts={NAME: name}))

@@ -21,6 +21,7 @@ from tollgate.cli import (
     journal,
     journal_again,
     journal_reading,
+    journal_retaining,
     labels,
     lists,
     monitor,
@@ -138,6 +139,7 @@ repair_commands.command("drain")(repair.drain)
 app.add_typer(journal_commands, name="journal", rich_help_panel=_OPERATORS)
 journal_commands.command("run")(journal.run)
 journal_commands.command("verify")(journal.verify)
+journal_commands.command("retain")(journal_retaining.retain)
 journal_commands.command("erase")(journal.erase)
 journal_commands.command("export")(journal_reading.export)
 journal_commands.command("replay")(journal_again.replay)

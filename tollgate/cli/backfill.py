@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console, pipeline, repair, running, tables
+from tollgate.cli.repositories import to_read
 from tollgate.cli.stream import Product, Repository, State, StoreUrl
 from tollgate.errors import InputError
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tollgate.backfill.copying import Copied
     from tollgate.backfill.materialize import Materialized
     from tollgate.features.spec import FeatureSpec
+    from tollgate.settings import Settings
     from tollgate.store.redis import RedisStore
 
 Histories = Annotated[
@@ -63,11 +65,7 @@ def materialize(
     chosen = console.settings(
         product=product, repository=repository, state=state, store_url=store_url
     )
-    filled = (
-        load_spec(spec)
-        if spec
-        else pipeline.served_spec(chosen.repository_path, product=chosen.product)
-    )
+    filled = load_spec(spec) if spec else _released(chosen)
     pipeline.require_entities(filled)
     source = load_spec(copy_from) if copy_from else None
     if not (history or table or source):
@@ -106,7 +104,7 @@ def rebuild(
         store_url=store_url,
         spool=str(spool) if spool else None,
     )
-    filled = pipeline.served_spec(chosen.repository_path, product=chosen.product)
+    filled = _released(chosen)
     pipeline.require_entities(filled)
     store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
     begun_s = time.monotonic()
@@ -115,6 +113,11 @@ def rebuild(
     if not repair.drain_once(chosen, rate=rate):
         console.say("the server is draining the spool")
     console.say(f"rebuilt in {time.monotonic() - begun_s:.1f} s")
+
+
+def _released(chosen: Settings) -> FeatureSpec:
+    with to_read(chosen) as repository:
+        return pipeline.served_spec(repository, product=chosen.product)
 
 
 def _histories(

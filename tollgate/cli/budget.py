@@ -43,7 +43,21 @@ def budget(
             help="Let the made-up purchases count and be journalled: staging only.",
         ),
     ] = False,
+    grpc_url: Annotated[
+        str | None,
+        typer.Option(
+            help="A server anywhere, or dns:///host:port for several in turn; layers "
+            "are not measured then.",
+            show_default="that of --state",
+        ),
+    ] = None,
     product: Product = None,
+    repository: Annotated[
+        str | None,
+        typer.Option(
+            help="Model repository of --grpc-url.", show_default="model_repository"
+        ),
+    ] = None,
     state: State = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -61,17 +75,25 @@ def budget(
     from tollgate.repository.slo import read_slo
     from tollgate.server.address import find_server
 
-    chosen = console.settings(product=product, state=state)
+    chosen = console.settings(product=product, state=state, repository=repository)
+    load = Load(rate_per_s=rate, seconds=seconds, rows=rows, dry=not apply)
+    if grpc_url is not None:
+        from tollgate.cli.budget_answers import judge_answers
+
+        judge_answers(
+            grpc_url, load, chosen=chosen, target=target, room=room, json=json
+        )
+        return
     server = find_server(chosen.state_path)
     if server is None:
         remedy = "start `tollgate up`"
         raise SetupError(f"no server runs in {chosen.state}", remedy=remedy)
     folder = Path(server.repository)
-    promise = _promise(read_slo(folder, product=chosen.product), target, room)
+    promise = promise_of(read_slo(folder, product=chosen.product), target, room)
     spec = pipeline.served_spec(folder, product=chosen.product)
     found = measure(
         server,
-        Load(rate_per_s=rate, seconds=seconds, rows=rows, dry=not apply),
+        load,
         models=read_product(folder, chosen.product),
         spec=spec,
         inputs=wire_inputs(spec),
@@ -96,7 +118,7 @@ def budget(
         raise typer.Exit(1)
 
 
-class _Promise(msgspec.Struct, frozen=True):
+class Promise(msgspec.Struct, frozen=True):
     """What is judged by: the promise of a slo.yaml, or its aim."""
 
     layers_ms: Layers
@@ -104,17 +126,17 @@ class _Promise(msgspec.Struct, frozen=True):
     percent: float
 
 
-def _promise(slo: Slo, target: bool, room: float) -> _Promise:
+def promise_of(slo: Slo, target: bool, room: float) -> Promise:
     if not target:
         layers, within_ms = slo.layers_ms, slo.latency_objective_ms
     elif slo.target_ms is not None:
         layers, within_ms = slo.target_ms, slo.latency_target_ms
     else:
         raise InputError("--target", "the product's slo.yaml has no target_ms")
-    return _Promise(layers.scaled(room), within_ms * room, slo.objective_percent)
+    return Promise(layers.scaled(room), within_ms * room, slo.objective_percent)
 
 
-def _broken(judged: list[Judged], promise: _Promise, in_time: float) -> list[str]:
+def _broken(judged: list[Judged], promise: Promise, in_time: float) -> list[str]:
     """Say which layers take too long, and whether answers come too late."""
     broken = [
         f"{one.layer} takes {one.p99_ms:.1f} ms of {one.limit_ms:g}"
@@ -130,7 +152,7 @@ def _broken(judged: list[Judged], promise: _Promise, in_time: float) -> list[str
 
 
 def _print(
-    found: Measured, judged: list[Judged], promise: _Promise, in_time: float
+    found: Measured, judged: list[Judged], promise: Promise, in_time: float
 ) -> None:
     table = Table(box=None, pad_edge=False)
     for position, column in enumerate(("layer", "budget ms", "p50 ms", "p99 ms", "")):

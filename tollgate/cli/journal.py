@@ -18,7 +18,8 @@ from tollgate.cli.journal_options import (
     default_folder,
     default_keys,
 )
-from tollgate.cli.scraping import MetricsPort, offer
+from tollgate.cli.repositories import to_reread
+from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
 from tollgate.cli.stream import Product, Repository, State
 from tollgate.errors import InputError
 
@@ -61,6 +62,7 @@ def run(
         str, typer.Option(help="Time after which fewer make one.")
     ] = "30s",
     metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = LOOPBACK,
     until_idle: Annotated[
         bool, typer.Option(help="End when nothing has come for a second.")
     ] = False,
@@ -94,14 +96,14 @@ def run(
     with lock(place / WORKER_LOCK, wait=False) as alone:
         if not alone:
             raise InputError(place, "another worker seals into this folder")
-        known = chosen.repository_path if chosen.repository_path.is_dir() else None
-        releases = Releases(chain, repository=known, consent=consent)
+        known, reread = to_reread(chosen)
+        releases = Releases(chain, repository=known, consent=consent, reread=reread)
         afterwards = Afterwards(
             chain, releases, repository=known, keep_s=keep_s, say=console.say
         )
         afterwards()  # what a worker before this one left undone
         metrics = WorkerMetrics(chosen.product)
-        offer(metrics.registry, metrics_port)
+        offer(metrics.registry, metrics_port, host=metrics_host)
         worker = JournalWorker(
             ChunkSource(
                 running.journal_url(chosen), product=chosen.product, group=group

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tollgate.errors import TollgateError
 from tollgate.settings import Settings
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from tollgate.repository.release import Release
@@ -37,6 +41,31 @@ def to_change(chosen: Settings) -> AbstractContextManager[Path]:
     """
     copy = _working_copy(chosen)
     return copy.changed() if copy else _folder(chosen)
+
+
+def to_reread(chosen: Settings) -> tuple[Path | None, Callable[[], bool]]:
+    """
+    Have the repository in a folder, and what makes that as the repository is by then.
+
+    Returns:
+        The folder, None where there is none; and a function that tells whether it
+        could be done. What cannot be read now is logged, and read later.
+    """
+    copy = _working_copy(chosen)
+    if copy is None:
+        folder = chosen.repository_path
+        return (folder if folder.is_dir() else None), lambda: True
+
+    def reread() -> bool:
+        try:
+            with copy.read():
+                return True
+        except TollgateError as error:
+            log.warning("%s", error)
+            return False
+
+    reread()
+    return copy.folder, reread
 
 
 def to_follow(chosen: Settings, *, product: str) -> Source:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from tollgate.cli import console
 from tollgate.cli.proof import TlsCa, TlsCert, TlsKey, TokenFile, read_proof
+from tollgate.cli.repositories import to_read
 from tollgate.cli.wire import field_columns, wire_fields
 from tollgate.errors import InputError
 from tollgate.features.wire import wire_inputs
@@ -64,7 +65,8 @@ def score(
     kind = _output_kind(out, format)
     tls, token = read_proof(tls_ca, tls_cert, key=tls_key, token=token_file)
     chosen = console.settings(repository=repository)
-    spec = pipeline.served_spec(chosen.repository_path, product=chosen.product)
+    with to_read(chosen) as models:
+        spec = pipeline.served_spec(models, product=chosen.product)
     frame = rename_aliases(_read(file, format or "jsonl"), spec)
     for name in spec.columns:
         if name not in frame.columns:

@@ -13,22 +13,23 @@ if TYPE_CHECKING:
 
 MetricsPort = Annotated[
     int,
-    typer.Option(
-        min=0, max=65_535, help="Prometheus scrapes here, on loopback; 0: nowhere."
-    ),
+    typer.Option(min=0, max=65_535, help="Prometheus scrapes here; 0: nowhere."),
 ]
+MetricsHost = Annotated[str, typer.Option(help="Address of --metrics-port.")]
+LOOPBACK = "127.0.0.1"
 
 
-def offer(registry: CollectorRegistry, port: int) -> None:
+def offer(registry: CollectorRegistry, port: int, *, host: str = LOOPBACK) -> None:
     """
-    Offer metrics on loopback, and the process's own, for as long as it lives.
+    Offer metrics, and the process's own, for as long as it lives.
 
     Args:
         registry: What to offer.
         port: TCP; 0 for nowhere.
+        host: Address to listen on; anything but loopback is for others to read.
 
     Raises:
-        InputError: Something else listens there.
+        InputError: It cannot be listened on.
     """
     from prometheus_client import GCCollector, ProcessCollector, start_http_server
 
@@ -37,7 +38,7 @@ def offer(registry: CollectorRegistry, port: int) -> None:
     GCCollector(registry=registry)
     ProcessCollector(registry=registry)
     try:
-        start_http_server(port, addr="127.0.0.1", registry=registry)
+        start_http_server(port, addr=host, registry=registry)
     except OSError as exc:
-        problem = f"cannot listen on {port}: {exc.strerror}"
+        problem = f"cannot listen on {host}:{port}: {exc.strerror}"
         raise InputError("--metrics-port", problem) from exc

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tollgate.cli import console, running
-from tollgate.cli.scraping import MetricsPort, offer
+from tollgate.cli.repositories import to_read
+from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def stream(
         ),
     ] = None,
     metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = LOOPBACK,
     until_idle: Annotated[
         bool, typer.Option(help="End when nothing has come for a second.")
     ] = False,
@@ -90,8 +92,9 @@ def stream(
     chosen = console.settings(
         product=product, repository=repository, state=state, store_url=store_url
     )
-    spec = _spec(chosen)
-    kept = _feeds(chosen, feeds)
+    with to_read(chosen) as models:
+        spec = _spec(models, chosen.product)
+        kept = _feeds(models, chosen.product, feeds)
     store_url = running.store_url(chosen)
     source: Source
     if kafka is not None:
@@ -113,7 +116,7 @@ def stream(
             partitions=partitions,
         )
     metrics = StreamMetrics(chosen.product)
-    offer(metrics.registry, metrics_port)
+    offer(metrics.registry, metrics_port, host=metrics_host)
     store = open_store(store_url, deadline_s=STORE_DEADLINE_S)
     marks = FeedMarks(source, store, product=spec.product, feeds=kept, metrics=metrics)
     consumer = StreamConsumer(
@@ -138,7 +141,8 @@ def feed(
     chosen = console.settings(
         product=product, repository=repository, state=state, store_url=store_url
     )
-    spec = _spec(chosen)
+    with to_read(chosen) as models:
+        spec = _spec(models, chosen.product)
     name = topic or _topic(chosen)
     target: Feed
     if kafka is not None:
@@ -202,7 +206,7 @@ def _told(tally: Tally) -> str:
     )
 
 
-def _feeds(chosen: Settings, given: str | None) -> list[str]:
+def _feeds(repository: Path, product: str, given: str | None) -> list[str]:
     """Name the feeds whose watermarks are the stream's: each has one keeper."""
     from tollgate.repository.configs import read_config
     from tollgate.repository.served import read_served
@@ -216,19 +220,19 @@ def _feeds(chosen: Settings, given: str | None) -> list[str]:
                 problem = f"{name!r} is none of {', '.join(FEEDS)}"
                 raise InputError("--feeds", problem)
         return named
-    step = read_served(chosen.repository_path, chosen.product).product.features_step
-    parameters = read_config(chosen.repository_path, step).parameters
+    step = read_served(repository, product).product.features_step
+    parameters = read_config(repository, step).parameters
     by = parameters[UPDATES_PARAMETER].string_value or UPDATES[0]
     return [LABELS] if by == UPDATES[0] else list(FEEDS)
 
 
-def _spec(chosen: Settings) -> FeatureSpec:
+def _spec(repository: Path, product: str) -> FeatureSpec:
     """Read the features that the product is released with; it keeps something."""
     from tollgate.cli.pipeline import require_entities
     from tollgate.features.spec import SPEC_FILE, load_spec
     from tollgate.repository.served import read_served
 
-    served = read_served(chosen.repository_path, chosen.product)
+    served = read_served(repository, product)
     spec = load_spec(served.file(served.product.features_step, name=SPEC_FILE))
     require_entities(spec)
     return spec

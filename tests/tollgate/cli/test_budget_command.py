@@ -94,3 +94,29 @@ def test_what_cannot_be_measured_is_one_line(
     finally:
         slo.write_text(before)
     assert "slo.yaml has no target_ms" in done.stderr
+
+
+def test_answers_are_judged_from_outside(
+    served: Supervised, repository: Path, tmp_path: Path
+) -> None:
+    """An address and a repository do; layers are not told, a promise may be broken."""
+    url = ("--grpc-url", f"dns:///{served.grpc_url}", "--repository", str(repository))
+    done = budget(tmp_path, *url, *LOAD, *ROOM, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["answered_percent"] == told["in_time_percent"] == 100
+    assert 5 < told["p50_ms"] <= told["p99_ms"] <= told["within_ms"] == 2000
+    slo = repository / "fraud/slo.yaml"
+    before = slo.read_text()
+    slo.write_text("latency_objective_ms: 0.01\n")
+    try:
+        done = budget(tmp_path, *url, *LOAD)
+    finally:
+        slo.write_text(before)
+    assert done.returncode == 1, done.stderr
+    assert "0.00 % decided within 0.01 ms, 99.9 % are promised" in done.stdout
+    assert "broken: too few were decided in time" in done.stderr
+    nobody = ("--grpc-url", "127.0.0.1:1", "--repository", str(repository))
+    done = budget(tmp_path, *nobody, *LOAD)
+    assert done.returncode == 1
+    assert "nobody answers at 127.0.0.1:1" in done.stderr

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 from typer.testing import CliRunner
 
+from tollgate.audit.chain import Chain
 from tollgate.cli.app import app
 from tollgate.journal.entries import CHUNK_FIELD, stream_key
 from tollgate.journal.record import encode_chunk
@@ -43,6 +46,26 @@ def sealed(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Path:
     return folder
 
 
+def test_run_learns_of_releases_from_an_object_store(
+    tmp_path: Path, store_url: str, redis_client: redis.Redis, object_store: Any
+) -> None:
+    """What a release is, is kept with its first record, wherever the repository is."""
+    models = tmp_path / "models"
+    shutil.copytree(REPOSITORY, models, ignore=shutil.ignore_patterns("__pycache__"))
+    url = object_store.fill("journalled", models)
+    raw = encode_chunk(made(10))
+    redis_client.xadd(stream_key("fraud"), {CHUNK_FIELD: raw})
+    folder = tmp_path / "journal"
+    where = ("--folder", str(folder), "--state", str(tmp_path / "state"))
+    status, text = run(
+        *("run", "--journal-url", store_url, "--until-idle", "--repository", url),
+        *where,
+    )
+    assert status == 0, text
+    (kept,) = Chain(folder, product="fraud").alive("release")
+    assert "features.yaml" in " ".join(one.name for one in kept.files)
+
+
 def test_run_seals_and_verify_proves(sealed: Path) -> None:
     """Keys and anchor lie beside the folder; `verify` finds the anchor by itself."""
     assert (sealed.parent / "journal.keys").is_dir()
@@ -62,6 +85,21 @@ def test_verify_names_what_was_changed(sealed: Path) -> None:
     status, text = run("verify", str(sealed))
     assert status == 1
     assert f"{path.name}: was removed" in text
+
+
+def test_retain_removes_what_is_old_and_the_rest_is_proven(sealed: Path) -> None:
+    """Beside the worker or after it; a second call finds nothing, `verify` no fault."""
+    where = ["--folder", str(sealed)]
+    assert "removed 0 decisions" in run("retain", "--keep", "40000d", *where)[1]
+    assert list(sealed.glob("*.segment.parquet"))
+    status, text = run("retain", "--keep", "1s", *where)
+    assert status == 0, text
+    assert "removed 40 decisions" in text
+    assert not list(sealed.glob("*.segment.parquet"))
+    assert "removed 0 decisions" in run("retain", "--keep", "1s", *where)[1]
+    status, text = run("verify", str(sealed))
+    assert status == 0, text
+    assert "40 removed by retention: as sealed" in text
 
 
 def test_erase_forgets_a_person(sealed: Path) -> None:
@@ -84,6 +122,8 @@ def test_erase_forgets_a_person(sealed: Path) -> None:
         (["erase"], "names nobody"),
         (["erase", "--subject", "someone"], "is not ENTITY=ID"),
         (["erase", "--customer", "x", "--keys", "nowhere"], "there is no subjects"),
+        (["retain", "--keep", "1d", "--folder", "nowhere"], "holds no journal"),
+        (["retain", "--keep", "long"], "is not a duration"),
         (["verify", "nowhere"], "nowhere: is no folder"),
         (["run", "--journal-url", "unix://x", "--keep", "long"], "is not a duration"),
         (["run", "--journal-url", "http://x", "--folder", "f"], "begins with none of"),

@@ -23,12 +23,23 @@ def test_metrics_are_read_over_http() -> None:
         assert "a_number 7.0" in answer.read().decode()
 
 
+def test_metrics_are_for_others_only_where_they_are_told_to() -> None:
+    """Loopback by default; another address is named in what goes wrong with it."""
+    port = free_port("127.0.0.2")
+    offer(CollectorRegistry(), port, host="127.0.0.2")
+    assert socket.create_connection(("127.0.0.2", port)).close() is None
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    with pytest.raises(InputError, match=f"cannot listen on 192.0.2.1:{port}"):
+        offer(CollectorRegistry(), port, host="192.0.2.1")
+
+
 def test_a_port_that_is_taken_is_named() -> None:
     """Not a traceback; 0 asks for nothing."""
     offer(CollectorRegistry(), 0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            InputError, match=f"--metrics-port: cannot listen on {port}"
+            InputError, match=f"--metrics-port: cannot listen on 127.0.0.1:{port}"
         ):
             offer(CollectorRegistry(), port)

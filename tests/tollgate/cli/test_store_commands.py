@@ -119,3 +119,24 @@ def test_a_store_that_does_not_answer_is_one_line(tmp_path: Path, url: str) -> N
     assert up.returncode == 1, up.stderr
     assert url in up.stderr
     assert len(up.stderr.splitlines()) == 1, up.stderr
+
+
+def test_features_are_read_from_the_store(
+    url: str, tmp_path: Path, store_url: str
+) -> None:
+    """A command that needs them fetches what the release names; here, before a feed."""
+    history = tmp_path / "history.csv"
+    history.write_text(
+        "transaction_id,customer_id,terminal_id,amount,event_time\n"
+        "p-1,alice,shop,12.34,2026-01-15T08:15:00\n"
+    )
+    store = {"TOLLGATE_STORE_URL": store_url}
+    done = run(tmp_path / "eve", url, "feed", str(history), **store)
+    assert done.returncode == 0, done.stderr
+    assert "1 events" in done.stderr
+    done = run(tmp_path / "eve", url, "stream", "--until-idle", **store)
+    assert done.returncode == 0, done.stderr
+    assert "applied 1," in done.stdout
+    done = run(tmp_path / "eve", url, "materialize", str(history), **store)
+    assert done.returncode == 0, done.stderr
+    assert "1 purchases" in done.stdout

@@ -1,0 +1,103 @@
+{{/* Name of the release's objects, at most 48 characters: parts and products come behind it. */}}
+{{- define "tollgate.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 48 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 48 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 48 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels by which pods are found. They never change: a Deployment's selector cannot. */}}
+{{- define "tollgate.selector" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | trunc 63 }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- with .component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+{{- with .track }}
+tollgate/track: {{ . }}
+{{- end }}
+{{- with .product }}
+tollgate/product: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels of an object; not of pods, which would restart with each version of the chart. */}}
+{{- define "tollgate.labels" -}}
+{{ include "tollgate.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* Labels of a pod. */}}
+{{- define "tollgate.podLabels" -}}
+{{ include "tollgate.selector" . }}
+{{- with .root.Values.region }}
+tollgate/region: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "tollgate.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "tollgate.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* REPOSITORY:TAG@DIGEST of an image; a digest is what is pulled, the tag says what it is. */}}
+{{- define "tollgate.imageName" -}}
+{{ .repository }}:{{ .tag }}{{ with .digest }}@{{ . }}{{ end }}
+{{- end -}}
+
+{{- define "tollgate.image" -}}
+{{- $image := .Values.image -}}
+{{- include "tollgate.imageName" (dict "repository" $image.repository "tag" (default .Chart.AppVersion $image.tag) "digest" $image.digest) -}}
+{{- end -}}
+
+{{/* What cannot be meant, in one sentence each; the schema refuses what it can see. */}}
+{{- define "tollgate.require" -}}
+{{- $values := .Values -}}
+{{- if and (eq $values.repository.kind "objectStore") (not $values.repository.objectStore.url) -}}
+{{- fail "repository.objectStore.url is empty: name the store, or take repository.kind pvc" -}}
+{{- end -}}
+{{- if and $values.canary.enabled (not (or $values.canary.tag $values.canary.digest)) -}}
+{{- fail "canary.tag and canary.digest are empty: a canary is another image" -}}
+{{- end -}}
+{{- if and $values.canary.enabled (not $values.canary.gateway.name) -}}
+{{- fail "canary.gateway.name is empty: weights are a Gateway's; name the one that callers come by" -}}
+{{- end -}}
+{{- if and $values.metrics.podMonitor.enabled $values.metrics.serviceMonitor.enabled -}}
+{{- fail "metrics.podMonitor and metrics.serviceMonitor are both on: every server would be scraped twice" -}}
+{{- end -}}
+{{- if and $values.journalWorker.enabled (not $values.journal.enabled) -}}
+{{- fail "journal.enabled is false: journalWorker.enabled has nothing to seal" -}}
+{{- end -}}
+{{- if and $values.jobs.retention.enabled (not $values.journalWorker.enabled) -}}
+{{- fail "jobs.retention.enabled needs journalWorker.enabled: there is no journal to keep" -}}
+{{- end -}}
+{{- if and $values.jobs.monitor.enabled (not $values.journalWorker.enabled) -}}
+{{- fail "jobs.monitor.enabled needs journalWorker.enabled: there is no journal to read" -}}
+{{- end -}}
+{{- if gt (int $values.autoscaling.minReplicas) (int $values.autoscaling.maxReplicas) -}}
+{{- fail "autoscaling.minReplicas is above autoscaling.maxReplicas" -}}
+{{- end -}}
+{{- if and $values.gpu.tensorrt.build (ne $values.gpu.modelConfigName "tensorrt") -}}
+{{- fail "gpu.tensorrt.build makes plans that gpu.modelConfigName does not name: make it tensorrt" -}}
+{{- end -}}
+{{- range compact (splitList "," $values.stream.kafka.brokers) -}}
+{{- if not (hasSuffix (printf ":%d" (int $values.stream.kafka.port)) .) -}}
+{{- fail (printf "stream.kafka.brokers: %s has another port than stream.kafka.port, which the network policy opens" .) -}}
+{{- end -}}
+{{- end -}}
+{{- $ready := $values.server.readinessProduct -}}
+{{- if and $ready (ne $ready "all") (not (has $ready $values.products)) -}}
+{{- fail (printf "server.readinessProduct: %s is none of products" $ready) -}}
+{{- end -}}
+{{- end -}}

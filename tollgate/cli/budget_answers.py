@@ -1,0 +1,75 @@
+"""`budget --grpc-url`: whether a service's answers come in time, seen from outside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import typer
+
+from tollgate.cli import console, pipeline
+from tollgate.cli.budget import promise_of
+from tollgate.cli.repositories import to_read
+from tollgate.cli.wire import all_fields, wire_inputs
+from tollgate.repository.slo import read_slo
+from tollgate.settings import Settings
+
+if TYPE_CHECKING:
+    from loadtests.budget import Load
+
+
+def judge_answers(
+    grpc_url: str,
+    load: Load,
+    *,
+    chosen: Settings,
+    target: bool,
+    room: float,
+    json: bool,
+) -> None:
+    """
+    Send a load, print what its answers took, and end with status 1 when too few came.
+
+    Raises:
+        ServerError: Nobody answers there.
+    """
+    from loadtests.budget import measure_answers
+
+    with to_read(chosen) as models:
+        promise = promise_of(read_slo(models, product=chosen.product), target, room)
+        spec = pipeline.served_spec(models, product=chosen.product)
+    sent = measure_answers(
+        grpc_url,
+        load,
+        product=chosen.product,
+        spec=spec,
+        inputs=wire_inputs(spec),
+        fields=all_fields(spec),
+    )
+    latency_ms = sent.latency_s * 1e3
+    in_time = 100 * float(np.mean(sent.answered & (latency_ms <= promise.within_ms)))
+    told = {
+        "load": load,
+        "answered_percent": 100 * float(np.mean(sent.answered)),
+        "in_time_percent": in_time,
+        "within_ms": promise.within_ms,
+        "promised_percent": promise.percent,
+        "p50_ms": float(np.percentile(latency_ms, 50)),
+        "p99_ms": float(np.percentile(latency_ms, 99)),
+    }
+    if json:
+        console.out.print_json(msgspec.json.encode(told).decode())
+    else:
+        console.out.print(
+            f"{len(latency_ms):,} requests of {load.rows} rows at {load.rate_per_s:g} "
+            f"per second, {'dry' if load.dry else 'applied'}: p50 "
+            f"{told['p50_ms']:.1f} ms, p99 {told['p99_ms']:.1f} ms; {in_time:.2f} % "
+            f"decided within {promise.within_ms:g} ms, {promise.percent:g} % are "
+            "promised",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if in_time < promise.percent:
+        console.say("broken: too few were decided in time")
+        raise typer.Exit(1)

@@ -1,0 +1,47 @@
+"""`journal retain`: remove what is old, beside a worker or without one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tollgate.cli import console
+from tollgate.cli.journal import seconds
+from tollgate.cli.journal_options import (
+    Anchor,
+    Folder,
+    default_anchor,
+    default_folder,
+)
+from tollgate.cli.stream import Product, State
+from tollgate.errors import InputError
+
+
+def retain(
+    keep: Annotated[str, typer.Option(help="How long segments stay, as 400d.")],
+    folder: Folder = None,
+    anchor: Anchor = None,
+    product: Product = None,
+    state: State = None,
+) -> None:
+    """Remove segments that are older than they may be kept; their links stay."""
+    from tollgate.audit.anchor import AnchorFile
+    from tollgate.audit.chain import Chain
+    from tollgate.audit.links import link_name
+    from tollgate.audit.retention import retain as remove
+    from tollgate.audit.times import now_us
+
+    chosen = console.settings(product=product, state=state)
+    place = folder or default_folder(chosen)
+    before_us = now_us() - int(seconds(keep, flag="--keep") * 1e6)
+    if not (place / link_name(1)).is_file():
+        raise InputError(place, "holds no journal")
+    chain = Chain(
+        place,
+        product=chosen.product,
+        anchor=AnchorFile(anchor or default_anchor(place)),
+    )
+    tombstone = remove(chain, before_us=before_us)
+    count = tombstone.facts["records"] if tombstone else "0"
+    console.out.print(f"removed {int(count):,} decisions", highlight=False)
