@@ -209,8 +209,8 @@ class TritonServer:
         # Triton refuses the option without a value.
         name = self._model_config_name
         named = [f"--model-config-name={name}"] if name else []
-        # Headers of a call that its steps see as parameters of the request: when it came
-        # to the gateway, and whose trace it is in.
+        # Headers of a call that its steps see as parameters of the request: when it
+        # came to the gateway, and whose trace it is in.
         headers = [ARRIVED_HEADER, *([TRACEPARENT] if self._spans else [])]
         named.append(f"--grpc-header-forward-pattern={'|'.join(headers)}")
         return [
