@@ -11,7 +11,7 @@ import typer
 from tollgate.cli import console, pipeline
 from tollgate.cli.budget import promise_of
 from tollgate.cli.repositories import to_read
-from tollgate.cli.wire import all_fields, wire_inputs
+from tollgate.features.wire import all_fields, wire_inputs
 from tollgate.repository.slo import read_slo
 from tollgate.settings import Settings
 
