@@ -117,17 +117,6 @@ _RATE = Row(
             (Query(rate(_OK), "answered"), Query(rate(_BAD), "failed")),
         ),
         Panel(
-            "Refused, by reason",
-            "reqps",
-            (
-                Query(
-                    rate(f"tollgate_refused_requests_total{{{_OF}}}", by="why"),
-                    "{{why}}",
-                ),
-                Query(f"max(tollgate_overloaded{{{_OF}}})", "overloaded"),
-            ),
-        ),
-        Panel(
             "Failed, by reason",
             "reqps",
             (

@@ -114,15 +114,6 @@ STEPS = (
         "mean, to compare with training",
     ),
     _step(
-        "refused_requests_total",
-        "counter",
-        "requests",
-        "why",
-        "refused at the first step: `busy`, `share` (a caller with more than its own), "
-        "`bulk` (gives way to payments)",
-    ),
-    _step("overloaded", "gauge", "", "", "1 during an overload"),
-    _step(
         "gc_collections_total",
         "counter",
         "collections",

@@ -56,7 +56,7 @@ def test_result_is_told_with_the_figures(run: Run, tmp_path: Path) -> None:
     )
     assert "fit the repository" in done.stderr
     assert "µs per row: " in done.stderr
-    assert "budget 469 at 32" in done.stderr
+    assert "budget 616 at 32" in done.stderr
     new = tmp_path / "model_repository" / "fraud_model" / "2" / "model.onnx"
     assert new.read_bytes() == (tmp_path / "new" / "model.onnx").read_bytes()
 
