@@ -179,6 +179,8 @@ REFUSED = [
     ({"jobs": {"retention": {"keep": "1 year"}}}, "does not match"),
     ({"jobs": {"stressProbe": {"schedule": "daily"}}}, "does not match"),
     ({"gateway": {"auth": "none"}}, "/gateway/auth"),
+    ({"gateway": {"inFlight": 20}}, "callerInFlight is above gateway.inFlight"),
+    ({"gateway": {"bulkInFlight": 0}}, "minimum"),
     (
         {
             "metrics": {

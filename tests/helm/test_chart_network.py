@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tollgate.gateway.template import Gateway
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).parent))
 import chart
@@ -107,6 +109,26 @@ def test_every_variable_of_nginxs_file_has_a_value() -> None:
     service = ALL["gateway"][f"Service/{host}"]["spec"]
     assert service["ports"][0]["port"] == int(port)
     assert service["clusterIP"] == "None"
+
+
+def test_a_gateway_bounds_what_the_command_bounds() -> None:
+    """What is not set in values is as `tollgate gateway run` has it; one file, twice."""
+    objects, _ = chart.rendered({"gateway": {"enabled": True}})
+    pod = dict(pods(objects))["Deployment/prod-tollgate-gateway"]
+    environment = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+    here = Path("here")
+    command = Gateway(
+        state=here,
+        upstream="h:1",
+        listen="h:2",
+        health_listen="h:3",
+        tls_cert=here,
+        tls_key=here,
+        keys=here,
+    ).values()
+    in_flight = ("IN_FLIGHT", "CALLER_IN_FLIGHT", "BULK_IN_FLIGHT")
+    for bound in ("RATE", "BURST", *in_flight, "MAX_BODY", "AUTH", "VERIFY_CLIENT"):
+        assert environment[f"GATEWAY_{bound}"] == command[f"GATEWAY_{bound}"], bound
 
 
 @pytest.mark.parametrize(
