@@ -76,6 +76,12 @@ def test_an_image_has_what_its_own_triton_needs_and_no_other() -> None:
     assert "onnxruntime==1.19.2" not in EXTRAS["image"]
 
 
+def test_an_image_can_all_that_the_chart_asks_of_it() -> None:
+    """Consumers of feeds, a repository in S3, traces: their extras are in it whole."""
+    for extra in ("client", "stream", "fleet", "traces"):
+        assert set(EXTRAS[extra]) <= set(EXTRAS["image"]), extra
+
+
 def test_what_is_copied_is_not_ignored() -> None:
     """Everything that COPY takes from the checkout is let through, and exists."""
     let_through = re.findall(

@@ -200,6 +200,10 @@ REFUSED = [
     ({"jobs": {"retention": {"keep": "1 year"}}}, "does not match"),
     ({"jobs": {"stressProbe": {"schedule": "daily"}}}, "does not match"),
     ({"gateway": {"auth": "none"}}, "/gateway/auth"),
+    ({"tracing": {"rate": 100}}, "tracing.rate needs tracing.endpoint"),
+    ({"tracing": {"endpoint": "http://c:4318/v1/traces"}}, "/tracing/endpoint"),
+    ({"tracing": {"endpoint": "http://user@c:4318"}}, "does not match"),
+    ({"tracing": {"clientCertificate": True}}, "tracing.clientCertificate needs"),
     ({"gateway": {"inFlight": 20}}, "callerInFlight is above gateway.inFlight"),
     ({"gateway": {"bulkInFlight": 0}}, "minimum"),
     (

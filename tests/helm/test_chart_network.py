@@ -93,6 +93,22 @@ def test_consumers_reach_what_carries_events() -> None:
     assert ports("products") == {53, 6379}
 
 
+def test_servers_reach_the_collector_of_traces() -> None:
+    """Where one is named: its port, in its namespace; else nothing is open for it."""
+
+    def rules(name: str) -> list[object]:
+        egress = ALL[name]["NetworkPolicy/prod-tollgate-server"]["spec"]["egress"]
+        return [
+            one["to"]
+            for one in egress
+            if {"port": 4318, "protocol": "TCP"} in one["ports"]
+        ]
+
+    tracing = {"kubernetes.io/metadata.name": "tracing"}
+    assert rules("tracing") == [[{"namespaceSelector": {"matchLabels": tracing}}]]
+    assert rules("minimal") == []
+
+
 # The gateway --------------------------------------------------------------------------
 
 
@@ -112,7 +128,7 @@ def test_every_variable_of_nginxs_file_has_a_value() -> None:
 
 
 def test_a_gateway_bounds_what_the_command_bounds() -> None:
-    """What is not set in values is as `tollgate gateway run` has it; one file, twice."""
+    """What values leave unsaid is as `tollgate gateway run` has it."""
     objects, _ = chart.rendered({"gateway": {"enabled": True}})
     pod = dict(pods(objects))["Deployment/prod-tollgate-gateway"]
     environment = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
