@@ -367,6 +367,7 @@ def libraries(*extras: str) -> str:
         ("tollgate.supervisor,tollgate.observability", ["server"]),
         ("converters,tollgate.simulate,tollgate.evaluation", ["convert"]),
         ("tollgate.audit,tollgate.redecide,tollgate.challenger", ["convert"]),
+        ("tollgate.cli,tollgate.monitor,tollgate.stream", ["image"]),
     ],
 )
 def test_modules_import_with_the_libraries_they_claim(

@@ -122,13 +122,10 @@ def golden_text(name: str, objects: Objects, base: Objects) -> str:
     """
     Write what is kept of a rendering: of the base everything, of others what differs.
 
-    In place of a file of helm/tollgate/files stands its name; alerts and dashboards,
-    which are nothing but such files, are left out.
+    In place of a file of helm/tollgate/files stands its name.
     """
     told = [f"# helm/tollgate/ci/{name}-values.yaml; `make chart` compares.\n"]
     for key in sorted(objects.keys() | base.keys()):
-        if key.startswith("PrometheusRule/") or "-dashboard-" in key:
-            continue
         ours, theirs = _lines(objects.get(key)), _lines(base.get(key))
         if name == BASE or not theirs:
             told += [f"\n=== {key}\n", *ours]
@@ -158,6 +155,14 @@ def _shown(one: dict[str, Any]) -> dict[str, Any]:
             for key, text in one["data"].items()
         }
         return one | {"data": data}
+    if one["kind"] == "PrometheusRule":
+        same = [
+            f"<{path.relative_to(CHART)}>"
+            for path in _files()
+            if path.parent.name == "alerts"
+            and yaml.safe_load(path.read_text()) == one["spec"]
+        ]
+        return one | {"spec": same[0] if same else one["spec"]}
     return json.loads(
         re.sub(r'("checksum/\w+": ")[0-9a-f]{64}', r"\1…", json.dumps(one))
     )

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tollgate.repository.targets import target
+from tollgate.server.allocator import LIBRARY
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -76,6 +77,12 @@ def test_an_image_has_what_its_own_triton_needs_and_no_other() -> None:
     assert "onnxruntime==1.19.2" not in EXTRAS["image"]
 
 
+def test_an_image_can_all_that_the_chart_asks_of_it() -> None:
+    """Consumers of feeds, a repository in S3, traces: their extras are in it whole."""
+    for extra in ("client", "stream", "fleet", "traces"):
+        assert set(EXTRAS[extra]) <= set(EXTRAS["image"]), extra
+
+
 def test_what_is_copied_is_not_ignored() -> None:
     """Everything that COPY takes from the checkout is let through, and exists."""
     let_through = re.findall(
@@ -96,6 +103,15 @@ def test_images_run_as_user_1000_with_the_same_entry(stage: str) -> None:
     assert '\nENTRYPOINT ["tollgate"]\n' in body
     assert "TOLLGATE_REPOSITORY=/models" in body
     assert "TOLLGATE_STATE=/state" in body
+
+
+@pytest.mark.parametrize("stage", ["cpu", "triton"])
+def test_images_have_the_allocator_that_is_looked_for(stage: str) -> None:
+    """Installed before root is left, as the package that brings the library."""
+    (body,) = re.findall(rf" AS {stage}\n(.*?)(?=\nFROM|\Z)", DOCKERFILE, re.DOTALL)
+    before, _, _ = body.partition("\nUSER ")
+    assert LIBRARY == "libjemalloc.so.2"
+    assert re.search(r"apt-get install [^&]* libjemalloc2 ", before)
 
 
 def test_compose_opens_this_machine_only() -> None:

@@ -89,9 +89,30 @@ def test_files_arrive_as_they_are() -> None:
             path.read_text()
         )
         assert objects[name]["metadata"]["labels"]["grafana_dashboard"] == "1"
-    for path in files.glob("alerts/*.yaml"):
-        name = f"PrometheusRule/prod-tollgate-{path.stem}".replace("_", "-")
-        assert objects[name]["spec"] == yaml.safe_load(path.read_text())
+    for stem in ("tollgate", "slo-fraud"):
+        rules = objects[f"PrometheusRule/prod-tollgate-{stem}"]
+        path = files / "alerts" / f"{stem}.yaml"
+        assert rules["spec"] == yaml.safe_load(path.read_text())
+        assert rules["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_rules_are_those_of_the_products_served() -> None:
+    """Of another product they would tell that nobody serves it; the notes name gaps."""
+
+    def stems(*products: str) -> tuple[set[str], str]:
+        values = {"products": list(products), "alerts": {"enabled": True}}
+        objects, notes = chart.rendered(values)
+        rules = {key for key in objects if key.startswith("PrometheusRule/")}
+        before = "PrometheusRule/prod-tollgate-"
+        return {key.removeprefix(before) for key in rules}, notes
+
+    for products in (("fraud",), ("credit",), ("fraud", "credit")):
+        found, notes = stems(*products)
+        assert found == {"tollgate", *(f"slo-{one}" for one in products)}
+        assert "has no rules" not in notes
+    found, notes = stems("fraud", "loans")
+    assert found == {"tollgate", "slo-fraud"}
+    assert "loans has no rules" in notes
 
 
 # Values -------------------------------------------------------------------------------
@@ -179,6 +200,12 @@ REFUSED = [
     ({"jobs": {"retention": {"keep": "1 year"}}}, "does not match"),
     ({"jobs": {"stressProbe": {"schedule": "daily"}}}, "does not match"),
     ({"gateway": {"auth": "none"}}, "/gateway/auth"),
+    ({"tracing": {"rate": 100}}, "tracing.rate needs tracing.endpoint"),
+    ({"tracing": {"endpoint": "http://c:4318/v1/traces"}}, "/tracing/endpoint"),
+    ({"tracing": {"endpoint": "http://user@c:4318"}}, "does not match"),
+    ({"tracing": {"clientCertificate": True}}, "tracing.clientCertificate needs"),
+    ({"gateway": {"inFlight": 20}}, "callerInFlight is above gateway.inFlight"),
+    ({"gateway": {"bulkInFlight": 0}}, "minimum"),
     (
         {
             "metrics": {

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tollgate.gateway.template import Gateway
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).parent))
 import chart
@@ -91,6 +93,22 @@ def test_consumers_reach_what_carries_events() -> None:
     assert ports("products") == {53, 6379}
 
 
+def test_servers_reach_the_collector_of_traces() -> None:
+    """Where one is named: its port, in its namespace; else nothing is open for it."""
+
+    def rules(name: str) -> list[object]:
+        egress = ALL[name]["NetworkPolicy/prod-tollgate-server"]["spec"]["egress"]
+        return [
+            one["to"]
+            for one in egress
+            if {"port": 4318, "protocol": "TCP"} in one["ports"]
+        ]
+
+    tracing = {"kubernetes.io/metadata.name": "tracing"}
+    assert rules("tracing") == [[{"namespaceSelector": {"matchLabels": tracing}}]]
+    assert rules("minimal") == []
+
+
 # The gateway --------------------------------------------------------------------------
 
 
@@ -107,6 +125,26 @@ def test_every_variable_of_nginxs_file_has_a_value() -> None:
     service = ALL["gateway"][f"Service/{host}"]["spec"]
     assert service["ports"][0]["port"] == int(port)
     assert service["clusterIP"] == "None"
+
+
+def test_a_gateway_bounds_what_the_command_bounds() -> None:
+    """What values leave unsaid is as `tollgate gateway run` has it."""
+    objects, _ = chart.rendered({"gateway": {"enabled": True}})
+    pod = dict(pods(objects))["Deployment/prod-tollgate-gateway"]
+    environment = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+    here = Path("here")
+    command = Gateway(
+        state=here,
+        upstream="h:1",
+        listen="h:2",
+        health_listen="h:3",
+        tls_cert=here,
+        tls_key=here,
+        keys=here,
+    ).values()
+    in_flight = ("IN_FLIGHT", "CALLER_IN_FLIGHT", "BULK_IN_FLIGHT")
+    for bound in ("RATE", "BURST", *in_flight, "MAX_BODY", "AUTH", "VERIFY_CLIENT"):
+        assert environment[f"GATEWAY_{bound}"] == command[f"GATEWAY_{bound}"], bound
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tollgate.journal.spool import MOST_BYTES as JOURNAL_SPOOL_BYTES
+from tollgate.observability.rows_autoscaler import AUTOSCALER
 from tollgate.repair.spool import MOST_BYTES as SPOOL_BYTES
 from tollgate.server.environment import SHM_NEEDED_BYTES
 from tollgate.server.launcher import DRAIN_S
@@ -215,7 +216,7 @@ def test_the_autoscaler_owns_the_number_of_servers() -> None:
     scaler = ALL["autoscaling"]["HorizontalPodAutoscaler/prod-tollgate"]["spec"]
     assert scaler["scaleTargetRef"]["name"] == "prod-tollgate"
     named = [one["pods"]["metric"]["name"] for one in scaler["metrics"]]
-    assert named == ["tollgate_queue_seconds", "tollgate_pending_requests"]
+    assert named == [row.name for row in AUTOSCALER]
     paper = chart.README.read_text()
     for metric in named:
         assert f"as: {metric}" in paper  # prometheus-adapter's rule

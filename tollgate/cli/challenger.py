@@ -11,7 +11,7 @@ import typer
 
 from tollgate.cli import console, running
 from tollgate.cli.release import Product, Repository, State
-from tollgate.cli.scraping import MetricsPort, offer
+from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def run(
         str, typer.Option(help="How often counts are kept and judged.")
     ] = "2s",
     metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = LOOPBACK,
     until_idle: Annotated[
         bool, typer.Option(help="End when nothing has come for a second.")
     ] = False,
@@ -113,7 +114,7 @@ def run(
         metrics = TrialMetrics(
             chosen.product, trials=worker.counted, tally=lambda: worker.tally
         )
-        offer(metrics.registry, metrics_port)
+        offer(metrics.registry, metrics_port, host=metrics_host)
         stopped = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopped.set())

@@ -10,7 +10,7 @@ import typer
 
 from tollgate.cli import console
 from tollgate.cli.journal_options import Folder, Keys
-from tollgate.cli.scraping import MetricsPort, offer
+from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
 from tollgate.cli.stream import Repository, State
 from tollgate.errors import InputError
 
@@ -80,6 +80,7 @@ def monitor(
         typer.Option(help="File to write for node_exporter, called .prom."),
     ] = None,
     metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = LOOPBACK,
     every: Annotated[
         str | None,
         typer.Option(help="Look again and again, as 60s.", show_default="look once"),
@@ -124,7 +125,7 @@ def monitor(
         if any(one.drifted for one in monitors):
             raise typer.Exit(_DRIFT)
         return
-    offer(watch.metrics.registry, metrics_port)
+    offer(watch.metrics.registry, metrics_port, host=metrics_host)
     watch.repeat(every_s)
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from tollgate.observability.row import Row
+from tollgate.observability.rows_autoscaler import AUTOSCALER
 from tollgate.observability.rows_monitor import MONITOR
 from tollgate.observability.rows_others import CHALLENGER, JOURNAL, STREAM, SUPERVISOR
 from tollgate.observability.rows_steps import STEPS, TRITON
@@ -23,6 +24,12 @@ PAGES: dict[Page, tuple[str, tuple[Row, ...]]] = {
     "challenger": ("`tollgate challenger run --metrics-port`", CHALLENGER),
     "monitor": ("`tollgate monitor --every 60s --metrics-port`", MONITOR),
 }
+# No process tells these and Prometheus does not have them: queries cannot ask for them.
+CUSTOM = (
+    "The custom metrics API: by prometheus-adapter, with the rules in "
+    "[the chart's page](../helm/README.md#scaling), for its autoscaler",
+    AUTOSCALER,
+)
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -51,8 +58,9 @@ def series_names() -> set[str]:
 
 
 def tables_text() -> str:
-    """Write the tables of docs/metrics.md, a section for each page."""
-    return "\n".join(_section(where, rows) for where, rows in PAGES.values())
+    """Write the tables of docs/metrics.md: each page, and what is made of them."""
+    every = (*PAGES.values(), CUSTOM)
+    return "\n".join(_section(where, rows) for where, rows in every)
 
 
 def _section(where: str, rows: Sequence[Row]) -> str:

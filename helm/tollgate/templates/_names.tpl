@@ -85,6 +85,19 @@ tollgate/region: {{ . }}
 {{- if and $values.jobs.monitor.enabled (not $values.journalWorker.enabled) -}}
 {{- fail "jobs.monitor.enabled needs journalWorker.enabled: there is no journal to read" -}}
 {{- end -}}
+{{- with $values.tracing -}}
+{{- if and .rate (not .endpoint) -}}
+{{- fail "tracing.rate needs tracing.endpoint: nobody would get the traces" -}}
+{{- end -}}
+{{- if and .clientCertificate (not .tlsSecret) -}}
+{{- fail "tracing.clientCertificate needs tracing.tlsSecret, which has it" -}}
+{{- end -}}
+{{- end -}}
+{{- range list "callerInFlight" "bulkInFlight" -}}
+{{- if gt (int (index $values.gateway .)) (int $values.gateway.inFlight) -}}
+{{- fail (printf "gateway.%s is above gateway.inFlight, of which it is a part" .) -}}
+{{- end -}}
+{{- end -}}
 {{- if gt (int $values.autoscaling.minReplicas) (int $values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling.minReplicas is above autoscaling.maxReplicas" -}}
 {{- end -}}

@@ -124,12 +124,13 @@ def test_no_decision_at_all_is_said(calm: Path) -> None:
 def test_it_goes_on_looking_until_it_is_told_to_end(calm: Path) -> None:
     """Metrics are served, drift is said when it begins, SIGTERM is exit status 0."""
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind(("127.0.0.2", 0))
         port = free.getsockname()[1]
     command = [
         *(sys.executable, "-c", "from tollgate.cli import main; main()", "monitor"),
         *("--state", str(calm), "--repository", str(REPOSITORY)),
         *("--window", "600", "--every", "1s", "--metrics-port", str(port)),
+        *("--metrics-host", "127.0.0.2"),
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=calm)
     try:
@@ -155,7 +156,7 @@ def scraped(port: int, wanted: str) -> str:
     until_s = time.monotonic() + PATIENCE_S
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            with urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics") as page:
                 text = str(page.read().decode())
             if wanted in text:
                 return text

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import socket
 import urllib.request
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+from tollgate.cli import challenger
 from tollgate.cli.scraping import offer
 from tollgate.errors import InputError
 from tollgate.server.environment import free_port
+
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
 
 
 def test_metrics_are_read_over_http() -> None:
@@ -32,6 +36,19 @@ def test_metrics_are_for_others_only_where_they_are_told_to() -> None:
         socket.create_connection(("127.0.0.1", port))
     with pytest.raises(InputError, match=f"cannot listen on 192.0.2.1:{port}"):
         offer(CollectorRegistry(), port, host="192.0.2.1")
+
+
+def test_a_worker_of_trials_listens_where_it_is_told(tmp_path: Path) -> None:
+    """An address that is not this machine's is refused, before any row is read."""
+    with pytest.raises(InputError, match=r"cannot listen on 192\.0\.2\.1:9"):
+        challenger.run(
+            journal_url="redis://127.0.0.1:1",
+            metrics_port=9,
+            metrics_host="192.0.2.1",
+            repository=str(REPOSITORY),
+            product="fraud",
+            state=str(tmp_path),
+        )
 
 
 def test_a_port_that_is_taken_is_named() -> None:

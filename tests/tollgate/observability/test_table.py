@@ -19,7 +19,14 @@ from tollgate.challenger.counts import ALL, Arm, Group, Pairs
 from tollgate.challenger.kept import Kept, Trial
 from tollgate.challenger.metrics import TrialMetrics
 from tollgate.challenger.worker import Tally
-from tollgate.observability.table import PAGES, Page, metrics, tables_text
+from tollgate.observability.table import (
+    CUSTOM,
+    PAGES,
+    Page,
+    metrics,
+    series_names,
+    tables_text,
+)
 from tollgate.stream.metrics import StreamMetrics
 
 PAPER = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -80,6 +87,14 @@ def test_a_trial_is_told_as_it_was_counted() -> None:
 def test_the_paper_holds_the_tables() -> None:
     """docs/metrics.md is what `tollgate metrics --into docs/metrics.md` writes."""
     assert tables_text() in PAPER.read_text()
+
+
+def test_nobody_queries_what_prometheus_does_not_have() -> None:
+    """What the adapter makes stands in the paper, and is no series to ask for."""
+    made = {row.name for row in CUSTOM[1]}
+    assert made == {"tollgate_queue_seconds", "tollgate_pending_requests"}
+    assert not made & series_names()
+    assert all(f"| `{name}` |" in PAPER.read_text() for name in made)
 
 
 def test_names_say_what_they_are() -> None:

@@ -106,6 +106,7 @@ spec:
             {{- end }}
           env:
             {{- include "tollgate.env" $root | nindent 12 }}
+            {{- include "tollgate.tracingEnv" $root | nindent 12 }}
             {{- range $server.extraEnv }}
             - name: {{ .name }}
               {{- if .secret }}
@@ -160,10 +161,12 @@ spec:
             {{- include "tollgate.containerSecurity" $root | nindent 12 }}
           volumeMounts:
             {{- include "tollgate.mounts" $root | nindent 12 }}
+            {{- include "tollgate.tracingMount" $root | nindent 12 }}
             - name: shm
               mountPath: /dev/shm
       volumes:
         {{- include "tollgate.volumes" $root | nindent 8 }}
+        {{- include "tollgate.tracingVolume" $root | nindent 8 }}
         # Through it Triton and its Python steps exchange tensors. It counts as the
         # container's memory.
         - name: shm
