@@ -33,6 +33,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         store_url: Online store that runs elsewhere; empty starts Redis here.
         journal_url: Redis for records of decisions; None: the store's, empty: nowhere.
         model_config_name: Named configuration of models that have it; empty for none.
+        cache_mb: Memory for Triton's response cache, which models use that ask for it
+            in their configuration; 0: none.
         spool: Folder of purchases that the store missed; empty: in the state folder.
         require_approval: Whether a release needs a second person.
         arrival_quiet_s: How long the files of a version that somebody copies in must
@@ -55,6 +57,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store_url: str = ""
     journal_url: str | None = None
     model_config_name: str = ""
+    cache_mb: Annotated[int, msgspec.Meta(ge=0)] = 0
     spool: str = ""
     require_approval: bool = False
     arrival_quiet_s: float = 30.0

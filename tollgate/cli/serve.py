@@ -41,6 +41,15 @@ ModelConfigName = Annotated[
         show_default="config.pbtxt",
     ),
 ]
+CacheMb = Annotated[
+    int | None,
+    typer.Option(
+        help="Memory of Triton's response cache, for models that ask for it; 0: none.",
+        metavar="MB",
+        min=0,
+        show_default="0",
+    ),
+]
 OtlpEndpoint = Annotated[
     str | None,
     typer.Option(
@@ -112,6 +121,7 @@ def up(
     ] = None,
     journal_url: JournalUrl = None,
     model_config_name: ModelConfigName = None,
+    cache_mb: CacheMb = None,
     otlp_endpoint: OtlpEndpoint = None,
     trace_rate: TraceRate = None,
     side_port: SidePort = 8003,
@@ -128,6 +138,7 @@ def up(
         store_url=store_url,
         journal_url=journal_url,
         model_config_name=model_config_name,
+        cache_mb=cache_mb,
         otlp_endpoint=otlp_endpoint,
         trace_rate=trace_rate,
     )
@@ -147,6 +158,7 @@ def serve(
     store_url: Annotated[str | None, typer.Option(help="The online store.")] = None,
     journal_url: JournalUrl = None,
     model_config_name: ModelConfigName = None,
+    cache_mb: CacheMb = None,
     otlp_endpoint: OtlpEndpoint = None,
     trace_rate: TraceRate = None,
     host: Annotated[
@@ -172,6 +184,7 @@ def serve(
         store_url=store_url,
         journal_url=journal_url,
         model_config_name=model_config_name,
+        cache_mb=cache_mb,
         otlp_endpoint=otlp_endpoint,
         trace_rate=trace_rate,
     )

@@ -83,6 +83,7 @@ def supervise(
                 store_url=chosen.store_url or None,
                 journal_url=chosen.journal_url,
                 model_config_name=chosen.model_config_name,
+                cache_mb=chosen.cache_mb,
                 host=host,
                 recall=recall,
                 tracing=tracing,

@@ -56,6 +56,7 @@ def serve(
     store_url: str | None = None,
     journal_url: str | None = None,
     model_config_name: str = "",
+    cache_mb: int = 0,
     host: str = "127.0.0.1",
     recall: bool = False,
     tracing: Tracing | None = None,
@@ -74,6 +75,7 @@ def serve(
         journal_url: Where decisions are journalled: None for the store, empty for
             nowhere.
         model_config_name: Named configuration to take where a model has it.
+        cache_mb: Memory for Triton's response cache; see `TritonServer`.
         host: Address to listen on; see `TritonServer`.
         recall: Serve what can be: of a product whose release cannot be, what was
             served here before; and not at all one that does not load, as long as
@@ -115,6 +117,7 @@ def serve(
                 grpc_port=grpc_port,
                 metrics_port=metrics_port,
                 model_config_name=model_config_name,
+                cache_mb=cache_mb,
                 host=host,
                 spans=spans,
             )

@@ -45,6 +45,7 @@ class Wheel(msgspec.Struct, frozen=True):
     tritonserver: Path
     python_backend: Path  # directory with libtriton_python.so
     stub: Path
+    caches: Path  # what to pass as --cache-directory
     libraries: Path  # what the binaries find beside their wheel by $ORIGIN
 
 
@@ -70,6 +71,7 @@ def find_wheel() -> Wheel:
         tritonserver=server / "bin" / "tritonserver",
         python_backend=server / "backends" / "python",
         stub=server / "python_backend_stubs" / version / "triton_python_backend_stub",
+        caches=server / "caches",
         libraries=package.parent / "nvidia_pytriton.libs",
     )
     for path in (wheel.tritonserver, wheel.python_backend, wheel.stub, wheel.libraries):

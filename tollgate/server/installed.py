@@ -27,6 +27,7 @@ class Installed(msgspec.Struct, frozen=True):
 
     tritonserver: Path
     backends: Path  # what to pass as --backend-directory
+    caches: Path  # what to pass as --cache-directory
     gpu: bool  # whether there is one that it can use
 
 
@@ -56,7 +57,7 @@ def find_installed(root: Path = INSTALLED) -> Installed | None:
                 "as NVIDIA's tritonserver:26.07-py3",
             )
     _require_python(stub)
-    return Installed(tritonserver, backends, gpu=has_gpu())
+    return Installed(tritonserver, backends, root / "caches", gpu=has_gpu())
 
 
 def _require_python(stub: Path) -> None:

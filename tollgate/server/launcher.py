@@ -63,6 +63,8 @@ class TritonServer:
         log_verbose: Triton's own level.
         model_config_name: Named configuration that a model is loaded with when the
             call brings none of its own.
+        cache_mb: Memory for Triton's response cache, MB; 0: none. Models use it that
+            say `response_cache { enable: true }`.
         spans: Who takes what the steps tell of traced requests; None: they tell none.
         installed: Folder of a Triton that is taken where it exists, else the wheel's.
 
@@ -83,6 +85,7 @@ class TritonServer:
         host: str = "127.0.0.1",
         log_verbose: int = 0,
         model_config_name: str = "",
+        cache_mb: int = 0,
         spans: SpanCollector | None = None,
         installed: Path = INSTALLED,
     ) -> None:
@@ -94,6 +97,7 @@ class TritonServer:
         self._host = host
         self._log_verbose = log_verbose
         self._model_config_name = model_config_name
+        self._cache_bytes = cache_mb * 1_000_000
         self._spans = spans
         self._installed = installed
         self._stack = contextlib.ExitStack()
@@ -173,7 +177,7 @@ class TritonServer:
         if isinstance(triton, Installed):
             return triton
         backends = build_backend_directory(self._state, wheel=triton)
-        return Installed(triton.tritonserver, backends, gpu=False)
+        return Installed(triton.tritonserver, backends, triton.caches, gpu=False)
 
     def _start(self, triton: Installed, *, lock: FolderLock) -> None:
         grpc_port, metrics_port = self._wanted_ports
@@ -182,7 +186,7 @@ class TritonServer:
         self._log_offset = self.log.stat().st_size if self.log.exists() else 0
         self._child = Child(
             [
-                *(str(triton.tritonserver), *self._options(triton.backends)),
+                *(str(triton.tritonserver), *self._options(triton)),
                 *([] if triton.gpu else _NO_GPU),
             ],
             name="tritonserver",
@@ -205,10 +209,13 @@ class TritonServer:
             self._end(grace_s=2.0)
             raise
 
-    def _options(self, backends: Path) -> list[str]:
+    def _options(self, triton: Installed) -> list[str]:
         # Triton refuses the option without a value.
         name = self._model_config_name
         named = [f"--model-config-name={name}"] if name else []
+        if self._cache_bytes:
+            named.append(f"--cache-directory={triton.caches}")
+            named.append(f"--cache-config=local,size={self._cache_bytes}")
         # Headers of a call that its steps see as parameters of the request: when it
         # came to the gateway, and whose trace it is in.
         headers = [ARRIVED_HEADER, *([TRACEPARENT] if self._spans else [])]
@@ -217,7 +224,7 @@ class TritonServer:
             *named,
             f"--model-repository={self._repository}",
             "--model-control-mode=explicit",
-            f"--backend-directory={backends}",
+            f"--backend-directory={triton.backends}",
             # Every config.pbtxt is complete; completing it would start each step
             # twice and costs 1.1 s per model.
             "--disable-auto-complete-config",

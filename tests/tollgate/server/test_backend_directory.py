@@ -15,6 +15,7 @@ def _wheel(root: Path) -> Wheel:
         tritonserver=server / "bin" / "tritonserver",
         python_backend=server / "backends" / "python",
         stub=server / "python_backend_stubs" / "3.11" / "triton_python_backend_stub",
+        caches=server / "caches",
         libraries=root / "site-packages" / "nvidia_pytriton.libs",
     )
     for directory in (wheel.python_backend, wheel.stub.parent, wheel.libraries):

@@ -11,6 +11,7 @@ from tollgate.repository.lint.advisories import ADVISORIES, known_for, release_o
 from tollgate.repository.lint.catalogue import RULES
 from tollgate.repository.lint.exposure import findings, release_findings
 from tollgate.repository.lint.start_line import StartLine, parse_start_line
+from tollgate.server.installed import Installed
 from tollgate.server.launcher import TritonServer
 
 CLOSED = """\
@@ -103,8 +104,9 @@ def test_an_objective_among_tritons_own_boundaries_is_seen() -> None:
 
 def test_our_own_server_is_closed(tmp_path: Path) -> None:
     """What the launcher starts, word by word, leaves nothing open."""
-    server = TritonServer(tmp_path, state=tmp_path, store_url="")
-    text = "\n".join(["tritonserver", *server._options(tmp_path)])
+    server = TritonServer(tmp_path, state=tmp_path, store_url="", cache_mb=16)
+    triton = Installed(tmp_path, tmp_path, tmp_path, gpu=False)
+    text = "\n".join(["tritonserver", *server._options(triton)])
     assert found_in(text) == []
     named = named_for("24.10", parse_start_line(text, file="us"))
     assert named["TG508"] == set()

@@ -1,0 +1,64 @@
+"""Triton's own response cache before a model, for those who ask for it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from clients.client import Client
+from loadtests.prediction_cache_served import CONFIG, counters, with_cache
+from tollgate.repository.check import check
+from tollgate.server.embedded import Embedded, serve
+
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
+PURCHASE = {
+    "transaction_id": ["p-1"],
+    "customer_id": ["alice"],
+    "terminal_id": ["corner-shop"],
+    "amount": [12.34],
+    "event_time": [1_768_464_900_000_000],
+}
+
+
+def found(server: Embedded) -> tuple[float, float]:
+    """Read how many requests the model's cache answered, and how many not."""
+    with urlopen(server.metrics_url, timeout=10) as page:
+        read = counters(page.read().decode())
+    model = "fraud_model"
+    names = ("cache_num_hits_per_model", "cache_num_misses_per_model")
+    return read.get((model, names[0]), 0.0), read.get((model, names[1]), 0.0)
+
+
+def asked_three_times(
+    repository: Path, state: Path, *, cache_mb: int
+) -> tuple[float, float, list[float]]:
+    """Ask dry for one purchase three times; hits, misses and scores."""
+    with serve(
+        repository, state=state, model_config_name=CONFIG, cache_mb=cache_mb
+    ) as server:
+        hits, misses = found(server)  # of the probes, before
+        with Client(server.grpc_url, timeout_s=10) as client:
+            scores = [
+                float(client.decide(PURCHASE, dry_run=True).score[0]) for _ in range(3)
+            ]
+        after = found(server)
+    return after[0] - hits, after[1] - misses, scores
+
+
+@pytest.mark.slow
+def test_a_repeated_row_is_answered_by_the_cache_as_by_the_model(
+    tmp_path: Path,
+) -> None:
+    """One is run, two are found, all score alike; without memory none is found."""
+    repository = tmp_path / "repository"
+    shutil.copytree(REPOSITORY, repository)
+    with_cache(repository, "fraud")
+    assert list(check(repository, product="fraud", config_name=CONFIG)) == []
+    hits, misses, cached = asked_three_times(repository, tmp_path / "a", cache_mb=16)
+    assert (hits, misses) == (2, 1)
+    hits, misses, plain = asked_three_times(repository, tmp_path / "b", cache_mb=0)
+    assert (hits, misses) == (0, 0)
+    assert cached == plain
