@@ -80,7 +80,10 @@ def test_prometheus_works_out_every_rule(found: Watched) -> None:
 def test_a_store_that_hangs_is_told(found: Watched) -> None:
     """The alert waits to be sent as soon as a batch leaves the store alone."""
     told = 'ALERTS{alertname="TollgateStoreBreakerOpen",product="fraud"}'
-    assert not found.prometheus.ask(told)
+    until_s = time.monotonic() + PATIENCE_S
+    while found.prometheus.ask(told):  # a busy machine opens the breaker by itself
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
     os.kill(found.product.pid("redis-server"), signal.SIGSTOP)
     until_s = time.monotonic() + PATIENCE_S
     with Client(found.product.grpc_url, timeout_s=20) as client:
