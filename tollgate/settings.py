@@ -35,6 +35,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         model_config_name: Named configuration of models that have it; empty for none.
         cache_mb: Memory for Triton's response cache, which models use that ask for it
             in their configuration; 0: none.
+        allocator: Library that the server and its steps allocate with, "none" for the
+            system's own; empty: jemalloc where the machine has it.
         spool: Folder of purchases that the store missed; empty: in the state folder.
         require_approval: Whether a release needs a second person.
         arrival_quiet_s: How long the files of a version that somebody copies in must
@@ -58,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journal_url: str | None = None
     model_config_name: str = ""
     cache_mb: Annotated[int, msgspec.Meta(ge=0)] = 0
+    allocator: str = ""
     spool: str = ""
     require_approval: bool = False
     arrival_quiet_s: float = 30.0

@@ -84,6 +84,7 @@ def supervise(
                 journal_url=chosen.journal_url,
                 model_config_name=chosen.model_config_name,
                 cache_mb=chosen.cache_mb,
+                allocator=chosen.allocator,
                 host=host,
                 recall=recall,
                 tracing=tracing,

@@ -12,24 +12,26 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tollgate.errors import SetupError
+from tollgate.errors import InputError
 from tollgate.server.environment import SYSTEM_LIBRARIES
 
-ALLOCATOR_VARIABLE = "TOLLGATE_ALLOCATOR"  # a library's file; "none" for glibc's own
 LIBRARY = "libjemalloc.so.2"  # Debian, Ubuntu: libjemalloc2; Fedora: jemalloc
 _NONE = "none"
 _PRELOAD = "LD_PRELOAD"
 
 
 def allocator_environment(
-    environment: Mapping[str, str] | None = None,
+    said: str = "",
     *,
+    environment: Mapping[str, str] | None = None,
     directories: Sequence[Path] = SYSTEM_LIBRARIES,
 ) -> dict[str, str]:
     """
     Say what has a process and its children allocate with jemalloc.
 
     Args:
+        said: The setting `allocator`: a library's file, "none" for glibc's own, or
+            empty for jemalloc where it is.
         environment: What they get else; this process's by default. An allocator that
             it preloads already stays alone.
         directories: Where to look for the library, best first.
@@ -38,16 +40,15 @@ def allocator_environment(
         Variables to add; none where there is no jemalloc, or none is wanted.
 
     Raises:
-        SetupError: TOLLGATE_ALLOCATOR names no file.
+        InputError: `said` names no file.
     """
     environment = os.environ if environment is None else environment
     there = environment.get(_PRELOAD, "")
-    said = environment.get(ALLOCATOR_VARIABLE, "")
     if said == _NONE or "malloc" in there:
         return {}
     if said and not Path(said).is_file():
-        remedy = f"name a library such as {LIBRARY}, or {_NONE!r}"
-        raise SetupError(f"{ALLOCATOR_VARIABLE}: {said} is not a file", remedy=remedy)
+        problem = f"{said} is not a file; name a library such as {LIBRARY}, or {_NONE}"
+        raise InputError("allocator", problem)
     found = (path / LIBRARY for path in directories)
     library = said or next((str(path) for path in found if path.is_file()), "")
     if not library:

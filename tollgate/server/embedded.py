@@ -57,6 +57,7 @@ def serve(
     journal_url: str | None = None,
     model_config_name: str = "",
     cache_mb: int = 0,
+    allocator: str = "",
     host: str = "127.0.0.1",
     recall: bool = False,
     tracing: Tracing | None = None,
@@ -76,6 +77,7 @@ def serve(
             nowhere.
         model_config_name: Named configuration to take where a model has it.
         cache_mb: Memory for Triton's response cache; see `TritonServer`.
+        allocator: Likewise.
         host: Address to listen on; see `TritonServer`.
         recall: Serve what can be: of a product whose release cannot be, what was
             served here before; and not at all one that does not load, as long as
@@ -118,6 +120,7 @@ def serve(
                 metrics_port=metrics_port,
                 model_config_name=model_config_name,
                 cache_mb=cache_mb,
+                allocator=allocator,
                 host=host,
                 spans=spans,
             )

@@ -65,6 +65,8 @@ class TritonServer:
             call brings none of its own.
         cache_mb: Memory for Triton's response cache, MB; 0: none. Models use it that
             say `response_cache { enable: true }`.
+        allocator: Library that the server and its steps allocate with; see
+            tollgate.server.allocator.
         spans: Who takes what the steps tell of traced requests; None: they tell none.
         installed: Folder of a Triton that is taken where it exists, else the wheel's.
 
@@ -86,6 +88,7 @@ class TritonServer:
         log_verbose: int = 0,
         model_config_name: str = "",
         cache_mb: int = 0,
+        allocator: str = "",
         spans: SpanCollector | None = None,
         installed: Path = INSTALLED,
     ) -> None:
@@ -98,6 +101,7 @@ class TritonServer:
         self._log_verbose = log_verbose
         self._model_config_name = model_config_name
         self._cache_bytes = cache_mb * 1_000_000
+        self._allocator = allocator
         self._spans = spans
         self._installed = installed
         self._stack = contextlib.ExitStack()
@@ -193,6 +197,7 @@ class TritonServer:
             env=server_environment(
                 store_url=self._store_url,
                 binaries=build_step_python(self._state / "server"),
+                allocator=self._allocator,
             )
             | {
                 "TOLLGATE_SPOOL": str(self._state / SPOOL_FOLDER),

@@ -49,7 +49,9 @@ def build_step_python(root: Path) -> Path:
     return binaries
 
 
-def server_environment(*, store_url: str, binaries: Path) -> dict[str, str]:
+def server_environment(
+    *, store_url: str, binaries: Path, allocator: str = ""
+) -> dict[str, str]:
     """
     Make the environment that the server hands on to its steps.
 
@@ -59,10 +61,14 @@ def server_environment(*, store_url: str, binaries: Path) -> dict[str, str]:
     Args:
         store_url: The online store.
         binaries: Folder with the steps' python3.
+        allocator: See tollgate.server.allocator.
+
+    Raises:
+        InputError: The allocator is no file.
     """
     return (
         os.environ
-        | allocator_environment()
+        | allocator_environment(allocator)
         | {
             "PATH": _prepended(str(binaries), os.environ.get("PATH", os.defpath)),
             "LD_LIBRARY_PATH": _with_libpython(os.environ.get("LD_LIBRARY_PATH", "")),
