@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 import pytest
 import redis
+from online_rows import (
+    DAY_US,
+    NOW_US,
+    OpenStore,
+    Row,
+    bits,
+    named,
+    purchases,
+    score,
+    stored,
+)
 
-from tollgate.features import assemble
 from tollgate.features.entries import unpack_values
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Applied, Degraded
-from tollgate.store.events import Labels, Packer, Purchases
-from tollgate.store.online import OnlineFeatures, Vectors
-from tollgate.store.redis import RedisStore
-
-OpenStore = Callable[..., RedisStore]
-
-DAY_US = 86_400_000_000
-NOW_US = 1_600_000_000_000_000
-
-# (transaction, customer, terminal, time, cents)
-Row = tuple[str, str, str, int, int]
-
-
-def purchases(*rows: Row) -> Purchases:
-    """Purchases, one tuple each."""
-    one, customer, terminal, time_us, cents = zip(*rows, strict=True)
-    return Purchases(
-        transaction_id=[text.encode() for text in one],
-        entity_id=[[text.encode() for text in ids] for ids in (customer, terminal)],
-        event_time_us=np.array(time_us, np.int64),
-        cents=np.array(cents, np.int64),
-    )
+from tollgate.store.events import Labels, Purchases
+from tollgate.store.online import OnlineFeatures
 
 
 def label(row: Row, *, fraud: int, known_us: int, revision: int = 0) -> Labels:
@@ -48,36 +38,6 @@ def label(row: Row, *, fraud: int, known_us: int, revision: int = 0) -> Labels:
         label_time_us=np.array([known_us]),
         revision=np.array([revision]),
     )
-
-
-@pytest.fixture
-def online(spec: FeatureSpec, store_url: str, open_store: OpenStore) -> OnlineFeatures:
-    """The product's features over an empty store."""
-    return OnlineFeatures(spec, open_store(store_url))
-
-
-@pytest.fixture
-def small(spec: FeatureSpec, store_url: str, open_store: OpenStore) -> OnlineFeatures:
-    """The same with values that are full at four entries."""
-    entities = tuple(msgspec.structs.replace(one, cap=4) for one in spec.entities)
-    capped = msgspec.structs.replace(spec, entities=entities)
-    return OnlineFeatures(capped, open_store(store_url))
-
-
-def score(online: OnlineFeatures, *rows: Row, write: bool = True) -> Vectors:
-    """Score one batch."""
-    (vectors,) = online.score([purchases(*rows)], write=[write])
-    return vectors
-
-
-def named(online: OnlineFeatures, vectors: Vectors, name: str) -> list[float]:
-    """One feature of every row."""
-    return vectors.features[:, online.spec.feature_names.index(name)].tolist()
-
-
-def stored(client: redis.Redis) -> dict[bytes, bytes]:
-    """All values, by key."""
-    return {key: client.get(key) for key in client.scan_iter()}
 
 
 def random_rows(count: int, *, seed: int) -> list[Row]:
@@ -220,11 +180,6 @@ def test_batches_of_one_call_see_what_was_written_before(
     assert unpack_values([value]).entries.starts.tolist() == [0, 1]
 
 
-def bits(vectors: Vectors) -> list[int]:
-    """The degraded bits of every row."""
-    return vectors.degraded.tolist()
-
-
 def test_empty_batch_has_an_empty_answer(online: OnlineFeatures) -> None:
     """No rows: no vectors, no error."""
     none = Purchases([], [[], []], np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -296,142 +251,6 @@ def test_higher_revision_replaces_a_lower(
         for n, (revision, _) in enumerate(revisions)
     ]
     assert seen == [Applied.YES if one else Applied.DUPLICATE for one in highest]
-
-
-def test_too_late_event_is_scored_flagged_and_not_applied(
-    online: OnlineFeatures, redis_client: redis.Redis
-) -> None:
-    """Exactly at the horizon it is applied, one µs older it is not; by entity."""
-    customer_us = online.spec.entities[0].horizon_us
-    score(online, ("1", "c", "t", NOW_US, 100))
-    kept = stored(redis_client)
-    late = score(online, ("2", "c", "t", NOW_US - customer_us - 1, 900))
-    assert late.applied.tolist() == [Applied.NO]
-    assert bits(late)[0] & Degraded.EVENT_TOO_LATE
-    assert named(online, late, "amount") == [9.0]
-    (key,) = redis_client.keys("*customer:c")
-    assert redis_client.get(key) == kept[key]
-    edge = score(online, ("3", "c", "u", NOW_US - customer_us, 900))
-    assert edge.applied.tolist() == [Applied.YES]
-    assert redis_client.get(key) != kept[key]
-
-
-def test_row_whose_windows_were_trimmed_is_flagged(online: OnlineFeatures) -> None:
-    """Further behind than the lateness, windows may lack what was trimmed."""
-    lateness_us = online.spec.lateness_us
-    score(online, ("0", "c", "t", NOW_US - 2 * DAY_US, 1))
-    score(online, ("1", "c", "t", NOW_US, 1))
-    flags = [
-        bits(score(online, (f"2{n}", "c", "t", NOW_US - lateness_us - n, 1)))[0]
-        for n in (0, 1)
-    ]
-    assert flags == [0, Degraded.EVENT_TOO_LATE]
-
-
-def test_full_value_drops_its_oldest_and_says_so(
-    small: OnlineFeatures, redis_client: redis.Redis
-) -> None:
-    """Six purchases into four places: two counted, the rows that miss them flagged."""
-    rows = [(str(n), "c", f"t{n}", NOW_US + n, 100) for n in range(6)]
-    for row in rows[:5]:
-        vectors = score(small, row)
-    assert bits(vectors)[0] & Degraded.WINDOW_OVERFLOW
-    vectors = score(small, rows[5])
-    assert named(small, vectors, "customer_nb_tx_1d") == [4]
-    (key,) = redis_client.keys("*customer:c")
-    values = unpack_values([redis_client.get(key)])
-    assert values.overflow.tolist() == [2]
-    assert (values.entries.time_us - NOW_US).tolist() == [2, 3, 4, 5]
-    kept = redis_client.get(key)
-    again = score(small, *rows)
-    assert redis_client.get(key) == kept
-    assert again.applied.tolist() == [Applied.NO] * 2 + [Applied.DUPLICATE] * 4
-
-
-def test_overflow_is_over_when_no_window_reaches_it(small: OnlineFeatures) -> None:
-    """A customer that was busy once is not degraded for ever."""
-    for n in range(6):
-        score(small, (str(n), "c", "t", NOW_US + n, 100))
-    # The row itself pushes out one more, the purchase of NOW_US + 2.
-    for after_us, flagged in ((1, True), (2, False)):
-        row = ("a", "c", "u", NOW_US + after_us + 30 * DAY_US, 1)
-        flags = bits(score(small, row, write=False))[0]
-        assert bool(flags & Degraded.WINDOW_OVERFLOW) == flagged
-
-
-@pytest.mark.parametrize("at", [0, 1, 5, 9, 17, 25, 31, 32, 40, 60, 70, 79])
-def test_damaged_value_costs_only_its_own_rows(
-    online: OnlineFeatures, redis_client: redis.Redis, at: int
-) -> None:
-    """One flipped byte: bit and defaults for that customer, neighbours as before."""
-    score(online, ("1", "c", "t", NOW_US, 100), ("2", "d", "t", NOW_US, 100))
-    rows: Sequence[Row] = [
-        ("3", "d", "t", NOW_US + 1, 700),
-        ("4", "c", "t", NOW_US + 1, 300),
-        ("5", "e", "u", NOW_US + 2, 900),
-    ]
-    sound = score(online, *rows, write=False)
-    (key,) = redis_client.keys("*customer:c")
-    damaged = bytearray(redis_client.get(key))
-    damaged[at] ^= 0x40
-    redis_client.set(key, bytes(damaged))
-    vectors = score(online, *rows, write=False)
-    assert bits(vectors)[1] & Degraded.STATE_CORRUPT
-    batch = purchases(rows[1])
-    fallback = assemble.defaults(
-        online.spec, cents=batch.cents, time_us=batch.event_time_us
-    )
-    np.testing.assert_array_equal(vectors.features[1], fallback[0])
-    np.testing.assert_array_equal(vectors.features[[0, 2]], sound.features[[0, 2]])
-    assert [bits(vectors)[n] for n in (0, 2)] == [bits(sound)[n] for n in (0, 2)]
-
-
-@pytest.mark.parametrize("at", [2, 13])
-def test_damage_to_what_an_update_writes_anew_is_harmless(
-    online: OnlineFeatures, redis_client: redis.Redis, at: int
-) -> None:
-    """Padding and the count of entries are rebuilt: the next update repairs them."""
-    score(online, ("1", "c", "t", NOW_US, 100))
-    (key,) = redis_client.keys("*customer:c")
-    sound = redis_client.get(key)
-    damaged = bytearray(sound)
-    damaged[at] ^= 0x40
-    redis_client.set(key, bytes(damaged))
-    again = score(online, ("1", "c", "t", NOW_US, 100))  # changes nothing
-    assert bits(again)[0] & Degraded.STATE_CORRUPT
-    vectors = score(online, ("2", "c", "t", NOW_US + 1, 100))
-    assert bits(vectors) == [0]
-    assert named(online, vectors, "customer_nb_tx_1d") == [2]
-
-
-@pytest.mark.parametrize("at", [4, 9, 17, 25, 35, 45, 70])
-def test_damage_survives_updates(
-    online: OnlineFeatures, redis_client: redis.Redis, at: int
-) -> None:
-    """An update keeps a running checksum: it does not make a damaged value sound."""
-    score(online, ("1", "c", "t", NOW_US, 100))
-    (key,) = redis_client.keys("*customer:c")
-    damaged = bytearray(redis_client.get(key))
-    damaged[at] ^= 1
-    redis_client.set(key, bytes(damaged))
-    for n in range(2, 6):
-        vectors = score(online, (str(n), "c", "u", NOW_US + n * 20 * DAY_US, 100))
-        assert bits(vectors)[0] & Degraded.STATE_CORRUPT
-
-
-@pytest.mark.parametrize("value", [b"", b"?", bytes(31), b"\2\x30" + bytes(30)])
-def test_value_that_is_none_of_ours_costs_only_its_own_rows(
-    online: OnlineFeatures, redis_client: redis.Redis, value: bytes
-) -> None:
-    """Too short or of another version: not applied, not overwritten, no error."""
-    key = Packer(online.spec).key(0, b"c")
-    redis_client.set(key, value)
-    vectors = score(online, ("1", "c", "t", NOW_US, 1), ("2", "d", "t", NOW_US, 2))
-    assert vectors.applied.tolist() == [Applied.NO, Applied.YES]
-    assert named(online, vectors, "terminal_nb_tx_7d")[1] == 0
-    assert redis_client.get(key) == value
-    if value:
-        assert bits(vectors)[0] & Degraded.STATE_CORRUPT
 
 
 def test_products_and_states_do_not_share_values(

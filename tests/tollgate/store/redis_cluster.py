@@ -1,0 +1,187 @@
+"""A Redis Cluster of three masters, and batches that spread over all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import redis
+from redis.crc import key_slot
+from redis_processes import free_ports, running
+
+from tollgate.server.child import Child
+from tollgate.server.environment import find_redis_server
+from tollgate.store.breaker import Rules
+from tollgate.store.events import Labels, Purchases
+from tollgate.store.online import OnlineFeatures
+from tollgate.store.slots import SLOTS
+
+NOW_US = 1_600_000_000_000_000
+DEADLINE_S = 5.0
+RULES = Rules(probe_interval_s=0.02)
+
+
+class Cluster:
+    """
+    Three masters and a client for each.
+
+    Attributes:
+        ports: Of the masters.
+        nodes: Their processes.
+        clients: One per master, of redis-py; they follow no redirection.
+    """
+
+    def __init__(self, ports: list[int], nodes: list[Child]) -> None:
+        self.ports, self.nodes = ports, nodes
+        self.clients = [redis.Redis(port=port) for port in ports]
+        self.names = [
+            one.execute_command("CLUSTER MYID").decode() for one in self.clients
+        ]
+
+    @property
+    def url(self) -> str:
+        """Its address, by all nodes."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{one}" for one in self.ports)
+
+    def join(self) -> None:
+        """Share the slots and have the nodes meet."""
+        for number, client in enumerate(self.clients):
+            share = range(number * SLOTS // 3, (number + 1) * SLOTS // 3)
+            client.execute_command("CLUSTER", "ADDSLOTS", *share)
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.ports[0])
+        self.wait_until_ok()
+
+    def wait_until_ok(self) -> None:
+        """Wait until each node sees all others and all slots."""
+        until = time.monotonic() + 30
+        for client in self.clients:
+            while not self._ok(client):
+                assert time.monotonic() < until, "the cluster did not form"
+                time.sleep(0.02)
+
+    def _ok(self, client: redis.Redis) -> bool:
+        told = client.execute_command("CLUSTER", "INFO")
+        told = (
+            told
+            if isinstance(told, dict)
+            else dict(line.split(":") for line in told.decode().split("\r\n") if line)
+        )
+        ranges = client.execute_command("CLUSTER", "SLOTS")
+        return (
+            told["cluster_state"] == "ok"
+            and told["cluster_known_nodes"] == "3"
+            and len(ranges) >= 3
+        )
+
+    def of(self, key: bytes) -> int:
+        """Number the node that has a key, before any slot moves."""
+        return min(key_slot(key) * 3 // SLOTS, 2)
+
+    def move(self, slot: int, source: int, target: int, *, keys: bool = True) -> None:
+        """Begin to move a slot; with `keys` also its keys."""
+        for node, what, other in (
+            (target, "IMPORTING", source),
+            (source, "MIGRATING", target),
+        ):
+            self.clients[node].execute_command(
+                "CLUSTER", "SETSLOT", slot, what, self.names[other]
+            )
+        if keys:
+            self.carry(slot, source, target)
+
+    def carry(self, slot: int, source: int, target: int) -> None:
+        """Bring a slot's keys to the other node."""
+        found = self.clients[source].execute_command(
+            "CLUSTER", "GETKEYSINSLOT", slot, 1000
+        )
+        if found:
+            self.clients[source].execute_command(
+                *("MIGRATE", "127.0.0.1", self.ports[target], "", 0, 5000),
+                *("KEYS", *found),
+            )
+
+    def own(self, slot: int, target: int) -> None:
+        """End a move."""
+        for client in (self.clients[target], *self.clients):
+            client.execute_command(
+                "CLUSTER", "SETSLOT", slot, "NODE", self.names[target]
+            )
+
+    def values(self) -> dict[bytes, bytes]:
+        """Read all values of all nodes."""
+        return {
+            key: client.get(key)
+            for client in self.clients
+            for key in client.keys("tollgate:*:*:*:*")
+        }
+
+
+@contextlib.contextmanager
+def cluster_at(folder: Path) -> Iterator[Cluster]:
+    """Run a cluster."""
+    ports = free_ports(3)
+    with contextlib.ExitStack() as stack:
+        nodes = [
+            stack.enter_context(
+                running(
+                    find_redis_server(),
+                    folder / str(port),
+                    port=port,
+                    options={
+                        "port": str(port),
+                        "cluster-enabled": "yes",
+                        "cluster-node-timeout": "60000",
+                        "cluster-require-full-coverage": "no",
+                    },
+                )
+            )
+            for port in ports
+        ]
+        cluster = Cluster(ports, nodes)
+        cluster.join()
+        yield cluster
+        for client in cluster.clients:
+            client.close()
+
+
+def purchases(rows: int, *, first: int = 0, seed: int = 0) -> Purchases:
+    """Purchases of many customers at many terminals, over some days."""
+    random = np.random.default_rng(seed)
+    number = np.arange(first, first + rows)
+    return Purchases(
+        transaction_id=[b"t%d-%d" % (seed, one) for one in number],
+        entity_id=[
+            [b"c%d" % one for one in random.integers(0, 40, rows)],
+            [b"m%d" % one for one in random.integers(0, 15, rows)],
+        ],
+        event_time_us=NOW_US + number * 600_000_000,
+        cents=random.integers(0, 100_000, rows),
+    )
+
+
+def labels_of(batch: Purchases) -> Labels:
+    """Label every purchase fraud."""
+    rows = len(batch)
+    return Labels(
+        transaction_id=batch.transaction_id,
+        entity_id=batch.entity_id,
+        event_time_us=batch.event_time_us,
+        label=np.ones(rows, np.int8),
+        label_time_us=batch.event_time_us + 1,
+        revision=np.zeros(rows, np.int64),
+    )
+
+
+def same(one: OnlineFeatures, other: OnlineFeatures, batches: list[Purchases]) -> None:
+    """Score batches in both, the last one dry; all that is told must be the same."""
+    write = [True] * (len(batches) - 1) + [False]
+    pairs = zip(
+        one.score(batches, write=write), other.score(batches, write=write), strict=True
+    )
+    for mine, theirs in pairs:
+        assert mine.features.tobytes() == theirs.features.tobytes()
+        assert mine.degraded.tolist() == theirs.degraded.tolist()
+        assert mine.applied.tolist() == theirs.applied.tolist()
