@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import confluent_kafka
-import numpy as np
-import pytest
 import redis
-from mock_kafka import MockCluster
+from feeds_made import (
+    DAY_US,
+    LEASE_S,
+    LONG_S,
+    NOW_US,
+    WAIT_S,
+    Made,
+    drain,
+    labels,
+    purchases,
+    send,
+)
 from prometheus_client import generate_latest
 
 from tollgate.errors import StoreError
@@ -24,155 +31,9 @@ from tollgate.store.events import Labels, Packer, Purchases
 from tollgate.store.redis import RedisStore
 from tollgate.store.writer import FOREIGN, TOO_LATE, EventWriter
 from tollgate.stream.consumer import StreamConsumer
-from tollgate.stream.events import EventCodec
-from tollgate.stream.feed import Feed, KafkaFeed, RedisFeed
-from tollgate.stream.kafka import KafkaSource
+from tollgate.stream.feed import RedisFeed
 from tollgate.stream.metrics import StreamMetrics
 from tollgate.stream.redis_streams import RedisSource
-from tollgate.stream.source import Source
-
-DAY_US = 86_400_000_000
-NOW_US = 1_700_000_000_000_000
-LEASE_S = 0.3
-WAIT_S = 0.05
-LONG_S = 30.0
-
-Made = tuple[Feed, Callable[[], Source], Callable[[], list[dict[str, str]]]]
-
-
-def purchases(
-    *ids: bytes, time_us: int = NOW_US, customer: bytes = b"c", step_us: int = 1
-) -> Purchases:
-    """Purchases of one customer at one terminal, one after the other."""
-    count = len(ids)
-    return Purchases(
-        transaction_id=list(ids),
-        entity_id=[[customer] * count, [b"m"] * count],
-        event_time_us=time_us + step_us * np.arange(count),
-        cents=np.full(count, 500),
-    )
-
-
-def labels(*ids: bytes, revision: int = 0, label: int = 1) -> Labels:
-    """Labels of such purchases."""
-    bought = purchases(*ids)
-    return Labels(
-        transaction_id=bought.transaction_id,
-        entity_id=bought.entity_id,
-        event_time_us=bought.event_time_us,
-        label=np.full(len(ids), label, np.int8),
-        label_time_us=bought.event_time_us + 1,
-        revision=np.full(len(ids), revision),
-    )
-
-
-@pytest.fixture
-def of_redis(store_url: str) -> Made:
-    """A feed of two Redis Streams."""
-    client = redis.Redis.from_url(store_url, decode_responses=True)
-
-    def dead() -> list[dict[str, str]]:
-        return [fields for _, fields in client.xrange("feed:dead-letters")]
-
-    def source() -> Source:
-        return RedisSource(
-            store_url, feed="feed", group="g", partitions=2, lease_s=LEASE_S
-        )
-
-    return RedisFeed(store_url, feed="feed", partitions=2), source, dead
-
-
-@pytest.fixture
-def of_kafka(
-    kafka_cluster: MockCluster, make_topic: Callable[..., str], store_url: str
-) -> Made:
-    """A Kafka topic of two partitions."""
-    topic = make_topic(partitions=2)
-    brokers = kafka_cluster.brokers
-
-    def dead() -> list[dict[str, str]]:
-        reader = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": brokers,
-                "group.id": f"{topic}.dead",
-                "auto.offset.reset": "earliest",
-                "enable.partition.eof": True,
-            }
-        )
-        reader.subscribe([f"{topic}.dead-letters"])
-        found = []
-        while (one := reader.poll(LONG_S)) is not None and one.error() is None:
-            headers = {name: text.decode() for name, text in one.headers()}
-            found.append({"event": one.value().decode("latin-1"), **headers})
-        reader.close()
-        return found
-
-    # A mock broker lets a group that all have left be joined after this time only.
-    settings = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 200}
-
-    def source() -> Source:
-        return KafkaSource(
-            brokers,
-            topic=topic,
-            group=topic,
-            settings=settings,
-        )
-
-    return KafkaFeed(brokers, topic=topic, settings={}), source, dead
-
-
-@pytest.fixture(params=["redis", "kafka"])
-def made(request: pytest.FixtureRequest) -> Made:
-    """Either feed."""
-    found: Made = request.getfixturevalue(f"of_{request.param}")
-    return found
-
-
-@pytest.fixture
-def consumer_of(
-    spec: FeatureSpec, store_url: str, open_store: Callable[..., RedisStore]
-) -> Iterator[Callable[..., StreamConsumer]]:
-    """Make consumers; their sources are closed after the test."""
-    sources: list[Source] = []
-
-    def make(source: Source, **options: Any) -> StreamConsumer:
-        sources.append(source)
-        writer = EventWriter(spec, open_store(store_url, deadline_s=5))
-        metrics = StreamMetrics(spec.product)
-        return StreamConsumer(
-            source, writer, metrics=metrics, now_us=lambda: NOW_US, **options
-        )
-
-    yield make
-    for source in sources:
-        source.close()
-
-
-def drain(consumer: StreamConsumer, events: int) -> None:
-    """Step until so many events were taken."""
-    stopped = threading.Event()
-    until_s = time.monotonic() + LONG_S
-    while events > 0 and time.monotonic() < until_s:
-        events -= consumer.step(stopped, wait_s=WAIT_S)
-    assert events == 0
-
-
-def send(feed: Feed, spec: FeatureSpec, *events: Purchases | Labels | bytes) -> int:
-    """Put events on a feed, one after the other; how many."""
-    codec, sent = EventCodec(spec), 0
-    for one in events:
-        if isinstance(one, bytes):
-            feed.send([b"c"], [one])
-            sent += 1
-        else:
-            write = (
-                codec.encode_purchases
-                if isinstance(one, Purchases)
-                else codec.encode_labels
-            )
-            feed.send(one.entity_id[0], write(one))  # type: ignore[operator]
-            sent += len(one)
-    return sent
 
 
 def entries_of(spec: FeatureSpec, client: redis.Redis, customer: bytes = b"c") -> Any:
@@ -250,86 +111,6 @@ def test_what_was_not_committed_is_handed_out_again(
     second._source.close()
     assert third.step(threading.Event(), wait_s=1.0) == 0
     assert len(entries_of(spec, redis_client).time_us) == sent
-
-
-def test_two_consumers_share_the_partitions_of_a_feed(
-    made: Made, spec: FeatureSpec, consumer_of: Callable[..., StreamConsumer]
-) -> None:
-    """Each of two consumers gets one of two partitions, and takes over the other."""
-    _, source, _ = made
-    both = [consumer_of(source()) for _ in range(2)]
-    stopped = threading.Event()
-
-    def held() -> list[int]:
-        for consumer in both:
-            consumer.step(stopped, wait_s=WAIT_S)
-            consumer._source.backlog()
-        return [consumer._source.partitions() for consumer in both]
-
-    until_s = time.monotonic() + LONG_S
-    while held() != [1, 1]:
-        assert time.monotonic() < until_s, held()
-    both.pop()._source.close()
-    while held() != [2]:
-        assert time.monotonic() < until_s, held()
-
-
-def values(client: redis.Redis) -> dict[bytes, bytes]:
-    """Read every entity's value."""
-    keys = [*client.keys(b"*:customer:*"), *client.keys(b"*:terminal:*")]
-    return dict(zip(keys, client.mget(keys), strict=True))
-
-
-def test_events_that_come_during_a_rebalance_land_once(
-    made: Made,
-    spec: FeatureSpec,
-    consumer_of: Callable[..., StreamConsumer],
-    redis_client: redis.Redis,
-    open_store: Callable[..., RedisStore],
-    tmp_path: Path,
-) -> None:
-    """
-    A second consumer joins, then the first one leaves, while events keep coming.
-
-    Each customer's events come by one partition; in the end every value is that of a
-    store which got all events in their order.
-    """
-    feed, source, dead = made
-    sent: list[Purchases] = []
-    stopped = threading.Event()
-
-    def step(*consumers: StreamConsumer, done: Callable[[], bool]) -> None:
-        until_s = time.monotonic() + LONG_S
-        while not done():
-            assert time.monotonic() < until_s
-            number = len(sent)
-            bought = purchases(
-                *(b"%d-%d" % (number, row) for row in range(5)),
-                time_us=NOW_US + 1_000 * number,
-                customer=b"c%d" % (number % 7),
-            )
-            sent.append(bought)
-            send(feed, spec, bought)
-            for consumer in consumers:
-                consumer.step(stopped, wait_s=0.01)
-
-    first = consumer_of(source(), batch_events=20)
-    step(first, done=lambda: first.tally.applied > 100)
-    second = consumer_of(source(), batch_events=20)
-    step(first, second, done=lambda: second.tally.applied > 100)
-    first._source.close()
-    step(second, done=lambda: second.tally.applied > 200)
-    count = 5 * len(sent)
-    until_s = time.monotonic() + LONG_S
-    while first.tally.applied + second.tally.applied < count:
-        assert time.monotonic() < until_s
-        second.step(stopped, wait_s=WAIT_S)
-    with EmbeddedRedis(tmp_path) as other, redis.Redis.from_url(other.url) as client:
-        writer = EventWriter(spec, open_store(other.url))
-        for bought in sent:
-            writer.purchases(bought)
-        assert values(redis_client) == values(client)
-    assert dead() == []
 
 
 class Flaky:
