@@ -1,4 +1,4 @@
-"""A real tritonserver with the contract of `fraud` and arithmetic behind it."""
+"""Servers to ask: a real tritonserver with arithmetic behind it, and ones for tests."""
 
 import shutil
 import sys
@@ -6,18 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.server.control import load_model
-from tollgate.server.launcher import TritonServer
-
+sys.path.insert(0, str(Path(__file__).parent))
 # Certificates are made as for the tests of the store.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tollgate" / "store"))
+from purchases_asked import PATIENT, RULE
+
+from clients.decision_client import DecisionClient
+from tollgate.server.control import load_model
+from tollgate.server.launcher import TritonServer
+from tollgate.testing import TestServer
 
 REPOSITORY = Path(__file__).parent / "echo_repository"
 
 
 @pytest.fixture(scope="session")
 def echo_server(tmp_path_factory):
-    """Serve the echo repository on a free port; yield host:port."""
+    """Serve the contract of `fraud` on a free port; yield host:port."""
     folder = tmp_path_factory.mktemp("triton")
     repository = shutil.copytree(REPOSITORY, folder / "repository")
     (repository / "fraud" / "1").mkdir()  # an ensemble's version is an empty folder
@@ -25,3 +29,17 @@ def echo_server(tmp_path_factory):
         for model in ("echo", "fraud"):
             load_model(server, model, config=None)
         yield server.grpc_url
+
+
+@pytest.fixture
+def server():
+    """A server of its own for each test."""
+    with TestServer() as one:
+        yield one
+
+
+@pytest.fixture
+def client(server):
+    """A client with patience."""
+    with DecisionClient([server.url], fallback=RULE, options=PATIENT) as one:
+        yield one

@@ -8,18 +8,15 @@ from collections import defaultdict
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from purchases_asked import PATIENT, RULE, SHORT_S
 
 from clients.async_client import AsyncDecisionClient
 from clients.coalescing import Coalescing
-from clients.fallback import Band, Fallback
 from clients.options import Options
 from clients.retry import RetryRules
 from tollgate.errors import InvalidRequest, Unavailable
 from tollgate.testing import Answer, TestServer
 
-RULE = Fallback(bands=(Band(below=50, decision="approve"),), otherwise="review")
-PATIENT = Options(deadline_s=30.0)
-SHORT_S = 0.1
 AHEAD_US = 2**62  # a day ahead and more: the server finds it, not the client
 
 
@@ -45,13 +42,6 @@ def echoing():
     """A server that answers by the row."""
     with TestServer() as one:
         one.answer_by(echo)
-        yield one
-
-
-@pytest.fixture
-def server():
-    """A server of its own."""
-    with TestServer() as one:
         yield one
 
 
