@@ -1,11 +1,16 @@
-"""Training rows that take a moment, and a repository to publish to."""
+"""Training rows that take a moment, a repository to publish to, and cards."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+from cards_made import Page
+
+from converters.card import write_card
 from tollgate.features.spec import load_spec
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
@@ -53,3 +58,16 @@ def repository(tmp_path):
 def spec(repository):
     """Return the feature spec that the repository serves."""
     return load_spec(repository / "fraud_features" / "1" / "features.yaml")
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a card; return Markdown, HTML and the parsed page."""
+
+    def write(*arguments, **named):
+        markdown, html = write_card(tmp_path, *arguments, **named)
+        assert [path.name for path in (markdown, html)] == ["card.md", "card.html"]
+        text, page = markdown.read_text("utf-8"), html.read_text("utf-8")
+        return text, page, Page(page)
+
+    return write

@@ -1,12 +1,10 @@
 """Contributions of scikit-learn models are Shapley values, enumerated one by one."""
 
-import math
-from itertools import combinations
-
 import joblib
 import numpy as np
 import pandas
 import pytest
+from enumerated import COLUMNS, model_worth, shapley
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
@@ -39,8 +37,6 @@ from converters.sources.sklearn import SklearnModel
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explainer
 
-COLUMNS = 5
-
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
@@ -70,113 +66,6 @@ def described(model, samples=None):
     """Return what explains a model, after its own check."""
     source = SklearnModel(model)
     return explain(source, names=source.facts.feature_names, samples=samples)
-
-
-def shapley(worth):
-    """Enumerate all subsets of the features; float64 [F, ...]."""
-    everything = range(COLUMNS)
-    values = {
-        subset: worth(subset)
-        for size in range(COLUMNS + 1)
-        for subset in combinations(everything, size)
-    }
-    order = math.factorial(COLUMNS)
-    return np.asarray(
-        [
-            sum(
-                math.factorial(len(one))
-                * math.factorial(COLUMNS - len(one) - 1)
-                / order
-                * (values[tuple(sorted((*one, feature)))] - value)
-                for one, value in values.items()
-                if feature not in one
-            )
-            for feature in everything
-        ]
-    )
-
-
-def tree_worth(tree, row, *, known, value):
-    """Walk scikit-learn's own arrays; an unknown feature goes both ways by cover."""
-
-    def walk(node):
-        children = tree.children_left[node], tree.children_right[node]
-        if children[0] < 0:
-            return value[node]
-        feature = tree.feature[node]
-        if feature in known:
-            x = row[feature]
-            left = (
-                tree.missing_go_to_left[node]
-                if np.isnan(x)
-                else x <= tree.threshold[node]
-            )
-            return walk(children[not left])
-        cover = tree.weighted_n_node_samples
-        return sum(cover[one] / cover[node] * walk(one) for one in children)
-
-    return walk(0)
-
-
-def histogram_worth(nodes, row, *, known):
-    """Walk the nodes of histogram boosting."""
-
-    def walk(at):
-        node = nodes[at]
-        if node["is_leaf"]:
-            return node["value"]
-        children = int(node["left"]), int(node["right"])
-        x = row[node["feature_idx"]]
-        if node["feature_idx"] in known:
-            left = (
-                node["missing_go_to_left"]
-                if np.isnan(x)
-                else x <= node["num_threshold"]
-            )
-            return walk(children[not left])
-        return sum(nodes[one]["count"] / node["count"] * walk(one) for one in children)
-
-    return walk(0)
-
-
-def boosted_worth(model, trees, row, known):
-    """Sum the trees of one margin."""
-    return model.learning_rate * sum(
-        tree_worth(one.tree_, row, known=known, value=one.tree_.value.ravel())
-        for one in trees
-    )
-
-
-def model_worth(model, row):
-    """Return the function from known features to margins, [outputs], base left out."""
-    if isinstance(model, DecisionTreeClassifier):
-        trees, factor = [model.tree_], 1
-    elif isinstance(model, (RandomForestClassifier, ExtraTreesClassifier)):
-        trees = [one.tree_ for one in model.estimators_]
-        factor = 1 / len(trees)
-    elif isinstance(model, GradientBoostingClassifier):
-        return lambda known: np.asarray(
-            [boosted_worth(model, trees, row, known) for trees in model.estimators_.T]
-        )
-    else:
-        return lambda known: sum(
-            np.asarray(
-                [histogram_worth(one.nodes, row, known=known) for one in of_round]
-            )
-            for of_round in model._predictors
-        )
-    return lambda known: (
-        factor
-        * sum(
-            tree_worth(
-                one,
-                row,
-                known=known,
-                value=one.value[:, 0] / one.value[:, 0].sum(axis=1, keepdims=True),
-            )
-            for one in trees
-        )
-    )
 
 
 def compare(model, rows, *, inner=None, inner_rows=None):
