@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from records_made import made
-from tamper import TAMPERINGS, cut_the_end, run, sealed_journal
+from tamper import TAMPERINGS, run, sealed_journal
+from tamper_files import cut_the_end
 
 from tollgate.audit.verify import verify
 from tollgate.errors import InputError, JournalError
