@@ -1,0 +1,221 @@
+"""In an interpreter of its own: what each part imports, and the README's examples."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tollgate.cli.pipeline import wait_for_store
+from tollgate.server.embedded import Embedded, serve
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HOUSE = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]
+SERVED_ON = "127.0.0.1:8001"  # what the README's examples call
+
+
+def python(code: str, *arguments: str) -> str:
+    """Run code in an interpreter of its own, warnings as errors; its output."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *arguments],
+        cwd=HOUSE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Imports -----------------------------------------------------------------------------
+
+# Import every module of some packages where only some libraries can be imported.
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+
+names, allowed = sys.argv[1].split(","), set(sys.argv[2].split(","))
+allowed |= set(sys.stdlib_module_names) | {"tollgate", "clients", "converters"}
+
+class Only:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in allowed and not top.startswith("_sysconfigdata"):
+            raise ModuleNotFoundError(f"{name} is not installed here", name=name)
+
+sys.meta_path.insert(0, Only)
+for name in names:
+    module = importlib.import_module(name)
+    for found in pkgutil.walk_packages(getattr(module, "__path__", []), name + "."):
+        importlib.import_module(found.name)
+"""
+
+
+def libraries(*extras: str) -> str:
+    """Name, with commas, what can be imported where only these extras are installed."""
+    waiting = [*PROJECT["dependencies"]]
+    waiting += [
+        line for one in extras for line in PROJECT["optional-dependencies"][one]
+    ]
+    packages: set[tuple[str, str]] = set()
+    while waiting:
+        wanted = Requirement(waiting.pop())
+        name = canonicalize_name(wanted.name)
+        for extra in {"", *wanted.extras}:
+            if (name, extra) in packages:
+                continue
+            packages.add((name, extra))
+            waiting += [
+                line
+                for line in metadata.requires(name) or []
+                if not (marker := Requirement(line).marker)
+                or marker.evaluate({"extra": extra})
+            ]
+    files = [file for name, _ in packages for file in metadata.files(name) or []]
+    return ",".join({file.parts[0].partition(".")[0] for file in files})
+
+
+@pytest.mark.parametrize(
+    ("modules", "extras"),
+    [
+        ("tollgate.steps,tollgate.settings,tollgate.history,tollgate.replay", []),
+        ("tollgate.store,tollgate.features,tollgate.policy,tollgate.validation", []),
+        ("tollgate.explanation,tollgate.journal,tollgate.tracing", []),
+        ("clients,tollgate.testing", ["client"]),
+        ("tollgate.repository,tollgate.server,tollgate.cli", ["server"]),
+        ("tollgate.supervisor,tollgate.observability", ["server"]),
+        ("converters,tollgate.simulate,tollgate.evaluation", ["convert"]),
+        ("tollgate.audit,tollgate.redecide,tollgate.challenger", ["convert"]),
+        ("tollgate.cli,tollgate.monitor,tollgate.stream", ["image"]),
+    ],
+)
+def test_modules_import_with_the_libraries_they_claim(
+    modules: str, extras: list[str]
+) -> None:
+    """A core install imports what runs in a step; an extra imports its own part."""
+    python(IMPORT_ALL, modules, libraries(*extras))
+
+
+def test_a_step_reads_its_files_with_the_core_alone(tmp_path: Path) -> None:
+    """Spec, policy and store open where only the core's libraries are there."""
+    store = f"unix://{tmp_path}/redis.sock"
+    repository = "model_repository"
+    code = (
+        IMPORT_ALL
+        + f"""
+from pathlib import Path
+from tollgate.features.spec import load_spec
+from tollgate.policy import load_policy
+from tollgate.store.online import OnlineFeatures
+from tollgate.store.redis import RedisStore
+spec = load_spec(Path("{repository}/fraud_features/1/features.yaml"))
+policy = Path("{repository}/fraud_decision/1/policy.yaml")
+load_policy(policy, feature_names=spec.feature_names)
+OnlineFeatures(spec, RedisStore("{store}", deadline_s=1))
+print("fine")
+"""
+    )
+    assert python(code, "tollgate.steps", libraries()) == "fine\n"
+
+
+def test_importing_steps_loads_little() -> None:
+    """Redis and Triton's module are imported when a step starts, not before."""
+    code = """
+import sys
+before = set(sys.modules)
+from tollgate.steps import DecisionStep, FeatureStep
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(loaded - set(sys.stdlib_module_names)))
+"""
+    loaded = {name for name in python(code).split() if "cython" not in name}
+    # msgspec uses typing_extensions where it is installed, and does without it.
+    may = {"msgspec", "numpy", "tollgate", "typing_extensions", "yaml"}
+    assert {"msgspec", "numpy", "tollgate"} <= loaded <= may
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted(HOUSE.glob("model_repository/*/*/model.py")),
+    ids=lambda file: file.parts[-3],
+)
+def test_model_py_is_a_class_and_an_import(file: Path) -> None:
+    """What Triton loads adds nothing to the library's step."""
+    docstring, import_, class_ = ast.parse(file.read_text()).body
+    assert isinstance(docstring, ast.Expr)
+    assert isinstance(import_, ast.ImportFrom)
+    assert import_.module == "tollgate.steps"
+    assert isinstance(class_, ast.ClassDef)
+    assert class_.name == "TritonPythonModel"
+    assert [ast.unparse(base) for base in class_.bases] == [import_.names[0].name]
+    assert all(isinstance(part, ast.Expr) for part in class_.body)  # its docstring
+
+
+# The README's examples ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
+    """The repository as cloned, with an empty store that may take its time."""
+    folder = tmp_path_factory.mktemp("served")
+    shutil.copytree(HOUSE / "model_repository", folder / "repository")
+    wait_for_store(folder / "repository", product="fraud", deadline_ms=5_000)
+    with serve(folder / "repository", state=folder / "state") as server:
+        yield server
+
+
+def blocks(language: str) -> list[str]:
+    """List the README's code blocks of one language."""
+    readme = (HOUSE / "README.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", readme, re.M | re.S)
+
+
+@pytest.mark.slow
+def test_readmes_file_gets_the_readmes_answer(
+    product: Embedded, tmp_path: Path
+) -> None:
+    """The sample answer is what the repository as cloned says to the sample file."""
+    (purchases,) = blocks("csv")
+    (tmp_path / "purchases.csv").write_text(purchases)
+    answer = python(
+        "from tollgate.cli import main; main()",
+        *("score", str(tmp_path / "purchases.csv")),
+        *("--url", product.grpc_url, "--format", "jsonl"),
+    )
+    (shown,) = (block for block in blocks("text") if "┏" in block)
+    rows = [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in shown.splitlines()
+        if line.startswith("│")
+    ]
+    head = [cell.strip() for cell in shown.splitlines()[1].strip("┃").split("┃")]
+    answered = [json.loads(line) for line in answer.splitlines()]
+    for row in answered:
+        row["score"] = row["score"] if row["score"] is None else f"{row['score']:.4f}"
+    assert rows == [[str(row[name]) for name in head] for row in answered]
+
+
+@pytest.mark.slow
+def test_readmes_client_example_runs(product: Embedded) -> None:
+    """The Python example decides two purchases."""
+    (example,) = blocks("python")
+    assert SERVED_ON in example
+    example = example.replace(SERVED_ON, product.grpc_url)
+    # The first request of a client pays for its imports and its connection.
+    example = example.replace("deadline_s=0.5", "deadline_s=10")
+    decided = [line.split()[0] for line in python(example).splitlines()]
+    assert decided == ["approve", "decline"]
