@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console, pipeline, repair, running, tables
+from tollgate.cli.options import Product, Repository, State, StoreUrl
 from tollgate.cli.repositories import to_read
-from tollgate.cli.stream import Product, Repository, State, StoreUrl
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console, running
-from tollgate.cli.release import Product, Repository, State
+from tollgate.cli.options import Repository
+from tollgate.cli.release import Product, State
 from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
 from tollgate.errors import InputError
 

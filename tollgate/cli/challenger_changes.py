@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tollgate.cli import console
-from tollgate.cli.release import Product, Repository, State
+from tollgate.cli.options import Repository
+from tollgate.cli.release import Product, State
 from tollgate.cli.release_changes import (
     WAIT_S,
     Actor,

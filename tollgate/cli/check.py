@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.options import ModelConfigName, Repository
 from tollgate.cli.repositories import to_read
-from tollgate.cli.serve import ModelConfigName, Repository
 from tollgate.settings import Settings
 
 if TYPE_CHECKING:

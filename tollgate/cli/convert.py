@@ -18,13 +18,13 @@ from tollgate.cli.convert_options import (
     Product,
     Prune,
     Quantize,
-    Repository,
     Sample,
     Segment,
     Sensitive,
     Target,
     Tensorize,
 )
+from tollgate.cli.options import Repository
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:

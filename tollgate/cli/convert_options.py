@@ -131,7 +131,3 @@ MaxApLoss = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder to write; new or empty.")]
-Repository = Annotated[
-    str | None,
-    typer.Option(help="Model repository.", show_default="model_repository"),
-]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tollgate.cli import console
-from tollgate.cli.stream import Product
+from tollgate.cli.options import Product
 
 CREDIT = "credit"
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tollgate.cli import console, report
 from tollgate.cli.data import CREDIT
 from tollgate.cli.demo_credit import demo_credit
-from tollgate.cli.stream import Product
+from tollgate.cli.options import Product
 
 if TYPE_CHECKING:
     from tollgate.features.spec import FeatureSpec

@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from tollgate.cli import console
+from tollgate.cli.options import Repository
 from tollgate.errors import InputError
 from tollgate.schema import Degraded
 
@@ -38,10 +39,7 @@ def evaluate(
         ),
     ] = None,
     tolerance: Annotated[float, typer.Option(help="How far below is no miss.")] = 0.002,
-    repository: Annotated[
-        str | None,
-        typer.Option(help="Model repository.", show_default="model_repository"),
-    ] = None,
+    repository: Repository = None,
 ) -> None:
     """Train on some weeks of a history, serve the model, and judge its decisions."""
     from tollgate.cli import pipeline

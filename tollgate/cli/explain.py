@@ -10,7 +10,7 @@ import typer
 
 from tollgate.cli import console, running
 from tollgate.cli.journal_options import Folder, Keys, default_folder, default_keys
-from tollgate.cli.stream import Product, Repository, State
+from tollgate.cli.options import Product, Repository, State
 
 if TYPE_CHECKING:
     from tollgate.audit.explained import Explained

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.options import State
 from tollgate.errors import ServerError, TollgateError
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ FOLDER = "gateway"  # in the state folder
 _LOOK_S = 1.0  # between looks at keys and certificates
 
 Auth = Literal["keys", "mtls", "either", "both"]
-State = Annotated[
-    str | None,
-    typer.Option(help="State folder of `tollgate up`.", show_default=".tollgate"),
-]
 KeyFile = Annotated[Path, typer.Option("--api-keys", help="File of keys.")]
 
 

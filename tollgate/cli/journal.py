@@ -18,9 +18,9 @@ from tollgate.cli.journal_options import (
     default_folder,
     default_keys,
 )
+from tollgate.cli.options import Product, Repository, State
 from tollgate.cli.repositories import to_reread
 from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
-from tollgate.cli.stream import Product, Repository, State
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:

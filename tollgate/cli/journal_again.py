@@ -17,7 +17,7 @@ from tollgate.cli.journal_options import (
     default_folder,
     default_keys,
 )
-from tollgate.cli.stream import Product, Repository, State
+from tollgate.cli.options import Product, Repository, State
 
 if TYPE_CHECKING:
     import polars as pl

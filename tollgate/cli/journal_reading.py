@@ -16,7 +16,7 @@ from tollgate.cli.journal_options import (
     default_folder,
     default_keys,
 )
-from tollgate.cli.stream import Product, State
+from tollgate.cli.options import Product, State
 
 
 def export(

@@ -14,7 +14,7 @@ from tollgate.cli.journal_options import (
     default_anchor,
     default_folder,
 )
-from tollgate.cli.stream import Product, State
+from tollgate.cli.options import Product, State
 from tollgate.errors import InputError
 
 

@@ -17,7 +17,8 @@ from tollgate.cli.journal_options import (
     default_folder,
     default_keys,
 )
-from tollgate.cli.stream import STORE_DEADLINE_S, Product, Repository, State, StoreUrl
+from tollgate.cli.options import Product, Repository, State, StoreUrl
+from tollgate.cli.stream import STORE_DEADLINE_S
 
 if TYPE_CHECKING:
     from tollgate.audit.accuracy import Accuracy

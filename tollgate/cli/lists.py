@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console, running
+from tollgate.cli.options import State, StoreUrl
 from tollgate.errors import InputError, RepositoryError
 
 if TYPE_CHECKING:
@@ -17,14 +18,6 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, typer.Argument(help="List, as the policy names it.")]
 Ids = Annotated[list[str], typer.Argument(help="Ids.")]
-State = Annotated[
-    str | None,
-    typer.Option(help="State folder of `tollgate up`.", show_default=".tollgate"),
-]
-StoreUrl = Annotated[
-    str | None,
-    typer.Option(help="Online store.", show_default="that of the server in --state"),
-]
 Repository = Annotated[
     str | None, typer.Option(help="Whose policy.", show_default="model_repository")
 ]

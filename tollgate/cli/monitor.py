@@ -10,8 +10,8 @@ import typer
 
 from tollgate.cli import console
 from tollgate.cli.journal_options import Folder, Keys
+from tollgate.cli.options import Repository, State
 from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
-from tollgate.cli.stream import Repository, State
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:

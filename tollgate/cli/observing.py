@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.options import Repository
 from tollgate.errors import InputError
 
-Repository = Annotated[
-    str | None, typer.Option(help="Model repository.", show_default="model_repository")
-]
 Products = Annotated[
     list[str] | None,
     typer.Option(

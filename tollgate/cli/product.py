@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.options import Repository
 from tollgate.cli.product_options import (
     Amount,
     Drop,
@@ -21,7 +22,6 @@ from tollgate.cli.product_options import (
     MostFields,
     Name,
     Positive,
-    Repository,
     Sensitive,
     Table,
     Time,

@@ -12,9 +12,6 @@ _MODEL = "The model"
 _AGAIN = " May be repeated."
 
 Name = Annotated[str, typer.Argument(help="Of the product: small letters, digits, _.")]
-Repository = Annotated[
-    str | None, typer.Option(help="Model repository.", show_default="model_repository")
-]
 Table = Annotated[
     Path, typer.Option("--from", help="Parquet, CSV or JSON lines; with a head.")
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.options import Product, Repository
 from tollgate.cli.repositories import to_change
 from tollgate.errors import InputError
 
@@ -20,13 +21,8 @@ def publish(
     directory: Annotated[
         Path, typer.Argument(help="Folder with model.onnx and artifact.json.")
     ],
-    product: Annotated[
-        str | None, typer.Option(help="Ensemble it is for.", show_default="fraud")
-    ] = None,
-    repository: Annotated[
-        str | None,
-        typer.Option(help="Model repository.", show_default="model_repository"),
-    ] = None,
+    product: Product = None,
+    repository: Repository = None,
     state: Annotated[
         str | None,
         typer.Option(

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.options import ModelConfigName, Repository
 from tollgate.cli.repositories import to_read, wanted_release
 
 if TYPE_CHECKING:
     from tollgate.repository.release import Release
     from tollgate.supervisor.replicas import Replica
 
-Repository = Annotated[
-    str | None, typer.Option(help="Model repository.", show_default="model_repository")
-]
 Product = Annotated[
     str | None, typer.Option(help="Ensemble in it.", show_default="fraud")
 ]
@@ -24,14 +22,6 @@ State = Annotated[
     str | None,
     typer.Option(
         help="State folder of a server that runs here.", show_default=".tollgate"
-    ),
-]
-ModelConfigName = Annotated[
-    str | None,
-    typer.Option(
-        help="Take configs/NAME.pbtxt of each model that has it.",
-        metavar="NAME",
-        show_default="config.pbtxt",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]

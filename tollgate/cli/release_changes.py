@@ -12,7 +12,8 @@ import msgspec
 import typer
 
 from tollgate.cli import console
-from tollgate.cli.release import Product, Repository, State
+from tollgate.cli.options import Repository
+from tollgate.cli.release import Product, State
 from tollgate.cli.repositories import to_change
 from tollgate.errors import InputError, RepositoryError, ServerError
 

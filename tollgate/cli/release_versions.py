@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tollgate.cli import console
-from tollgate.cli.release import Json, Product, Repository, State
+from tollgate.cli.options import Repository
+from tollgate.cli.release import Json, Product, State
 from tollgate.cli.repositories import to_read
 
 if TYPE_CHECKING:

@@ -8,17 +8,10 @@ from typing import Annotated
 import typer
 
 from tollgate.cli import console, running
+from tollgate.cli.options import State, StoreUrl
 from tollgate.errors import InputError, SetupError
 from tollgate.settings import Settings
 
-State = Annotated[
-    str | None,
-    typer.Option(help="State folder of `tollgate up`.", show_default=".tollgate"),
-]
-StoreUrl = Annotated[
-    str | None,
-    typer.Option(help="Online store.", show_default="that of the server in --state"),
-]
 Spool = Annotated[
     Path | None, typer.Option(help="Folder to drain.", show_default="STATE/spool")
 ]

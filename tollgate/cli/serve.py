@@ -8,12 +8,10 @@ from typing import Annotated, Literal
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.options import ModelConfigName, Repository
 from tollgate.cli.repositories import at_server
 from tollgate.errors import InputError
 
-Repository = Annotated[
-    str | None, typer.Option(help="Model repository.", show_default="model_repository")
-]
 State = Annotated[
     str | None,
     typer.Option(help="Folder for store, logs and copies.", show_default=".tollgate"),
@@ -27,18 +25,16 @@ Products = Annotated[
         show_default="fraud",
     ),
 ]
+GrpcPort = Annotated[
+    int | None, typer.Option(help="0 takes a free one.", show_default="8001")
+]
+MetricsPort = Annotated[
+    int | None, typer.Option(help="0 takes a free one.", show_default="8002")
+]
 JournalUrl = Annotated[
     str | None,
     typer.Option(
         help="A Redis for records of decisions; '' for none.", show_default="the store"
-    ),
-]
-ModelConfigName = Annotated[
-    str | None,
-    typer.Option(
-        help="Take configs/NAME.pbtxt of each model that has it.",
-        metavar="NAME",
-        show_default="config.pbtxt",
     ),
 ]
 CacheMb = Annotated[
@@ -67,7 +63,6 @@ TraceRate = Annotated[
         show_default="0",
     ),
 ]
-
 SidePort = Annotated[
     int,
     typer.Option(
@@ -109,12 +104,8 @@ def up(
     repository: Repository = None,
     state: State = None,
     product: Products = None,
-    grpc_port: Annotated[
-        int | None, typer.Option(help="0 takes a free one.", show_default="8001")
-    ] = None,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="0 takes a free one.", show_default="8002")
-    ] = None,
+    grpc_port: GrpcPort = None,
+    metrics_port: MetricsPort = None,
     store_url: Annotated[
         str | None,
         typer.Option(help="A Redis that runs elsewhere.", show_default="start one"),
@@ -149,12 +140,8 @@ def serve(
     repository: Repository = None,
     state: State = None,
     product: Products = None,
-    grpc_port: Annotated[
-        int | None, typer.Option(help="0 takes a free one.", show_default="8001")
-    ] = None,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="0 takes a free one.", show_default="8002")
-    ] = None,
+    grpc_port: GrpcPort = None,
+    metrics_port: MetricsPort = None,
     store_url: Annotated[str | None, typer.Option(help="The online store.")] = None,
     journal_url: JournalUrl = None,
     model_config_name: ModelConfigName = None,

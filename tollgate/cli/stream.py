@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tollgate.cli import console, running
+from tollgate.cli.options import Product, Repository, State, StoreUrl
 from tollgate.cli.repositories import to_read
 from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
 from tollgate.errors import InputError
@@ -25,20 +26,6 @@ if TYPE_CHECKING:
 STORE_DEADLINE_S = 5.0  # no one waits for a stream's call
 _SEND_ROWS = 1_000
 
-Product = Annotated[
-    str | None, typer.Option(help="Ensemble it is for.", show_default="fraud")
-]
-Repository = Annotated[
-    str | None, typer.Option(help="Model repository.", show_default="model_repository")
-]
-State = Annotated[
-    str | None,
-    typer.Option(help="State folder of `tollgate up`.", show_default=".tollgate"),
-]
-StoreUrl = Annotated[
-    str | None,
-    typer.Option(help="Online store.", show_default="that of the server in --state"),
-]
 FeedUrl = Annotated[
     str | None,
     typer.Option(help="Redis that carries the events.", show_default="the store"),
