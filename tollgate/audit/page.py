@@ -8,7 +8,7 @@ from typing import Any
 from tollgate.audit.evidence import Evidence
 from tollgate.audit.kept import Kept
 from tollgate.audit.lookup import Sealed
-from tollgate.audit.page_parts import lines, listed, section, table, track
+from tollgate.audit.page_parts import lines, listed, section, table, tiles, track
 from tollgate.audit.page_style import SAFE, STYLE
 from tollgate.audit.rows import PROBABILITY, SEQUENCE, WRITER
 from tollgate.audit.told import (
@@ -73,22 +73,15 @@ def _name(values: dict[str, Any]) -> str:
 
 def _tiles(values: dict[str, Any], kept: Kept | None) -> str:
     score = values["score"]
-    tiles = [
+    figures = [
         ("Score", "none" if score is None or score != score else f"{score:.4f}"),
         ("Release", values["release"]),
         ("Event applied", APPLIED_WORDS[Applied(values["applied"])]),
         ("Kept for learning", "yes" if values["consent"] else "no consent"),
     ]
     if has_money(values, kept):
-        tiles.insert(1, ("Amount", f"{values['amount_cents'] / 100:,.2f}"))
-    return (
-        '<dl class="tiles">'
-        + "".join(
-            f'<div class="tile"><dt>{name}</dt><dd>{escape(value)}</dd></div>'
-            for name, value in tiles
-        )
-        + "</dl>"
-    )
+        figures.insert(1, ("Amount", f"{values['amount_cents'] / 100:,.2f}"))
+    return tiles(figures)
 
 
 def _why(values: dict[str, Any], kept: Kept | None) -> str:

@@ -1,4 +1,4 @@
-"""Parts of a page: sections and tables of HTML."""
+"""Parts of a page: tiles, sections and tables of HTML."""
 
 from __future__ import annotations
 
@@ -36,6 +36,18 @@ def table(heads: Sequence[str], rows: Sequence[str]) -> str:
 def section(title: str, content: str) -> str:
     """Lay out a section."""
     return f"<section><h2>{title}</h2>{content}</section>\n"
+
+
+def tiles(figures: Sequence[tuple[str, str]]) -> str:
+    """Lay out the few figures that a page begins with: name and value of each."""
+    return (
+        '<dl class="tiles">'
+        + "".join(
+            f'<div class="tile"><dt>{name}</dt><dd>{escape(value)}</dd></div>'
+            for name, value in figures
+        )
+        + "</dl>"
+    )
 
 
 def track(told: Told) -> str:

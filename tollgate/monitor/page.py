@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from tollgate.audit.page_parts import section, table
+from tollgate.audit.page_parts import section, table, tiles
 from tollgate.audit.page_style import SAFE, STYLE
 from tollgate.audit.times import utc_text
 from tollgate.monitor.judging import Verdict
@@ -88,21 +88,14 @@ def _tiles(one: ProductMonitor) -> str:
     judged = sum(sum(stream.judged.values()) for stream in streams)
     drifted = sum(sum(stream.drifted.values()) for stream in streams)
     newest = moment(one.decided_us) if one.decided_us else "none"
-    tiles = [
+    figures = [
         ("Product", one.product),
         ("Decisions", f"{sum(stream.mix.rows for stream in streams):,}"),
         ("Windows judged", f"{judged:,}"),
         ("Windows that drifted", f"{drifted:,}"),
         ("Newest decision", newest),
     ]
-    return (
-        '<dl class="tiles">'
-        + "".join(
-            f'<div class="tile"><dt>{name}</dt><dd>{escape(value)}</dd></div>'
-            for name, value in tiles
-        )
-        + "</dl>"
-    )
+    return tiles(figures)
 
 
 def _release(one: ProductMonitor, release: str, stream: Stream) -> str:
