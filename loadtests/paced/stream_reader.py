@@ -1,4 +1,4 @@
-"""What the journal's worker does to the store, without the sealing it does elsewhere."""
+"""What the journal's worker does to the store, but not its sealing."""
 
 from __future__ import annotations
 
