@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import chart
 from chart_table import table, table_in
 
+from tollgate.observability.alerts import rule_files
+
 SCHEMA = json.loads((chart.CHART / "values.schema.json").read_text())
 BASE = chart.rendered(chart.values_of(chart.BASE))[0]
 
@@ -75,7 +77,7 @@ def test_notes_name_what_a_person_does_next() -> None:
 
 
 def test_files_arrive_as_they_are() -> None:
-    """nginx's file, dashboards and alerts are copies, to the byte and to the value."""
+    """nginx's file and dashboards are copies, to the byte and to the value."""
     objects, _ = chart.rendered(
         chart.values_of("gateway") | chart.values_of("monitoring")
     )
@@ -89,10 +91,24 @@ def test_files_arrive_as_they_are() -> None:
             path.read_text()
         )
         assert objects[name]["metadata"]["labels"]["grafana_dashboard"] == "1"
-    for stem in ("tollgate", "slo-fraud"):
-        rules = objects[f"PrometheusRule/prod-tollgate-{stem}"]
-        path = files / "alerts" / f"{stem}.yaml"
-        assert rules["spec"] == yaml.safe_load(path.read_text())
+
+
+@pytest.mark.parametrize(
+    "select", [{}, {"namespace": "payments", "job": "payments/prod-tollgate"}]
+)
+def test_rules_are_of_this_installation_alone(select: dict[str, str]) -> None:
+    """As `tollgate alerts --select` writes them; where none is, of the namespace."""
+    values = chart.values_of("monitoring")
+    values["alerts"]["select"] = select
+    objects, _ = chart.rendered(values)
+    written = rule_files(
+        chart.HOUSE / "model_repository",
+        products=["fraud"],
+        select=select or {"namespace": "payments"},
+    )
+    for name, text in written.items():
+        rules = objects[f"PrometheusRule/prod-tollgate-{name.removesuffix('.yaml')}"]
+        assert rules["spec"] == yaml.safe_load(text)
         assert rules["metadata"]["labels"]["release"] == "prometheus"
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from tollgate.observability.selecting import matchers, selected
+
+HERE = {"job": "tollgate"}
 FRAUD = {"product": "fraud"}
 SUCCESS = 'nv_inference_request_success{model="fraud",version="1"}'
 FAILURE = 'nv_inference_request_failure{model="fraud",version="1",reason="BACKEND"}'
@@ -280,7 +283,11 @@ CASES = (
 
 
 def document(
-    rules: list[str], annotations: dict[str, dict[str, str]], *, interval: str
+    rules: list[str],
+    annotations: dict[str, dict[str, str]],
+    *,
+    interval: str,
+    job: str = HERE["job"],
 ) -> Any:
     """
     Make what `promtool test rules` reads.
@@ -289,7 +296,9 @@ def document(
         rules: Files of rules.
         annotations: Of each alert, by its name.
         interval: Take the cases of this one, and work rules out as often.
+        job: Whose series they are; of another one than HERE nothing is told.
     """
+    of = matchers({"job": job})
     return {
         "rule_files": rules,
         "evaluation_interval": interval,
@@ -298,7 +307,7 @@ def document(
                 "interval": case.interval,
                 "name": case.alert,
                 "input_series": [
-                    {"series": name, "values": values}
+                    {"series": selected(name, of), "values": values}
                     for name, values in case.series.items()
                 ],
                 "alert_rule_test": [
@@ -308,10 +317,12 @@ def document(
                         "alertname": case.alert,
                         "exp_alerts": [
                             {
-                                "exp_labels": case.labels,
+                                "exp_labels": {**case.labels, **HERE},
                                 "exp_annotations": annotations[case.alert],
                             }
-                        ],
+                        ]
+                        if job == HERE["job"]
+                        else [],
                     },
                 ],
             }

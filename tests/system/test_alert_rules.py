@@ -53,6 +53,17 @@ def test_every_alert_is_silent_before_and_told_after(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_what_happens_to_another_installation_is_not_told(tmp_path: Path) -> None:
+    """The same series by another job, and none of ours: that none is there is all."""
+    made = document(FILES, alerts(), interval="1m", job="other")
+    made["tests"] = [one for one in made["tests"] if one["name"] != "TollgateDown"]
+    assert len(made["tests"]) >= 18
+    tests = tmp_path / "other.test.yaml"
+    tests.write_bytes(msgspec.yaml.encode(made))
+    done = promtool("test", "rules", str(tests))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_case_that_is_wrong_fails(tmp_path: Path) -> None:
     """The check can fail: another label, and promtool says so."""
     made = document(FILES, alerts(), interval="1m")

@@ -13,7 +13,7 @@ import pytest
 from live_prometheus import PATIENCE_S, Watched, purchases, watched
 
 from clients.client import Client
-from tollgate.observability.dashboards import BOARDS
+from tollgate.observability.dashboards import BOARDS, expr_of
 from tollgate.observability.panel import Board, Query
 
 pytestmark = pytest.mark.system("prometheus")
@@ -24,6 +24,8 @@ FILLED = {
     "$product": "fraud",
     "$__rate_interval": "30s",
     "$__range": "1m",
+    "$namespace": "",
+    "$job": ".*",
     "[1h:1m]": "[10s:1s]",
 }
 
@@ -42,7 +44,7 @@ def found(
 
 def filled(query: Query) -> str:
     """Fill in what Grafana would."""
-    text = query.expr
+    text = expr_of(query)
     for name, one in FILLED.items():
         text = text.replace(name, one)
     assert "$" not in text

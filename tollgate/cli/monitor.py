@@ -15,7 +15,6 @@ from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
-    from tollgate.monitor.looking import Options, ProductMonitor
     from tollgate.settings import Settings
 
 _DRIFT = 1  # exit status
@@ -96,6 +95,7 @@ def monitor(
     """
     from tollgate.cli.journal import seconds
     from tollgate.cli.monitor_watch import Asked, Watch, now
+    from tollgate.monitor.journals import Journals
     from tollgate.monitor.judging import Limits
     from tollgate.monitor.looking import Options
 
@@ -114,45 +114,38 @@ def monitor(
         lag_us=int(seconds(label_lag, flag="--label-lag") * 1e6) if label_lag else 0,
         legitimate=legitimate,
     )
-    monitors = _monitors(product, folder, chosen, options)
-    if labels is not None and len(monitors) > 1:
-        raise InputError("--labels", "are of one product; name it with --product")
+    journals = Journals(
+        _folders(product, folder, chosen),
+        home=chosen.state_path / "journal",
+        repository=_repository(chosen),
+        options=options,
+    )
     asked = Asked(as_of=as_of, labels=labels, keys=keys, report=report, metrics=metrics)
-    watch = Watch(monitors, chosen, asked)
+    watch = Watch(journals, chosen, asked)
     if not every_s:
         watch.look()
         watch.tell()
-        if any(one.drifted for one in monitors):
+        if any(one.drifted for one in journals.monitors):
             raise typer.Exit(_DRIFT)
         return
     offer(watch.metrics.registry, metrics_port, host=metrics_host)
     watch.repeat(every_s)
 
 
-def _monitors(
-    products: list[str] | None, folder: Path | None, chosen: Settings, options: Options
-) -> list[ProductMonitor]:
-    """Open the journals that are named, or all there are."""
-    from tollgate.audit.links import link_paths
-    from tollgate.monitor.looking import ProductMonitor
+def _folders(
+    products: list[str] | None, folder: Path | None, chosen: Settings
+) -> list[Path]:
+    """Name the journals that are asked for; none for all there are."""
+    if folder is None:
+        return [chosen.state_path / "journal" / name for name in products or ()]
+    if products:
+        raise InputError("--folder", "is one journal; leave --product out")
+    return [folder]
 
-    home = chosen.state_path / "journal"
-    if folder is not None:
-        if products:
-            raise InputError("--folder", "is one journal; leave --product out")
-        folders = [folder]
-    elif products:
-        folders = [home / name for name in dict.fromkeys(products)]
-    else:
-        there = sorted(home.iterdir()) if home.is_dir() else []
-        folders = [one for one in there if one.is_dir() and link_paths(one)]
-        if not folders:
-            raise InputError(home, "holds no journal; `tollgate journal run` makes one")
+
+def _repository(chosen: Settings) -> Path | None:
     known = not chosen.repository_url and chosen.repository_path.is_dir()
-    repository = chosen.repository_path if known else None
-    return [
-        ProductMonitor(one, repository=repository, options=options) for one in folders
-    ]
+    return chosen.repository_path if known else None
 
 
 def _require_files(report: Path | None, metrics: Path | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tollgate.features.spec import FeatureSpec
+    from tollgate.monitor.journals import Journals
     from tollgate.monitor.looking import ProductMonitor
     from tollgate.monitor.metrics import MonitorMetrics
     from tollgate.settings import Settings
@@ -44,30 +46,81 @@ class Asked(msgspec.Struct, frozen=True):
 class Watch:
     """Looks, and writes what is asked for."""
 
-    def __init__(
-        self,
-        monitors: list[ProductMonitor],
-        chosen: Settings,
-        asked: Asked,
-    ) -> None:
+    def __init__(self, journals: Journals, chosen: Settings, asked: Asked) -> None:
         from tollgate.monitor.metrics import MonitorMetrics
 
-        self._monitors = monitors
+        self._journals = journals
+        self._monitors = journals.monitors
         self._chosen = chosen
         self._asked = asked
         self._told: set[tuple[str, str]] = set()
-        self.metrics: MonitorMetrics = MonitorMetrics(monitors)
+        self.metrics: MonitorMetrics = MonitorMetrics(self._monitors)
 
     def look(self) -> None:
-        """Look once at every journal."""
-        from tollgate.monitor.page import page_of
-        from tollgate.repository.atomic import replace_file
+        """
+        Look once at every journal, and write what is asked for.
 
+        Raises:
+            InputError: Something is wrong; nothing is written.
+        """
+        self._journals.open()
         now_us = now(self._asked.as_of)
         for one in self._monitors:
             one.look(now_us)
-            one.judge(now_us, more=self._read_labels(one))
-            self._tell_problems(one)
+            one.require_read()
+            self._judge(one, now_us)
+        self._write()
+
+    def repeat(self, every_s: float) -> None:
+        """
+        Look until SIGTERM or Ctrl-C.
+
+        What goes wrong is told once and tried again; one journal costs no other.
+        """
+        stopped = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopped.set())
+        console.say("monitoring; Ctrl-C ends")
+        drifted: set[str] = set()
+        told: list[str] = []
+        while not stopped.is_set():
+            problems = list(self._look_on())
+            for problem in problems:
+                if problem not in told:
+                    console.say(f"tollgate: {problem}")
+            if told and not problems:
+                console.say("everything is read again")
+            told = problems
+            drifted = self._tell_changes(drifted)
+            stopped.wait(every_s)
+
+    def _look_on(self) -> Iterator[str]:
+        """Look once at what can be looked at; the problems of the rest."""
+        now_us = now(self._asked.as_of)
+        try:
+            self._journals.open()
+        except InputError as exc:
+            yield str(exc)
+        for one in self._monitors:
+            try:
+                one.look(now_us)
+                yield from one.unread.values()
+                self._judge(one, now_us)
+            except InputError as exc:
+                yield str(exc)
+        try:
+            self._write()
+        except InputError as exc:
+            yield str(exc)
+
+    def _judge(self, one: ProductMonitor, now_us: int) -> None:
+        one.judge(now_us, more=self._read_labels(one))
+        self._tell_problems(one)
+
+    def _write(self) -> None:
+        from tollgate.monitor.page import page_of
+        from tollgate.repository.atomic import replace_file
+
         self.metrics.refresh()
         if self._asked.metrics is not None:
             self.metrics.write(self._asked.metrics)
@@ -78,22 +131,6 @@ class Watch:
             except OSError as exc:
                 problem = f"cannot be written: {exc.strerror}"
                 raise InputError(self._asked.report, problem) from exc
-
-    def repeat(self, every_s: float) -> None:
-        """Look until SIGTERM or Ctrl-C; what goes wrong is told, and tried again."""
-        stopped = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopped.set())
-        self.look()
-        console.say("monitoring; Ctrl-C ends")
-        drifted = self._tell_changes(set())
-        while not stopped.wait(every_s):
-            try:
-                self.look()
-            except InputError as exc:
-                console.say(f"tollgate: {exc}")
-            else:
-                drifted = self._tell_changes(drifted)
 
     def tell(self) -> None:
         """Print what was found."""
@@ -115,7 +152,7 @@ class Watch:
         return {
             f"{one.product} {release}, {kind}: {column.name}"
             for one in self._monitors
-            for release, stream in one.streams.items()
+            for release, stream in one.deciding.items()
             for kind, windows in (("decisions", stream.windows), ("day", stream.days))
             for window in [one for one in windows if one.verdicts][-1:]
             for column in window.drifted
@@ -132,6 +169,8 @@ class Watch:
     def _read_labels(self, one: ProductMonitor) -> pl.DataFrame | None:
         if self._asked.labels is None:
             return None
+        if len(self._monitors) > 1:
+            raise InputError("--labels", "are of one product; name it with --product")
         from tollgate.audit.labels import pseudonymised, read_labels
         from tollgate.audit.subjects import FILE, Subjects
 

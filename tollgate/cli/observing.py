@@ -55,15 +55,30 @@ def alerts(
     runbooks: Annotated[
         str, typer.Option(help="What comes before /NAME.md in a runbook's address.")
     ] = "docs/runbooks",
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Label of what is scraped here and nowhere else; again for another "
+            "one, '' for none.",
+            metavar="LABEL=VALUE",
+            show_default="job=tollgate",
+        ),
+    ] = None,
     repository: Repository = None,
     product: Products = None,
 ) -> None:
     """Write Prometheus' alerts of products, out of what their slo.yaml promises."""
     from tollgate.observability.alerts import rule_files
+    from tollgate.observability.selecting import DEFAULT, read_select
 
     chosen = console.settings(repository=repository)
     folder = chosen.repository_path
-    files = rule_files(folder, products=_products(folder, product), runbooks=runbooks)
+    files = rule_files(
+        folder,
+        products=_products(folder, product),
+        runbooks=runbooks,
+        select=read_select([one for one in select if one]) if select else DEFAULT,
+    )
     _write(out, files)
 
 

@@ -1,4 +1,10 @@
-"""Look at one product's journal, again and again; each segment is read once."""
+"""
+Look at one product's journal, again and again; each segment is read once.
+
+What cannot be read is told and tried again at the next look; what comes after it is
+read meanwhile. Nothing is kept of a link that was read, so memory does not grow with
+the chain.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +14,18 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from tollgate.audit.links import Link, link_paths, links_after, path_of, removed_links
+from tollgate.audit.links import Link, link_paths, path_of, read_links, removed_links
 from tollgate.audit.tables import read_table
 from tollgate.errors import InputError, JournalError
 from tollgate.features.spec import FeatureSpec
 from tollgate.monitor.accuracy import COLUMNS, Accuracy, Rule, default_lag_us, known_by
+from tollgate.monitor.following import Following
 from tollgate.monitor.judging import Limits
 from tollgate.monitor.reading import by_release, known_release, read_segment, rows_of
 from tollgate.monitor.training import reference_of
 from tollgate.monitor.windows import Stream
 
+RELEASES = 10  # that decided last; of older ones nothing is kept
 _DAY_US = 86_400_000_000
 
 
@@ -53,7 +61,8 @@ class ProductMonitor:
 
     Attributes:
         product: Whose journal it is.
-        streams: By release.
+        streams: By release, of those that decided last.
+        unread: Segments that could not be read at the last look, by number, and why.
         spec: Features of the newest release whose features are known.
         accuracy: As of the last look; None before labels were looked for.
         decided_us: Newest decision that was read; 0 for none.
@@ -77,9 +86,9 @@ class ProductMonitor:
         self.decided_us = 0
         self.looked_us = 0
         self.took_s = 0.0
+        self.unread: dict[int, str] = {}
         self._repository = repository
-        self._links: list[Link] = []
-        self._hash = ""
+        self._chain = Following(folder, since_us=options.since_us)
         self.spec: FeatureSpec | None = None
         self._accuracy_of: tuple[object, ...] = ()
 
@@ -91,56 +100,85 @@ class ProductMonitor:
             now_us: The time.
 
         Raises:
-            InputError: The journal is damaged, or is another one than before.
+            InputError: Its chain is damaged, is away, or is another one than before.
         """
         began_s = time.monotonic()
         try:
-            for link in self._new_links():
-                if link.kind == "segment" and link.until_us >= self.options.since_us:
-                    self._read(link)
+            try:
+                self._chain.follow()
+            finally:  # what comes before a link that is damaged counts
+                self.product = self._chain.product
+                self._read_waiting()
             for stream in self.streams.values():
                 stream.settle(now_us)
-        except JournalError as exc:
+        except (JournalError, OSError) as exc:
             raise InputError(self.folder, f"cannot be monitored: {exc}") from exc
         self.looked_us = now_us
         self.took_s = time.monotonic() - began_s
+
+    def require_read(self) -> None:
+        """
+        Demand that everything was read.
+
+        Raises:
+            InputError: A segment could not be.
+        """
+        for problem in self.unread.values():
+            raise InputError(self.folder, f"cannot be monitored: {problem}")
 
     @property
     def drifted(self) -> bool:
         """Tell whether any window that was judged drifted."""
         return any(sum(one.drifted.values()) for one in self.streams.values())
 
-    def _new_links(self) -> list[Link]:
-        new = []
-        for link, found in links_after(self.folder, len(self._links)):
-            if self._links and link.previous != self._hash:
-                problem = f"link {link.number} does not follow the one before"
-                raise JournalError(self.folder, problem)
-            self._links.append(link)
-            self._hash = found
-            new.append(link)
-        if not self._links:
-            raise JournalError(self.folder, "its first link is missing")
-        self.product = self._links[0].product
-        removed = removed_links(self._links)
-        return [link for link in new if link.number not in removed]
+    @property
+    def deciding(self) -> dict[str, Stream]:
+        """The releases that decide: whose last decision is within a day of any's."""
+        newest_us = max((one.mix.last_us for one in self.streams.values()), default=0)
+        return {
+            name: one
+            for name, one in self.streams.items()
+            if one.mix.last_us > newest_us - _DAY_US
+        }
+
+    def _read_waiting(self) -> None:
+        self.unread = {}
+        for number, link in list(self._chain.waiting.items()):
+            try:
+                self._read(link)
+            except (JournalError, InputError, OSError) as exc:
+                self.unread[number] = str(exc)
+            except pl.exceptions.PolarsError as exc:
+                problem = f"is no segment: {str(exc).splitlines()[0]}"
+                self.unread[number] = str(JournalError(link.table, problem))
+            else:
+                self._chain.waiting.pop(number, None)
 
     def _read(self, link: Link) -> None:
         table = read_segment(self.folder, link)
         if table is None:
+            self._chain.follow()
+            if link.number in self._chain.waiting:  # retention did not remove it
+                raise JournalError(self.folder / link.table, "is gone")
             return
-        self.decided_us = max(self.decided_us, link.until_us)
+        # What may fail comes first: a segment is counted as a whole or not at all.
+        counted = []
         for name, own in by_release(table):
-            stream = self.streams.get(name)
-            if stream is None:
-                stream = self.streams[name] = self._stream(name)
-            stream.add(rows_of(own, stream.reference))
+            stream = self.streams.get(name) or self._stream(name)
+            counted.append((stream, rows_of(own, stream.reference)))
+        for stream, rows in counted:
+            self.streams[stream.release] = stream
+            stream.add(rows)
+        self.decided_us = max(self.decided_us, link.until_us)
+        while len(self.streams) > RELEASES:
+            oldest = min(self.streams.values(), key=lambda one: one.mix.last_us)
+            del self.streams[oldest.release]
 
     def _stream(self, name: str) -> Stream:
         known = known_release(
             name,
             folder=self.folder,
-            links=self._links,
+            links=self._chain.releases,
             repository=self._repository,
             product=self.product,
         )
@@ -172,19 +210,23 @@ class ProductMonitor:
         """
         try:
             self._judge(now_us, more)
-        except JournalError as exc:
+        except (JournalError, OSError) as exc:
             raise InputError(self.folder, f"cannot be monitored: {exc}") from exc
 
     def _judge(self, now_us: int, more: pl.DataFrame | None) -> None:
-        removed = removed_links(self._links)
-        alive = [one for one in self._links if one.number not in removed]
-        sealed = [one for one in alive if one.kind == "labels"]
         state = (
             now_us // _DAY_US,
-            [one.number for one in sealed],
+            self._chain.turns,
             None if more is None else more.hash_rows(seed=1).sum(),
         )
-        if state == self._accuracy_of or (not sealed and more is None):
+        if state == self._accuracy_of:
+            return
+        links = [link for link, _ in read_links(self.folder)]
+        removed = removed_links(links)
+        alive = [one for one in links if one.number not in removed]
+        sealed = [one for one in alive if one.kind == "labels"]
+        if not sealed and more is None:
+            self._accuracy_of = state
             return
         tables = [read_table(self.folder, link) for link in sealed]
         if more is not None:
@@ -198,6 +240,8 @@ class ProductMonitor:
         found = Accuracy(rule)
         for link in alive:
             if link.kind != "segment" or link.until_us < self.options.since_us:
+                continue
+            if link.number in self.unread:
                 continue
             if path_of(self.folder, link.table).exists():
                 found.add(read_table(self.folder, link, columns=COLUMNS), labels)

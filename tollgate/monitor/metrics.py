@@ -41,6 +41,7 @@ MEANINGS = {
     "precision": "Share of the flagged that were fraud",
     "recall": "Share of the frauds that were flagged",
     "labels_in_time_share": "Share of the labels that come within the label lag",
+    "unread_segments": "Sealed segments that cannot be read",
     "last_decision_timestamp_seconds": "Newest decision that was read",
     "last_look_timestamp_seconds": "When the journal was read last",
     "look_seconds": "How long reading the journal took",
@@ -108,26 +109,34 @@ def samples_of(monitor: ProductMonitor) -> Iterator[Sample]:
     yield "last_decision_timestamp_seconds", own, monitor.decided_us / 1e6
     yield "last_look_timestamp_seconds", own, monitor.looked_us / 1e6
     yield "look_seconds", own, monitor.took_s
+    yield "unread_segments", own, len(monitor.unread)
     if monitor.accuracy is not None:
         yield "labels_in_time_share", own, monitor.accuracy.in_time
+    deciding = monitor.deciding
     for release, stream in monitor.streams.items():
         labels = {**own, "release": release}
-        yield from _stream(stream, labels)
+        yield from _counts(stream, labels)
+        if release in deciding:  # what was wrong with another one is over
+            yield from _newest(stream, labels)
         if monitor.accuracy is not None:
             yield from _accuracy(monitor.accuracy, release, labels)
 
 
-def _stream(stream: Stream, labels: dict[str, str]) -> Iterator[Sample]:
+def _counts(stream: Stream, labels: dict[str, str]) -> Iterator[Sample]:
     for fate, count in stream.fates().items():
         yield "decisions", {**labels, "fate": fate}, count
-    for kind, windows in (("decisions", stream.windows), ("day", stream.days)):
+    for kind in ("decisions", "day"):
         its = {**labels, "window": kind}
         yield "judged_windows", its, stream.judged[kind]
         yield "drifted_windows", its, stream.drifted[kind]
         yield "troubled_windows", its, stream.troubled[kind]
+
+
+def _newest(stream: Stream, labels: dict[str, str]) -> Iterator[Sample]:
+    for kind, windows in (("decisions", stream.windows), ("day", stream.days)):
         judged = [window for window in windows if window.verdicts]
         if judged:
-            yield from _window(judged[-1], its)
+            yield from _window(judged[-1], {**labels, "window": kind})
     if not stream.windows:
         return
     mix = stream.windows[-1].mix

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tollgate.observability import slo_rules
 from tollgate.observability.common_rules import ALERTS
 from tollgate.observability.rule import Alert, Record
+from tollgate.observability.selecting import DEFAULT, matchers, selected
 from tollgate.repository.product import read_product
 from tollgate.repository.slo import SLO_FILE, read_slo
 
@@ -17,7 +18,11 @@ _COMMON_SOURCE = "tollgate/observability/common_rules.py"
 
 
 def rule_files(
-    repository: Path, *, products: Sequence[str], runbooks: str = RUNBOOKS
+    repository: Path,
+    *,
+    products: Sequence[str],
+    runbooks: str = RUNBOOKS,
+    select: Mapping[str, str] = DEFAULT,
 ) -> dict[str, str]:
     """
     Write the rules of products.
@@ -26,6 +31,8 @@ def rule_files(
         repository: The model repository.
         products: Ensembles in it.
         runbooks: What comes before /NAME.md in the address of an alert's runbook.
+        select: Labels that tell the installation from others that are scraped; each
+            rule asks for series with these alone, and what it makes has them.
 
     Returns:
         Text by name of the file.
@@ -33,17 +40,17 @@ def rule_files(
     Raises:
         RepositoryError: A product cannot be read, or its slo.yaml has a wrong value.
     """
-    files = {"tollgate.yaml": _text("tollgate", [], list(ALERTS), runbooks)}
+    writing = _Writing(runbooks, select)
+    files = {"tollgate.yaml": writing.text("tollgate", [], list(ALERTS))}
     head = _HEAD.format(source=_COMMON_SOURCE)
     files = {name: head + text for name, text in files.items()}
     for product in products:
         slo = read_slo(repository, product=product)
         steps = tuple(read_product(repository, product).steps)
-        text = _text(
+        text = writing.text(
             f"tollgate-{product}",
             slo_rules.records(product, slo),
             slo_rules.alerts(product, slo, steps=steps),
-            runbooks,
         )
         head = _HEAD.format(source=f"{product}/{SLO_FILE}")
         files[f"slo-{product}.yaml"] = head + text
@@ -57,29 +64,41 @@ def all_alerts(repository: Path, *, product: str) -> list[Alert]:
     return [*slo_rules.alerts(product, slo, steps=steps), *ALERTS]
 
 
-def _text(name: str, records: list[Record], alerts: list[Alert], runbooks: str) -> str:
-    # One group: its rules are worked out in order, so alerts see what was recorded now.
-    lines = ["groups:", f"  - name: {name}", "    rules:"]
-    for record in records:
-        lines.append(f"      - record: {record.name}")
-        lines += [f"        expr: {_quoted(record.expr)}", "        labels:"]
-        lines += [f"          {key}: {one}" for key, one in record.labels.items()]
-    for alert in alerts:
-        lines += [
-            f"      - alert: {alert.name}",
-            f"        expr: {_quoted(alert.expr)}",
-            f"        for: {alert.wait}",
-            "        labels:",
-            f"          severity: {alert.severity}",
-        ]
-        if alert.product:
-            lines.append(f"          product: {alert.product}")
-        lines += [
-            "        annotations:",
-            f"          summary: {_quoted(alert.summary)}",
-            f"          runbook_url: {_quoted(f'{runbooks}/{alert.name}.md')}",
-        ]
-    return "\n".join(lines) + "\n"
+class _Writing:
+    """How rules are written as YAML."""
+
+    def __init__(self, runbooks: str, select: Mapping[str, str]) -> None:
+        self._runbooks = runbooks
+        self._select = select
+
+    def text(self, name: str, records: list[Record], alerts: list[Alert]) -> str:
+        """Write a file of one group."""
+        # One group: its rules are worked out in order, so alerts see what was recorded
+        # now.
+        lines = ["groups:", f"  - name: {name}", "    rules:"]
+        for record in records:
+            lines += [f"      - record: {record.name}", self._expr(record.expr)]
+            lines += self._labels(record.labels)
+        for alert in alerts:
+            labels = {"severity": alert.severity, "product": alert.product}
+            lines += [f"      - alert: {alert.name}", self._expr(alert.expr)]
+            lines += [f"        for: {alert.wait}", *self._labels(labels)]
+            page = f"{self._runbooks}/{alert.name}.md"
+            lines += [
+                "        annotations:",
+                f"          summary: {_quoted(alert.summary)}",
+                f"          runbook_url: {_quoted(page)}",
+            ]
+        return "\n".join(lines) + "\n"
+
+    def _expr(self, expr: str) -> str:
+        return f"        expr: {_quoted(selected(expr, matchers(self._select)))}"
+
+    def _labels(self, labels: Mapping[str, str]) -> list[str]:
+        """Write labels, and whose it is: what is summed up has lost that."""
+        lines = [f"          {key}: {one}" for key, one in labels.items() if one]
+        own = [f"          {key}: {_quoted(one)}" for key, one in self._select.items()]
+        return ["        labels:", *lines, *own]
 
 
 def _quoted(text: str) -> str:

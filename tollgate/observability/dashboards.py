@@ -10,7 +10,8 @@ from tollgate.errors import SetupError
 from tollgate.observability.board_features import FEATURES
 from tollgate.observability.board_model import MODEL
 from tollgate.observability.board_service import SERVICE
-from tollgate.observability.panel import Board, Panel
+from tollgate.observability.panel import Board, Panel, Query
+from tollgate.observability.selecting import selected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,14 @@ BOARDS = (SERVICE, FEATURES, MODEL)
 
 _HEIGHT, _WIDTH, _NUMBER_WIDTH = 8, 8, 4  # of the 24 columns
 _SOURCE = "${datasource}"
+# Whose series a dashboard shows. Grafana has an empty value for a label that nobody
+# has, and PromQL finds series without it by that.
+HERE = 'namespace="$namespace",job=~"$job"'
+_VARIABLES = (
+    ("namespace", "Namespace", "tollgate_ready"),
+    ("job", "Job", 'tollgate_ready{namespace="$namespace"}'),
+    ("product", "Product", f"tollgate_ready{{{HERE}}}"),
+)
 
 
 def dashboard_files() -> dict[str, str]:
@@ -45,6 +54,11 @@ def dashboard_files() -> dict[str, str]:
     }
 
 
+def expr_of(query: Query) -> str:
+    """Write what Grafana asks: the query, of the installation that is looked at."""
+    return selected(query.expr, HERE)
+
+
 def _built(board: Board) -> Any:
     from grafana_foundation_sdk.builders import dashboard
     from grafana_foundation_sdk.models.dashboard import VariableRefresh
@@ -61,14 +75,18 @@ def _built(board: Board) -> Any:
             .label("Prometheus")
             .type("prometheus")
         )
-        .with_variable(
-            dashboard.QueryVariable("product")
-            .label("Product")
-            .query("label_values(tollgate_ready, product)")
+    )
+    for name, label, series in _VARIABLES:
+        asked = (
+            dashboard.QueryVariable(name)
+            .label(label)
+            .query(f"label_values({series}, {name})")
             .datasource(_source())
             .refresh(VariableRefresh.ON_DASHBOARD_LOAD)
         )
-    )
+        if name == "job":
+            asked = asked.include_all(True).all_value(".*")
+        made = made.with_variable(asked)
     number = itertools.count(1)
     for row in board.rows:
         made = made.with_row(dashboard.Row(row.title).id(next(number)))
@@ -99,7 +117,7 @@ def _panel(panel: Panel) -> Any:
     if panel.kind in ("lines", "stack"):
         made = _lined(made, stacked=panel.kind == "stack")
     for letter, query in zip(string.ascii_uppercase, panel.queries, strict=False):
-        asked = prometheus.Dataquery().expr(query.expr).legend_format(query.legend)
+        asked = prometheus.Dataquery().expr(expr_of(query)).legend_format(query.legend)
         asked = asked.ref_id(letter)
         if panel.kind == "number":
             asked = asked.instant()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tollgate.observability.row import Row
+from tollgate.observability.rows_others import PROCESS
 
 
 def _row(name: str, unit: str, labels: str, text: str) -> Row:
@@ -22,6 +23,12 @@ MONITOR = (
     _row("missing_share", "0 to 1", _COLUMN, "rows without a value"),
     _row("judged_windows", "windows", _WINDOW, "judged, in all that was read"),
     _row("drifted_windows", "windows", _WINDOW, "those of them that drifted"),
+    _row(
+        "troubled_windows",
+        "windows",
+        _WINDOW,
+        "not judged, because over a tenth of the rows was degraded",
+    ),
     _row(
         "decisions",
         "decisions",
@@ -56,4 +63,6 @@ MONITOR = (
         "when the journal was read last",
     ),
     _row("look_seconds", "s", "product", "how long that took"),
+    _row("unread_segments", "segments", "product", "sealed, and cannot be read"),
+    *PROCESS,
 )

@@ -15,6 +15,8 @@ from tollgate.errors import ServerError
 from tollgate.server.control import Reachable, infer, model_config
 
 ROWS = (1, 8, 32)
+AMOUNT = 10.0
+_NUMBER = 10  # what every other number is
 _TIMEOUT_S = 10.0  # the first request of a step may be a slow one
 _DECISIONS = {decision.name.lower() for decision in schema.Decision}
 _NUMPY = {
@@ -59,7 +61,9 @@ def probe(server: Reachable, product: str, *, rows: Sequence[int] = ROWS) -> Pro
     return Probe(release=release, degraded=degraded)
 
 
-def ask_once(server: Reachable, product: str, *, timeout_s: float) -> str:
+def ask_once(
+    server: Reachable, product: str, *, timeout_s: float, amount: float = AMOUNT
+) -> str:
     """
     Ask for one decision on a made-up purchase; a dry run.
 
@@ -67,6 +71,7 @@ def ask_once(server: Reachable, product: str, *, timeout_s: float) -> str:
         server: A running Triton with the product loaded.
         product: The ensemble.
         timeout_s: For the answer.
+        amount: Of the purchase, whole cents.
 
     Returns:
         The release that decided.
@@ -75,13 +80,13 @@ def ask_once(server: Reachable, product: str, *, timeout_s: float) -> str:
         ServerError: No answer in time, or one that is no decision.
     """
     config = model_config(server, product, timeout_s=timeout_s)
-    answer = _ask(server, config, count=1, timeout_s=timeout_s)
+    answer = _ask(server, config, count=1, timeout_s=timeout_s, amount=amount)
     _require_decisions(product, answer, count=1)
     return _text(answer["release"][0])
 
 
 def probe_columns(
-    config: dict[str, Any], *, count: int, now_us: int
+    config: dict[str, Any], *, count: int, now_us: int, amount: float = AMOUNT
 ) -> dict[str, npt.NDArray[Any]]:
     """
     Make up the required inputs of an ensemble.
@@ -90,10 +95,12 @@ def probe_columns(
         config: Its configuration.
         count: Rows.
         now_us: Event time of every row, µs since the epoch.
+        amount: Of every row, whole cents.
 
     Returns:
         Input name to array [count, …dims].
     """
+    known = {schema.EVENT_TIME: now_us, schema.AMOUNT: amount}
     columns: dict[str, npt.NDArray[Any]] = {}
     for tensor in config["input"]:
         if tensor.get("optional"):
@@ -107,8 +114,7 @@ def probe_columns(
             )
             columns[name] = np.broadcast_to(column, shape)
             continue
-        value = now_us if name == schema.EVENT_TIME else 10
-        columns[name] = np.full(shape, value, dtype=_NUMPY[kind])
+        columns[name] = np.full(shape, known.get(name, _NUMBER), dtype=_NUMPY[kind])
     return columns
 
 
@@ -118,8 +124,10 @@ def _ask(
     *,
     count: int,
     timeout_s: float = _TIMEOUT_S,
+    amount: float = AMOUNT,
 ) -> dict[str, npt.NDArray[Any]]:
-    columns = probe_columns(config, count=count, now_us=time.time_ns() // 1000)
+    now_us = time.time_ns() // 1000
+    columns = probe_columns(config, count=count, now_us=now_us, amount=amount)
     answer = infer(
         server,
         config["name"],

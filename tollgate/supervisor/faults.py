@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
+
+from tollgate.repository.atomic import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -46,24 +49,28 @@ class FaultLog:
     """
     Appends faults to a file of the state folder; the older half goes when it is full.
 
+    Products are mended beside each other, so several threads may add.
+
     Args:
         state: The state folder.
     """
 
     def __init__(self, state: Path) -> None:
         self.path = state / FAULTS_FILE
+        self._adding = threading.Lock()
 
     def add(self, fault: Fault) -> None:
         """Keep a fault; a disk that is full costs the record, not the service."""
         try:
-            self._add(msgspec.json.encode(fault) + b"\n")
+            with self._adding:
+                self._add(msgspec.json.encode(fault) + b"\n")
         except OSError as error:
             log.warning("%s: a fault was not kept: %s", self.path, error.strerror)
 
     def _add(self, line: bytes) -> None:
         if self.path.exists() and self.path.stat().st_size > _MOST_BYTES:
             lines = self.path.read_bytes().splitlines(keepends=True)
-            self.path.write_bytes(b"".join(lines[len(lines) // 2 :]))
+            replace_file(self.path, b"".join(lines[len(lines) // 2 :]))
         with self.path.open("ab") as file:
             file.write(line)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from prometheus_client import (
     GCCollector,
     Histogram,
     ProcessCollector,
+    generate_latest,
 )
 
 from tollgate.supervisor.collecting import Collecting
@@ -36,6 +38,7 @@ class SupervisorMetrics:
         self, *, repository: Path | None = None, capacity_per_s: float = 0.0
     ) -> None:
         self.registry = registry = CollectorRegistry()
+        self._scraping = threading.Lock()
         GCCollector(registry=registry)
         ProcessCollector(registry=registry)
         self._collecting = Collecting(repository)
@@ -104,8 +107,14 @@ class SupervisorMetrics:
         if fault.mended_s is not None:
             self._mend_s.labels(**named).observe(fault.mended_s)
 
-    def look(self, supervisor: Supervisor) -> None:
-        """Take over what is true now; called before each scrape."""
+    def page(self, supervisor: Supervisor) -> bytes:
+        """Answer a scrape; one at a time, as each begins with taking all figures."""
+        with self._scraping:
+            self._look(supervisor)
+            return generate_latest(self.registry)
+
+    def _look(self, supervisor: Supervisor) -> None:
+        """Take over what is true now."""
         self._collecting.look(supervisor)
         self._ready.clear()
         for one in supervisor.products:

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from tollgate.errors import SetupError
 from tollgate.supervisor.arrivals import Arrivals
@@ -102,8 +102,7 @@ class _State:
             idle_s = time.monotonic() - self._supervisor.ticked_s
             return 200 if idle_s < _STUCK_S else 503, "text/plain", b"live\n"
         if path == "/metrics":
-            self._metrics.look(self._supervisor)
-            return 200, CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)
+            return 200, CONTENT_TYPE_LATEST, self._metrics.page(self._supervisor)
         if path == "/releases":
             products = [one.converger.now for one in self._supervisor.products]
             return 200, _JSON, msgspec.json.encode(products) + b"\n"

@@ -121,8 +121,13 @@ def test_no_decision_at_all_is_said(calm: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_goes_on_looking_until_it_is_told_to_end(calm: Path) -> None:
-    """Metrics are served, drift is said when it begins, SIGTERM is exit status 0."""
+def test_it_goes_on_looking_until_it_is_told_to_end(tmp_path: Path) -> None:
+    """
+    It begins before there is a journal, and one that is damaged costs no other.
+
+    Metrics are served, drift is said when it begins, SIGTERM is exit status 0.
+    """
+    calm = tmp_path
     with socket.socket() as free:
         free.bind(("127.0.0.2", 0))
         port = free.getsockname()[1]
@@ -134,6 +139,12 @@ def test_it_goes_on_looking_until_it_is_told_to_end(calm: Path) -> None:
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=calm)
     try:
+        scraped(port, "process_resident_memory_bytes")
+        other = Sealed(calm, product="broken", repository=None)
+        other.seal(decisions(700, writer="e" * 16))
+        (segment,) = other.folder.glob("*.segment.parquet")
+        segment.write_bytes(b"PAR1")
+        Sealed(calm).seal(decisions(1_300))
         wanted = 'tollgate_monitor_judged_windows{product="fraud",release="fraud-1",'
         assert f'{wanted}window="decisions"}} 2.0' in scraped(port, wanted)
         Sealed(calm).seal(shifted(1_300, first=1_300))
@@ -146,9 +157,11 @@ def test_it_goes_on_looking_until_it_is_told_to_end(calm: Path) -> None:
             time.sleep(0.2)
     finally:
         process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=PATIENCE_S)[1]
+        said = " ".join(process.communicate(timeout=PATIENCE_S)[1].split())
     assert process.returncode == 0
     assert "drift: fraud fraud-1, decisions: amount" in said
+    assert said.count("holds no journal") == 1
+    assert said.count(f"{segment.name}: cannot be read") == 1
 
 
 def scraped(port: int, wanted: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import polars as pl
 import pytest
 from journals_made import (
     ARTIFACT,
@@ -24,7 +26,8 @@ from tollgate.audit.kept import NAME
 from tollgate.audit.retention import retain
 from tollgate.errors import InputError
 from tollgate.features.entries import MISSING
-from tollgate.monitor.looking import Options, ProductMonitor
+from tollgate.monitor.journals import Journals
+from tollgate.monitor.looking import RELEASES, Options, ProductMonitor
 from tollgate.schema import ARTIFACT_FILE, Degraded
 
 OPTIONS = Options(window=1_000)
@@ -159,18 +162,20 @@ def test_a_damaged_journal_is_one_line_that_names_the_file(tmp_path: Path) -> No
     whole = segment.read_bytes()
     segment.write_bytes(whole[: len(whole) // 2])
     found = monitor(sealed)
+    found.look(LOOKED_US)
     with pytest.raises(InputError, match=r"cannot be monitored: .*segment\.parquet"):
-        found.look(LOOKED_US)
+        found.require_read()
     segment.write_bytes(whole)
     found = monitor(sealed)
     found.look(LOOKED_US)
-    sealed.seal(decisions(600, first=600))
+    sealed.seal(decisions(600, first=600), decisions(600, first=1_200))
     last = sorted(sealed.folder.glob("*.json"))[-1]
     text = last.read_text()
     previous = sealed.chain.links[-1].previous
     last.write_text(text.replace(previous, "0" * 64))
     with pytest.raises(InputError, match="does not follow the one before"):
         found.look(LOOKED_US)
+    assert found.streams["fraud-1"].mix.rows == 1_200  # what came before it
     with pytest.raises(InputError, match="holds no journal"):
         ProductMonitor(tmp_path, repository=None, options=OPTIONS)
 
@@ -193,3 +198,89 @@ def _later(records: object, *, days: int) -> object:
     return msgspec.structs.replace(
         records, decided_us=records.decided_us + days * DAY_US
     )
+
+
+def cut(segment: Path) -> None:
+    """Leave the beginning of a file."""
+    segment.write_bytes(segment.read_bytes()[:4])
+
+
+def other(segment: Path) -> None:
+    """Put a decision there that nobody can make."""
+    pl.read_parquet(segment).with_columns(decision=pl.lit("hm")).write_parquet(segment)
+
+
+@pytest.mark.parametrize("spoil", [cut, other, Path.unlink])
+def test_a_segment_that_cannot_be_read_is_tried_again(
+    tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    """What follows it is read meanwhile; in the end every decision counted once."""
+    sealed = Sealed(tmp_path)
+    sealed.seal(*(decisions(600, first=first) for first in (0, 600, 1_200)))
+    damaged = sorted(sealed.folder.glob("*.segment.parquet"))[1]
+    whole = damaged.read_bytes()
+    spoil(damaged)
+    found = monitor(sealed)
+    for _ in range(2):
+        found.look(LOOKED_US)
+        assert [damaged.name in one for one in found.unread.values()] == [True]
+        assert found.streams["fraud-1"].mix.rows == 1_200
+    sealed.seal(decisions(600, first=1_800))
+    found.look(LOOKED_US)
+    assert found.streams["fraud-1"].mix.rows == 1_800
+    damaged.write_bytes(whole)
+    for _ in range(2):
+        found.look(LOOKED_US)
+        assert found.unread == {}
+        assert found.streams["fraud-1"].mix.rows == 2_400
+
+
+def test_a_journal_that_is_away_is_no_quiet_one(tmp_path: Path) -> None:
+    """A look that fails leaves its time as it was; the next one goes on."""
+    sealed = Sealed(tmp_path)
+    sealed.seal(decisions(600))
+    found = monitor(sealed)
+    found.look(LOOKED_US)
+    away = sealed.folder.rename(tmp_path / "away")
+    with pytest.raises(InputError, match=r"cannot be monitored: .*link \d is gone"):
+        found.look(LOOKED_US + 1)
+    assert found.looked_us == LOOKED_US
+    away.rename(sealed.folder)
+    sealed.seal(decisions(600, first=600))
+    found.look(LOOKED_US + 2)
+    assert found.streams["fraud-1"].mix.rows == 1_200
+
+
+def test_memory_is_of_the_releases_that_decided_last(tmp_path: Path) -> None:
+    """However many there were, and nothing of the links that were read."""
+    sealed = Sealed(tmp_path, repository=None)
+    found = None
+    for number in range(RELEASES + 3):
+        writer = f"{number:016x}"
+        day = decisions(1, release=f"fraud-{number}", writer=writer)
+        sealed.seal(_later(day, days=number))
+        found = found or monitor(sealed)
+        found.look(LOOKED_US)
+    assert found is not None
+    named = [f"fraud-{number}" for number in range(3, RELEASES + 3)]
+    assert list(found.streams) == named
+    assert list(found.deciding) == named[-1:]
+    assert (found._chain.waiting, found._chain.releases) == ({}, [])
+
+
+def test_a_journal_that_begins_later_is_opened_then(tmp_path: Path) -> None:
+    """Of all in a folder, and of those that are named; each once."""
+    home = tmp_path / "journal"
+    given = {"home": home, "repository": None, "options": OPTIONS}
+    every, named = Journals((), **given), Journals([home / "fraud"], **given)
+    for journals in (every, named):
+        with pytest.raises(InputError, match="holds no journal"):
+            journals.open()
+        assert journals.monitors == []
+    Sealed(tmp_path).seal(decisions(1))
+    for _ in range(2):
+        Sealed(tmp_path, product="shop", repository=None)
+        for journals in (every, named):
+            journals.open()
+    assert [one.folder.name for one in every.monitors] == ["fraud", "shop"]
+    assert [one.folder.name for one in named.monitors] == ["fraud"]

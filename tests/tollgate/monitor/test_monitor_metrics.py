@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from journals_made import DAY_US, LOOKED_US, Sealed, decisions, labels_of, shifted
+from prometheus_client import GCCollector, ProcessCollector, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from records_made import REPOSITORY
 
 from tollgate.audit.labels import read_labels, seal_labels
 from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec
 from tollgate.monitor.looking import Options, ProductMonitor
-from tollgate.monitor.metrics import MEANINGS, PREFIX, MonitorMetrics
+from tollgate.monitor.metrics import MEANINGS, PREFIX, MonitorMetrics, samples_of
 from tollgate.monitor.page import page_of
+from tollgate.observability.table import PAGES
 
 PAPER = Path(__file__).parents[3] / "docs/monitor.md"
 
@@ -71,6 +75,49 @@ def test_every_metric_stands_in_the_paper_and_is_told(samples: Samples) -> None:
     """The table of docs/monitor.md, the names in the code, the file: the same."""
     table = set(re.findall(rf"^\| `{PREFIX}(\w+)`", PAPER.read_text(), re.MULTILINE))
     assert table == set(MEANINGS) == {name for name, _ in samples}
+
+
+def test_the_page_is_what_the_table_says(looked: ProductMonitor) -> None:
+    """The same names and labels, those of the process among them."""
+    metrics = MonitorMetrics([looked])
+    metrics.refresh()
+    GCCollector(registry=metrics.registry)
+    ProcessCollector(registry=metrics.registry)
+    rows = {row.name: set(row.labels) for row in PAGES["monitor"][1]}
+    text = generate_latest(metrics.registry).decode()
+    told = {
+        one.name: set(one.labels)
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+    }
+    assert told == rows
+
+
+def test_a_release_that_decides_no_more_drifts_no_more(tmp_path: Path) -> None:
+    """Else the alarm would never end; how its windows were stays counted."""
+    sealed = Sealed(tmp_path)
+    sealed.seal(shifted(1_000, first=0))
+    found = ProductMonitor(
+        sealed.folder, repository=REPOSITORY, options=Options(window=1_000)
+    )
+    found.look(LOOKED_US)
+    assert drifting(found) == {"fraud-1"}
+    after = decisions(1_000, release="fraud-2", writer="b" * 16)
+    later = msgspec.structs.replace(after, decided_us=after.decided_us + 2 * DAY_US)
+    sealed.seal(later)
+    found.look(LOOKED_US)
+    assert drifting(found) == set()
+    kept = {"window": "decisions", "release": "fraud-1", "product": "fraud"}
+    assert ("drifted_windows", kept, 1) in list(samples_of(found))
+
+
+def drifting(found: ProductMonitor) -> set[str]:
+    """Name the releases of which Prometheus is told that a column drifts."""
+    return {
+        labels["release"]
+        for name, labels, value in samples_of(found)
+        if name == "drift" and value
+    }
 
 
 def test_metrics_say_what_the_windows_say(

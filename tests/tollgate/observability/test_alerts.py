@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from tollgate.cli.app import app
 from tollgate.observability.alerts import all_alerts, rule_files
+from tollgate.observability.selecting import selected
 from tollgate.observability.slo_rules import FAILED, LATE, WINDOWS, bucket_s
 from tollgate.observability.table import metrics
 
@@ -20,6 +21,10 @@ HOUSE = Path(__file__).parents[3]
 REPOSITORY = HOUSE / "model_repository"
 COMMITTED = HOUSE / "helm" / "tollgate" / "files" / "alerts"
 PRODUCTS = ("credit", "fraud")
+# A series in a query, and its matchers as far as the product's own.
+SERIES = re.compile(
+    r'\b(?:tollgate[_:]|nv_)[\w:]+(?:\{(?:(?:job|namespace)="\w+",?)*)?'
+)
 
 
 def rules(text: str) -> list[dict[str, Any]]:
@@ -93,11 +98,62 @@ def test_limits_follow_from_slo_yaml(tmp_path: Path) -> None:
     file = "slo-fraud.yaml"
     assert 'le="0.03"' in files[file]
     burn = expression(files, "TollgateAvailabilityBurnFast", file=file)
-    assert f'{FAILED}1h{{product="fraud"}} > 0.144' in burn
+    assert f'{FAILED}1h{{job="tollgate",product="fraud"}} > 0.144' in burn
     slow = expression(files, "TollgateLatencyBurnSlow", file=file)
-    assert f'{LATE}3d{{product="fraud"}} > 0.01 and' in slow
+    assert f'{LATE}3d{{job="tollgate",product="fraud"}} > 0.01 and' in slow
     assert expression(files, "TollgateLatencyHigh", file=file).endswith("> 0.02")
     assert expression(files, "TollgateQueueLong", file=file).endswith("> 0.005")
+
+
+@pytest.mark.parametrize(
+    ("given", "of"),
+    [
+        ((), 'job="tollgate"'),
+        (("--select", "namespace=pay", "--select", "job=b"), 'job="b",namespace="pay"'),
+    ],
+)
+def test_no_rule_mixes_installations(
+    tmp_path: Path, given: tuple[str, ...], of: str
+) -> None:
+    """Every series of every rule is of one, and what it makes says which."""
+    folder = ("--out", str(tmp_path), "--repository", str(REPOSITORY))
+    done = CliRunner().invoke(app, ["alerts", *folder, *given])
+    assert done.exit_code == 0, done.output
+    made = [one for path in tmp_path.iterdir() for one in rules(path.read_text())]
+    assert len(made) > 50
+    for rule in made:
+        asked = SERIES.findall(rule["expr"])
+        told = [one.rstrip(",").partition("{")[2] for one in asked]
+        assert set(told) == {of}, rule["expr"]
+        told = [f'{key}="{one}"' for key, one in rule["labels"].items()]
+        assert set(of.split(",")) <= set(told)
+
+
+def test_rules_of_everything_select_nothing() -> None:
+    """As they are written for a Prometheus that has one installation."""
+    files = rule_files(REPOSITORY, products=["fraud"], select={})
+    assert not any("job" in text for text in files.values())
+    assert (
+        "expr: 'absent(tollgate_ready{product=\"fraud\"})'" in files["slo-fraud.yaml"]
+    )
+
+
+@pytest.mark.parametrize("given", ["job", "a b=c", "job=", 'job=a"b', "product=fraud"])
+def test_what_selects_nothing_is_refused(tmp_path: Path, given: str) -> None:
+    """In one line, and nothing is written."""
+    out = tmp_path / "out"
+    folder = ("--out", str(out), "--repository", str(REPOSITORY))
+    done = CliRunner().invoke(app, ["alerts", *folder, "--select", given])
+    assert "--select" in str(done.exception)
+    assert not out.exists()
+
+
+def test_a_name_in_quotes_is_no_series() -> None:
+    """A model may be called as a metric is."""
+    asked = 'sum(nv_inference_count{model="tollgate_x"}) - tollgate_ready'
+    assert selected(asked, 'job="a"') == (
+        'sum(nv_inference_count{job="a",model="tollgate_x"}) - tollgate_ready{job="a"}'
+    )
 
 
 def test_one_product_has_no_rules_of_another() -> None:

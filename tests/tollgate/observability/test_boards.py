@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tollgate.cli.app import app
-from tollgate.observability.dashboards import BOARDS
+from tollgate.observability.dashboards import BOARDS, HERE, expr_of
 from tollgate.observability.panel import Board
 from tollgate.observability.table import series_names
 
@@ -40,8 +40,25 @@ def test_the_committed_file_holds_every_panel(board: Board) -> None:
     assert list(found) == [panel.title for panel in board.panels]
     for panel in board.panels:
         targets = found[panel.title]["targets"]
-        assert [one["expr"] for one in targets] == [one.expr for one in panel.queries]
+        asked = [expr_of(one) for one in panel.queries]
+        assert [one["expr"] for one in targets] == asked
         assert len({one["refId"] for one in targets}) == len(targets)
+
+
+@boards
+def test_no_panel_mixes_installations(board: Board) -> None:
+    """Every series of every query is of one namespace and one job."""
+    told = json.loads((COMMITTED / f"{board.uid}.json").read_text())
+    exprs = [
+        one["expr"] for panel in told["panels"] for one in panel.get("targets", ())
+    ]
+    assert exprs
+    for expr in exprs:
+        series = re.findall(r"\b(?:tollgate|nv)_\w+", expr)
+        assert len(series) == expr.count(HERE), expr
+        assert all(f"{name}{{{HERE}" in expr for name in series), expr
+    names = [one["name"] for one in told["templating"]["list"]]
+    assert names == ["datasource", "namespace", "job", "product"]
 
 
 @boards

@@ -98,6 +98,14 @@ def test_labels_are_those_of_the_table(page: str, pages: dict[str, str]) -> None
     assert {"tollgate_score_bucket", "nv_inference_count"} <= seen or page != "triton"
 
 
+def test_no_series_is_of_a_row(pages: dict[str, str]) -> None:
+    """However many rows and processes there were: as many series as the paper says."""
+    for page, most in (("triton", 600), ("supervisor", 100)):
+        series = [one for one in pages[page].splitlines() if one[:1] not in ("", "#")]
+        assert len(series) < most
+        assert not re.search(r'="(t\d-|c\d"|m\d")', "\n".join(series))
+
+
 def test_forty_rows_are_forty_decisions(pages: dict[str, str]) -> None:
     """Counted by outcome, by time and by score; probes are not among them."""
     text = pages["triton"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -12,6 +14,8 @@ from clients.client import Client
 from loadtests.prediction_cache_served import CONFIG, counters, with_cache
 from tollgate.repository.check import check
 from tollgate.server.embedded import Embedded, serve
+from tollgate.supervisor.heartbeat import Heartbeat
+from tollgate.supervisor.stubs import find_stubs
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 PURCHASE = {
@@ -62,3 +66,31 @@ def test_a_repeated_row_is_answered_by_the_cache_as_by_the_model(
     hits, misses, plain = asked_three_times(repository, tmp_path / "b", cache_mb=0)
     assert (hits, misses) == (0, 0)
     assert cached == plain
+
+
+@pytest.mark.slow
+def test_a_heartbeat_is_no_request_that_the_cache_knows(tmp_path: Path) -> None:
+    """A model that hangs is noticed, though the cache has answers from before."""
+    repository = tmp_path / "repository"
+    shutil.copytree(REPOSITORY, repository)
+    with_cache(repository, "fraud")
+    with serve(
+        repository, state=tmp_path / "a", model_config_name=CONFIG, cache_mb=16
+    ) as server:
+        hits, _ = found(server)
+        beat = Heartbeat(server.triton, "fraud", timeout_s=2.0)
+        for _ in range(5):
+            beat.beat()
+            assert beat.ready, beat.problem
+        assert found(server)[0] == hits
+        (stub,) = (
+            one
+            for one in find_stubs(server.triton.pid)
+            if one.step.model == "fraud_model"
+        )
+        os.kill(stub.pid, signal.SIGSTOP)
+        try:
+            beat.beat()
+        finally:
+            os.kill(stub.pid, signal.SIGCONT)
+        assert beat.failures == 1

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tollgate.supervisor.collecting import trained_log_odds
+from tollgate.supervisor.metrics import SupervisorMetrics
 from tollgate.supervisor.processes import look
+from tollgate.supervisor.recycling import Recycling
+from tollgate.supervisor.stubs import Step, Stub
+from tollgate.supervisor.supervisor import Supervisor
 
 
 def artifact(folder: Path, scores: list[float], levels: list[float]) -> Path:
@@ -67,3 +75,28 @@ def test_a_process_is_told_as_the_kernel_counts_it() -> None:
     assert found.cpu_s == pytest.approx(sum(os.times()[:2]), abs=0.1)
     assert found.resident_bytes > 1 << 20
     assert found.threads >= 1
+
+
+def test_every_scrape_is_whole_however_many_scrape_at_once() -> None:
+    """Prometheus comes in pairs; none sees what the other one's scrape begins."""
+    own = SimpleNamespace(pid=os.getpid())
+    served: Any = SimpleNamespace(triton=own, redis=None)
+    supervisor = Supervisor(
+        served, products=[], recycling=Recycling(), fault=lambda _: None
+    )
+    supervisor.stubs = [
+        Stub(os.getpid(), Step("m", 1, f"m_{number}"), False, 1.0, 1)
+        for number in range(20)
+    ]
+    metrics = SupervisorMetrics()
+
+    def steps(_: int) -> int:
+        return metrics.page(supervisor).count(b"\ntollgate_step_resident_bytes{")
+
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # as on a machine where everything takes turns
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(steps, range(800))) == {20}
+    finally:
+        sys.setswitchinterval(usual_s)

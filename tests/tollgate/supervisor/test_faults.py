@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tollgate.supervisor.faults import Fault, FaultLog, now_text, read_faults
@@ -38,6 +39,27 @@ def test_a_full_log_forgets_its_older_half(tmp_path: Path) -> None:
     assert kept[-1] == "part-8999"
     assert kept[0] != "part-0"
     assert log.path.stat().st_size < 1.1 * (1 << 20)
+
+
+def test_a_full_log_loses_nothing_that_is_added_meanwhile(tmp_path: Path) -> None:
+    """Products are mended side by side: of each the kept faults are its last ones."""
+    log = FaultLog(tmp_path)
+    text = "x" * 2_000
+    each = 400
+
+    def add(name: int) -> None:
+        for number in range(each):
+            log.add(fault(f"{name}-{number}-{text}"))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(8)))
+    kept: dict[str, list[int]] = {}
+    for one in read_faults(tmp_path):
+        name, number, _ = one.part.split("-")
+        kept.setdefault(name, []).append(int(number))
+    assert kept
+    for numbers in kept.values():
+        assert numbers == list(range(numbers[0], each))
 
 
 def test_no_file_is_no_fault(tmp_path: Path) -> None:
