@@ -127,7 +127,7 @@ def test_compose_opens_this_machine_only() -> None:
 
 
 def test_compose_tells_nginx_all_that_its_file_asks_for() -> None:
-    """With the chart's image and bounds; a value that is missing is no configuration."""
+    """With the chart's image and bounds; without a value it is no configuration."""
     values = msgspec.yaml.decode((CHART / "values.yaml").read_bytes())["gateway"]
     gateway = _compose()["services"]["gateway"]
     told = gateway["environment"]
