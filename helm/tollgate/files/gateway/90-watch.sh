@@ -9,7 +9,8 @@ set -eu
 
 CONFIGURATION=${GATEWAY_CONFIGURATION:-/tmp/nginx/nginx.conf}
 TEMPLATE=${GATEWAY_TEMPLATE:-/etc/nginx/templates/nginx.conf.template}
-EVERY_S=${GATEWAY_WATCH_S:-10}
+# Servers that go serve on for some seconds; DNS remembers them for 5.
+EVERY_S=${GATEWAY_WATCH_S:-2}
 
 addresses() {
   { getent ahosts "${GATEWAY_UPSTREAM%:*}" || true; } | awk '{ print $1 }' | sort -u
