@@ -11,7 +11,7 @@ if [ ! -x "$tools/bin/hadolint" ]; then
 fi
 "$tools/bin/hadolint" docker/Dockerfile
 "$tools/bin/check-jsonschema" --builtin-schema vendor.compose-spec docker/compose.yaml
-"$tools/bin/docker-compose" -f docker/compose.yaml --profile metrics config --quiet
+"$tools/bin/docker-compose" -f docker/compose.yaml --profile metrics --profile gateway config --quiet
 "$tools/bin/check-jsonschema" --builtin-schema vendor.github-workflows .github/workflows/*
 "$tools/bin/check-jsonschema" \
   --builtin-schema custom.github-workflows-require-timeout .github/workflows/*
@@ -20,5 +20,5 @@ fi
   --builtin-schema vendor.azure-pipelines azure-pipelines.yml
 "$tools/bin/actionlint" .github/workflows/*
 "$tools/bin/zizmor" --offline --quiet .github/workflows
-"$tools/bin/shellcheck" docker/*.sh
+"$tools/bin/shellcheck" docker/*.sh helm/tollgate/files/gateway/*.sh
 echo "docker/lint.sh: Dockerfile, compose file and pipelines are well-formed"

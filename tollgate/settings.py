@@ -32,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         metrics_port: TCP port for Prometheus; 0 takes a free one.
         store_url: Online store that runs elsewhere; empty starts Redis here.
         journal_url: Redis for records of decisions; None: the store's, empty: nowhere.
+        feed_url: Redis that carries events for `tollgate stream`; empty: the store.
         model_config_name: Named configuration of models that have it; empty for none.
         cache_mb: Memory for Triton's response cache, which models use that ask for it
             in their configuration; 0: none.
@@ -58,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics_port: int = 8002
     store_url: str = ""
     journal_url: str | None = None
+    feed_url: str = ""
     model_config_name: str = ""
     cache_mb: Annotated[int, msgspec.Meta(ge=0)] = 0
     allocator: str = ""
@@ -126,7 +128,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def shown(self) -> dict[str, Any]:
         """Print-safe form: a password in an address is masked."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
-        for name in ("store_url", "journal_url", "otlp_endpoint"):
+        for name in ("store_url", "journal_url", "feed_url", "otlp_endpoint"):
             head, at, tail = (shown[name] or "").rpartition("@")
             if at:
                 shown[name] = f"{head.partition('://')[0]}://***@{tail}"

@@ -59,9 +59,11 @@ def values_of(name: str) -> dict[str, Any]:
     return yaml.safe_load(text) or {}
 
 
-def rendered(values: Mapping[str, Any]) -> tuple[Objects, str]:
+def rendered(
+    values: Mapping[str, Any], *, release: str = RELEASE
+) -> tuple[Objects, str]:
     """
-    Render the chart with some values.
+    Render the chart with some values, as a release of some name.
 
     Returns:
         The objects by KIND/NAME, in the order of their names; and the notes.
@@ -70,7 +72,7 @@ def rendered(values: Mapping[str, Any]) -> tuple[Objects, str]:
         helm_python.HelmError: The schema refuses them, or a template does.
     """
     with helm_python.Chart.load(CHART) as chart:
-        files = chart.render(dict(values), name=RELEASE, namespace=NAMESPACE)
+        files = chart.render(dict(values), name=release, namespace=NAMESPACE)
     found: Objects = {}
     notes = ""
     for path, text in files.items():

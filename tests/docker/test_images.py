@@ -20,6 +20,7 @@ else:
     import tomli as tomllib
 
 HOUSE = Path(__file__).resolve().parents[2]
+CHART = HOUSE / "helm" / "tollgate"
 DOCKERFILE = (HOUSE / "docker" / "Dockerfile").read_text()
 EXTRAS = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"][
     "optional-dependencies"
@@ -123,6 +124,43 @@ def test_compose_opens_this_machine_only() -> None:
     ]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_compose_tells_nginx_all_that_its_file_asks_for() -> None:
+    """With the chart's image and bounds; without a value it is no configuration."""
+    values = msgspec.yaml.decode((CHART / "values.yaml").read_bytes())["gateway"]
+    gateway = _compose()["services"]["gateway"]
+    told = gateway["environment"]
+    template = (CHART / "files" / "gateway" / "nginx.conf").read_text()
+    used = set(re.findall(r"\$\{(GATEWAY_[A-Z_]+)\}", template))
+    assert used <= told.keys()
+    for key, name in (
+        ("inFlight", "IN_FLIGHT"),
+        ("callerInFlight", "CALLER_IN_FLIGHT"),
+        ("bulkInFlight", "BULK_IN_FLIGHT"),
+        ("ratePerSecond", "RATE"),
+        ("burst", "BURST"),
+        ("maxBody", "MAX_BODY"),
+        ("auth", "AUTH"),
+    ):
+        assert told[f"GATEWAY_{name}"] == str(values[key]), key
+    image = f"{values['image']['repository']}:{values['image']['tag']}"
+    assert image in gateway["image"]
+
+
+def test_pipelines_install_what_tests_call() -> None:
+    """Where CI is true a program that is absent fails, so each is named there."""
+    script = (HOUSE / "tools" / "install-programs.sh").read_text()
+    pairs = script.partition("for pair in")[2].partition("; do")[0]
+    named = re.findall(r'[\w-]+=("[^"]+"|[\w-]+) ', pairs)
+    packages = {one for group in named for one in group.strip('"').split()}
+    assert {"gettext-base", "nginx", "libc6-dev"} <= packages
+    for name in (".github/workflows/tests.yaml", "azure-pipelines.yml"):
+        (words,) = re.findall(
+            r"apt-get install -y -q --no-install-recommends \\\n(.*)",
+            (HOUSE / name).read_text(),
+        )
+        assert packages <= set(words.split()), name
 
 
 def test_compose_mounts_files_that_exist() -> None:

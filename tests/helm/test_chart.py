@@ -205,6 +205,13 @@ REFUSED = [
     ({"podSecurity": {"runAsUser": 0}}, "minimum"),
     ({"autoscaling": {"minReplicas": 9, "maxReplicas": 3}}, "is above"),
     ({"autoscaling": {"queueSeconds": 0.012}}, "want string"),
+    (
+        {
+            "autoscaling": {"enabled": True, "underWayRequests": "16"},
+            "gateway": {"enabled": True, "inFlight": 16, "callerInFlight": 8},
+        },
+        "is above half of gateway.inFlight",
+    ),
     ({"canary": {"enabled": True, "tag": "1"}}, "canary.gateway.name is empty"),
     ({"canary": {"enabled": True}}, "a canary is another image"),
     ({"canary": {"weight": 101}}, "maximum"),
@@ -223,6 +230,18 @@ REFUSED = [
     ({"gateway": {"inFlight": 20}}, "callerInFlight is above gateway.inFlight"),
     ({"gateway": {"bulkInFlight": 0}}, "minimum"),
     (
+        {"gateway": {"enabled": True, "upstream": "g:80", "servers": 3}},
+        "needs gateway.upstreamEgress",
+    ),
+    (
+        {
+            "gateway": {"enabled": True, "upstream": "g:80"},
+            "networkPolicy": {"enabled": False},
+        },
+        "needs gateway.servers",
+    ),
+    ({"server": {"allocator": "jemalloc"}}, "/server/allocator"),
+    (
         {
             "metrics": {
                 "podMonitor": {"enabled": True},
@@ -238,6 +257,14 @@ REFUSED = [
             "jobs": {"retention": {"enabled": True}},
         },
         "there is no journal to keep",
+    ),
+    (
+        {
+            "journal": {"enabled": False},
+            "journalWorker": {"enabled": False},
+            "monitor": {"enabled": True},
+        },
+        "there is no journal to read",
     ),
 ]
 

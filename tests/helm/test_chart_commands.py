@@ -93,6 +93,44 @@ def test_all_that_the_chart_can_do_is_asked_for() -> None:
     }
 
 
+def test_large_numbers_are_written_out() -> None:
+    """Helm reads a million as 1e+06, which no command takes."""
+    large = 2_000_000
+    job = {"name": "a", "product": "fraud", "schedule": "0 1 * * *", "claimName": "c"}
+    gateway = {"enabled": True, "ratePerSecond": large, "burst": large}
+    objects, _ = chart.rendered(
+        {
+            "journalWorker": {"sealRows": large},
+            "jobs": {
+                "stressProbe": {"enabled": True, "rate": large},
+                "materialize": [job | {"rate": large}],
+            },
+            "gateway": gateway | {"inFlight": large, "callerInFlight": large},
+            "tracing": {"endpoint": "http://collector:4318", "rate": large},
+        }
+    )
+    found = dict(containers(objects))
+    for container in found.values():
+        for words in command_lines(container):
+            parse(words)
+    said = {
+        one["name"]: one["value"]
+        for name in (
+            "Deployment/prod-tollgate/tollgate",
+            "Deployment/prod-tollgate-gateway/nginx",
+        )
+        for one in found[name]["env"]
+        if "value" in one
+    }
+    for variable in (
+        "TOLLGATE_TRACE_RATE",
+        "GATEWAY_RATE",
+        "GATEWAY_BURST",
+        "GATEWAY_IN_FLIGHT",
+    ):
+        assert said[variable] == str(large), variable
+
+
 @pytest.mark.parametrize("name", chart.names())
 def test_every_setting_in_the_environment_is_known(name: str, tmp_path: Path) -> None:
     """A variable TOLLGATE_… that is no setting would end the command."""

@@ -17,8 +17,13 @@ from tollgate.gateway.template import Gateway
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).parent))
 import chart
-from rendering import ALL, pod_labels, pods, selected
+from rendering import ALL, containers, pod_labels, pods, selected
 
+COMPONENT = "app.kubernetes.io/component"
+LABELS = {
+    "app.kubernetes.io/name": "tollgate",
+    "app.kubernetes.io/instance": "prod",
+}
 EVERY = pytest.mark.parametrize("name", chart.names())
 
 
@@ -43,7 +48,9 @@ def test_all_is_denied_but_what_a_rule_allows(name: str) -> None:
             for key, one in policies.items()
             if selected(one["podSelector"]["matchLabels"], labels)
         ]
-        assert len(own) == (0 if "retention" in where else 1), where
+        # Retention and monitor read and write volumes, and nobody else.
+        alone = "retention" in where or "monitor" in where
+        assert len(own) == (0 if alone else 1), where
 
 
 @EVERY
@@ -109,7 +116,53 @@ def test_servers_reach_the_collector_of_traces() -> None:
     assert rules("minimal") == []
 
 
+def test_whoever_reads_the_repository_reaches_what_gives_the_rights() -> None:
+    """The metadata server, of a cloud whose identities read the object store."""
+    metadata = chart.values_of("gcs")["networkPolicy"]["extraEgress"][0]
+    values = chart.values_of("gcs") | {"jobs": chart.values_of("jobs")["jobs"]}
+    objects, _ = chart.rendered(values | {"stream": {"enabled": True}})
+    for component in (
+        *("server", "journal", "stream"),
+        *("materialize", "stress-probe", "helm-test"),
+    ):
+        policy = objects[f"NetworkPolicy/prod-tollgate-{component}"]["spec"]
+        assert metadata in policy["egress"], component
+
+
+def test_metrics_of_the_monitor_are_scraped() -> None:
+    """By the pod's port of that name, which is open to those who read metrics."""
+    objects = ALL["monitor"]
+    found = dict(containers(objects))
+    name = "Deployment/prod-tollgate-journal-fraud/monitor"
+    (port,) = found[name]["ports"]
+    endpoints = objects["PodMonitor/prod-tollgate"]["spec"]["podMetricsEndpoints"]
+    assert port["name"] in [one["port"] for one in endpoints]
+    assert f"--metrics-port={port['containerPort']}" in found[name]["args"]
+    (rule,) = objects["NetworkPolicy/prod-tollgate-journal"]["spec"]["ingress"]
+    assert port["containerPort"] in [one["port"] for one in rule["ports"]]
+
+
 # The gateway --------------------------------------------------------------------------
+
+
+def test_a_gateway_reaches_what_it_is_sent_to() -> None:
+    """This chart's servers, or what is in their place by the rules that are named."""
+
+    def egress(values: dict[str, object]) -> list[object]:
+        objects, _ = chart.rendered({"gateway": {"enabled": True} | values})
+        policy = objects["NetworkPolicy/prod-tollgate-gateway"]
+        assert chart.problems(policy) == ()
+        return list(policy["spec"]["egress"])
+
+    own = [{"podSelector": {"matchLabels": LABELS | {COMPONENT: "server"}}}]
+    dns, servers = egress({})
+    assert servers == {"ports": [{"port": 8001, "protocol": "TCP"}], "to": own}
+    rule = {
+        "ports": [{"port": 10080, "protocol": "TCP"}],
+        "to": [{"namespaceSelector": {"matchLabels": {"name": "gateways"}}}],
+    }
+    other = {"upstream": "payments.gateways:80", "servers": 4, "upstreamEgress": [rule]}
+    assert egress(other) == [dns, rule]
 
 
 def test_every_variable_of_nginxs_file_has_a_value() -> None:
@@ -242,4 +295,4 @@ def test_prometheus_takes_the_papers_queries(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "3 rules found" in done.stdout
+    assert "4 rules found" in done.stdout

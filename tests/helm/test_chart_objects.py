@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tollgate.journal.spool import MOST_BYTES as JOURNAL_SPOOL_BYTES
 from tollgate.observability.rows_autoscaler import AUTOSCALER
@@ -59,8 +60,9 @@ def test_secrets_are_named_and_never_there(name: str) -> None:
         for one in container.get("env", []):
             if one["name"].endswith("_URL") and one.get("value") != "":
                 assert "secretKeyRef" in one["valueFrom"], where
-        # librdkafka's and Redis' addresses alone could hold a password.
-        assert not re.search(r"rediss?://", " ".join(container.get("args", []))), where
+        # Others read a command line: no address of Redis, and no variable put into it.
+        told = " ".join((*container.get("command", []), *container.get("args", [])))
+        assert not re.search(r"rediss?://|\$\(\w+_URL\)", told), where
 
 
 @EVERY
@@ -151,6 +153,19 @@ def test_workloads_select_their_own_pods_alone(name: str) -> None:
         assert not {"app.kubernetes.io/version", "helm.sh/chart"} & selector.keys()
 
 
+def test_names_are_no_longer_than_a_cluster_takes() -> None:
+    """A CronJob's has 52 characters at most, for its jobs' come behind; others' 63."""
+    values = chart.values_of("jobs") | {"products": ["fraud", "fraud_of_the_south"]}
+    release = "payments-decisions-of-the-southern-production"
+    objects, _ = chart.rendered(values, release=release)
+    names = [key.split("/") for key in objects]
+    assert len(names) == len(objects)
+    for kind, name in names:
+        most = {"CronJob": 52, "PersistentVolumeClaim": 253, "Deployment": 253}
+        assert len(name) <= most.get(kind, 63), name
+        assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name), name
+
+
 # The server ---------------------------------------------------------------------------
 
 
@@ -168,6 +183,15 @@ def test_a_pod_has_time_to_end(name: str) -> None:
     (delay,) = [one for one in container["args"] if one.startswith("--drain-delay=")]
     needed_s = before_s + int(delay.partition("=")[2]) + DRAIN_S
     assert pod["terminationGracePeriodSeconds"] >= needed_s + 10
+
+
+def test_the_gateway_notices_a_server_that_goes_while_it_serves() -> None:
+    """It looks every few seconds, and CoreDNS remembers an address for five."""
+    values = yaml.safe_load((chart.CHART / "values.yaml").read_text())["server"]
+    script = (chart.CHART / "files" / "gateway" / "90-watch.sh").read_text()
+    (every_s,) = re.findall(r"GATEWAY_WATCH_S:-(\d+)", script)
+    serves_s = values["preStopSeconds"] + values["drainDelaySeconds"]
+    assert serves_s > int(every_s) + 5 + 1  # and reads its files anew
 
 
 @EVERY

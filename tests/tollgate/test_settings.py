@@ -57,6 +57,8 @@ def test_a_password_is_masked() -> None:
     assert Settings(store_url="unix:///a").shown()["store_url"] == "unix:///a"
     settings = Settings(journal_url="redis://:secret@host")
     assert settings.shown()["journal_url"] == "redis://***@host"
+    settings = Settings(feed_url="rediss://step:secret@feed")
+    assert settings.shown()["feed_url"] == "rediss://***@feed"
     settings = Settings(otlp_endpoint="https://me:secret@collector")
     assert settings.shown()["otlp_endpoint"] == "https://***@collector"
 

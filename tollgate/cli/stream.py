@@ -77,7 +77,11 @@ def stream(
     from tollgate.stream.metrics import StreamMetrics
 
     chosen = console.settings(
-        product=product, repository=repository, state=state, store_url=store_url
+        product=product,
+        repository=repository,
+        state=state,
+        store_url=store_url,
+        feed_url=feed_url,
     )
     with to_read(chosen) as models:
         spec = _spec(models, chosen.product)
@@ -97,7 +101,7 @@ def stream(
         from tollgate.stream.redis_streams import RedisSource
 
         source = RedisSource(
-            feed_url or store_url,
+            chosen.feed_url or store_url,
             feed=topic or _topic(chosen),
             group=group,
             partitions=partitions,
@@ -126,7 +130,11 @@ def feed(
 ) -> None:
     """Put a history's purchases and labels on a feed, as a payment system would."""
     chosen = console.settings(
-        product=product, repository=repository, state=state, store_url=store_url
+        product=product,
+        repository=repository,
+        state=state,
+        store_url=store_url,
+        feed_url=feed_url,
     )
     with to_read(chosen) as models:
         spec = _spec(models, chosen.product)
@@ -141,7 +149,9 @@ def feed(
         from tollgate.stream.feed import RedisFeed
 
         target = RedisFeed(
-            feed_url or running.store_url(chosen), feed=name, partitions=partitions
+            chosen.feed_url or running.store_url(chosen),
+            feed=name,
+            partitions=partitions,
         )
     sent, taken_s = _send(history, spec, target)
     console.say(f"{sent:,} events in {taken_s:.1f} s → {name}")

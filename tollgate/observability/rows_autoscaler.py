@@ -23,4 +23,10 @@ AUTOSCALER = (
         "waiting in a server, all models together, mean of the last minute: "
         "`nv_inference_pending_request_count`",
     ),
+    _row(
+        "under_way_requests",
+        "requests",
+        "in a server, waiting or being decided, mean of the last minute: "
+        "`nv_inference_request_duration_us` of the ensembles, by second",
+    ),
 )

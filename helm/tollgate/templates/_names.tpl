@@ -85,6 +85,9 @@ tollgate/region: {{ . }}
 {{- if and $values.jobs.monitor.enabled (not $values.journalWorker.enabled) -}}
 {{- fail "jobs.monitor.enabled needs journalWorker.enabled: there is no journal to read" -}}
 {{- end -}}
+{{- if and $values.monitor.enabled (not $values.journalWorker.enabled) -}}
+{{- fail "monitor.enabled needs journalWorker.enabled: there is no journal to read" -}}
+{{- end -}}
 {{- with $values.tracing -}}
 {{- if and .rate (not .endpoint) -}}
 {{- fail "tracing.rate needs tracing.endpoint: nobody would get the traces" -}}
@@ -93,10 +96,20 @@ tollgate/region: {{ . }}
 {{- fail "tracing.clientCertificate needs tracing.tlsSecret, which has it" -}}
 {{- end -}}
 {{- end -}}
+{{- $gateway := $values.gateway -}}
+{{- if and $gateway.enabled $gateway.upstream $values.networkPolicy.enabled (not $gateway.upstreamEgress) -}}
+{{- fail "gateway.upstream needs gateway.upstreamEgress: the network policy opens this chart's servers alone" -}}
+{{- end -}}
+{{- if and $gateway.enabled $gateway.upstream (not $gateway.servers) -}}
+{{- fail "gateway.upstream needs gateway.servers: its address does not tell how many servers are behind it" -}}
+{{- end -}}
 {{- range list "callerInFlight" "bulkInFlight" -}}
 {{- if gt (int (index $values.gateway .)) (int $values.gateway.inFlight) -}}
 {{- fail (printf "gateway.%s is above gateway.inFlight, of which it is a part" .) -}}
 {{- end -}}
+{{- end -}}
+{{- if and $values.autoscaling.enabled $gateway.enabled (gt (mul 2 (int $values.autoscaling.underWayRequests)) (int $gateway.inFlight)) -}}
+{{- fail "autoscaling.underWayRequests is above half of gateway.inFlight: the gateway would refuse before a server is added" -}}
 {{- end -}}
 {{- if gt (int $values.autoscaling.minReplicas) (int $values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling.minReplicas is above autoscaling.maxReplicas" -}}

@@ -153,19 +153,19 @@ limits:
     sizeLimit: {{ .Values.server.state.gibShared }}Gi
 {{- end -}}
 
-{{/* Probes of a worker, whose metrics answer while it runs. Takes the seconds that a start may take. */}}
+{{/* Probes of a worker, whose metrics answer while it runs. Takes their port, and the seconds that a start may take. */}}
 {{- define "tollgate.workerProbes" -}}
 startupProbe:
   httpGet:
     path: /metrics
-    port: metrics
+    port: {{ .port }}
   periodSeconds: 5
   timeoutSeconds: 2
-  failureThreshold: {{ div . 5 }}
+  failureThreshold: {{ div .startSeconds 5 }}
 livenessProbe:
   httpGet:
     path: /metrics
-    port: metrics
+    port: {{ .port }}
   periodSeconds: 20
   timeoutSeconds: 5
   failureThreshold: 3

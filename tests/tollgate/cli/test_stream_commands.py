@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tollgate.server.redis import EmbeddedRedis
 from tollgate.store.feeds import FEEDS, LABELS, feed_key
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -25,7 +26,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def stream(
-    store_url: str, repository: Path, *words: str
+    store_url: str, repository: Path, *words: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `tollgate stream` until its feed is idle."""
     command = [sys.executable, "-c", "from tollgate.cli import main; main()", "stream"]
@@ -37,7 +38,9 @@ def stream(
     return subprocess.run(
         [*command, "--until-idle", "--repository", str(repository), *words],
         cwd=CHECKOUT,
-        env=environment | {"TOLLGATE_STORE_URL": store_url, "COLUMNS": "200"},
+        env=environment
+        | {"TOLLGATE_STORE_URL": store_url, "COLUMNS": "200"}
+        | variables,
         capture_output=True,
         text=True,
         timeout=60,
@@ -75,3 +78,15 @@ def test_feeds_are_chosen_by_name(
     wrong = stream(store_url, repository, "--feeds", "labels,prices")
     assert wrong.returncode == 2
     assert "'prices' is none of purchases, labels" in wrong.stdout + wrong.stderr
+
+
+def test_the_feed_may_be_elsewhere(
+    store_url: str, repository: Path, tmp_path: Path
+) -> None:
+    """By a variable, since an address holds a password and others read a command."""
+    with EmbeddedRedis(tmp_path / "feed") as server:
+        with redis.Redis.from_url(server.url) as elsewhere:
+            elsewhere.xadd("tollgate.fraud.events:0", {"event": "no event"})
+        done = stream(store_url, repository, TOLLGATE_FEED_URL=server.url)
+    assert done.returncode == 0, done.stderr
+    assert "dead letters 1" in done.stdout

@@ -92,7 +92,11 @@ def test_the_paper_holds_the_tables() -> None:
 def test_nobody_queries_what_prometheus_does_not_have() -> None:
     """What the adapter makes stands in the paper, and is no series to ask for."""
     made = {row.name for row in CUSTOM[1]}
-    assert made == {"tollgate_queue_seconds", "tollgate_pending_requests"}
+    assert made == {
+        "tollgate_queue_seconds",
+        "tollgate_pending_requests",
+        "tollgate_under_way_requests",
+    }
     assert not made & series_names()
     assert all(f"| `{name}` |" in PAPER.read_text() for name in made)
 

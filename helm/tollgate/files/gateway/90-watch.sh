@@ -1,16 +1,51 @@
 #!/bin/sh
-# In the official image's /docker-entrypoint.d: nginx reads its files anew when a
-# mounted secret changed, or when the name of the servers means other addresses.
-# A configuration that nginx refuses changes nothing; it says why and goes on.
+# In the official image's /docker-entrypoint.d. nginx begins when the name of the servers
+# means an address, and reads its files anew when a mounted secret changed or the name
+# means other addresses. What may be under way follows how many servers these are, where
+# GATEWAY_PODS says how many gateways share them; GATEWAY_SERVERS names that number
+# where addresses do not tell it. A configuration that nginx refuses changes nothing; it
+# says why and goes on.
 set -eu
 
 CONFIGURATION=${GATEWAY_CONFIGURATION:-/tmp/nginx/nginx.conf}
-EVERY_S=${GATEWAY_WATCH_S:-10}
+TEMPLATE=${GATEWAY_TEMPLATE:-/etc/nginx/templates/nginx.conf.template}
+# Servers that go serve on for some seconds; DNS remembers them for 5.
+EVERY_S=${GATEWAY_WATCH_S:-2}
+
+addresses() {
+  { getent ahosts "${GATEWAY_UPSTREAM%:*}" || true; } | awk '{ print $1 }' | sort -u
+}
 
 look() {
   cat "$GATEWAY_TLS_CERT" "$GATEWAY_TLS_KEY" "$GATEWAY_CLIENT_CA" "$GATEWAY_KEYS" \
     2>/dev/null | cksum
-  { getent ahosts "${GATEWAY_UPSTREAM%:*}" || true; } | awk '{ print $1 }' | sort -u
+  addresses
+}
+
+# share BOUND: what of one server's bound is this gateway's, of all servers.
+share() {
+  part=$(($1 * servers / GATEWAY_PODS))
+  echo "$((part > 0 ? part : 1))"
+}
+
+# Bounds that are set by hand stay as they are; so do all while no server is known.
+bound() {
+  [ -n "${GATEWAY_PODS:-}" ] || return 0
+  servers=${GATEWAY_SERVERS:-0}
+  [ "$servers" -gt 0 ] || servers=$(addresses | wc -l)
+  [ "$servers" -gt 0 ] || return 0
+  (
+    GATEWAY_IN_FLIGHT=$(share "$GATEWAY_IN_FLIGHT")
+    GATEWAY_CALLER_IN_FLIGHT=$(share "$GATEWAY_CALLER_IN_FLIGHT")
+    GATEWAY_BULK_IN_FLIGHT=$(share "$GATEWAY_BULK_IN_FLIGHT")
+    export GATEWAY_IN_FLIGHT GATEWAY_CALLER_IN_FLIGHT GATEWAY_BULK_IN_FLIGHT
+    # shellcheck disable=SC2016  # names for envsubst, not values
+    envsubst "$(env | sed -n 's/^\(GATEWAY_[A-Z_]*\)=.*/${\1}/p')" \
+      <"$TEMPLATE" >"$CONFIGURATION.new"
+    echo "gateway: servers: $servers, under way at most: $GATEWAY_IN_FLIGHT," \
+      "of one caller $GATEWAY_CALLER_IN_FLIGHT, bulk $GATEWAY_BULK_IN_FLIGHT"
+  )
+  mv "$CONFIGURATION.new" "$CONFIGURATION"
 }
 
 watch() {
@@ -20,6 +55,7 @@ watch() {
     now=$(look)
     [ "$now" != "$seen" ] || continue
     seen=$now
+    bound
     if nginx -t -q -c "$CONFIGURATION" -e stderr; then
       echo "gateway: files or servers changed; read anew"
       nginx -s reload -c "$CONFIGURATION" -e stderr || true
@@ -27,4 +63,9 @@ watch() {
   done
 }
 
+if [ -z "$(addresses)" ]; then
+  echo "gateway: ${GATEWAY_UPSTREAM%:*} means no address; waiting for a server"
+  until [ -n "$(addresses)" ]; do sleep 1; done
+fi
+bound
 watch &

@@ -1,9 +1,19 @@
+{{/* Name of a CronJob, which has 52 characters at most: of a longer one a hash stands for the end. */}}
+{{- define "tollgate.cronName" -}}
+{{- $name := printf "%s-%s" (include "tollgate.fullname" .root) .name -}}
+{{- if gt (len $name) 52 -}}
+{{- printf "%s-%s" (trunc 43 $name | trimSuffix "-") (sha256sum $name | trunc 8) -}}
+{{- else -}}
+{{- $name -}}
+{{- end -}}
+{{- end -}}
+
 {{/* A CronJob down to its pod's head. Takes root, component, name, schedule, and product or nothing. */}}
 {{- define "tollgate.cronJob" -}}
 apiVersion: batch/v1
 kind: CronJob
 metadata:
-  name: {{ include "tollgate.fullname" .root }}-{{ .name }}
+  name: {{ include "tollgate.cronName" . }}
   labels:
     {{- include "tollgate.labels" . | nindent 4 }}
 spec:

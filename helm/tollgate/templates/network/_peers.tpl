@@ -38,11 +38,15 @@
 {{- end }}
 {{- end -}}
 
-{{- define "tollgate.objectsEgress" -}}
+{{/* What reads the repository may reach: an object store, and what else people say, such as who gives the rights to it. */}}
+{{- define "tollgate.repositoryEgress" -}}
 {{- if eq .Values.repository.kind "objectStore" }}
 - ports:
     - port: {{ .Values.repository.objectStore.port }}
       protocol: TCP
+{{- end }}
+{{- with .Values.networkPolicy.extraEgress }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 

@@ -104,8 +104,15 @@ spec:
             {{- with include "tollgate.modelConfigName" $root }}
             - --model-config-name={{ . }}
             {{- end }}
+            {{- with $server.cacheMb }}
+            - --cache-mb={{ int . }}
+            {{- end }}
           env:
             {{- include "tollgate.env" $root | nindent 12 }}
+            {{- with $server.allocator }}
+            - name: TOLLGATE_ALLOCATOR
+              value: {{ . }}
+            {{- end }}
             {{- include "tollgate.tracingEnv" $root | nindent 12 }}
             {{- range $server.extraEnv }}
             - name: {{ .name }}

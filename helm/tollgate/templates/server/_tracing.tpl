@@ -5,7 +5,7 @@
 - name: TOLLGATE_OTLP_ENDPOINT
   value: {{ $tracing.endpoint | quote }}
 - name: TOLLGATE_TRACE_RATE
-  value: {{ $tracing.rate | quote }}
+  value: {{ int $tracing.rate | quote }}
 # Before the next one, which takes it in.
 - name: POD_NAME
   valueFrom:
