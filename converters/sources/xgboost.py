@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxmltools
 import xgboost
 from xgboost import Booster, XGBClassifier
 
@@ -73,7 +72,7 @@ class XGBoostModel:
             names=None if names is None else tuple(names),
             trees=len(self._trees),
             parameters=plain_parameters(parameters),
-            converter=f"onnxmltools {onnxmltools.__version__}",
+            converter="tollgate",
             categories=of_trees(self._trees) | of_xgboost(self._raw()),
         )
 
