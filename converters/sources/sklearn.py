@@ -12,7 +12,7 @@ import sklearn
 from sklearn.pipeline import Pipeline
 from threadpoolctl import ThreadpoolController
 
-from converters.boundaries import boundary_rows, made_rows
+from converters.boundaries import boundary_rows, made_rows, with_codes
 from converters.explain import explained
 from converters.explain_sklearn import explain_sklearn
 from converters.model import (
@@ -146,17 +146,16 @@ class SklearnModel:
         """
         raw = isinstance(self._estimator, Pipeline) or not self._trees
         trees = [] if raw else probe_trees(self._trees)
+        codes = _codes(self.facts.categories)
         if samples is None:
             columns = int(self._estimator.n_features_in_)
-            samples = made_rows(trees, columns=columns)
+            samples = with_codes(made_rows(trees, columns=columns), codes)
         return assemble(
             {
                 "sample": samples,
                 "split": split_rows(samples, trees),
                 "boundary": boundary_rows(self.predict, samples),
-                "category": code_rows(
-                    samples[:SPECIAL_BASES], _codes(self.facts.categories)
-                ),
+                "category": code_rows(samples[:SPECIAL_BASES], codes),
                 "special": special_rows(samples),
             }
         )
