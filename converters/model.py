@@ -47,6 +47,8 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         parameters: Those that were set.
         converter: Library that writes the graph, with its version.
         categories: Column -> the categories it knows; columns of categories only.
+        written_by: Version of the library that wrote the file, where the one that reads
+            it does not promise the same answers; otherwise empty.
     """
 
     framework: str
@@ -59,6 +61,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: dict[str, Parameter]
     converter: str
     categories: dict[int, Vocabulary] = {}
+    written_by: str = ""
 
     @property
     def feature_names(self) -> tuple[str, ...]:

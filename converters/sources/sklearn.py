@@ -43,13 +43,15 @@ class SklearnModel:
 
     Args:
         estimator: The classifier, or a pipeline that ends in one.
+        written_by: Version of scikit-learn that wrote its file, if not this one.
 
     Raises:
         ConversionError: It is no fitted classifier with probabilities.
     """
 
-    def __init__(self, estimator: Any) -> None:
+    def __init__(self, estimator: Any, *, written_by: str = "") -> None:
         refuse_unfaithful(estimator)
+        self._written_by = written_by
         self._estimator = estimator
         self._trees = [tree for trees in ensembles(estimator) for tree in trees]
         self._names = getattr(estimator, "feature_names_in_", None)
@@ -69,6 +71,7 @@ class SklearnModel:
             parameters=plain_parameters(self._estimator.get_params()),
             converter=f"skl2onnx {skl2onnx.__version__}",
             categories=of_sklearn(self._estimator),
+            written_by=self._written_by,
         )
 
     def predict(self, rows: F32) -> F64:
@@ -129,7 +132,8 @@ class SklearnModel:
         Raises:
             ConversionError: As `pruned_estimator`.
         """
-        return SklearnModel(pruned_estimator(self._estimator, trees=trees, depth=depth))
+        smaller = pruned_estimator(self._estimator, trees=trees, depth=depth)
+        return SklearnModel(smaller, written_by=self._written_by)
 
     def explanation(self) -> Explanation:
         """Return its trees and their covers, or its coefficients."""

@@ -10,6 +10,7 @@ import joblib
 import numpy as np
 import onnx
 import pytest
+import sklearn
 from onnx import TensorProto, helper
 from sklearn.linear_model import LogisticRegression
 from xgboost import XGBClassifier
@@ -127,6 +128,28 @@ def test_a_trusted_pickle_is_loaded_in_a_process_of_its_own(linear, rows, tmp_pa
     proven.report.check()
     path.write_bytes(pickle.dumps({"no": "model"}))
     assert "a dict gives no probabilities" in refused(path, trust_pickle=True)
+
+
+def test_a_pickle_of_another_release_is_said_to_be_one(linear, rows, tmp_path):
+    """
+    Its proof is of what this release makes of it, which may not be what was trained.
+
+    Until 1.7 a regression could be one of each class against the rest; what reads such
+    a file today answers with a softmax.
+    """
+    path, out = tmp_path / "model.pkl", tmp_path / "out"
+    joblib.dump(linear, path)
+    with open_source(path, trust_pickle=True) as source:
+        assert source.facts.written_by == ""
+    made = sklearn.__version__.encode()
+    older = b"0.24.2".ljust(len(made), b"0")[: len(made)]
+    path.write_bytes(pickle.dumps(linear, protocol=2).replace(made, older))
+    status, said = run("convert", path, "--out", out, "--trust-pickle")
+    assert status == 0, said
+    assert f"written by scikit-learn {older.decode()}, read by" in said
+    assert read_artifact(out).source.written_by == older.decode()
+    card = (out / "card.md").read_text()
+    assert "which does not promise the same answers" in card
 
 
 def external(path, *, location, length=None):
