@@ -33,6 +33,8 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         classes: Class labels, in the order of the probabilities.
         trees: Trees that count, after early stopping.
         parameters: Those that were set; the library's defaults stand for the rest.
+        written_by: Version of the library that wrote its file, where the one above,
+            which read it, does not promise the same answers; otherwise empty.
     """
 
     framework: str
@@ -41,6 +43,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     classes: tuple[int | str, ...]
     trees: int
     parameters: dict[str, Parameter]
+    written_by: str = ""
 
 
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

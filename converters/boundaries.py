@@ -9,7 +9,7 @@ where its splits are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +98,18 @@ def made_rows(trees: list[Tree], *, columns: int, seed: int = 0) -> F32:
         rows[:, column] = lower + share * (upper - lower)
     limit = float(np.finfo(np.float32).max)
     return np.clip(rows, -limit, limit).astype(np.float32)
+
+
+def with_codes(
+    rows: F32, codes: Mapping[int, Sequence[float]], *, seed: int = 0
+) -> F32:
+    """Return rows in which columns of categories hold known ones, and nothing else."""
+    random = np.random.default_rng(seed)
+    found = rows.copy()
+    for column, known in codes.items():
+        if known:
+            found[:, column] = random.choice(np.asarray(known), len(rows))
+    return found
 
 
 def ordered(values: F32) -> npt.NDArray[np.int64]:

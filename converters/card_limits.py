@@ -48,6 +48,18 @@ def _of_the_proof(artifact: Artifact) -> list[Line]:
     if before_quantising(artifact):
         text = "The proof and the targets are of the model before it was quantised."
         points.append(line(text))
+    source = artifact.source
+    if source.written_by:
+        points.append(
+            line(
+                "The model was written by ",
+                Name(f"{source.framework} {source.written_by}"),
+                " and read by ",
+                Name(source.version),
+                ", which does not promise the same answers: the proof is of what the "
+                "latter makes of it. Compare with answers that the former gave.",
+            )
+        )
     refused = max(one.unanswered for one in artifact.parity)
     if refused:
         points.append(

@@ -30,6 +30,7 @@ def identity(artifact: Artifact) -> Section:
     opsets = ", ".join(f"{domain} {found}" for domain, found in graph.opset.items())
     facts: list[tuple[str, Cell]] = [
         ("framework", Name(f"{source.framework} {source.version}")),
+        *([("written by version", Name(source.written_by))] * bool(source.written_by)),
         ("objective", Name(source.objective)),
         ("classes, in the order of the probabilities", _list(source.classes)),
         ("trees", count(source.trees) if source.trees else "none"),

@@ -22,6 +22,9 @@ from tollgate.errors import InputError, RepositoryError
 from tollgate.explanation.document import unexplained
 from tollgate.repository.onnx_model import MODEL_FILE, onnx_findings
 
+# Texts that can only be meant in this order.
+_PLAIN = {("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t")}
+
 
 class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
@@ -125,6 +128,8 @@ def convert_model(
     """
     shrinking.require_possible(sample)
     names = _names(origin, purpose.names, model.facts, sample)
+    if purpose.names is not None:
+        _require_order(origin, model.facts.classes)
     judge = None if sample is None else _judge(sample, purpose, model.facts)
     source = smaller_source(model, shrinking, judge=judge)
     rows = None if sample is None else sample.rows
@@ -205,6 +210,24 @@ def _names(
             where=f"feature {at}",
         )
     return wanted
+
+
+def _require_order(origin: str, classes: tuple[int | str, ...]) -> None:
+    """
+    Demand that the second of two classes is the one that a policy acts on.
+
+    Libraries sort labels: of 'fraud' and 'genuine' the second is 'genuine', and its
+    probability would be served as the score.
+    """
+    names = tuple(str(one).casefold() for one in classes)
+    texts = all(isinstance(one, str) for one in classes)
+    if len(classes) == 2 and texts and names not in _PLAIN:
+        raise InputError(
+            origin,
+            f"has the classes {classes[0]!r} and {classes[1]!r}, in this order: the "
+            f"score would be the probability of {classes[1]!r}; train it on 0 and 1, "
+            "1 for what the policy acts on",
+        )
 
 
 def _require_fit(model: bytes, config: Any) -> None:

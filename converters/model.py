@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -47,6 +48,8 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         parameters: Those that were set.
         converter: Library that writes the graph, with its version.
         categories: Column -> the categories it knows; columns of categories only.
+        written_by: Version of the library that wrote the file, where the one that reads
+            it does not promise the same answers; otherwise empty.
     """
 
     framework: str
@@ -59,6 +62,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: dict[str, Parameter]
     converter: str
     categories: dict[int, Vocabulary] = {}
+    written_by: str = ""
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -115,6 +119,16 @@ class TrainedModel(Protocol):
     def pruned(self, *, trees: int | None, depth: int | None) -> TrainedModel:
         """Return a copy with at most so many trees, and splits on a path; None keeps
         all. Raises ConversionError where there are none to take away."""
+
+
+def plain_classes(found: Sequence[Any]) -> tuple[int | str, ...]:
+    """Return class labels as JSON can hold them: False and 0.0 are 0, 1.0 is 1."""
+    return tuple(
+        int(one)
+        if isinstance(one, (bool, int, float)) and one == int(one)
+        else str(one)
+        for one in np.asarray(found).tolist()
+    )
 
 
 def plain_parameters(found: dict[str, object]) -> dict[str, Parameter]:

@@ -18,6 +18,7 @@ from tollgate.repository.targets import OURS
 from tollgate.schema import FEATURES, PROBABILITIES
 
 LARGEST_EXTERNAL_BYTES = 1 << 30
+_CONSTANTS_APART_IR = 4
 
 
 def read_onnx(path: Path) -> onnx.ModelProto:
@@ -120,7 +121,9 @@ def adopted(model: onnx.ModelProto, *, columns: int | None = None) -> bytes:
             f"does not say how many features {inputs[0].name!r} has; give a sample"
         )
     answer = _probability_output(graph)
-    _rename(graph, {inputs[0].name: FEATURES, answer: PROBABILITIES})
+    _drop_constant_inputs(model, kept=inputs[0].name)
+    tensor = graph.input[0].type.tensor_type
+    _rename(graph, {graph.input[0].name: FEATURES, answer: PROBABILITIES})
     set_shape(tensor, columns=found or columns)
     del graph.output[:]
     graph.output.append(
@@ -183,6 +186,17 @@ def _probability_output(graph: onnx.GraphProto) -> str:
             "FLOAT output with a probability per class"
         )
     return str(found[0])
+
+
+def _drop_constant_inputs(model: onnx.ModelProto, *, kept: str) -> None:
+    """Leave one input: old exporters list constants too, and in front of it."""
+    (only,) = (one for one in model.graph.input if one.name == kept)
+    given = onnx.ValueInfoProto()
+    given.CopyFrom(only)
+    del model.graph.input[:]
+    model.graph.input.append(given)
+    # Before this format, constants had to be inputs.
+    model.ir_version = max(model.ir_version, _CONSTANTS_APART_IR)
 
 
 def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:

@@ -11,11 +11,11 @@ import copy
 import warnings
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import TensorProto
 from skl2onnx import convert_sklearn
 from skl2onnx.common.data_types import FloatTensorType
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 
@@ -23,7 +23,7 @@ from converters.graph import IR_VERSION, ML_OPSET, OPSET
 from converters.graph_edit import drop_unused, set_shape
 from converters.sklearn_operators import CONVERTERS, SHAPES
 from converters.sklearn_tree_repair import repair
-from converters.sklearn_trees import forget_rows, round_histograms
+from converters.sklearn_trees import children, forget_rows, round_histograms
 from converters.two_classes import write_first_class
 from tollgate.errors import ConversionError
 from tollgate.repository.targets import ML_DOMAIN
@@ -62,7 +62,7 @@ def _converted(estimator: Any) -> onnx.ModelProto:
                 estimator,
                 name="scikit-learn",
                 initial_types=[(FEATURES, FloatTensorType([None, columns]))],
-                options={"zipmap": False},
+                options={id(estimator): {"zipmap": False}, **_margins_asked(estimator)},
                 target_opset={"": OPSET, ML_DOMAIN: ML_OPSET},
                 custom_conversion_functions=CONVERTERS,
                 custom_shape_calculators=SHAPES,
@@ -78,6 +78,28 @@ def _converted(estimator: Any) -> onnx.ModelProto:
         ) from error
 
 
+def _margins_asked(estimator: Any) -> dict[int, dict[str, bool]]:
+    """
+    Ask for the margin of what ends a calibrated pipeline.
+
+    skl2onnx asks a calibrated classifier for it, and forgets to where that is a
+    pipeline: the calibration then reads probabilities.
+    """
+    found = {}
+    waiting = [estimator]
+    while waiting:
+        one = waiting.pop()
+        waiting += children(one)
+        if isinstance(one, CalibratedClassifierCV):
+            for part in one.calibrated_classifiers_:
+                last = part.estimator
+                while isinstance(last, Pipeline):
+                    last = last.steps[-1][1]
+                if last is not part.estimator and hasattr(last, "decision_function"):
+                    found[id(last)] = {"raw_scores": True}
+    return found
+
+
 def refuse_unfaithful(estimator: Any) -> None:
     """Raise ConversionError with the reason when a model must not be converted."""
     name = type(estimator).__name__
@@ -85,6 +107,14 @@ def refuse_unfaithful(estimator: Any) -> None:
         raise ConversionError(
             f"a {name} gives no probabilities; needed is a classifier with "
             "predict_proba"
+        )
+    if isinstance(estimator, Pipeline) and estimator.steps[0][1] in (
+        None,
+        "passthrough",
+    ):
+        raise ConversionError(
+            "its first step is 'passthrough', which does not know how many features "
+            "there are; leave that step out"
         )
     if not hasattr(estimator, "classes_") or not hasattr(estimator, "n_features_in_"):
         raise ConversionError(f"the {name} is not trained; call fit first")
@@ -97,30 +127,19 @@ def refuse_unfaithful(estimator: Any) -> None:
 
 
 def by_position(estimator: Any) -> Any:
-    """Return a copy whose first step finds columns by position, not by name."""
+    """Return a copy whose column transformers find columns by position, not by name."""
     copied = copy.deepcopy(estimator)
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is None:
-        return copied
-    first = copied
-    while isinstance(first, Pipeline):
-        first = first.steps[0][1]
-    if isinstance(first, ColumnTransformer):
-        place = {name: at for at, name in enumerate(names)}
-        first.transformers_ = [
-            (name, step, [place.get(one, one) for one in _listed(columns)])
-            for name, step, columns in first.transformers_
-        ]
+    waiting = [copied]
+    while waiting:
+        one = waiting.pop()
+        waiting += children(one)
+        if isinstance(one, ColumnTransformer):
+            chosen = one._transformer_to_input_indices
+            one.transformers_ = [
+                (name, step, list(map(int, chosen.get(name, []))))
+                for name, step, _ in one.transformers_
+            ]
     return copied
-
-
-def _listed(columns: Any) -> list[Any]:
-    if isinstance(columns, (str, int)):
-        return [columns]
-    if isinstance(columns, slice):
-        return list(range(columns.start or 0, columns.stop, columns.step or 1))
-    found = np.asarray(columns)
-    return list((np.flatnonzero(found) if found.dtype == bool else found).tolist())
 
 
 def _names(estimator: Any) -> str:

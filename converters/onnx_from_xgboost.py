@@ -1,9 +1,9 @@
 """
 Turn trained XGBoost classifiers into ONNX that gives the same probabilities.
 
-The trees come from onnxmltools; `converters.graph` puts the rest around them. Read
-here are what onnxmltools does not read: a `missing` other than NaN, and category
-codes that are no whole numbers.
+`converters.xgboost_trees` writes the trees, `converters.graph` puts the rest around
+them: a `missing` other than NaN, category codes that are no whole numbers, and the step
+to probabilities.
 """
 
 from __future__ import annotations
@@ -13,20 +13,11 @@ import math
 from typing import Any
 
 import numpy as np
-from onnxmltools import convert_xgboost
-from onnxmltools.convert.common.data_types import FloatTensorType
 from xgboost import Booster, XGBClassifier
 
-from converters.graph import (
-    OPSET,
-    Margin,
-    Repairs,
-    tree_attributes,
-    tree_graph,
-)
+from converters.graph import Margin, Repairs, tree_graph
+from converters.xgboost_trees import tree_operator
 from tollgate.errors import ConversionError
-from tollgate.repository.targets import ML_DOMAIN
-from tollgate.schema import FEATURES
 
 OBJECTIVE = "binary:logistic"
 # softmax differs from softprob in what predict() returns, not in what was learnt.
@@ -54,7 +45,7 @@ def onnx_from_xgboost(
     booster = served_booster(model)
     outputs = margins(booster)
     return tree_graph(
-        _converted_trees(booster),
+        tree_operator(_gbtree(booster)),
         name="xgboost",
         columns=booster.num_features(),
         margin=Margin(base=base_margin(booster, outputs=outputs)),
@@ -69,9 +60,8 @@ def served_booster(model: XGBClassifier | Booster) -> Booster:
     """
     Return the trees that `predict_proba` uses, without column names and types.
 
-    Names would have to read f0, f1, ... for onnxmltools, and declared integer
-    columns would get rounded thresholds. Trees after the best iteration of an
-    early stop are cut off.
+    Rows are asked without names here, and codes of categories as numbers. Trees after
+    the best iteration of an early stop are cut off.
 
     Raises:
         ConversionError: The model is of a kind that would not convert faithfully.
@@ -100,7 +90,7 @@ def served_booster(model: XGBClassifier | Booster) -> Booster:
     booster.feature_types = None
     categories = category_columns(booster)
     if categories:
-        # Not stripped: xgboost itself would then refuse to dump the trees.
+        # Not stripped: a split by category belongs to a column declared as one.
         columns = range(booster.num_features())
         booster.feature_types = ["c" if one in categories else "q" for one in columns]
     return booster
@@ -147,34 +137,17 @@ def _refuse_unfaithful(booster: Booster) -> None:
         )
     if booster.num_boosted_rounds() == 0:
         raise ConversionError("the model has no trees")
+    if int(_gbtree(booster)["trees"][0]["tree_param"]["size_leaf_vector"]) > 1:
+        raise ConversionError(
+            "multi_strategy is 'multi_output_tree', whose leaves hold a number per "
+            "class; train with 'one_output_per_tree'"
+        )
 
 
 def margins(booster: Booster) -> int:
     """Return 1 for two classes, otherwise the number of classes."""
     config = json.loads(booster.save_config())["learner"]["learner_model_param"]
     return max(1, int(config["num_class"]))
-
-
-def _converted_trees(booster: Booster) -> dict[str, Any]:
-    """
-    Let onnxmltools write the trees; return them as regressor attributes.
-
-    Which class a tree is for is xgboost's word: onnxmltools counts trees modulo
-    classes, which is wrong when a round has several trees per class.
-    """
-    plain = XGBClassifier()
-    plain.load_model(bytearray(booster.save_raw("json")))
-    converted = convert_xgboost(
-        plain,
-        name="xgboost",
-        initial_types=[(FEATURES, FloatTensorType([None, booster.num_features()]))],
-        target_opset=OPSET,
-    )
-    (node,) = (n for n in converted.graph.node if n.domain == ML_DOMAIN)
-    trees = tree_attributes(node)
-    of_tree = _gbtree(booster)["tree_info"]
-    trees["target_ids"] = [of_tree[tree] for tree in trees["target_treeids"]]
-    return trees
 
 
 def base_margin(booster: Booster, *, outputs: int) -> tuple[float, ...]:

@@ -30,13 +30,18 @@ class Reference(msgspec.Struct, frozen=True, eq=False):
         rows: Those that it answers; float32 [N, F].
         kind: Why each is there; str [N].
         probabilities: float64 [N, K].
-        unanswered: How many more it refused.
+        refused: Rows that it refuses; float32 [M, F].
     """
 
     rows: F32
     kind: npt.NDArray[np.str_]
     probabilities: F64
-    unanswered: int
+    refused: F32
+
+    @property
+    def unanswered(self) -> int:
+        """How many rows it refuses."""
+        return len(self.refused)
 
 
 class Comparison(msgspec.Struct, frozen=True, eq=False):
@@ -107,7 +112,7 @@ def ask(
         rows=probes.rows[answered],
         kind=probes.kind[answered],
         probabilities=found[answered],
-        unanswered=int((~answered).sum()),
+        refused=probes.rows[~answered],
     )
 
 
@@ -130,7 +135,8 @@ def judge(
         seed: Of the shuffling.
 
     Raises:
-        ConversionError: The two have different numbers of classes.
+        ConversionError: The two have different numbers of classes, or a row makes the
+            converted model fail.
     """
     expected = reference.probabilities
     batched = _answers(converted, reference.rows, size=MAX_BATCH_ROWS)
@@ -145,7 +151,7 @@ def judge(
         batched,
         runtime=converted.runtime,
         batch_delta=max(
-            _shuffled_delta(converted, reference.rows, batched=batched, seed=seed),
+            _shuffled_delta(converted, reference, batched=batched, seed=seed),
             _alone_delta(converted, reference.rows[alone], batched=batched[alone]),
         ),
         alone=len(alone),
@@ -207,11 +213,20 @@ def _alone(kind: npt.NDArray[np.str_]) -> npt.NDArray[np.int64]:
     return np.sort(np.concatenate(chosen))
 
 
-def _shuffled_delta(converted: Runner, rows: F32, *, batched: F64, seed: int) -> float:
+def _shuffled_delta(
+    converted: Runner, reference: Reference, *, batched: F64, seed: int
+) -> float:
+    """
+    Ask in another order, among the rows that the source refuses.
+
+    Whatever the converted model answers to those, it must not fail: the server puts
+    rows of several callers into one batch, and all of them would get its error.
+    """
+    rows = np.concatenate([reference.rows, reference.refused])
     order = np.random.default_rng(seed).permutation(len(rows))
-    shuffled = np.empty_like(batched)
+    shuffled = np.empty((len(rows), batched.shape[1]))
     shuffled[order] = _answers(converted, rows[order], size=MAX_BATCH_ROWS)
-    return _largest(batched, shuffled)
+    return _largest(batched, shuffled[: len(batched)])
 
 
 def _alone_delta(converted: Runner, rows: F32, *, batched: F64) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from converters.model import F32, Facts, TrainedModel
+from converters.model import F32, Facts, Probes, TrainedModel
 from converters.parity import Comparison, Reference, ask, judge
 from converters.runner import onnx_runner
 from tollgate.errors import ConversionError
@@ -73,7 +73,8 @@ def prove(
         targets: Releases of Triton in whose onnxruntime it is proven as well.
 
     Raises:
-        ConversionError: It cannot be converted, or the sample does not fit.
+        ConversionError: It cannot be converted, the sample does not fit, or the source
+            refuses most of its rows, so that nothing would be proven.
         InputError: A target is not known.
         SetupError: A target's environment cannot be made here.
     """
@@ -87,13 +88,28 @@ def prove(
             )
         at = np.linspace(0, len(samples) - 1, min(len(samples), SAMPLE_ROWS))
         samples = samples[at.astype(int)]
+    probes = source.probes(samples)
+    reference = ask(source.predict, probes)
+    _require_answers(probes, reference, made=samples is None)
     return prove_graph(
         converted,
         facts=facts,
-        reference=ask(source.predict, source.probes(samples)),
+        reference=reference,
         thresholds=thresholds,
         targets=targets,
     )
+
+
+def _require_answers(probes: Probes, reference: Reference, *, made: bool) -> None:
+    """Demand that the source answers half of the sample rows, handed in or made."""
+    rows = int((probes.kind == "sample").sum())
+    answered = int((reference.kind == "sample").sum())
+    if 2 * answered < rows:
+        hint = "hand in rows that it knows, --sample" if made else "that proves nothing"
+        raise ConversionError(
+            f"the source answers {answered:,} of the {rows:,} sample rows that the "
+            f"converted model is compared on: {hint}"
+        )
 
 
 def prove_graph(

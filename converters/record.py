@@ -44,6 +44,7 @@ def artifact_of(converted: Converted, *, beside: Mapping[str, bytes]) -> Artifac
             classes=facts.classes,
             trees=facts.trees,
             parameters=facts.parameters,
+            written_by=facts.written_by,
         ),
         graph=_graph(converted),
         parity=proven.reports,

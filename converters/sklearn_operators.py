@@ -2,135 +2,38 @@
 Steps of scikit-learn that skl2onnx writes less exactly than scikit-learn computes.
 
 Each function writes the nodes of one fitted step, number by number as the step's own
-`transform` or `predict_proba` does: a scaler that multiplies by 1 / s instead of
-dividing by s moves rows across the splits of the tree behind it.
+`transform` or `predict_proba` does; those of scalers are in `sklearn_scalers`.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 from skl2onnx._supported_operators import sklearn_operator_name_map
 from skl2onnx.common._registration import get_converter, get_shape_calculator
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import (
+    MaxAbsScaler,
     MinMaxScaler,
     OneHotEncoder,
     RobustScaler,
     StandardScaler,
 )
 
+from converters.sklearn_nodes import StepNodes
+from converters.sklearn_scalers import (
+    max_abs_scaler,
+    min_max_scaler,
+    robust_scaler,
+    standard_scaler,
+)
 from tollgate.errors import ConversionError
 
 _ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid"}
-
-
-class _Nodes:
-    """Adds nodes one after the other to what skl2onnx is writing."""
-
-    def __init__(self, scope: Any, container: Any) -> None:
-        self._scope = scope
-        self._container = container
-
-    def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node; return the name of its output."""
-        output = str(self._scope.get_unique_variable_name(kind.lower()))
-        self.put(kind, *inputs, output=output, **attributes)
-        return output
-
-    def put(self, kind: str, *inputs: str, output: str, **attributes: Any) -> None:
-        """Add a node whose output has a name already."""
-        name = self._scope.get_unique_operator_name(kind)
-        self._container.add_node(kind, list(inputs), output, name=name, **attributes)
-
-    def constant(self, values: Any) -> str:
-        """Add a float32, float64 or int64 constant; return its name."""
-        array = np.asarray(values)
-        kinds = {
-            "float32": TensorProto.FLOAT,
-            "float64": TensorProto.DOUBLE,
-            "int64": TensorProto.INT64,
-        }
-        name = str(self._scope.get_unique_variable_name("constant"))
-        self._container.add_initializer(
-            name, kinds[array.dtype.name], list(array.shape), array.ravel()
-        )
-        return name
-
-    def joined(self, operator: Any) -> str:
-        """Return the step's input; several are put side by side."""
-        names = [one.full_name for one in operator.inputs]
-        return names[0] if len(names) == 1 else self.add("Concat", *names, axis=1)
-
-    def cast(self, name: str, dtype: Any) -> str:
-        """Cast to float32 or float64."""
-        to = TensorProto.DOUBLE if dtype == np.float64 else TensorProto.FLOAT
-        return self.add("Cast", name, to=to)
-
-
-def standard_scaler(scope: Any, operator: Any, container: Any) -> None:
-    """(x - mean) / scale, in the precision of the installed scikit-learn."""
-    step = operator.raw_operator
-    write = _Nodes(scope, container)
-    last = write.cast(write.joined(operator), np.float32)
-    scaled = _in_single if _rounds_constants_first() else _in_double
-    if step.with_mean and step.mean_ is not None:
-        last = scaled(write, "Sub", last, step.mean_)
-    if step.with_std and step.scale_ is not None:
-        last = scaled(write, "Div", last, step.scale_)
-    write.put("Identity", last, output=operator.outputs[0].full_name)
-
-
-@functools.cache
-def _rounds_constants_first() -> bool:
-    """
-    Ask scikit-learn how it scales float32 rows.
-
-    Up to 1.7 each operation runs in float64 and its result is rounded; 1.9 rounds mean
-    and scale to float32 and stays there. The two differ by an ulp, enough to move a row
-    across a split.
-    """
-    step = StandardScaler().fit([[-1.0], [1.0]])
-    step.mean_ = np.array([0.1])
-    return bool(step.transform(np.array([[0.1]], np.float32))[0, 0] == 0)
-
-
-def robust_scaler(scope: Any, operator: Any, container: Any) -> None:
-    """(x - center) / scale, each in float64 and rounded to float32."""
-    step = operator.raw_operator
-    write = _Nodes(scope, container)
-    last = write.joined(operator)
-    if step.with_centering:
-        last = _in_double(write, "Sub", last, step.center_)
-    if step.with_scaling:
-        last = _in_double(write, "Div", last, step.scale_)
-    write.put("Identity", last, output=operator.outputs[0].full_name)
-
-
-def min_max_scaler(scope: Any, operator: Any, container: Any) -> None:
-    """Write x * scale + min, each in float64 and rounded to float32; then clip."""
-    step = operator.raw_operator
-    write = _Nodes(scope, container)
-    last = _in_double(write, "Mul", write.joined(operator), step.scale_)
-    last = _in_double(write, "Add", last, step.min_)
-    if step.clip:
-        ends = [write.constant(np.float32(one)) for one in step.feature_range]
-        last = write.add("Clip", last, *ends)
-    write.put("Identity", last, output=operator.outputs[0].full_name)
-
-
-def _in_single(write: _Nodes, kind: str, name: str, values: Any) -> str:
-    return write.add(kind, name, write.constant(np.asarray(values, dtype=np.float32)))
-
-
-def _in_double(write: _Nodes, kind: str, name: str, values: Any) -> str:
-    double = write.cast(name, np.float64)
-    constant = write.constant(np.asarray(values, dtype=np.float64))
-    return write.cast(write.add(kind, double, constant), np.float32)
 
 
 def one_hot_encoder(scope: Any, operator: Any, container: Any) -> None:
@@ -146,7 +49,7 @@ def one_hot_encoder(scope: Any, operator: Any, container: Any) -> None:
             "OneHotEncoder: min_frequency and max_categories are not converted; "
             "group rare categories before training"
         )
-    write = _Nodes(scope, container)
+    write = StepNodes(scope, container)
     features = write.joined(operator)
     parts = []
     for column, categories in enumerate(step.categories_):
@@ -162,7 +65,7 @@ def one_hot_encoder(scope: Any, operator: Any, container: Any) -> None:
     write.put("Concat", *parts, output=operator.outputs[0].full_name, axis=1)
 
 
-def _one_hot(write: _Nodes, value: str, step: Any, *, column: int) -> str:
+def _one_hot(write: StepNodes, value: str, step: Any, *, column: int) -> str:
     categories = np.asarray(step.categories_[column], dtype=np.float64)
     equal = write.add(
         "Equal", write.cast(value, np.float64), write.constant(categories[None])
@@ -183,25 +86,43 @@ def _one_hot(write: _Nodes, value: str, step: Any, *, column: int) -> str:
 
 
 def logistic_regression(scope: Any, operator: Any, container: Any) -> None:
-    """Write a linear model in the precision of its coefficients."""
+    """
+    Write a linear model in the precision of its coefficients.
+
+    A calibration reads its margin. That of two classes is summed in float64: of huge
+    float32 numbers, one row alone and the same row in a batch overflow differently.
+    """
     step = operator.raw_operator
-    if container.get_options(step, {"raw_scores": False})["raw_scores"]:
+    margin = container.get_options(step, {"raw_scores": False})["raw_scores"]
+    if margin and len(step.coef_) > 1:
         get_converter("SklearnLinearClassifier")(scope, operator, container)
         return
-    write = _Nodes(scope, container)
-    dtype = step.coef_.dtype
+    write = StepNodes(scope, container)
+    dtype = np.dtype(np.float64) if margin else step.coef_.dtype
     last = write.cast(write.joined(operator), dtype)
-    last = write.add("MatMul", last, write.constant(np.ascontiguousarray(step.coef_.T)))
+    coefficient = np.ascontiguousarray(step.coef_.T, dtype=dtype)
+    last = write.add("MatMul", last, write.constant(coefficient))
     intercept = np.broadcast_to(step.intercept_, len(step.coef_)).astype(dtype)
     last = write.add("Add", last, write.constant(intercept))
+    if margin:
+        _margins(write, last, operator)
+        return
     last = write.add("Sigmoid", last) if len(step.coef_) == 1 else _softmax(write, last)
     _answer(write, last, operator, dtype=dtype)
+
+
+def _margins(write: StepNodes, name: str, operator: Any) -> None:
+    """Write the margins of two classes, -m and m, and the label."""
+    label, margins = (one.full_name for one in operator.outputs)
+    name = write.add("Concat", write.add("Neg", name), name, axis=1)
+    write.put("Cast", name, output=margins, to=TensorProto.FLOAT)
+    write.put("ArgMax", margins, output=label, axis=1, keepdims=0)
 
 
 def mlp_classifier(scope: Any, operator: Any, container: Any) -> None:
     """Write a network in the precision of its coefficients."""
     step = operator.raw_operator
-    write = _Nodes(scope, container)
+    write = StepNodes(scope, container)
     dtype = step.coefs_[0].dtype
     last = write.cast(write.joined(operator), dtype)
     for layer, weights in enumerate(step.coefs_):
@@ -216,11 +137,11 @@ def mlp_classifier(scope: Any, operator: Any, container: Any) -> None:
     _answer(write, last, operator, dtype=dtype)
 
 
-def _softmax(write: _Nodes, name: str) -> str:
+def _softmax(write: StepNodes, name: str) -> str:
     return write.add("Softmax", name, axis=1)
 
 
-def _answer(write: _Nodes, name: str, operator: Any, *, dtype: Any) -> None:
+def _answer(write: StepNodes, name: str, operator: Any, *, dtype: Any) -> None:
     """Write both columns of two classes, as float32, and the label skl2onnx wants."""
     label, probabilities = (one.full_name for one in operator.outputs)
     classes = len(operator.raw_operator.classes_)
@@ -234,10 +155,12 @@ def _answer(write: _Nodes, name: str, operator: Any, *, dtype: Any) -> None:
 CONVERTERS = {
     StandardScaler: standard_scaler,
     RobustScaler: robust_scaler,
+    MaxAbsScaler: max_abs_scaler,
     MinMaxScaler: min_max_scaler,
     OneHotEncoder: one_hot_encoder,
     LogisticRegression: logistic_regression,
     LogisticRegressionCV: logistic_regression,
+    LinearDiscriminantAnalysis: logistic_regression,
     MLPClassifier: mlp_classifier,
 }
 SHAPES = {

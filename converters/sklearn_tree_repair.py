@@ -33,8 +33,9 @@ def repair(model: onnx.ModelProto, estimator: object) -> None:
         tree = np.asarray(found["nodes_treeids"].ints)
         at = np.asarray(found["nodes_nodeids"].ints)
         of_column = np.asarray(found["nodes_featureids"].ints)
+        limit = np.asarray(found["nodes_values"].floats)
         for trees in waiting:
-            if _same(trees, tree=tree, at=at, feature=of_column):
+            if _same(trees, tree=tree, at=at, feature=of_column, limit=limit):
                 break
         else:
             continue  # not one of ours to repair; parity decides
@@ -123,8 +124,12 @@ def _in_double(
             opset.version = max(opset.version, ML_OPSET_OF_DOUBLES)
 
 
-def _same(trees: list[Nodes], *, tree: Any, at: Any, feature: Any) -> bool:
-    """Tell whether a node's trees have the shape and columns of these."""
+def _same(trees: list[Nodes], *, tree: Any, at: Any, feature: Any, limit: Any) -> bool:
+    """
+    Tell whether a node's trees have the shape, columns and thresholds of these.
+
+    Boosted stumps are alike in all but their thresholds.
+    """
     sizes = [len(one.left) for one in trees]
     if len(tree) != sum(sizes) or tree.max() >= len(sizes):
         return False
@@ -133,4 +138,12 @@ def _same(trees: list[Nodes], *, tree: Any, at: Any, feature: Any) -> bool:
     place = np.cumsum([0, *sizes])[tree] + at
     split = np.concatenate([one.split for one in trees])[place]
     column = np.concatenate([one.feature for one in trees])[place]
-    return bool((np.where(split, column, 0) == np.where(split, feature, 0)).all())
+    if (np.where(split, column, 0) != np.where(split, feature, 0)).any():
+        return False
+    value = np.concatenate([one.threshold for one in trees])[place][split]
+    with np.errstate(invalid="ignore", over="ignore"):
+        rounded = value.astype(np.float32)
+        near = np.isclose(limit[split], rounded, rtol=1e-6, atol=0) | (
+            limit[split] == rounded
+        )
+    return bool(near.all())

@@ -83,7 +83,7 @@ def ensembles(estimator: object) -> Iterator[list[Nodes]]:
             for tree in of_round
         ]
     else:
-        for child in _children(estimator):
+        for child in children(estimator):
             yield from ensembles(child)
 
 
@@ -98,7 +98,7 @@ def round_histograms(estimator: object) -> None:
                 nodes["num_threshold"] = round_down(nodes["num_threshold"])
                 tree.nodes = nodes
     elif not isinstance(estimator, (BaseDecisionTree, BaseForest)):
-        for child in _children(estimator):
+        for child in children(estimator):
             round_histograms(child)
 
 
@@ -113,7 +113,7 @@ def forget_rows(estimator: object) -> None:
         estimator.bootstrap = False
         estimator._n_samples = 0
     else:
-        for child in _children(estimator):
+        for child in children(estimator):
             forget_rows(child)
 
 
@@ -123,7 +123,7 @@ def _is_fitted(estimator: object) -> bool:
     )
 
 
-def _children(estimator: object) -> Iterator[object]:
+def children(estimator: object) -> Iterator[Any]:
     """Yield the fitted models that another is made of."""
     for name, value in vars(estimator).items() if hasattr(estimator, "fit") else ():
         if not (name.endswith("_") or name in ("steps", "estimator")):

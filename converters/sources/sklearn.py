@@ -12,7 +12,7 @@ import sklearn
 from sklearn.pipeline import Pipeline
 from threadpoolctl import ThreadpoolController
 
-from converters.boundaries import boundary_rows, made_rows
+from converters.boundaries import boundary_rows, made_rows, with_codes
 from converters.explain import explained
 from converters.explain_sklearn import explain_sklearn
 from converters.model import (
@@ -21,6 +21,7 @@ from converters.model import (
     Facts,
     Probes,
     Vocabulary,
+    plain_classes,
     plain_parameters,
 )
 from converters.onnx_from_sklearn import onnx_from_sklearn, refuse_unfaithful
@@ -43,13 +44,15 @@ class SklearnModel:
 
     Args:
         estimator: The classifier, or a pipeline that ends in one.
+        written_by: Version of scikit-learn that wrote its file, if not this one.
 
     Raises:
         ConversionError: It is no fitted classifier with probabilities.
     """
 
-    def __init__(self, estimator: Any) -> None:
+    def __init__(self, estimator: Any, *, written_by: str = "") -> None:
         refuse_unfaithful(estimator)
+        self._written_by = written_by
         self._estimator = estimator
         self._trees = [tree for trees in ensembles(estimator) for tree in trees]
         self._names = getattr(estimator, "feature_names_in_", None)
@@ -62,13 +65,14 @@ class SklearnModel:
             framework="scikit-learn",
             version=sklearn.__version__,
             objective=_kind(self._estimator),
-            classes=tuple(np.asarray(self._estimator.classes_).tolist()),
+            classes=plain_classes(self._estimator.classes_),
             columns=int(self._estimator.n_features_in_),
             names=None if names is None else tuple(str(one) for one in names),
             trees=len(self._trees),
             parameters=plain_parameters(self._estimator.get_params()),
             converter=f"skl2onnx {skl2onnx.__version__}",
             categories=of_sklearn(self._estimator),
+            written_by=self._written_by,
         )
 
     def predict(self, rows: F32) -> F64:
@@ -129,7 +133,8 @@ class SklearnModel:
         Raises:
             ConversionError: As `pruned_estimator`.
         """
-        return SklearnModel(pruned_estimator(self._estimator, trees=trees, depth=depth))
+        smaller = pruned_estimator(self._estimator, trees=trees, depth=depth)
+        return SklearnModel(smaller, written_by=self._written_by)
 
     def explanation(self) -> Explanation:
         """Return its trees and their covers, or its coefficients."""
@@ -146,17 +151,16 @@ class SklearnModel:
         """
         raw = isinstance(self._estimator, Pipeline) or not self._trees
         trees = [] if raw else probe_trees(self._trees)
+        codes = _codes(self.facts.categories)
         if samples is None:
             columns = int(self._estimator.n_features_in_)
-            samples = made_rows(trees, columns=columns)
+            samples = with_codes(made_rows(trees, columns=columns), codes)
         return assemble(
             {
                 "sample": samples,
                 "split": split_rows(samples, trees),
                 "boundary": boundary_rows(self.predict, samples),
-                "category": code_rows(
-                    samples[:SPECIAL_BASES], _codes(self.facts.categories)
-                ),
+                "category": code_rows(samples[:SPECIAL_BASES], codes),
                 "special": special_rows(samples),
             }
         )

@@ -76,14 +76,35 @@ def open_model(path: Path, *, form: Format, missing: float | None) -> TrainedMod
         from converters.sources.lightgbm import read_lightgbm
 
         return read_lightgbm(path)
+    return _unpickled(path, missing=missing)
+
+
+def _unpickled(path: Path, *, missing: float | None) -> TrainedModel:
+    """Load a pickle; note which other scikit-learn wrote it."""
     import joblib
+    from sklearn.exceptions import InconsistentVersionWarning
 
-    return model_of(joblib.load(path), missing=missing)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", InconsistentVersionWarning)
+        trained = joblib.load(path)
+    wrote = {
+        str(one.message.original_sklearn_version)
+        for one in caught
+        if isinstance(one.message, InconsistentVersionWarning)
+    }
+    return model_of(trained, missing=missing, written_by=", ".join(sorted(wrote)))
 
 
-def model_of(trained: Any, *, missing: float | None = None) -> TrainedModel:
+def model_of(
+    trained: Any, *, missing: float | None = None, written_by: str = ""
+) -> TrainedModel:
     """
     Wrap a trained model in memory.
+
+    Args:
+        trained: The model.
+        missing: What stands for a missing value, where the model does not say.
+        written_by: Version of scikit-learn that wrote its file, if not this one.
 
     Raises:
         ConversionError: It is none, or of a kind that would not convert faithfully.
@@ -99,7 +120,7 @@ def model_of(trained: Any, *, missing: float | None = None) -> TrainedModel:
         return LightGbmModel(trained)
     from converters.sources.sklearn import SklearnModel
 
-    return SklearnModel(trained)
+    return SklearnModel(trained, written_by=written_by)
 
 
 def answer(model: TrainedModel, request: Request) -> Reply:

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from sklearn.tree import DecisionTreeClassifier
 
 from converters.artifact import read_artifact
 from converters.conversion import convert_model
@@ -105,6 +106,28 @@ def test_the_record_says_where_the_model_comes_from(model, rows, repository, spe
     assert amount.quantiles[0] == float(features[:, 0].min())
     score = model.predict_proba(features)[:, 1]
     assert record.training.score.quantiles[-1] == pytest.approx(score.max(), abs=1e-6)
+
+
+def test_two_texts_do_not_tell_which_of_them_is_acted_on(rows, repository):
+    """Sorted, 'genuine' comes behind 'fraud': its probability would be the score."""
+    features, label = rows
+
+    def trained(*names):
+        model = DecisionTreeClassifier(max_depth=3, random_state=0)
+        return model.fit(features, np.asarray(names)[label])
+
+    def converted_to(repository, model):
+        return convert_model(
+            model_of(model),
+            origin="the model",
+            purpose=purpose_of(repository, "fraud"),
+            sample=None,
+        )
+
+    with pytest.raises(InputError, match="the probability of 'genuine'; train it on"):
+        converted_to(repository, trained("genuine", "fraud"))
+    assert converted_to(repository, trained("no", "yes")).proven.passed
+    assert converted_to(repository, trained(False, True)).proven.passed
 
 
 def test_the_next_model_keeps_the_one_before(model, rows, repository, spec):

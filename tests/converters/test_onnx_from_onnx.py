@@ -54,3 +54,27 @@ def test_newer_operators_are_refused_with_what_is_read(
         f"has opset {newest + 1} of {name}; onnxruntime {OURS.onnxruntime} reads "
         f"{newest}: export it again for that"
     )
+
+
+@pytest.mark.parametrize("ir", [3, 7])
+def test_constants_among_the_inputs_are_no_features(tmp_path, ir):
+    """Old exporters had to list them; here they stand in front of the features."""
+    value, make = onnx.helper.make_tensor_value_info, onnx.helper.make_node
+    weights = np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)
+    graph = onnx.helper.make_graph(
+        [make("MatMul", ["x", "w"], ["m"]), make("Softmax", ["m"], ["p"], axis=1)],
+        "g",
+        [value("w", 1, [4, 2]), value("x", 1, ["N", 4])],
+        [value("p", 1, ["N", 2])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    opset = [onnx.helper.make_opsetid("", 13)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=ir)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with open_source(path) as source:
+        assert source.facts.columns == 4
+        proven = prove(source, samples=None, thresholds=(0.5,))
+    proven.check()
+    found = onnx.load_from_string(proven.model)
+    assert [one.name for one in found.graph.input] == ["features"]

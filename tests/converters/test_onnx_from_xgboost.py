@@ -303,6 +303,40 @@ def test_category_splits_agree_on_seen_and_unseen_codes(max_cat_to_onehot):
     assert report.max_delta < 1e-6
 
 
+def test_a_set_of_hundreds_of_categories_does_not_multiply_its_tree():
+    """Merchant codes: each category is one test, what is behind them stands once."""
+    features, _ = training_rows(rows=4000)
+    features[:, 2] = np.random.default_rng(1).integers(0, 600, len(features))
+    label = (features[:, 2] % 7 < 3) ^ (features[:, 0] > 0.5)
+    model = XGBClassifier(
+        n_jobs=1,
+        n_estimators=4,
+        enable_categorical=True,
+        feature_types=["q", "q", "c", "q", "q", "q"],
+        tree_method="hist",
+    ).fit(features, label)
+    found = trees_of(served_booster(model))
+    assert max(len(codes) for tree in found for codes in tree.codes.values()) > 150
+    (trees,) = (
+        node
+        for node in onnx.load_from_string(onnx_from_xgboost(model)).graph.node
+        if node.name == "trees"
+    )
+    (leaves,) = (one.ints for one in trees.attribute if one.name == "target_nodeids")
+    assert len(leaves) == sum(tree.left.count(-1) for tree in found)
+    proof(model, features).check()
+
+
+def test_trees_that_answer_for_all_classes_at_once_are_refused():
+    """A leaf of theirs holds a number per class."""
+    features, label = training_rows()
+    classes = (label + 2 * (features[:, 2] > 5)) % 3
+    model = XGBClassifier(
+        n_jobs=1, n_estimators=2, multi_strategy="multi_output_tree"
+    ).fit(features, classes)
+    assert refused(model).startswith("multi_strategy is 'multi_output_tree', whose")
+
+
 def test_what_is_no_trained_classifier_is_refused():
     """A regressor, a bare booster and an untrained classifier are told apart."""
     features, label = training_rows()

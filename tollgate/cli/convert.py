@@ -155,6 +155,12 @@ def _run(asked: Conversion, *, out: Path) -> None:
     console.out.print(proof_table(proven.reports, title=str(asked.source)))
     write_converted(converted, out)
     facts = proven.facts
+    if facts.written_by:
+        console.say(
+            f"written by {facts.framework} {facts.written_by}, read by "
+            f"{facts.version}, which does not promise the same answers: compare with "
+            "answers that the former gave"
+        )
     trees = f"{facts.trees:,} trees, " if facts.trees else ""
     console.say(
         f"{facts.framework} {facts.objective}, {trees}"
