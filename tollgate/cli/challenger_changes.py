@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.following import follow
 from tollgate.cli.release import Product, Repository, State
 from tollgate.cli.release_changes import (
     WAIT_S,
@@ -16,7 +17,6 @@ from tollgate.cli.release_changes import (
     RequireApproval,
     Wait,
     change,
-    follow,
     settings_of,
     versions_of,
 )

@@ -51,4 +51,4 @@ def progress(title: str) -> Iterator[Advance]:
 
 def say(text: str) -> None:
     """Tell the person what happened, on standard error."""
-    err.print(text, highlight=False)
+    err.print(text, highlight=False, markup=False)
