@@ -150,6 +150,16 @@ def test_what_waits_can_be_looked_at_before_it_is_confirmed(repository: Path) ->
     release(repository, "show", "fraud-3", status=2)
 
 
+def test_a_full_disk_is_one_line(repository: Path) -> None:
+    """Whatever is written; here configurations, and nobody may write a byte."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
+    words = command(repository, "render", f"--out={repository.parent / 'out'}")
+    words[2] = limit + words[2]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "tollgate: a disk cannot be written: File too large\n"
+
+
 class Replica:
     """A side port that says what it is told to."""
 
