@@ -102,7 +102,7 @@ def read(path: Path) -> Kept:
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Kept)
-    except (OSError, msgspec.MsgspecError) as exc:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as exc:
         raise InputError(path, f"cannot be read: {exc}") from exc
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Literal
 
 from tollgate.challenger.kept import Trial
 from tollgate.repository.history import Entry, read_history
@@ -51,6 +52,21 @@ def trial_of(release: Release) -> Trial:
         began=challenger.time,
         percent=challenger.percent,
     )
+
+
+def last_trial(
+    entries: list[Entry], *, challenger: str, mode: Literal["shadow", "canary"]
+) -> Trial | None:
+    """
+    Find the trial of a challenger that began last; None without one.
+
+    By the order of the history: clocks are set, and differ from machine to machine.
+    """
+    for entry in reversed(entries):
+        there = entry.release.challenger
+        if there is not None and (there.release, there.mode) == (challenger, mode):
+            return trial_of(entry.release)
+    return None
 
 
 def watch_of(promotion: Entry) -> Trial:

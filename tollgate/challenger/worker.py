@@ -8,10 +8,12 @@ nobody: what it has not read is removed from the stream when the journal has sea
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 
 JUDGE_S = 2.0
 WORKER_LOCK = ".worker.lock"
+Changing = Callable[[], AbstractContextManager[Path]]
+
 _POLLED = 64  # entries at once
 _WAIT_S, _AWAY_S = 0.5, 1.0
 
@@ -49,9 +53,12 @@ class TrialWorker:
 
     Args:
         source: Where decisions come from.
-        repository: The model repository.
+        repository: The model repository, or what is here of it.
         product: The ensemble.
         folder: Where counts are kept.
+        changing: Has the repository in a folder, and what is changed there in its
+            place; unless given, it is that folder itself.
+        refresh: Makes the folder as the repository is by now.
         judge_s: How often counts are kept and judged.
         say: Told what was ended, and why.
         on_step: Told of each step, for tests that stop there.
@@ -67,6 +74,8 @@ class TrialWorker:
         repository: Path,
         product: str,
         folder: Path,
+        changing: Changing | None = None,
+        refresh: Callable[[], None] = lambda: None,
         judge_s: float = JUDGE_S,
         say: Callable[[str], None] = lambda text: None,
         on_step: Callable[[str], None] = lambda step: None,
@@ -75,6 +84,8 @@ class TrialWorker:
         self._repository = repository
         self._product = product
         self._folder = folder
+        self._changing = changing or (lambda: contextlib.nullcontext(repository))
+        self._refresh = refresh
         self._judge_s = judge_s
         self._say = say
         self._on_step = on_step
@@ -161,7 +172,8 @@ class TrialWorker:
                 continue
             reason = "; ".join(map(str, found))
             try:
-                done = end_trial(trial, repository=self._repository, reason=reason)
+                with self._changing() as folder:
+                    done = end_trial(trial, repository=folder, reason=reason)
             except TollgateError as exc:
                 self._tell(f"{trial.challenger} could not be ended: {exc}")
                 continue
@@ -171,7 +183,11 @@ class TrialWorker:
             del self._runs[trial]
 
     def _renew(self) -> None:
-        """Look what is on trial."""
+        """Look what is on trial; while that cannot be seen, what was goes on."""
+        try:
+            self._refresh()
+        except TollgateError as exc:
+            self._tell(f"counts on as it was: {exc}")
         trials = current_trials(
             self._repository,
             product=self._product,

@@ -7,6 +7,7 @@ and a missing extra costs only the commands that use it.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -35,6 +36,8 @@ _EXTRAS = {
     "s3fs": "fleet",
 }
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
+# Any write may meet them, and no line of ours is to blame.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def main() -> None:
@@ -52,6 +55,12 @@ def main() -> None:
         sys.exit(exc.exit_status)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
+    except OSError as exc:
+        if exc.errno not in _NO_ROOM:
+            raise
+        where = exc.filename or "a disk"
+        print(f"tollgate: {where} cannot be written: {exc.strerror}", file=sys.stderr)
+        sys.exit(1)
     except ModuleNotFoundError as exc:
         module = (exc.name or "").partition(".")[0]
         if module not in _EXTRAS:

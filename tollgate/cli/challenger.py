@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,12 @@ import typer
 from tollgate.cli import console, running
 from tollgate.cli.options import Repository
 from tollgate.cli.release import Product, State
+from tollgate.cli.repositories import (
+    require_no_mirror,
+    to_change,
+    to_look,
+    to_read,
+)
 from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
 from tollgate.errors import InputError
 
@@ -49,8 +56,9 @@ def report(
     from tollgate.repository.gates import read_gates
 
     chosen = console.settings(repository=repository, product=product, state=state)
-    kept = _kept(chosen, name)
-    gates = read_gates(chosen.repository_path, product=chosen.product)
+    with to_read(chosen) as repository_here:
+        kept = _kept(chosen, repository_here, name=name)
+        gates = read_gates(repository_here, product=chosen.product)
     made = make_report(kept, gates)
     if picture is not None:
         from tollgate.challenger.picture import draw
@@ -99,6 +107,9 @@ def run(
         repository=repository, product=product, state=state, journal_url=journal_url
     )
     folder = folder_of(chosen.state_path, chosen.product)
+    require_no_mirror(chosen)
+    here, refresh = to_look(chosen)
+    refresh()
     folder.mkdir(parents=True, exist_ok=True)
     url = running.journal_url(chosen)
     with lock(folder / WORKER_LOCK, wait=False) as alone:
@@ -106,9 +117,11 @@ def run(
             raise InputError(folder, "another worker counts into this folder")
         worker = TrialWorker(
             ChunkSource(url, product=chosen.product, group=TRIAL_GROUP),
-            repository=chosen.repository_path,
+            repository=here,
             product=chosen.product,
             folder=folder,
+            changing=partial(to_change, chosen),
+            refresh=refresh,
             judge_s=seconds(judge_every, flag="--judge-every"),
             say=console.say,
         )
@@ -129,7 +142,7 @@ def run(
     )
 
 
-def _kept(chosen: Settings, name: str | None) -> Kept:
+def _kept(chosen: Settings, repository: Path, *, name: str | None) -> Kept:
     """
     Find the counts to tell of.
 
@@ -144,9 +157,9 @@ def _kept(chosen: Settings, name: str | None) -> Kept:
 
     folder = folder_of(chosen.state_path, chosen.product)
     if name is None:
-        gates = read_gates(chosen.repository_path, product=chosen.product)
+        gates = read_gates(repository, product=chosen.product)
         trials = current_trials(
-            chosen.repository_path,
+            repository,
             product=chosen.product,
             watch_s=gates.watch_s,
             now_s=time.time(),

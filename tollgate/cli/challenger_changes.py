@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.following import follow
 from tollgate.cli.options import Repository
 from tollgate.cli.release import Product, State
 from tollgate.cli.release_changes import (
@@ -17,7 +18,6 @@ from tollgate.cli.release_changes import (
     RequireApproval,
     Wait,
     change,
-    follow,
     settings_of,
     versions_of,
 )
@@ -210,16 +210,21 @@ def _require_passed(chosen: Settings, folder: Path, changed: Release) -> None:
         InputError: It did not, or there was none; says why.
     """
     from tollgate.challenger.gates import judge, passed
-    from tollgate.challenger.kept import folder_of, newest
+    from tollgate.challenger.kept import folder_of, load
+    from tollgate.challenger.trials import last_trial
     from tollgate.repository.gates import read_gates
+    from tollgate.repository.history import read_history
 
     challenger = changed.challenger
     if challenger is None:
         return
     name = challenger.release
     counts = folder_of(chosen.state_path, chosen.product)
-    kept = newest(counts, challenger=name, modes=("shadow",))
-    if kept is None or kept.trial.champion != changed.name:
+    entries = read_history(folder, chosen.product)
+    shadow = last_trial(entries, challenger=name, mode="shadow")
+    beside = shadow is not None and shadow.champion == changed.name
+    kept = load(counts, shadow) if shadow and beside else None
+    if kept is None or not kept.groups:
         problem = f"{name} was no shadow of {changed.name} yet; that first, or --force"
         raise InputError("--mode canary", problem)
     gates = read_gates(folder, product=chosen.product)

@@ -34,6 +34,7 @@ def list_releases(
 ) -> None:
     """List every release that was ever active, with the versions it is made of."""
     import msgspec
+    from rich.markup import escape
     from rich.table import Table
 
     from tollgate.repository.history import read_history, releases_of
@@ -53,15 +54,16 @@ def list_releases(
             states.get(release.name, ""),
             _versions(release),
             _minute(release.time),
-            release.actor,
-            release.reason,
+            escape(release.actor),
+            escape(release.reason),
         )
     console.out.print(table)
 
 
 def show(
     name: Annotated[
-        str | None, typer.Argument(help="A release; the active one if none.")
+        str | None,
+        typer.Argument(help="A release, or one that waits; the active one if none."),
     ] = None,
     repository: Repository = None,
     product: Product = None,
@@ -99,6 +101,7 @@ def history(
 ) -> None:
     """Show who made which release active, when, why, and what it replaced."""
     import msgspec
+    from rich.markup import escape
     from rich.table import Table
 
     from tollgate.repository.history import TRIAL_ACTIONS, read_history
@@ -121,9 +124,9 @@ def history(
             one.action,
             there.release if there and on_trial else one.release.name,
             one.origin or "",
-            one.actor,
-            one.approver or "",
-            one.reason,
+            escape(one.actor),
+            escape(one.approver or ""),
+            escape(one.reason),
         )
     console.out.print(table)
 
@@ -177,19 +180,22 @@ def status(
     Exit status 0: all run it; 1: one does not, or does not answer.
     """
     import msgspec
+    from rich.markup import escape
     from rich.table import Table
 
     from tollgate.cli.running import side_port_url
+    from tollgate.supervisor.converging import canary_words
     from tollgate.supervisor.replicas import ask_replicas, find_replicas
 
     chosen = console.settings(repository=repository, product=product, state=state)
-    wanted = wanted_release(chosen).name
+    release = wanted_release(chosen)
+    wanted, canary = release.name, canary_words(release)
     if replica:
         addresses = find_replicas(replica)
     else:
         addresses = [side_port_url(chosen).removeprefix("http://")]
     asked = ask_replicas(addresses)
-    behind = [one for one in asked if not _runs(one, chosen.product, wanted)]
+    behind = [one for one in asked if not _runs(one, chosen.product, wanted, canary)]
     if as_json:
         console.out.print_json(
             data={"desired": wanted, "replicas": msgspec.to_builtins(asked)}
@@ -201,32 +207,44 @@ def status(
             for found in one.products:
                 if found.product == chosen.product:
                     words = ": ".join(filter(None, (found.state, found.doing)))
+                    words = escape(words)
                     if found.unreachable:
-                        words += f" [red]({found.unreachable})[/]"
+                        words += f" [red]({escape(found.unreachable)})[/]"
                     runs = ", ".join(filter(None, (found.running, found.canary)))
                     table.add_row(one.address, runs, words, _minute(found.since))
             if one.problem:
-                table.add_row(one.address, "", f"[red]{one.problem}[/]", "")
+                table.add_row(one.address, "", f"[red]{escape(one.problem)}[/]", "")
         console.out.print(table)
     if behind:
-        console.say(f"{len(behind)} of {len(asked)} do not run {wanted}")
+        share = f" with {canary}" if canary else ""
+        console.say(f"{len(behind)} of {len(asked)} do not run {wanted}{share}")
         raise typer.Exit(_BEHIND)
 
 
-def _runs(replica: Replica, product: str, wanted: str) -> bool:
+def _runs(replica: Replica, product: str, wanted: str, canary: str) -> bool:
+    """Tell whether a replica answers as it should, a canary's share included."""
     return any(
-        found.product == product and found.running == wanted
+        (found.product, found.running, found.canary) == (product, wanted, canary)
         for found in replica.products
     )
 
 
 def _release(folder: Path, product: str, name: str | None) -> Release:
+    """Find a release: the active one, one of before, or one that waits."""
+    from tollgate.errors import RepositoryError
     from tollgate.repository.history import find_release
+    from tollgate.repository.proposals import read_proposal
     from tollgate.repository.release import read_release
 
     if name is None:
         return read_release(folder, product=product)
-    return find_release(folder, product, name)
+    try:
+        return find_release(folder, product, name)
+    except RepositoryError:
+        waiting = read_proposal(folder, product)
+        if waiting is None or waiting.release.name != name:
+            raise
+        return waiting.release
 
 
 def _states(active: Release) -> dict[str, str]:

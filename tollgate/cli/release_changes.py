@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,15 +11,16 @@ import msgspec
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.following import follow
 from tollgate.cli.options import Repository
 from tollgate.cli.release import Product, State
 from tollgate.cli.repositories import to_change
-from tollgate.errors import InputError, RepositoryError, ServerError
+from tollgate.errors import InputError, RepositoryError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tollgate.repository.history import Action
+    from tollgate.repository.history import Action, Entry
     from tollgate.repository.release import Release
     from tollgate.settings import Settings
 
@@ -44,7 +44,6 @@ Wait = Annotated[
     ),
 ]
 WAIT_S = 60.0
-_LOOK_S = 0.05
 
 
 def activate(
@@ -72,12 +71,14 @@ def activate(
     from tollgate.repository.activation import compose_next
     from tollgate.repository.compose import recompose_release
     from tollgate.repository.history import find_release
+    from tollgate.repository.release import find_current
 
     chosen = settings_of(repository, product, state, require_approval)
     who = actor or getpass.getuser()
     if (name is None) == (not set_):
         raise InputError("release activate", "name a release, or versions with --set")
     with to_change(chosen) as folder:
+        before = find_current(folder, product=chosen.product)
         if name is not None:
             found = find_release(folder, chosen.product, name)
             release = recompose_release(folder, found)
@@ -89,7 +90,15 @@ def activate(
                 actor=who,
                 reason=reason,
             )
-        change(chosen, folder, release, action="activate", actor=who, reason=reason)
+        change(
+            chosen,
+            folder,
+            release,
+            action="activate",
+            actor=who,
+            reason=reason,
+            instead_of=before,
+        )
     follow(chosen, folder, release, wait_s=wait)
 
 
@@ -105,21 +114,48 @@ def rollback(
     state: State = None,
     wait: Wait = WAIT_S,
 ) -> None:
-    """Go back to the release before this one; its steps are loaded still."""
+    """Go back to the release before this one."""
     from tollgate.repository.compose import recompose_release
-    from tollgate.repository.history import find_release, origin_of, read_history
+    from tollgate.repository.history import find_release, read_history
 
     chosen = settings_of(repository, product, state, require_approval)
     who = actor or getpass.getuser()
     with to_change(chosen) as folder:
         entries = read_history(folder, chosen.product)
-        name = to or origin_of(entries)
-        if name is None:
-            path = folder / chosen.product
-            raise RepositoryError(path, "there is no release before this one")
+        name = to or _release_before(folder / chosen.product, entries)
         release = recompose_release(folder, find_release(folder, chosen.product, name))
-        change(chosen, folder, release, action="rollback", actor=who, reason=reason)
+        change(
+            chosen,
+            folder,
+            release,
+            action="rollback",
+            actor=who,
+            reason=reason,
+            instead_of=entries[-1].release,
+        )
     follow(chosen, folder, release, wait_s=wait)
+
+
+def _release_before(path: Path, entries: list[Entry]) -> str:
+    """
+    Choose what to go back to.
+
+    Raises:
+        RepositoryError: There was none, or somebody went back already: to go back
+            once more would bring back what was gone back from.
+    """
+    from tollgate.repository.history import last_change
+
+    last = last_change(entries)
+    if last is None or last.origin is None:
+        raise RepositoryError(path, "there is no release before this one")
+    if last.action == "rollback":
+        problem = (
+            f"{last.actor} went back already, from {last.origin} to "
+            f"{last.release.name}, at {last.time}; another release takes --to"
+        )
+        raise RepositoryError(path, problem)
+    return last.origin
 
 
 def approve(
@@ -194,73 +230,6 @@ def change(
         reason=reason,
         instead_of=instead_of,
     )
-
-
-def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -> None:
-    """Say what is desired now, and wait until the server here answers as it."""
-    if chosen.require_approval:
-        console.out.print(
-            f"proposed  {release.name}\n"
-            f"confirm   tollgate release approve {release.name}, by somebody else",
-            highlight=False,
-        )
-        return
-    console.out.print(f"desired  {release.name}", highlight=False)
-    url = _server(chosen)
-    if not url:
-        console.say(
-            "no server of this repository runs here; others follow by themselves"
-        )
-        return
-    if not wait_s:
-        return
-    begun_s = time.monotonic()
-    _wait(url, release, repository=folder, wait_s=wait_s)
-    taken_s = time.monotonic() - begun_s
-    console.out.print(
-        f"answers  {release.name}, after {taken_s:.1f} s", highlight=False
-    )
-
-
-def _server(chosen: Settings) -> str:
-    """Find the side port of the server here, if it serves this repository."""
-    from tollgate.server.address import find_server
-
-    found = find_server(chosen.state_path)
-    if found is None or found.repository_name != chosen.repository_name:
-        return ""
-    return found.side_port_url
-
-
-def _wait(url: str, release: Release, *, repository: Path, wait_s: float) -> None:
-    """
-    Wait until a server answers as a release that was just made the desired one.
-
-    Raises:
-        ServerError: It would not take it, or it took too long.
-    """
-    from tollgate.repository.release import release_path
-    from tollgate.supervisor.converging import digest_of
-    from tollgate.supervisor.replicas import ask_replica
-
-    until_s, said = time.monotonic() + wait_s, ""
-    file = digest_of(release_path(repository, release.product).read_bytes())
-    while True:
-        (now,) = (one for one in ask_replica(url) if one.product == release.product)
-        if now.file == file:
-            if now.state == "failed":
-                problem = f"{release.name} was not taken, {now.running} goes on"
-                raise ServerError(release.product, f"{problem}: {now.doing}")
-            if now.state == "converged":
-                return
-            if now.doing not in ("", said):
-                said = now.doing
-                console.say(f"{said} …")
-        if time.monotonic() > until_s:
-            problem = f"{now.running} answers still, after {wait_s:g} s"
-            text = f"{problem}: {now.state} {now.doing}".rstrip()
-            raise ServerError(release.product, text)
-        time.sleep(_LOOK_S)
 
 
 def versions_of(folder: Path, product: str, given: Sequence[str]) -> dict[str, int]:

@@ -49,6 +49,7 @@ def versions(
     What no release names is told by the server of --state, if it serves this
     repository, and is tried here if none does.
     """
+    from rich.markup import escape
     from rich.table import Table
 
     chosen = console.settings(repository=repository, product=product, state=state)
@@ -61,7 +62,7 @@ def versions(
     for row in rows:
         where = f"moved to {row.moved_to}" if row.moved_to else ""
         why = "; ".join(filter(None, (row.reason, where)))
-        table.add_row(str(row.version), row.state, ", ".join(row.releases), why)
+        table.add_row(str(row.version), row.state, ", ".join(row.releases), escape(why))
     console.out.print(table)
 
 

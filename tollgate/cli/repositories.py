@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tollgate.errors import TollgateError
+from tollgate.errors import InputError, TollgateError
 from tollgate.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,41 @@ def to_change(chosen: Settings) -> AbstractContextManager[Path]:
         ObjectStoreError: Its store does not answer, or somebody else was faster.
     """
     copy = _working_copy(chosen)
-    return copy.changed() if copy else _folder(chosen)
+    if copy:
+        return copy.changed()
+    require_no_mirror(chosen)
+    return _folder(chosen)
+
+
+def require_no_mirror(chosen: Settings) -> None:
+    """
+    Demand a repository that servers follow: nobody follows another server's copy.
+
+    Raises:
+        InputError: It is what a server has of an object store.
+    """
+    from tollgate.repository.mirror import is_mirror
+
+    if not chosen.repository_url and is_mirror(chosen.repository_path):
+        problem = (
+            f"{chosen.repository_path} is a server's copy of an object store, and "
+            "nobody follows it; name the store"
+        )
+        raise InputError("--repository", problem)
+
+
+def to_look(chosen: Settings) -> tuple[Path, Callable[[], None]]:
+    """
+    Have the repository in a folder, for whoever looks at it again and again.
+
+    Returns:
+        The folder; and what makes it as the repository is by then, which raises
+        RepositoryError or ObjectStoreError.
+    """
+    copy = _working_copy(chosen)
+    if copy is None:
+        return chosen.repository_path, lambda: None
+    return copy.folder, copy.refresh
 
 
 def to_reread(chosen: Settings) -> tuple[Path | None, Callable[[], bool]]:

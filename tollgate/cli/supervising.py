@@ -29,7 +29,7 @@ from tollgate.supervisor.json_log import JsonFormatter
 from tollgate.supervisor.metrics import SupervisorMetrics
 from tollgate.supervisor.recycling import Recycling
 from tollgate.supervisor.served import Served
-from tollgate.supervisor.shadowing import begin_shadow
+from tollgate.supervisor.shadowing import Shadows
 from tollgate.supervisor.side_port import side_port as open_side_port
 from tollgate.supervisor.supervisor import Supervisor
 from tollgate.supervisor.watched import Watched
@@ -224,7 +224,7 @@ def _arrivals(
             product=one.name,
             quiet_s=chosen.arrival_quiet_s,
             bad=partial(_arrived, keep, one),
-            sound=partial(begin_shadow, chosen.repository_path),
+            sound=Shadows(chosen.repository_path).begin,
         )
         for one in watched
     ]

@@ -27,6 +27,7 @@ from tollgate.repository.history import (
 )
 from tollgate.repository.hook_trial import prove_hook
 from tollgate.repository.product import read_product
+from tollgate.repository.proposals import Proposal, proposal_path, read_proposal
 from tollgate.repository.release import (
     Release,
     release_path,
@@ -35,26 +36,8 @@ from tollgate.repository.release import (
 )
 from tollgate.repository.turns import one_at_a_time
 
-PROPOSAL_FILE = "proposed.json"
-
-
-class Proposal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """
-    A release that waits for a second person.
-
-    Attributes:
-        action: What it will have been, once it is confirmed.
-        actor: Who proposes it; somebody else has to confirm.
-        reason: Why.
-        release: The release.
-        instead_of: What it was made of, and has to be there still; None for anything.
-    """
-
-    action: Action
-    actor: str
-    reason: str
-    release: Release
-    instead_of: Release | None = None
+# They make another release answer, whoever was on trial.
+_ANSWERS_ANEW: tuple[Action, ...] = ("activate", "rollback")
 
 
 def compose_next(
@@ -109,7 +92,6 @@ def activate(
     action: Action,
     actor: str,
     reason: str,
-    approver: str | None = None,
     instead_of: Release | None = None,
 ) -> None:
     """
@@ -121,7 +103,6 @@ def activate(
         action: What is done.
         actor: Who does it.
         reason: Why.
-        approver: Who confirmed it; None when nobody was asked.
         instead_of: What it was made of, and has to be there still; None for anything.
 
     Raises:
@@ -130,25 +111,38 @@ def activate(
         SpecError: The features.yaml cannot be used, or its hook failed its trial.
         PolicyError: The policy.yaml cannot be used.
     """
-    product = release.product
+    _change(
+        repository,
+        Proposal(action, actor, reason, release, instead_of),
+        approver=None,
+    )
+
+
+def _change(repository: Path, wanted: Proposal, *, approver: str | None) -> None:
+    """Make the release of a proposal the desired one; somebody confirmed it, or None
+    was asked to."""
+    release, product = wanted.release, wanted.release.product
     require_sound(repository, product=product, release=release)
     _prove_hook(repository, release)
     with one_at_a_time(repository / product):
+        if approver is not None and read_proposal(repository, product) != wanted:
+            raise _changed(product, "what waits")
         entries = settle(repository, product)
         _require_new(repository, release, entries)
-        _require_there(release, entries, action=action, expected=instead_of)
+        _require_unchanged(wanted, entries)
+        _require_versions(repository, release)
         entry = Entry(
-            action=action,
+            action=wanted.action,
             time=now_text(),
-            actor=actor,
+            actor=wanted.actor,
             approver=approver,
-            reason=reason,
+            reason=wanted.reason,
             origin=entries[-1].release.name if entries else None,
             release=release,
         )
         add_entry(repository, entry)
         write_release(repository, release)
-        if approver is not None or action not in TRIAL_ACTIONS:
+        if approver is not None or wanted.action not in TRIAL_ACTIONS:
             proposal_path(repository, product).unlink(missing_ok=True)
 
 
@@ -158,18 +152,35 @@ def _prove_hook(repository: Path, release: Release) -> None:
     prove_hook(repository / step / str(release.versions[step]) / SPEC_FILE)
 
 
-def _require_there(
-    release: Release, entries: list[Entry], *, action: Action, expected: Release | None
-) -> None:
+def _require_unchanged(wanted: Proposal, entries: list[Entry]) -> None:
     """Demand that nobody changed in between what a change was made of."""
     there = entries[-1].release if entries else None
-    other = expected is not None and there != expected
+    made_of = wanted.instead_of
+    if wanted.action in _ANSWERS_ANEW:
+        # Who is on trial is no part of it: the trial ends.
+        other = made_of is not None and (there is None or there.name != made_of.name)
+    else:
+        other = made_of is not None and there != made_of
     # Whoever changes the challenger of a release must not bring that release back.
-    if action in TRIAL_ACTIONS:
-        other = other or there is None or there.name != release.name
+    if wanted.action in TRIAL_ACTIONS:
+        other = other or there is None or there.name != wanted.release.name
     if other:
-        problem = "somebody changed the release in between; look, and do it again"
-        raise RepositoryError(release.product, problem)
+        raise _changed(wanted.release.product, "the release")
+
+
+def _changed(product: str, what: str) -> RepositoryError:
+    problem = f"somebody changed {what} in between; look, and do it again"
+    return RepositoryError(product, problem)
+
+
+def _require_versions(repository: Path, release: Release) -> None:
+    """Demand versions that are there still: nobody moves one of a release away."""
+    for step in release.versions:
+        for version in release.loaded_versions(step):
+            if not (repository / step / str(version)).is_dir():
+                path = release_path(repository, release.product)
+                problem = f"version {version} is not in the repository any more"
+                raise RepositoryError(path, problem, where=step)
 
 
 def _require_new(repository: Path, release: Release, entries: list[Entry]) -> None:
@@ -197,19 +208,15 @@ def propose(
         RepositoryError: It does not fit the repository, or cannot be written.
         SpecError: The features.yaml cannot be used, or its hook failed its trial.
     """
-    require_sound(repository, product=release.product, release=release)
+    product = release.product
+    require_sound(repository, product=product, release=release)
     _prove_hook(repository, release)
-    path = proposal_path(repository, release.product)
-    proposal = Proposal(
-        action=action,
-        actor=actor,
-        reason=reason,
-        release=release,
-        instead_of=instead_of,
-    )
+    path = proposal_path(repository, product)
+    proposal = Proposal(action, actor, reason, release, instead_of)
     text = msgspec.json.format(msgspec.json.encode(proposal), indent=2)
     try:
-        replace_file(path, text + b"\n")
+        with one_at_a_time(repository / product):
+            replace_file(path, text + b"\n")
     except OSError as exc:
         raise RepositoryError(path, f"cannot be written: {exc.strerror}") from exc
     return path
@@ -224,28 +231,12 @@ def approve(repository: Path, *, product: str, name: str, actor: str) -> Release
         InputError: The same person proposed it.
     """
     path = proposal_path(repository, product)
-    try:
-        proposal = msgspec.json.decode(path.read_bytes(), type=Proposal)
-    except FileNotFoundError as exc:
-        raise RepositoryError(path, f"no release of {product} waits") from exc
-    except (OSError, msgspec.MsgspecError) as exc:
-        raise RepositoryError(path, f"cannot be read: {exc}") from exc
+    proposal = read_proposal(repository, product)
+    if proposal is None:
+        raise RepositoryError(path, f"no release of {product} waits")
     if proposal.release.name != name:
         raise RepositoryError(path, f"{proposal.release.name} waits, not {name}")
     if proposal.actor == actor:
         raise InputError("--actor", f"{actor} proposed it; somebody else confirms")
-    activate(
-        repository,
-        proposal.release,
-        action=proposal.action,
-        actor=proposal.actor,
-        reason=proposal.reason,
-        approver=actor,
-        instead_of=proposal.instead_of,
-    )
+    _change(repository, proposal, approver=actor)
     return proposal.release
-
-
-def proposal_path(repository: Path, product: str) -> Path:
-    """Name the file of a release that waits for a second person."""
-    return release_path(repository, product).with_name(PROPOSAL_FILE)

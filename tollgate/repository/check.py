@@ -6,9 +6,13 @@ It reads files and starts no server.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 
-from tollgate.errors import HookError, PolicyError, SpecError
+from tollgate.errors import HookError, PolicyError, RepositoryError, SpecError
+from tollgate.features.spec import SPEC_FILE, load_spec
+from tollgate.repository.artifact import read_artifact
 from tollgate.repository.contents import content_findings
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.product import Product, read_product
@@ -17,6 +21,7 @@ from tollgate.repository.release import (
     read_release,
     release_path,
     require_steps,
+    spec_hash_text,
     verify_release,
 )
 from tollgate.repository.rules import rule_findings
@@ -62,7 +67,8 @@ def check_staged(repository: Path, *, product: str, staged: Path) -> list[Findin
     """
     Find what would be wrong with a product if a staged model were in its place.
 
-    As `check`, with the staged version instead of the pinned one of the model step.
+    As `check`, with the staged version instead of the pinned one of the model step; and
+    with the version of the features that it was made for, where that lies there.
     The product may still be without a release, and without another model.
 
     Args:
@@ -191,4 +197,26 @@ def _content_findings(
         if not directory.is_dir():
             directory = models.repository / step / str(newest[step])
         directories[step] = directory
+    if staged and (others := _features_of(staged, models, directories)):
+        # It is for features that are to be released with it; the release's are not.
+        directories[models.features_step], release = others, None
     return content_findings(models, directories=directories, release=release)
+
+
+def _features_of(
+    staged: Path, models: Product, directories: Mapping[str, Path]
+) -> Path | None:
+    """Find the version of the features that a model was made for, if it is another."""
+    step = models.features_step
+    try:
+        wanted = read_artifact(staged).spec_hash
+    except RepositoryError:
+        return None  # told by who reads the record next
+    newest_first = reversed(list_versions(models.repository, step))
+    versions = [models.repository / step / str(one) for one in newest_first]
+    for directory in (directories[step], *versions):
+        with contextlib.suppress(SpecError):  # an unreleased one may be half there
+            spec = load_spec(directory / SPEC_FILE)
+            if spec_hash_text(spec.spec_hash) == wanted:
+                return None if directory == directories[step] else directory
+    return None

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
 
+from tollgate.errors import RepositoryError
 from tollgate.repository.hashes import hash_version
 from tollgate.repository.history import read_history, releases_of
 from tollgate.repository.product import read_product
+from tollgate.repository.proposals import read_proposal
 from tollgate.repository.release import (
     Release,
     Versions,
-    read_release,
+    find_current,
     release_path,
     require_steps,
 )
@@ -53,7 +56,7 @@ def compose_release(
     """
     path = release_path(repository, product)
     require_steps(path, versions, product=read_product(repository, product))
-    current = read_release(repository, product=product) if path.exists() else None
+    current = find_current(repository, product=product)
     previous = _previous(repository, current, versions=versions)
     return Release(
         name=_next_name(repository, product),
@@ -78,9 +81,7 @@ def recompose_release(repository: Path, release: Release) -> Release:
     Raises:
         RepositoryError: The release in the repository cannot be read.
     """
-    product = release.product
-    there = release_path(repository, product).exists()
-    current = read_release(repository, product=product) if there else None
+    current = find_current(repository, product=release.product)
     previous = _previous(repository, current, versions=release.versions)
     own = release.hashes_of(release.versions)
     return msgspec.structs.replace(
@@ -97,8 +98,17 @@ def now_text() -> str:
 
 
 def _next_name(repository: Path, product: str) -> str:
-    """Count releases: fraud-1, fraud-2, …; names of another form do not count."""
-    names = releases_of(read_history(repository, product))
+    """
+    Count releases: fraud-1, fraud-2, …; names of another form do not count.
+
+    One that waits for a second person has its name already: who confirms it by that
+    name must not confirm another one.
+    """
+    names = set(releases_of(read_history(repository, product)))
+    with contextlib.suppress(RepositoryError):  # who proposes next replaces it
+        if waiting := read_proposal(repository, product):
+            trial = waiting.release.challenger
+            names |= {waiting.release.name} | ({trial.release} if trial else set())
     numbers = [name.removeprefix(f"{product}-") for name in names]
     counted = [int(one) for one in numbers if one.isascii() and one.isdigit()]
     return f"{product}-{max(counted, default=0) + 1}"

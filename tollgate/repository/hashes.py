@@ -21,6 +21,9 @@ def version_files(version: Path) -> list[Path]:
     """
     List the files of a version directory, sorted, without Python's byte code.
 
+    A link to a folder is among them, and cannot be read as a file: what lies behind it
+    would be neither hashed nor copied.
+
     Raises:
         RepositoryError: There is no such directory.
     """
@@ -29,7 +32,8 @@ def version_files(version: Path) -> list[Path]:
     return sorted(
         path
         for path in version.rglob("*")
-        if not path.is_dir() and "__pycache__" not in path.relative_to(version).parts
+        if (path.is_symlink() or not path.is_dir())
+        and "__pycache__" not in path.relative_to(version).parts
     )
 
 

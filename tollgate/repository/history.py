@@ -8,6 +8,7 @@ whatever answered can be found; a line whose writer was killed half-way is no li
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from tollgate.errors import RepositoryError
+from tollgate.repository.atomic import sync_directory
 from tollgate.repository.release import Release, read_release, release_path
 
 HISTORY_FILE = "history.jsonl"
@@ -79,12 +81,24 @@ def add_entry(repository: Path, entry: Entry) -> None:
             size = os.fstat(descriptor).st_size
             # Half a line of a writer that was killed ends here, alone.
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            os.write(descriptor, b"\n" + line if torn else line)
+            _write_whole(descriptor, b"\n" + line if torn else line, size=size)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        if not size:
+            sync_directory(path.parent)  # the file is new
     except OSError as exc:
         raise RepositoryError(path, f"cannot be written: {exc.strerror}") from exc
+
+
+def _write_whole(descriptor: int, content: bytes, *, size: int) -> None:
+    """Add to a file of a size all of it, or nothing: a full disk takes a part."""
+    try:
+        if os.write(descriptor, content) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
 
 
 def read_history(repository: Path, product: str) -> list[Entry]:
@@ -131,7 +145,7 @@ def _written(repository: Path, product: str) -> list[Entry]:
             continue
         try:
             entries.append(msgspec.json.decode(line, type=Entry))
-        except msgspec.ValidationError as exc:
+        except (msgspec.ValidationError, UnicodeDecodeError) as exc:
             raise RepositoryError(path, str(exc), where=f"line {number}") from exc
         except msgspec.DecodeError:
             continue  # torn: its writer was killed
@@ -170,10 +184,31 @@ def release_on_trial(release: Release) -> Release | None:
     )
 
 
+def last_change(entries: list[Entry]) -> Entry | None:
+    """
+    Find what made the release that is there the one that answers; None for the first.
+
+    Not a change is what was written down and, for want of disk or a kill, no more.
+    """
+    took: list[Entry] = []
+    for one in entries:
+        undone = (
+            len(took) > 1
+            and one.origin == took[-1].release.name
+            and one.release == took[-2].release
+        )
+        if undone:
+            took.pop()
+        else:
+            took.append(one)
+    changes = [one for one in took if one.origin != one.release.name]
+    return changes[-1] if changes else None
+
+
 def origin_of(entries: list[Entry]) -> str | None:
     """Name the release before the one that is there; None when there was none."""
-    changes = [one for one in entries if one.origin != one.release.name]
-    return changes[-1].origin if changes else None
+    last = last_change(entries)
+    return last.origin if last else None
 
 
 def find_release(repository: Path, product: str, name: str) -> Release:

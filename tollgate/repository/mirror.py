@@ -56,6 +56,11 @@ def mirror_folder(state: Path, url: str, *, kind: str = MIRROR_FOLDER) -> Path:
     return state / kind / f"{name}-{short}"
 
 
+def is_mirror(folder: Path) -> bool:
+    """Tell whether a folder is a server's copy of what lies in a store."""
+    return any(folder.glob(f"{_KNOWN}-*.json"))
+
+
 def read_wanted(objects: Objects, *, product: str) -> Release:
     """
     Read the release that a store names.
@@ -208,7 +213,7 @@ class Mirror:
         try:
             content = self._known_path.read_bytes()
             return msgspec.json.decode(content, type=dict[str, str])
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return {}
 
     def _place(self, part: Path, target: Path) -> None:

@@ -129,6 +129,18 @@ def read_release(repository: Path, *, product: str) -> Release:
     return decode_release(content, product=product, source=path)
 
 
+def find_current(repository: Path, *, product: str) -> Release | None:
+    """
+    Read the release of a product; None where it has none yet.
+
+    Raises:
+        RepositoryError: The file cannot be read.
+    """
+    if not release_path(repository, product).exists():
+        return None
+    return read_release(repository, product=product)
+
+
 def decode_release(content: bytes, *, product: str, source: object) -> Release:
     """
     Decode the release of a product.
@@ -156,6 +168,11 @@ def _decode_problem(exc: Exception) -> str:
     return str(exc).replace(" - at `$.", " - at `").replace(" - at `$`", "")
 
 
+def release_content(release: Release) -> bytes:
+    """Give what the file of a release holds."""
+    return msgspec.json.format(msgspec.json.encode(release), indent=2) + b"\n"
+
+
 def write_release(repository: Path, release: Release) -> Path:
     """
     Replace the release of a product; readers see the old one or the new one.
@@ -165,10 +182,10 @@ def write_release(repository: Path, release: Release) -> Path:
             be written; the old release is untouched.
     """
     path = release_path(repository, release.product)
-    encoded = msgspec.json.encode(release)
+    content = release_content(release)
     try:
-        msgspec.json.decode(encoded, type=Release)  # what is written can be read
-        replace_file(path, msgspec.json.format(encoded, indent=2) + b"\n")
+        msgspec.json.decode(content, type=Release)  # what is written can be read
+        replace_file(path, content)
     except msgspec.DecodeError as exc:
         raise RepositoryError(path, _decode_problem(exc)) from exc
     except OSError as exc:

@@ -16,13 +16,13 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from tollgate.errors import ObjectChanged, RepositoryError
-from tollgate.repository.activation import PROPOSAL_FILE
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.configs import read_config
 from tollgate.repository.hashes import hash_file
 from tollgate.repository.history import HISTORY_FILE
 from tollgate.repository.objects import Objects
 from tollgate.repository.onnx_model import MODEL_FILE
+from tollgate.repository.proposals import PROPOSAL_FILE
 from tollgate.repository.release import RELEASE_FILE
 from tollgate.repository.turns import one_at_a_time
 from tollgate.schema import ARTIFACT_FILE
@@ -85,6 +85,27 @@ class WorkingCopy:
         with self.read() as folder:
             yield folder
             self.push()
+
+    def refresh(self) -> None:
+        """
+        Have it here as it is there, for one small request where nothing changed.
+
+        Looks at what lies with the ensemble: release, history, gates.
+
+        Raises:
+            RepositoryError: It cannot be read.
+            ObjectStoreError: The store does not answer.
+        """
+        there = self._objects.files(self._product, deep=True)
+        with one_at_a_time(self._home):
+            held = self._index()
+            own = {
+                path: one.stamp
+                for path, one in held.items()
+                if path.startswith(f"{self._product}/")
+            }
+            if own != there:
+                self.pull()
 
     def pull(self) -> None:
         """Fetch what is there and not here; drop what is not there any more."""
@@ -161,7 +182,7 @@ class WorkingCopy:
         try:
             content = (self._home / _INDEX).read_bytes()
             return msgspec.json.decode(content, type=dict[str, _Held])
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir()
             return {}

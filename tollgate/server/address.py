@@ -154,7 +154,7 @@ def find_server(state: Path) -> Address | None:
         return None
     except OSError as error:
         raise InputError(path, f"cannot be read: {error.strerror}") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(path, str(error)) from error
     port = address.grpc_url.rpartition(":")[2]
     alive = port.isdigit() and listens(address.pid, int(port))

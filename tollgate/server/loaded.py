@@ -92,7 +92,7 @@ def read_record(path: Path) -> Record:
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Record)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         problem = f"nothing was served from {path.parent} before"
         raise ServerError("tritonserver", problem) from error
 

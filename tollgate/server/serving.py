@@ -159,9 +159,11 @@ class Serving:
             raise
         finally:
             self._loading.drop(new.product + TRIAL_SUFFIX)
-        self._keep(new)
+        kept_on_disk = self._keep(new)
         told("narrowing")
         self._narrow(new)
+        if not kept_on_disk:  # what was swept may have made room
+            self._keep(new)
 
     def renew(self, step: str) -> None:
         """
@@ -258,7 +260,14 @@ class Serving:
             else:
                 self._slots.sweep(step, keep=slots)
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: Record) -> bool:
+        """Remember what answers; on disk too, unless that is full: it answers."""
         self._now = record
         encoded = msgspec.json.format(msgspec.json.encode(record), indent=2)
-        replace_file(self._path, encoded + b"\n")
+        try:
+            replace_file(self._path, encoded + b"\n")
+        except OSError as error:
+            text = "%s cannot be written: %s; a new start may serve what was before"
+            log.error(text, self._path, error.strerror)
+            return False
+        return True

@@ -12,11 +12,12 @@ is served in slot 3001, then 3002. What it is told lies beside its code, in `slo
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -101,8 +102,9 @@ class Slots:
         if held is not None:
             return held
         model = self.folder / part.step
-        model.mkdir(exist_ok=True)
-        _link_beside(repository / part.step, model)
+        with _written(part.step):
+            model.mkdir(exist_ok=True)
+            _link_beside(repository / part.step, model)
         source = repository / part.step / str(part.version)
         for number in self._numbers(part):
             if number not in loaded:
@@ -139,8 +141,14 @@ class Slots:
             shutil.rmtree(left, ignore_errors=True)
 
     def add_ensemble(self, name: str) -> None:
-        """Make the directories that Triton wants to see of an ensemble."""
-        (self.folder / name / "1").mkdir(parents=True, exist_ok=True)
+        """
+        Make the directories that Triton wants to see of an ensemble.
+
+        Raises:
+            ServerError: They cannot be made.
+        """
+        with _written(name):
+            (self.folder / name / "1").mkdir(parents=True, exist_ok=True)
 
     def sweep(self, step: str, *, keep: Collection[int]) -> None:
         """Remove the slots of a step that nothing needs any more."""
@@ -173,25 +181,38 @@ class Slots:
         return used if fresh is None else [*used, fresh]
 
     def _copy(self, source: Path, target: Path, *, wanted: Slot) -> None:
-        parent = self.folder.parent
-        staged = Path(tempfile.mkdtemp(prefix=f".{self.folder.name}-", dir=parent))
-        try:
-            for name, digest in wanted.hashes.items():
-                _copy_file(source / name, staged / name, sha256=digest)
-            # A plan is built on this machine for this model; it comes along, unnamed.
-            plan = source / PLAN_FILE
-            for path in (plan, plan_record(plan)):
-                if path.is_file():
-                    shutil.copyfile(path, staged / path.name)
-            (staged / SLOT_FILE).write_bytes(msgspec.json.encode(wanted))
-            staged.chmod(0o755)
-            shutil.rmtree(target, ignore_errors=True)
-            os.rename(staged, target)
-        except OSError as exc:
-            problem = f"its copy cannot be written: {exc.strerror}: {exc.filename}"
-            raise ServerError(target.parent.name, problem) from exc
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
+        with _written(target.parent.name):
+            parent = self.folder.parent
+            staged = Path(tempfile.mkdtemp(prefix=f".{self.folder.name}-", dir=parent))
+            try:
+                _fill(staged, source, wanted=wanted)
+                shutil.rmtree(target, ignore_errors=True)
+                os.rename(staged, target)
+            finally:
+                shutil.rmtree(staged, ignore_errors=True)
+
+
+def _fill(staged: Path, source: Path, *, wanted: Slot) -> None:
+    """Copy what is to lie in a slot."""
+    for name, digest in wanted.hashes.items():
+        _copy_file(source / name, staged / name, sha256=digest)
+    # A plan is built on this machine for this model; it comes along, unnamed.
+    plan = source / PLAN_FILE
+    for path in (plan, plan_record(plan)):
+        if path.is_file():
+            shutil.copyfile(path, staged / path.name)
+    (staged / SLOT_FILE).write_bytes(msgspec.json.encode(wanted))
+    staged.chmod(0o755)
+
+
+@contextlib.contextmanager
+def _written(step: str) -> Iterator[None]:
+    """Say whose copy cannot be written, where a disk is full, for one."""
+    try:
+        yield
+    except OSError as exc:
+        why = ": ".join(map(str, filter(None, (exc.strerror, exc.filename))))
+        raise ServerError(step, f"its copy cannot be written: {why}") from exc
 
 
 def _slot(part: Part) -> Slot:
@@ -202,7 +223,7 @@ def read_slot(directory: Path) -> Slot | None:
     """Read what lies in a slot; None when nothing whole does."""
     try:
         return msgspec.json.decode((directory / SLOT_FILE).read_bytes(), type=Slot)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

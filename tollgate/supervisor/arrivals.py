@@ -75,7 +75,7 @@ class Arrivals:
         quiet_s: How long its files must not have changed before a version is taken
             for bad: a copy may pause.
         bad: Called once with each version that is bad.
-        sound: Called once with each that is sound.
+        sound: Called with each that is sound, at each look until it says True.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Arrivals:
         product: str,
         quiet_s: float,
         bad: Callable[[Arrival], None] = lambda arrival: None,
-        sound: Callable[[Arrival], None] = lambda arrival: None,
+        sound: Callable[[Arrival], bool] = lambda arrival: True,
     ) -> None:
         self._repository = repository
         self._product = product
@@ -95,6 +95,7 @@ class Arrivals:
         self._seen: dict[int, _Seen] = {}
         self._told: dict[int, Arrival] = {}
         self._moved: list[Arrival] = []
+        self._done: set[Arrival] = set()
         self._stopped = threading.Event()
         self._thread = threading.Thread(
             target=self._live, name=f"arrivals-{product}", daemon=True
@@ -128,6 +129,11 @@ class Arrivals:
             self._told.pop(version, None)
         for version in there:
             self._look_at(step, version)
+        sound = [one for one in self._told.values() if one.state == "sound"]
+        self._done &= set(sound)
+        for one in sound:
+            if one not in self._done and self._sound(one):
+                self._done.add(one)
 
     def _look_at(self, step: str, version: int) -> None:
         directory = self._repository / step / str(version)
@@ -189,7 +195,6 @@ class Arrivals:
             self._bad(told)
         elif told.state == "sound":
             log.info("%s is sound; no release names it", name)
-            self._sound(told)
         elif first:
             log.info("%s is arriving", name)
 

@@ -168,7 +168,12 @@ class Converger:
             self._source.bring(release)
             self._tell(doing="checking")
             folder = self._source.folder
-            require_sound(folder, product=self._product, config_name=self._config_name)
+            require_sound(
+                folder,
+                product=self._product,
+                config_name=self._config_name,
+                release=release,  # release.json may be another one by now
+            )
             plan = plan_serving(folder, release, config_name=self._config_name)
             if active is None:
                 self._told("loading")
@@ -182,7 +187,7 @@ class Converger:
         self._tell(
             desired=release.name,
             running=self._serving.release,
-            canary=_canary_words(release),
+            canary=canary_words(release),
             state="converged",
             doing="",
             attempts=0,
@@ -258,6 +263,7 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:SHORT_DIGITS]
 
 
-def _canary_words(release: Release) -> str:
+def canary_words(release: Release) -> str:
+    """Say which challenger answers for whom, as `Convergence.canary` does."""
     canary = canary_of(release)
     return f"{canary.release} {canary.percent:g} %" if canary else ""

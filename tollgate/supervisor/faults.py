@@ -82,6 +82,6 @@ def read_faults(state: Path) -> list[Fault]:
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             found.append(msgspec.json.decode(line, type=Fault))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             continue
     return found

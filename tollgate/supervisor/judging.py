@@ -97,7 +97,7 @@ def judge_apart(
         return Verdict("bad", f"its trial ended with {name}", certain=certain)
     try:
         return msgspec.json.decode(done.stdout, type=Verdict)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return Verdict("bad", f"could not be tried: {' '.join(said)}")
 

@@ -100,7 +100,7 @@ def _ask_page(url: str, page: str, kind: type[T]) -> T:
     except urllib.error.HTTPError as error:
         error.close()
         raise ServerError(url, f"/{page}: status {error.code}") from error
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         reason = getattr(error, "reason", error)
         raise ServerError(url, f"does not tell its {page}: {reason}") from error
 

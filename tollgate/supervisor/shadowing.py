@@ -8,7 +8,7 @@ from pathlib import Path
 from tollgate.errors import TollgateError
 from tollgate.repository.activation import activate
 from tollgate.repository.gates import read_gates
-from tollgate.repository.release import read_release
+from tollgate.repository.release import Release, read_release
 from tollgate.repository.trial import with_challenger
 from tollgate.supervisor.arrivals import Arrival
 
@@ -17,29 +17,52 @@ log = logging.getLogger(__name__)
 ACTOR = "supervisor"
 
 
-def begin_shadow(repository: Path, arrival: Arrival) -> None:
+class Shadows:
     """
-    Begin the trial of a version, unless somebody else is on trial.
+    Begins the trial of versions that were copied in, one at a time.
 
-    Whatever is in the way is told and changes nothing. Where several servers follow
-    one repository, the first of them begins it.
+    Where several servers follow one repository, the first of them begins it.
 
     Args:
         repository: The model repository.
-        arrival: A sound version.
     """
-    name = f"{arrival.step} version {arrival.version}"
-    try:
-        if read_gates(repository, product=arrival.product).arrivals != "shadow":
-            return
-        current = read_release(repository, product=arrival.product)
-        if current.challenger is not None:
-            other = current.challenger.release
-            log.info("%s waits: %s is on trial; stop that first", name, other)
-            return
-        reason = f"{name} was copied in"
+
+    def __init__(self, repository: Path) -> None:
+        self._repository = repository
+        self._waiting: set[int] = set()
+
+    def begin(self, arrival: Arrival) -> bool:
+        """
+        Begin the trial of a version; whatever is in the way is told, changes nothing.
+
+        Args:
+            arrival: A sound version.
+
+        Returns:
+            False while somebody else is on trial: it is to be asked again.
+        """
+        name = f"{arrival.step} version {arrival.version}"
+        try:
+            gates = read_gates(self._repository, product=arrival.product)
+            if gates.arrivals != "shadow":
+                return True
+            current = read_release(self._repository, product=arrival.product)
+            if current.challenger is not None:
+                if arrival.version not in self._waiting:
+                    self._waiting.add(arrival.version)
+                    other = current.challenger.release
+                    log.info("%s waits: %s is on trial", name, other)
+                return False
+            self._begin(arrival, current, reason=f"{name} was copied in")
+        except TollgateError as error:
+            log.warning("%s did not become a shadow: %s", name, error)
+            return True
+        log.info("%s is on trial as a shadow", name)
+        return True
+
+    def _begin(self, arrival: Arrival, current: Release, *, reason: str) -> None:
         changed = with_challenger(
-            repository,
+            self._repository,
             product=arrival.product,
             versions={arrival.step: arrival.version},
             mode="shadow",
@@ -48,14 +71,10 @@ def begin_shadow(repository: Path, arrival: Arrival) -> None:
             reason=reason,
         )
         activate(
-            repository,
+            self._repository,
             changed,
             action="challenger start",
             actor=ACTOR,
             reason=reason,
             instead_of=current,
         )
-    except TollgateError as error:
-        log.warning("%s did not become a shadow: %s", name, error)
-        return
-    log.info("%s is on trial as a shadow", name)

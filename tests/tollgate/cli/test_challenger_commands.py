@@ -17,10 +17,25 @@ import redis
 sys.path.insert(0, str(Path(__file__).parents[1] / "audit"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "challenger"))
 
-from trials_made import EASY_GATES, STREAM, gates, kept, make_repository, rows, send
+from trials_made import (
+    EASY_GATES,
+    STREAM,
+    begin,
+    gates,
+    kept,
+    make_repository,
+    put,
+    rows,
+    send,
+)
 
-from tollgate.challenger.counts import ALL
+from tollgate.challenger.counts import ALL, Arm, Group, Pairs
+from tollgate.challenger.kept import Kept, folder_of, save
+from tollgate.challenger.trials import trial_of
+from tollgate.repository import trial
 from tollgate.repository.history import read_history
+from tollgate.repository.mirror import Mirror
+from tollgate.repository.objects import Objects
 from tollgate.repository.release import read_release
 
 pytestmark = pytest.mark.slow
@@ -46,7 +61,8 @@ def repository(tmp_path: Path) -> Path:
 
 def line(repository: Path, words: tuple[str, ...]) -> list[str]:
     """Write a command as a list."""
-    places = [f"--repository={repository}"]
+    named = any(word.startswith("--repository=") for word in words)
+    places = [] if named else [f"--repository={repository}"]
     if words[0] == "challenger":
         places.append(f"--state={repository.parent / 'state'}")
     return [sys.executable, "-c", CODE, *words, *places]
@@ -142,6 +158,56 @@ def test_a_broken_gate_ends_a_trial_and_the_report_says_so(
     shown = tollgate(repository, "challenger", "report", "fraud-2", status=1).stdout
     assert "broken" in shown
     assert "fraud-2 is no" not in shown
+
+
+def test_gates_hold_in_an_object_store_and_a_servers_copy_is_refused(
+    repository: Path, store_url: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    """What is ended is ended where the servers look, and told of from there."""
+    gates(repository, "min_rows: 100\nflips_share: 0.01\np99_ms: null\n")
+    url = f"--repository=file://{repository}"
+    start(repository, "--set=decision=2", url)
+    send(redis_client, rows(repository, 300))
+    mirror = Mirror(
+        Objects(f"file://{repository}"), folder=tmp_path / "mirror", product="fraud"
+    )
+    mirror.begin()
+    run = ("challenger", "run", f"--journal-url={store_url}", "--until-idle")
+    copy = f"--repository={mirror.folder}"
+    refused = tollgate(repository, *run, copy, status=2).stderr
+    assert "is a server's copy of an object store, and nobody follows it" in refused
+    refused = tollgate(
+        repository, "challenger", "stop", "--reason=x", copy, status=2
+    ).stderr
+    assert "name the store" in refused
+    assert read_release(mirror.folder, product="fraud").challenger is not None
+    done = tollgate(repository, *run, url)
+    assert "stopped fraud-2: flips_share broken" in done.stderr
+    assert read_release(repository, product="fraud").challenger is None
+    shown = tollgate(repository, "challenger", "report", url, status=1).stdout
+    assert "300 rows decided by both" in shown
+
+
+def test_the_shadow_that_counts_is_the_last_whatever_the_clock_said(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One began in 2099, by a clock that was set back since, and has passed."""
+    counts = folder_of(repository.parent / "state", "fraud")
+    for began, rows_each in (("2099-01-01T00:00:00Z", 1_000), (None, 0)):
+        if began:
+            monkeypatch.setattr(trial, "now_text", lambda: "2099-01-01T00:00:00Z")
+        begin(repository, fraud_model=2)
+        monkeypatch.undo()
+        current = read_release(repository, product="fraud")
+        pairs = Pairs(rows=rows_each, scored=rows_each)
+        arm = Arm(rows=rows_each)
+        groups = {ALL: Group(pairs=pairs, champion=arm, challenger=arm)}
+        save(counts, Kept(trial_of(current), groups=groups))
+        if began:
+            ended = trial.without_challenger(repository, product="fraud")
+            put(repository, ended, "challenger stop", current)
+    refused = start(repository, "--set=model=2", "--mode=canary", status=2)
+    assert "its shadow has not passed: flips_share waits" in refused
 
 
 def test_a_second_person_confirms_a_canary_and_no_shadow(repository: Path) -> None:

@@ -112,6 +112,20 @@ def test_what_is_not_taken_says_why_and_the_old_one_goes_on(
     ]
 
 
+def test_a_product_that_no_server_here_has_is_not_waited_for(
+    repository: Path, fleet: list[Supervised]
+) -> None:
+    """The server of the state folder serves another product of the repository."""
+    done = release(
+        repository,
+        *("activate", "credit-1", "--product=credit", "--reason=again"),
+        f"--state={repository.parent / 'one'}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "desired  credit-1\n"
+    assert "no server of credit of this repository runs here" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

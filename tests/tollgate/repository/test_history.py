@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tollgate.errors import InputError, RepositoryError
+from tollgate.repository import activation
 from tollgate.repository.activation import activate, approve, compose_next, propose
 from tollgate.repository.compose import recompose_release
 from tollgate.repository.difference import difference_lines
 from tollgate.repository.history import (
     find_release,
     history_path,
+    origin_of,
     read_history,
 )
 from tollgate.repository.release import (
@@ -23,7 +28,9 @@ from tollgate.repository.release import (
     read_release,
     release_path,
     verify_release,
+    write_release,
 )
+from tollgate.repository.turns import one_at_a_time
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 
@@ -131,10 +138,107 @@ def test_half_a_line_of_a_killed_writer_is_no_entry(repository: Path) -> None:
     ]
 
 
-def test_a_changed_line_is_named(repository: Path) -> None:
+def test_a_full_disk_takes_no_half_of_an_entry(repository: Path) -> None:
+    """The command fails, and neither file is other than before."""
+    go(repository, make(repository, fraud_model=2))
+    path = history_path(repository, "fraud")
+    before = path.read_bytes(), release_path(repository, "fraud").read_bytes()
+    program = f"""
+import resource, signal
+from pathlib import Path
+from tollgate.errors import RepositoryError
+from tollgate.repository.history import Entry, add_entry
+from tollgate.repository.release import read_release
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+repository = Path({str(repository)!r})
+release = read_release(repository, product="fraud")
+entry = Entry("activate", release.time, "ada", "because", "fraud-1", release)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before[0]) + 100},) * 2)  # bytes
+try:
+    add_entry(repository, entry)
+except RepositoryError as exc:
+    print(exc.problem)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "cannot be written: No space left on device\n"
+    now = path.read_bytes(), release_path(repository, "fraud").read_bytes()
+    assert now == before
+
+
+def test_what_was_written_down_and_no_more_is_not_gone_back_to(
+    repository: Path,
+) -> None:
+    """A command that ended between the two files has changed nothing that answered."""
+    go(repository, make(repository, fraud_model=2))
+    there = read_release(repository, product="fraud")
+    go(repository, make(repository, fraud_model=1, fraud_decision=2))
+    write_release(repository, there)  # as if the disk was full just then
+    entries = read_history(repository, "fraud")
+    assert [one.release.name for one in entries][-2:] == ["fraud-3", "fraud-2"]
+    assert origin_of(entries) == "fraud-1"
+    go(repository, make(repository, fraud_decision=2))
+    assert origin_of(read_history(repository, "fraud")) == "fraud-2"
+
+
+def test_a_change_is_made_of_what_is_there_still(repository: Path) -> None:
+    """The other steps "as they are" are not those of a release that is gone."""
+    first = read_release(repository, product="fraud")
+    go(repository, make(repository, fraud_decision=2))
+    seen = read_release(repository, product="fraud")
+    late = make(repository, fraud_model=2)
+    assert late.versions["fraud_decision"] == 2
+    back = recompose_release(repository, find_release(repository, "fraud", "fraud-1"))
+    activate(repository, back, action="rollback", actor="bob", reason="it declines all")
+    with pytest.raises(RepositoryError, match="somebody changed the release in betwe"):
+        activate(
+            repository,
+            late,
+            action="activate",
+            actor="ada",
+            reason="because",
+            instead_of=seen,
+        )
+    assert read_release(repository, product="fraud").versions == first.versions
+
+
+def test_a_version_that_is_moved_away_meanwhile_is_not_released(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the checks, before the turn: whoever finds it bad moves it just then."""
+    heard: list[RepositoryError] = []
+    before = release_path(repository, "fraud").read_bytes()
+    release = make(repository, fraud_model=2)
+
+    def late() -> None:
+        try:
+            go(repository, release)
+        except RepositoryError as error:
+            heard.append(error)
+
+    ready = threading.Event()
+
+    def turn(folder: Path) -> AbstractContextManager[None]:
+        ready.set()  # it has checked, and waits for its turn
+        return one_at_a_time(folder)
+
+    monkeypatch.setattr(activation, "one_at_a_time", turn)
+    with one_at_a_time(repository / "fraud"):
+        thread = threading.Thread(target=late)
+        thread.start()
+        assert ready.wait(60)
+        shutil.move(repository / "fraud_model/2", repository / "fraud_model/.away")
+    thread.join()
+    assert "version 2 is not in the repository any more" in str(heard[0])
+    assert release_path(repository, "fraud").read_bytes() == before
+
+
+@pytest.mark.parametrize("line", [b'{"action": "remove"}', b'{"actor": "\xff"}'])
+def test_a_changed_line_is_named(repository: Path, line: bytes) -> None:
     """It is JSON, but not of an entry."""
     path = history_path(repository, "fraud")
-    path.write_text('{"action": "remove"}\n')
+    path.write_bytes(line + b"\n")
     with pytest.raises(RepositoryError, match=r"history\.jsonl: line 1: "):
         read_history(repository, "fraud")
 

@@ -120,6 +120,16 @@ def test_extra_file_is_refused_but_byte_code_is_not(repository: Path) -> None:
         verify_release(repository, read_release(repository, product="fraud"))
 
 
+def test_a_link_to_a_folder_is_refused(repository: Path, tmp_path: Path) -> None:
+    """What lies behind it is in no hash, and in no server's copy."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "words.py").write_text("WORD = 1\n")
+    (repository / "fraud_decision/1/lib").symlink_to(tmp_path / "lib")
+    release = read_release(repository, product="fraud")
+    with pytest.raises(RepositoryError, match=r"1/lib: cannot be read: Is a direct"):
+        verify_release(repository, release)
+
+
 def test_written_release_reads_back(repository: Path) -> None:
     """What is written is what is read, and nothing is left beside it."""
     release = read_release(repository, product="fraud")

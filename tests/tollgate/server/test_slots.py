@@ -111,17 +111,27 @@ def test_a_file_that_is_not_what_the_release_says_is_not_copied(
     assert sorted(path.name for path in slots.folder.parent.iterdir()) == ["served"]
 
 
+@pytest.mark.parametrize("damage", [b"x", b'{"hashes": {"\xff": "x"}}'])
 @pytest.mark.parametrize("name", ["model.py", SLOT_FILE])
 def test_a_copy_that_was_damaged_is_made_anew(
-    slots: Slots, repository: Path, name: str
+    slots: Slots, repository: Path, name: str, damage: bytes
 ) -> None:
     """A disk may lose what it was given."""
     slots.place(part(None), repository=repository, loaded=())
     copy = slots.folder / STEP / "3" / name
     before = copy.read_bytes()
-    copy.write_bytes(b"x")
+    copy.write_bytes(damage)
     assert slots.place(part(None), repository=repository, loaded=()) == 3
     assert copy.read_bytes() == before
+
+
+def test_a_copy_that_cannot_be_begun_is_told_as_such(
+    slots: Slots, repository: Path
+) -> None:
+    """Here a file is in the way; a full disk ends in the same place."""
+    (slots.folder / STEP).write_bytes(b"")
+    with pytest.raises(ServerError, match="decide: its copy cannot be written: "):
+        slots.place(part(None), repository=repository, loaded=())
 
 
 def test_what_lies_beside_the_versions_is_there_and_configurations_are_not(

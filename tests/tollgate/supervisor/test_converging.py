@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tollgate.errors import TollgateError
@@ -248,6 +249,32 @@ def test_files_may_come_after_the_release_that_names_them(
     converger.look()
     assert converger.now.running == release.name
     assert probe(served.triton, "fraud").release == release.name
+
+
+class Overtaken(Folder):
+    """A repository whose release is another one by the time its files are looked at."""
+
+    def bring(self, release: Release) -> None:
+        """Write a release that nobody can serve."""
+        other = msgspec.structs.replace(release, name="fraud-99", hashes={})
+        write_release(self.folder, other)
+
+
+def test_what_is_taken_is_what_was_read(
+    served: Embedded, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that came in between is looked at next; its faults are its own."""
+    release = write(repository, fraud_decision=1)
+    serving = served.serving["fraud"]
+    # Nor does a full disk, at the last step, take back what answers by then.
+    monkeypatch.setattr(serving, "_path", repository / "gone" / "record.json")
+    source = Overtaken(repository, product="fraud")
+    converger = Converger(serving, source=source, product="fraud")
+    converger.look()
+    assert (converger.now.state, converger.now.running) == ("converged", release.name)
+    assert probe(served.triton, "fraud", rows=(1,)).release == release.name
+    monkeypatch.undo()
+    write_release(repository, release)
 
 
 def test_a_release_keeps_its_name_to_itself(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tollgate.repository.activation import activate
 from tollgate.repository.history import read_history
 from tollgate.repository.release import read_release
+from tollgate.repository.trial import without_challenger
 from tollgate.supervisor.arrivals import Arrivals
-from tollgate.supervisor.shadowing import begin_shadow
+from tollgate.supervisor.shadowing import Shadows
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def repository(tmp_path: Path) -> Path:
 def look(repository: Path) -> None:
     """Look as a supervisor does: once to see files, once to judge them."""
     arrivals = Arrivals(
-        repository, product="fraud", quiet_s=0, sound=partial(begin_shadow, repository)
+        repository, product="fraud", quiet_s=0, sound=Shadows(repository).begin
     )
     arrivals.look()
     arrivals.look()
@@ -54,6 +55,36 @@ def test_a_sound_version_becomes_a_shadow_once(repository: Path) -> None:
     shutil.copytree(repository / "fraud_model/1", repository / "fraud_model/3")
     look(repository)
     assert read_release(repository, product="fraud") == release
+
+
+def test_a_version_that_waits_begins_when_its_turn_has_come(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of two that are copied in at once, the second follows the first; told once."""
+    (repository / "fraud/gates.yaml").write_text("arrivals: shadow\n")
+    shutil.copytree(repository / "fraud_model/1", repository / "fraud_model/3")
+    sound = Shadows(repository).begin
+    arrivals = Arrivals(repository, product="fraud", quiet_s=0, sound=sound)
+    with caplog.at_level(logging.INFO, "tollgate.supervisor.shadowing"):
+        for _ in range(4):
+            arrivals.look()
+    first = read_release(repository, product="fraud")
+    assert first.challenger is not None
+    assert first.challenger.versions["fraud_model"] == 2
+    waits = "fraud_model version 3 waits: fraud-2 is on trial"
+    assert caplog.messages.count(waits) == 1
+    activate(
+        repository,
+        without_challenger(repository, product="fraud"),
+        action="challenger stop",
+        actor="ada",
+        reason="enough",
+    )
+    for _ in range(2):
+        arrivals.look()
+    second = read_release(repository, product="fraud").challenger
+    assert second is not None
+    assert second.versions["fraud_model"] == 3
 
 
 def test_unless_the_product_says_so_it_is_told_only(repository: Path) -> None:

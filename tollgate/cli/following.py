@@ -1,0 +1,121 @@
+"""After a change of a release: wait until the server here answers as it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tollgate.cli import console
+from tollgate.errors import ServerError
+
+if TYPE_CHECKING:
+    from tollgate.repository.release import Release
+    from tollgate.settings import Settings
+    from tollgate.supervisor.converging import Convergence
+
+_LOOK_S = 0.05
+
+
+def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -> None:
+    """
+    Say what is desired now, and wait until the server here answers as it.
+
+    Args:
+        chosen: Where things are.
+        folder: The repository.
+        release: What was made the desired release, or proposed.
+        wait_s: How long to wait at most; 0 does not.
+
+    Raises:
+        ServerError: It would not take it, or it took too long.
+    """
+    if chosen.require_approval:
+        console.out.print(
+            f"proposed  {release.name}\n"
+            f"confirm   tollgate release approve {release.name}, by somebody else",
+            highlight=False,
+        )
+        return
+    console.out.print(f"desired  {release.name}", highlight=False)
+    url = _server(chosen)
+    if not url:
+        console.say(
+            f"no server of {chosen.product} of this repository runs here; others "
+            "follow by themselves"
+        )
+        return
+    if not wait_s:
+        return
+    begun_s = time.monotonic()
+    wait_for(url, release, repository=folder, wait_s=wait_s)
+    taken_s = time.monotonic() - begun_s
+    console.out.print(
+        f"answers  {release.name}, after {taken_s:.1f} s", highlight=False
+    )
+
+
+def _server(chosen: Settings) -> str:
+    """Find the side port of the server here, if it serves this product of it."""
+    from tollgate.server.address import find_server
+
+    found = find_server(chosen.state_path)
+    if found is None or found.repository_name != chosen.repository_name:
+        return ""
+    return found.side_port_url if chosen.product in found.products else ""
+
+
+def wait_for(url: str, release: Release, *, repository: Path, wait_s: float) -> None:
+    """
+    Wait until a server answers as a release that was just made the desired one.
+
+    Raises:
+        ServerError: It would not take it, it took too long, or another release was
+            made the desired one meanwhile.
+    """
+    from tollgate.repository.release import release_content, release_path
+    from tollgate.supervisor.converging import digest_of
+
+    path = release_path(repository, release.product)
+    until_s, said = time.monotonic() + wait_s, ""
+    file = digest_of(release_content(release))
+    now = _ask(url, release.product)
+    # Asked for again, it failed before: what counts is how it goes this time.
+    before = now.attempts if now.file == file and now.state == "failed" else 0
+    while now.file != file or now.state != "converged":
+        if now.file == file:
+            if now.state == "failed" and now.attempts > before:
+                problem = f"{release.name} was not taken, {now.running} goes on"
+                raise ServerError(release.product, f"{problem}: {now.doing}")
+            if now.doing not in ("", said):
+                said = now.doing
+                console.say(f"{said} …")
+        elif _says(path) not in ("", file):
+            problem = f"another release than {release.name} is wanted by now"
+            raise ServerError(release.product, problem)
+        if time.monotonic() > until_s:
+            problem = f"{now.running} answers still, after {wait_s:g} s"
+            text = f"{problem}: {now.state} {now.doing}".rstrip()
+            raise ServerError(release.product, text)
+        time.sleep(_LOOK_S)
+        now = _ask(url, release.product)
+
+
+def _says(path: Path) -> str:
+    """Name what a release.json says now; empty when it cannot be read."""
+    from tollgate.supervisor.converging import digest_of
+
+    try:
+        return digest_of(path.read_bytes())
+    except OSError:
+        return ""
+
+
+def _ask(url: str, product: str) -> Convergence:
+    """Ask a server how far it is with a product."""
+    from tollgate.supervisor.replicas import ask_replica
+
+    for one in ask_replica(url):
+        if one.product == product:
+            return one
+    raise ServerError(product, f"is not served at {url} any more")
