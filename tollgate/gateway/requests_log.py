@@ -14,7 +14,7 @@ from pathlib import Path
 from tollgate.errors import InputError
 
 _CUT_BYTES = 4 << 20  # what was read goes, once it is so much
-_LOOK_BYTES = 16 << 20  # of one look: 200,000 requests
+_LOOK_BYTES = 4 << 20  # of one look: 70,000 requests
 _LINE_BYTES = 64 << 10  # more without an end is no line
 
 
@@ -46,7 +46,7 @@ class RequestsLog:
         Read the lines that were written since the last look.
 
         Returns:
-            Whole lines with their ends, 16 MiB at most; empty when there are none.
+            Whole lines with their ends, 4 MiB at most; empty when there are none.
 
         Raises:
             InputError: The file cannot be opened, read or cut.
