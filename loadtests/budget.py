@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,19 +13,20 @@ import numpy as np
 
 from clients.codec import requests_of
 from clients.columns import check_columns
-from loadtests.layers import Split, split
+from loadtests.at_once import AtOnce, at_once
+from loadtests.layers import Split, queues_of, split
 from loadtests.made_up import made_up
 from loadtests.open_loop import Sent, poisson, send
+from loadtests.step_counts import Counts, counts_of
+from loadtests.watching import Batches, watched
 from tollgate.errors import InputError, ServerError
 from tollgate.features.spec import FeatureSpec
 from tollgate.repository.product import Product
 from tollgate.server.address import Address
-from tollgate.server.traces import tracing
 
 _TIMEOUT_S = 1.0
 _CONNECT_S = 10.0
-_TRACED_PER_S = 200  # a trace of a request is some 2 KB
-_FEWEST = 100  # traced requests that a 99th percentile is made of
+_FEWEST = 100  # requests that a 99th percentile is made of
 _OLD_S = 5.0  # of the newest purchase: not ahead of any clock
 
 
@@ -56,12 +58,24 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         load: What was sent.
         sent: What became of each request that counts.
-        split: The layers of those that were traced.
+        split: The layers of those that were answered.
+        counts: What Triton counted of the product and of each step meanwhile.
+        at_once: How much of the time steps were busy.
+        lost: Batches that were not told.
     """
 
     load: Load
     sent: Sent
     split: Split
+    counts: Mapping[str, Counts]
+    at_once: AtOnce
+    lost: int
+
+    @property
+    def others(self) -> int:
+        """Requests that somebody else sent meanwhile: they are in `counts`, too."""
+        every = next(iter(self.counts.values())).requests
+        return max(0, every - int(self.sent.answered.sum()))
 
     def in_time_percent(self, within_ms: float) -> float:
         """Tell how many requests were decided by then."""
@@ -73,17 +87,19 @@ def measure(
     server: Address,
     load: Load,
     *,
+    state: Path,
     models: Product,
     spec: FeatureSpec,
     inputs: Mapping[str, str],
     fields: Mapping[str, str],
 ) -> Measured:
     """
-    Send a load to a running server of this machine, and trace it.
+    Send a load to a running server of this machine, and look at its steps meanwhile.
 
     Args:
         server: Where it is.
         load: What is sent; purchases that nobody made.
+        state: Its state folder.
         models: The product.
         spec: What its requests have.
         inputs: Their required inputs: name -> type on the wire.
@@ -91,15 +107,41 @@ def measure(
 
     Raises:
         InputError: The load is too small to say anything.
-        ServerError: The server is not there, or traces nothing.
+        ServerError: The server is not there, or tells nothing.
     """
     requests, left_out = _planned(load, models.name, spec, inputs, fields)
-    for number, request in enumerate(requests[left_out:]):
+    warm_up, requests = requests[:left_out], requests[left_out:]
+    for number, request in enumerate(requests):
         request.id = str(number)
-    every = max(1, round(load.rate_per_s / _TRACED_PER_S))
-    with tracing(server, models.name, every=every) as traced:
-        counted = _send(requests, load, server.grpc_url).later(left_out)
-    return Measured(load, counted, split(traced, counted, models=models))
+    steps = (models.features_step, models.model_step, models.decision_step)
+    with watched(state, steps) as told:
+        if warm_up:
+            _send(warm_up, load, server.grpc_url)
+        before = counts_of(server, (models.name, *steps))
+        sent = _send(requests, load, server.grpc_url)
+        after = counts_of(server, (models.name, *steps))
+    counts = {name: now.since(before[name]) for name, now in after.items()}
+    queues = queues_of(counts[models.features_step], counts[models.decision_step])
+    (batches,) = told
+    return Measured(
+        load,
+        sent,
+        split(batches, sent, queues=queues),
+        counts=counts,
+        at_once=_at_once(batches, sent),
+        lost=batches.lost,
+    )
+
+
+def _at_once(batches: Batches, sent: Sent) -> AtOnce:
+    """Look at the steps from the first of these requests until the last was due."""
+    spans = {
+        step: (batches.start_us[of], batches.end_us[of])
+        for place, step in enumerate(batches.steps)
+        for of in [batches.step == place]
+    }
+    from_us, until_us = round(sent.due_s[0] * 1e6), round(sent.due_s[-1] * 1e6)
+    return at_once(spans, from_us=from_us, until_us=until_us)
 
 
 def measure_answers(

@@ -35,7 +35,7 @@ class Options(msgspec.Struct, frozen=True):
     seed: int
     driver: str
     connections: int
-    traced_per_s: float
+    layers: bool
     label: str
     population: Population
     repository: Path
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options(arguments: Sequence[str]) -> Options:
     given = _parser().parse_args(arguments)
-    for name, least in (("runs", 1), ("connections", 1), ("layers", 0)):
+    for name, least in (("runs", 1), ("connections", 1)):
         if getattr(given, name) < least:
             raise InputError(f"--{name}", f"{getattr(given, name)} is below {least}")
     scenarios = []
@@ -78,7 +78,7 @@ def _options(arguments: Sequence[str]) -> Options:
         seed=given.seed,
         driver=given.driver,
         connections=given.connections,
-        traced_per_s=given.layers,
+        layers=given.layers,
         label=given.label,
         population=Population(given.customers, given.terminals),
         repository=given.repository,
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows", type=int, help="in each request")
     add("--warm-up", type=float, metavar="SECONDS", help="not counted")
     add("--runs", type=int, default=1, help="of each, in turns")
-    add("--layers", type=float, default=0.0, metavar="N", help="trace N requests/s")
+    add("--layers", action="store_true", help="look at the batches of the steps, too")
     add("--driver", choices=DRIVERS, default=DRIVERS[0], help="who sends")
     add("--connections", type=int, default=4)
     add("--seed", type=int, default=1)
@@ -152,7 +152,7 @@ def _order(
         first=first,
         driver=options.driver,
         connections=options.connections,
-        traced_per_s=options.traced_per_s,
+        layers=options.layers,
         label=options.label,
         command=options.command,
     )
