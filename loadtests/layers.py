@@ -38,11 +38,12 @@ class Split(msgspec.Struct, frozen=True, eq=False):
     Where the time of M requests went.
 
     Attributes:
-        layers_ms: Layer -> float64 [M]; of each request they add up to the time from
-            its being sent to its answer. `request` is the same for all, the mean.
+        layers_ms: Layer -> float64 [M], none below 0; of each request they add up to
+            the time from its being sent to its answer, and their means are exact.
+            `request` is the mean for all but those whose whole way was shorter. What
+            lies between features and decision is split as its means are.
         in_server_ms: From the queue of the feature step to the end of the decision
-            step, as docs/contract.md has it; float64 [M]. Its mean is exact; what one
-            request's way to the queue took longer than the mean is in it.
+            step, as docs/contract.md has it; float64 [M].
     """
 
     layers_ms: Mapping[str, F64]
@@ -106,20 +107,36 @@ def split(batches: Batches, sent: Sent, *, queues: Queues, first: int = 0) -> Sp
     way_ms = (arrival_s - sent.sent_s) * 1e3
     if not whole[first:].any():
         raise ServerError("tollgate", "no request was both told of and answered")
-    request_ms = max(0.0, float(way_ms[whole].mean()) - queues.features_ms)
-    whole[:first] = False
-    queued_ms = queues.decision_ms
+    request_ms = np.minimum(way_ms, _level(way_ms[whole], queues.features_ms))
+    between_ms = (began_s - scored_s) * 1e3
+    share = min(1.0, queues.decision_ms / max(1e-9, float(between_ms[whole].mean())))
     spent_ms = {
-        "request": np.full(len(way_ms), request_ms),
+        "request": request_ms,
         "features": (scored_s - sent.sent_s) * 1e3 - request_ms,
-        "model": (began_s - scored_s) * 1e3 - queued_ms,
-        "post_processing": (ended_s - began_s) * 1e3 + queued_ms,
+        "model": between_ms * (1 - share),
+        "post_processing": between_ms * share + (ended_s - began_s) * 1e3,
         "response": (answered_s - ended_s) * 1e3,
     }
+    whole[:first] = False
     return Split(
         layers_ms={name: spent_ms[name][whole] for name in MEASURED},
         in_server_ms=((ended_s - sent.sent_s) * 1e3 - request_ms)[whole],
     )
+
+
+def _level(way_ms: F64, queue_ms: float) -> float:
+    """
+    Tell what of its way each request spends before the queue, if all spend the same.
+
+    Those whose whole way is shorter spend that. So what is left of all ways is the
+    queue's mean, and no request waited less than nothing.
+    """
+    ordered = np.sort(way_ms)
+    count = len(ordered)
+    left_ms = max(0.0, float(ordered.sum()) - queue_ms * count)
+    below = np.append(0.0, np.cumsum(ordered)[:-1])
+    levels = (left_ms - below) / np.arange(count, 0, -1)
+    return float(levels[np.argmax(levels <= ordered)])
 
 
 def _times(batches: Batches, place: int, count: int) -> tuple[F64, F64]:

@@ -69,6 +69,22 @@ def test_only_the_mean_of_the_way_is_known() -> None:
     assert found.in_server_ms.mean() == pytest.approx(4.0 + 8.0)
 
 
+def test_nothing_takes_less_than_no_time() -> None:
+    """Two ways of 1 and 19 ms, of which 4 on average are the queue: 1 and 11 are left.
+
+    Of 1 and 3 ms between the steps the decision's queue is a quarter.
+    """
+    told = batches(
+        *((0, 11, 12, (0,)), (0, 29, 30, (1,)), (2, 13, 14, (0,)), (2, 33, 34, (1,)))
+    )
+    found = split(told, sent(15.0, 30.0), queues=QUEUES)
+    assert found.layers_ms["request"].round(6).tolist() == [1.0, 11.0]
+    assert found.layers_ms["features"].round(6).tolist() == [1.0, 9.0]
+    assert found.layers_ms["model"].round(6).tolist() == [0.75, 2.25]
+    assert found.layers_ms["post_processing"].round(6).tolist() == [1.25, 1.75]
+    assert found.in_server_ms.round(6).tolist() == [3.0, 13.0]
+
+
 def test_a_queue_longer_than_the_way_takes_all_of_it() -> None:
     """Others' requests waited longer than ours: no layer is less than nothing."""
     told = batches((0, 12, 13, (0,)), (2, 14, 15, (0,)))
