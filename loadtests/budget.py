@@ -27,6 +27,7 @@ from tollgate.server.address import Address
 _TIMEOUT_S = 1.0
 _CONNECT_S = 10.0
 _FEWEST = 100  # requests that a 99th percentile is made of
+_MOST = 2_000_000  # requests: they are made beforehand
 _OLD_S = 5.0  # of the newest purchase: not ahead of any clock
 
 
@@ -186,6 +187,9 @@ def _planned(
     fields: Mapping[str, str],
 ) -> tuple[list[Any], int]:
     """Make the requests, and tell how many of them do not count."""
+    if not load.rate_per_s * load.seconds <= _MOST:  # nor is NaN
+        problem = f"so many requests are more than {_MOST:,}"
+        raise InputError("--rate and --seconds", problem)
     count = round(load.rate_per_s * load.seconds)
     left_out = round(load.rate_per_s * load.warm_up_s)
     if count - left_out < _FEWEST:

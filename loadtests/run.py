@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options(arguments: Sequence[str]) -> Options:
     given = _parser().parse_args(arguments)
-    for name, least in (("runs", 1), ("connections", 1)):
+    for name, least in (("runs", 1), ("connections", 1), ("seed", 0)):
         if getattr(given, name) < least:
             raise InputError(f"--{name}", f"{getattr(given, name)} is below {least}")
     scenarios = []
@@ -120,8 +120,10 @@ def run_all(options: Options) -> list[Path]:
         The files.
 
     Raises:
+        InputError: There are such files already.
         TollgateError: Something could not be done; what was done is kept.
     """
+    _require_free(options)
     options.out.mkdir(parents=True, exist_ok=True)
     first = 0
     written = []
@@ -132,7 +134,7 @@ def run_all(options: Options) -> list[Path]:
                 _say(f"{name}, {_size(scenario)}, run {run} of {options.runs}")
                 raw = run_once(bench, order)
                 first += len(raw.calls) * scenario.rows
-                path = options.out / _file(options, name, scenario, run=run)
+                path = _path(options, name, scenario, run=run)
                 write_raw(path, raw)
                 written.append(path)
                 _say(_summary(raw))
@@ -186,9 +188,25 @@ def _size(scenario: Scenario) -> str:
     )
 
 
-def _file(options: Options, name: str, scenario: Scenario, *, run: int) -> str:
+def _require_free(options: Options) -> None:
+    """Demand a place of its own for each result: what was measured is not replaced."""
+    taken: set[Path] = set()
+    for run in range(1, options.runs + 1):
+        for name, scenario in options.scenarios:
+            path = _path(options, name, scenario, run=run)
+            if path in taken:
+                problem = f"{path.name} is asked for twice: --runs repeats a scenario"
+                raise InputError("scenario", problem)
+            if path.exists():
+                problem = "has results already: take another --out or --label"
+                raise InputError(path, problem)
+            taken.add(path)
+
+
+def _path(options: Options, name: str, scenario: Scenario, *, run: int) -> Path:
     label = f"{options.label}-".replace("/", "-") if options.label else ""
-    return f"{label}{name}-{scenario.peak_rate:.0f}x{scenario.rows}-{run}.npz"
+    size = f"{scenario.peak_rate:.0f}x{scenario.rows}"
+    return options.out / f"{label}{name}-{size}-{run}.npz"
 
 
 def _summary(raw: Raw) -> str:

@@ -131,13 +131,15 @@ class Raw(msgspec.Struct, frozen=True, eq=False):
 
 
 def write_raw(path: Path, raw: Raw) -> None:
-    """Write a run: a zip of NumPy arrays, `about` as JSON."""
+    """Write a run, as a whole or not at all: a zip of NumPy arrays, `about` as JSON."""
     about = np.frombuffer(msgspec.json.encode(raw.about), np.uint8)
     layers = {f"layer_{name}_ms": spent for name, spent in raw.layers_ms.items()}
-    with path.open("wb") as file:
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
         np.savez_compressed(
             file, about=about, calls=raw.calls, batches=raw.batches, **layers
         )
+    part.replace(path)
 
 
 def read_raw(path: Path) -> Raw:

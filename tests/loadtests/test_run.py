@@ -84,6 +84,10 @@ def test_two_runs_become_a_page(
         ("steady --out x --runs 0", "--runs: 0 is below 1"),
         ("steady --out x --rows 40", "rows"),
         ("steady --out x --seconds 1", "--seconds: the warm-up of 2 s is all"),
+        ("steady --out x --seconds inf", "--seconds: inf requests are more than"),
+        ("steady --out x --rate 1e12", "requests are more than 50,000,000"),
+        ("steady --out x --seed -1", "--seed: -1 is below 0"),
+        ("steady steady --out x", "steady-1000x1-1.npz is asked for twice"),
     ],
 )
 def test_a_wrong_flag_is_one_line(
@@ -100,6 +104,19 @@ def test_a_wrong_flag_is_one_line(
     assert words in told
     assert told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_measured_is_not_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that names the file, before anything is started."""
+    old = tmp_path / "steady-50x1-2.npz"
+    old.write_text("an hour's work")
+    words = f"steady --rate 50 --runs 2 --grpc-url 127.0.0.1:1 --out {tmp_path}"
+    assert run(words.split()) == 2
+    assert "steady-50x1-2.npz: has results already" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == [old.name]
+    assert old.read_text() == "an hour's work"
 
 
 def test_a_page_of_nothing_is_one_line(

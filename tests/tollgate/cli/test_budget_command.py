@@ -187,6 +187,10 @@ def test_what_cannot_be_measured_is_one_line(
     few = budget(served.state, "--rate", "1", "--seconds", "3")
     assert (few.returncode, few.stderr.count("\n")) == (2, 1)
     assert "1 requests that count are fewer than 100" in few.stderr
+    for much in (("--rate", "1e9"), ("--seconds", "inf")):
+        done = budget(served.state, *much)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "so many requests are more than 2,000,000" in done.stderr
     slo = repository / "fraud/slo.yaml"
     before = slo.read_text()
     slo.write_text("{}\n")
