@@ -16,7 +16,8 @@ from clients.columns import check_columns
 from loadtests.at_once import AtOnce, at_once
 from loadtests.layers import Split, queues_of, split
 from loadtests.made_up import made_up
-from loadtests.open_loop import Sent, poisson, send
+from loadtests.open_loop import F64, Sent, poisson
+from loadtests.sending import send_here, sender
 from loadtests.step_counts import Counts, counts_of
 from loadtests.watching import Batches, watched
 from tollgate.errors import InputError, ServerError
@@ -25,7 +26,6 @@ from tollgate.repository.product import Product
 from tollgate.server.address import Address
 
 _TIMEOUT_S = 1.0
-_CONNECT_S = 10.0
 _FEWEST = 100  # requests that a 99th percentile is made of
 _MOST = 2_000_000  # requests: they are made beforehand
 _OLD_S = 5.0  # of the newest purchase: not ahead of any clock
@@ -63,6 +63,7 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
         counts: What Triton counted of the product and of each step meanwhile.
         at_once: How much of the time steps were busy.
         lost: Batches that were not told.
+        sender: Who sent: `compiled` or `asyncio`.
     """
 
     load: Load
@@ -71,6 +72,7 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
     counts: Mapping[str, Counts]
     at_once: AtOnce
     lost: int
+    sender: str
 
     @property
     def others(self) -> int:
@@ -115,11 +117,14 @@ def measure(
     for number, request in enumerate(requests):
         request.id = str(number)
     steps = (models.features_step, models.model_step, models.decision_step)
-    with watched(state, steps) as told:
+    with (
+        sender(server.grpc_url, timeout_s=_TIMEOUT_S, rows=load.rows) as (name, send),
+        watched(state, steps) as told,
+    ):
         if warm_up:
-            _send(warm_up, load, server.grpc_url)
+            send(warm_up, _at_s(warm_up, load))
         before = counts_of(server, (models.name, *steps))
-        sent = _send(requests, load, server.grpc_url)
+        sent = send(requests, _at_s(requests, load))
         after = counts_of(server, (models.name, *steps))
     counts = {name: now.since(before[name]) for name, now in after.items()}
     queues = queues_of(counts[models.features_step], counts[models.decision_step])
@@ -131,6 +136,7 @@ def measure(
         counts=counts,
         at_once=_at_once(batches, sent),
         lost=batches.lost,
+        sender=name,
     )
 
 
@@ -166,17 +172,17 @@ def measure_answers(
     """
     requests, left_out = _planned(load, product, spec, inputs, fields)
     try:
-        return _send(requests, load, grpc_url).later(left_out)
+        at_s = _at_s(requests, load)
+        return send_here(requests, at_s, grpc_url=grpc_url, timeout_s=_TIMEOUT_S).later(
+            left_out
+        )
     except asyncio.TimeoutError as error:
-        problem = f"nobody answers at {grpc_url} within {_CONNECT_S:g} s"
+        problem = f"nobody answers at {grpc_url} in time"
         raise ServerError("tritonserver", problem) from error
 
 
-def _send(requests: list[Any], load: Load, grpc_url: str) -> Sent:
-    at_s = poisson(len(requests), rate_per_s=load.rate_per_s, seed=load.seed)
-    sending = send(requests, at_s=at_s, grpc_url=grpc_url, timeout_s=_TIMEOUT_S)
-    limit_s = _CONNECT_S + float(at_s[-1]) + _TIMEOUT_S
-    return asyncio.run(asyncio.wait_for(sending, limit_s))
+def _at_s(requests: list[Any], load: Load) -> F64:
+    return poisson(len(requests), rate_per_s=load.rate_per_s, seed=load.seed)
 
 
 def _planned(

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtests.layers import Queues, queues_of, split
-from loadtests.open_loop import F64, Sent
+from loadtests.open_loop import F64
 from loadtests.paced.bench import STATE_FOLDER, Bench
-from loadtests.paced.calls import ANSWERED, Told
+from loadtests.paced.calls import Told, sent_of
 from loadtests.paced.raw import BATCH, no_batches
 from loadtests.step_counts import counts_of
 from loadtests.watching import I64, Batches, watched
@@ -72,14 +72,7 @@ def looked_at(
         As `Raw` has it; no layers when no request was answered.
     """
     calls = told.calls
-    due_s = begin_s + calls["due_us"] / 1e6
-    sent = Sent(
-        due_s=due_s,
-        sent_s=due_s + np.maximum(calls["late_us"], 0) / 1e6,
-        latency_s=calls["took_us"] / 1e6,
-        degraded=calls["bits"].astype(np.uint32),
-        answered=calls["kind"] == told.kinds.index(ANSWERED),
-    )
+    sent = sent_of(told, begin_s=begin_s)
     first = int(np.searchsorted(calls["due_us"], warm_up_s * 1e6))
     begin_us = round(begin_s * 1e6)
     batches = laid_out(seen.batches, begin_us=begin_us, requests=len(calls))

@@ -48,6 +48,7 @@ def to_json(
         "busy_together": found.at_once.together,
         "requests_of_others": found.others,
         "lost_batches": found.lost,
+        "sender": found.sender,
         "in_time_percent": in_time,
         "within_ms": promise.within_ms,
         "broken": broken,
@@ -74,9 +75,9 @@ def print_layers(
     load = found.load
     console.out.print(
         f"{len(found.sent.due_s):,} requests of {load.rows} rows at "
-        f"{load.rate_per_s:g} per second, {'dry' if load.dry else 'applied'}; "
-        f"{in_time:.2f} % decided within {promise.within_ms:g} ms, "
-        f"{promise.percent:g} % are promised",
+        f"{load.rate_per_s:g} per second, {'dry' if load.dry else 'applied'}, "
+        f"{found.sender} sender; {in_time:.2f} % decided within "
+        f"{promise.within_ms:g} ms, {promise.percent:g} % are promised",
         highlight=False,
     )
 

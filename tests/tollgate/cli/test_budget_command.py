@@ -84,6 +84,7 @@ def test_a_product_within_its_budget(served: Supervised) -> None:
     assert told["broken"] == []
     assert list((served.state / "traces").iterdir()) == []
     assert told["lost_batches"] == 0
+    assert told["sender"] == ("compiled" if shutil.which("cc") else "asyncio")
 
 
 def test_layers_add_up_to_what_triton_counted(served: Supervised) -> None:
