@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,19 +13,21 @@ import numpy as np
 
 from clients.codec import requests_of
 from clients.columns import check_columns
-from loadtests.layers import Split, split
+from loadtests.at_once import AtOnce, at_once
+from loadtests.layers import Split, queues_of, split
 from loadtests.made_up import made_up
-from loadtests.open_loop import Sent, poisson, send
+from loadtests.open_loop import F64, Sent, poisson
+from loadtests.sending import send_here, sender
+from loadtests.step_counts import Counts, counts_of
+from loadtests.watching import Batches, watched
 from tollgate.errors import InputError, ServerError
 from tollgate.features.spec import FeatureSpec
 from tollgate.repository.product import Product
 from tollgate.server.address import Address
-from tollgate.server.traces import tracing
 
 _TIMEOUT_S = 1.0
-_CONNECT_S = 10.0
-_TRACED_PER_S = 200  # a trace of a request is some 2 KB
-_FEWEST = 100  # traced requests that a 99th percentile is made of
+_FEWEST = 100  # requests that a 99th percentile is made of
+_MOST = 2_000_000  # requests: they are made beforehand
 _OLD_S = 5.0  # of the newest purchase: not ahead of any clock
 
 
@@ -56,12 +59,26 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         load: What was sent.
         sent: What became of each request that counts.
-        split: The layers of those that were traced.
+        split: The layers of those that were answered.
+        counts: What Triton counted of the product and of each step meanwhile.
+        at_once: How much of the time steps were busy.
+        lost: Batches that were not told.
+        sender: Who sent: `compiled` or `asyncio`.
     """
 
     load: Load
     sent: Sent
     split: Split
+    counts: Mapping[str, Counts]
+    at_once: AtOnce
+    lost: int
+    sender: str
+
+    @property
+    def others(self) -> int:
+        """Requests that somebody else sent meanwhile: they are in `counts`, too."""
+        every = next(iter(self.counts.values())).requests
+        return max(0, every - int(self.sent.answered.sum()))
 
     def in_time_percent(self, within_ms: float) -> float:
         """Tell how many requests were decided by then."""
@@ -73,17 +90,19 @@ def measure(
     server: Address,
     load: Load,
     *,
+    state: Path,
     models: Product,
     spec: FeatureSpec,
     inputs: Mapping[str, str],
     fields: Mapping[str, str],
 ) -> Measured:
     """
-    Send a load to a running server of this machine, and trace it.
+    Send a load to a running server of this machine, and look at its steps meanwhile.
 
     Args:
         server: Where it is.
         load: What is sent; purchases that nobody made.
+        state: Its state folder.
         models: The product.
         spec: What its requests have.
         inputs: Their required inputs: name -> type on the wire.
@@ -91,15 +110,45 @@ def measure(
 
     Raises:
         InputError: The load is too small to say anything.
-        ServerError: The server is not there, or traces nothing.
+        ServerError: The server is not there, or tells nothing.
     """
     requests, left_out = _planned(load, models.name, spec, inputs, fields)
-    for number, request in enumerate(requests[left_out:]):
+    warm_up, requests = requests[:left_out], requests[left_out:]
+    for number, request in enumerate(requests):
         request.id = str(number)
-    every = max(1, round(load.rate_per_s / _TRACED_PER_S))
-    with tracing(server, models.name, every=every) as traced:
-        counted = _send(requests, load, server.grpc_url).later(left_out)
-    return Measured(load, counted, split(traced, counted, models=models))
+    steps = (models.features_step, models.model_step, models.decision_step)
+    with (
+        sender(server.grpc_url, timeout_s=_TIMEOUT_S, rows=load.rows) as (name, send),
+        watched(state, steps) as told,
+    ):
+        if warm_up:
+            send(warm_up, _at_s(warm_up, load))
+        before = counts_of(server, (models.name, *steps))
+        sent = send(requests, _at_s(requests, load))
+        after = counts_of(server, (models.name, *steps))
+    counts = {name: now.since(before[name]) for name, now in after.items()}
+    queues = queues_of(counts[models.features_step], counts[models.decision_step])
+    (batches,) = told
+    return Measured(
+        load,
+        sent,
+        split(batches, sent, queues=queues),
+        counts=counts,
+        at_once=_at_once(batches, sent),
+        lost=batches.lost,
+        sender=name,
+    )
+
+
+def _at_once(batches: Batches, sent: Sent) -> AtOnce:
+    """Look at the steps from the first of these requests until the last was due."""
+    spans = {
+        step: (batches.start_us[of], batches.end_us[of])
+        for place, step in enumerate(batches.steps)
+        for of in [batches.step == place]
+    }
+    from_us, until_us = round(sent.due_s[0] * 1e6), round(sent.due_s[-1] * 1e6)
+    return at_once(spans, from_us=from_us, until_us=until_us)
 
 
 def measure_answers(
@@ -123,17 +172,17 @@ def measure_answers(
     """
     requests, left_out = _planned(load, product, spec, inputs, fields)
     try:
-        return _send(requests, load, grpc_url).later(left_out)
+        at_s = _at_s(requests, load)
+        return send_here(requests, at_s, grpc_url=grpc_url, timeout_s=_TIMEOUT_S).later(
+            left_out
+        )
     except asyncio.TimeoutError as error:
-        problem = f"nobody answers at {grpc_url} within {_CONNECT_S:g} s"
+        problem = f"nobody answers at {grpc_url} in time"
         raise ServerError("tritonserver", problem) from error
 
 
-def _send(requests: list[Any], load: Load, grpc_url: str) -> Sent:
-    at_s = poisson(len(requests), rate_per_s=load.rate_per_s, seed=load.seed)
-    sending = send(requests, at_s=at_s, grpc_url=grpc_url, timeout_s=_TIMEOUT_S)
-    limit_s = _CONNECT_S + float(at_s[-1]) + _TIMEOUT_S
-    return asyncio.run(asyncio.wait_for(sending, limit_s))
+def _at_s(requests: list[Any], load: Load) -> F64:
+    return poisson(len(requests), rate_per_s=load.rate_per_s, seed=load.seed)
 
 
 def _planned(
@@ -144,6 +193,9 @@ def _planned(
     fields: Mapping[str, str],
 ) -> tuple[list[Any], int]:
     """Make the requests, and tell how many of them do not count."""
+    if not load.rate_per_s * load.seconds <= _MOST:  # nor is NaN
+        problem = f"so many requests are more than {_MOST:,}"
+        raise InputError("--rate and --seconds", problem)
     count = round(load.rate_per_s * load.seconds)
     left_out = round(load.rate_per_s * load.warm_up_s)
     if count - left_out < _FEWEST:

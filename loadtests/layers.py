@@ -1,34 +1,47 @@
 """
 The time of an answer, cut into the layers of a product's budget.
 
-Triton's traces say when each step had a request in its queue and when it was done; the
-sender says when it was sent and answered. All on one machine's monotonic clock.
+The steps say when they took the batch of a request and when they were done; the sender
+says when it was sent and answered. All on one machine's monotonic clock. How long one
+request was in a queue nobody says: of that, Triton's statistics give the mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from loadtests.open_loop import F64, Sent
+from loadtests.step_counts import Counts
+from loadtests.watching import I64, Batches
 from tollgate.errors import ServerError
-from tollgate.repository.product import Product
 from tollgate.repository.slo import Layers
-from tollgate.server.traces import Span, Traced
 
 MEASURED = tuple(name for name in Layers.__struct_fields__ if name != "reserve")
-_QUEUED, _ENDED = "QUEUE_START", "COMPUTE_END"
+# Of one request, only that and the queue together are known.
+MEAN_ONLY = ("request",)
+_FEATURES, _DECISION = 0, 2  # places of steps
+
+
+class Queues(msgspec.Struct, frozen=True):
+    """What requests waited on average while they were sent, by Triton; ms."""
+
+    features_ms: float
+    decision_ms: float
 
 
 class Split(msgspec.Struct, frozen=True, eq=False):
     """
-    Where the time of M traced requests went.
+    Where the time of M requests went.
 
     Attributes:
-        layers_ms: Layer -> float64 [M]; of each request they add up to the time from
-            its being sent to its answer.
+        layers_ms: Layer -> float64 [M], none below 0; of each request they add up to
+            the time from its being sent to its answer, and their means are exact.
+            `request` is the mean for all but those whose whole way was shorter. What
+            lies between features and decision is split as its means are.
         in_server_ms: From the queue of the feature step to the end of the decision
             step, as docs/contract.md has it; float64 [M].
     """
@@ -43,62 +56,110 @@ class Judged(msgspec.Struct, frozen=True):
 
     Attributes:
         layer: Its name.
-        p50_ms: What half of the requests stay under.
-        p99_ms: What 99 of 100 do.
-        limit_ms: What the 99th percentile may be.
+        mean_ms: Of all requests.
+        p50_ms: What half of the requests stay under; None where only the mean is known.
+        p99_ms: What 99 of 100 do; likewise.
+        limit_ms: What the 99th percentile, or the mean, may be.
     """
 
     layer: str
-    p50_ms: float
-    p99_ms: float
+    mean_ms: float
+    p50_ms: float | None
+    p99_ms: float | None
     limit_ms: float
+
+    @property
+    def judged_ms(self) -> float:
+        """What is held against the limit."""
+        return self.mean_ms if self.p99_ms is None else self.p99_ms
 
     @property
     def broken(self) -> bool:
         """Whether it takes longer than it may."""
-        return self.p99_ms > self.limit_ms
+        return self.judged_ms > self.limit_ms
 
 
-def split(traced: Sequence[Traced], sent: Sent, *, models: Product) -> Split:
+def queues_of(features: Counts, decision: Counts) -> Queues:
+    """Take the means out of what Triton counted."""
+    return Queues(features_ms=features.queue_ms, decision_ms=decision.queue_ms)
+
+
+def split(batches: Batches, sent: Sent, *, queues: Queues, first: int = 0) -> Split:
     """
     Cut requests into layers.
 
     Args:
-        traced: Their traces; their ids are their numbers among those sent.
+        batches: What was told of features, model and decision; the names of requests
+            are their numbers among those sent.
         sent: When they were sent and answered.
-        models: The product, whose steps they went through.
+        queues: What Triton counted while all of them were sent.
+        first: The first request that counts; those before it warm up.
 
     Raises:
-        ServerError: Not one of them was traced and answered.
+        ServerError: Not one of them was told and answered.
     """
+    arrival_s, scored_s = _times(batches, _FEATURES, len(sent.due_s))
+    began_s, ended_s = _times(batches, _DECISION, len(sent.due_s))
     answered_s = sent.due_s + sent.latency_s
-    edges: list[tuple[float, ...]] = []
-    for one in traced:
-        number = int(one.request_id) if one.request_id.isdigit() else -1
-        if not 0 <= number < len(sent.due_s) or not sent.answered[number]:
-            continue
-        inside = _inside(one, models)
-        if inside is not None:
-            edges.append((sent.sent_s[number], *inside, answered_s[number]))
-    if not edges:
-        raise ServerError(models.name, "no request was traced and answered")
-    at_s = np.array(edges)
-    spent_ms = np.diff(at_s, axis=1) * 1e3
+    # A request of somebody else may have the name of ours, but not its times. NaN, of
+    # what was not told exactly once, is in no order.
+    whole = sent.answered & (sent.sent_s <= arrival_s) & (ended_s <= answered_s)
+    way_ms = (arrival_s - sent.sent_s) * 1e3
+    if not whole[first:].any():
+        raise ServerError("tollgate", "no request was both told of and answered")
+    request_ms = np.minimum(way_ms, _level(way_ms[whole], queues.features_ms))
+    between_ms = (began_s - scored_s) * 1e3
+    share = min(1.0, queues.decision_ms / max(1e-9, float(between_ms[whole].mean())))
+    spent_ms = {
+        "request": request_ms,
+        "features": (scored_s - sent.sent_s) * 1e3 - request_ms,
+        "model": between_ms * (1 - share),
+        "post_processing": between_ms * share + (ended_s - began_s) * 1e3,
+        "response": (answered_s - ended_s) * 1e3,
+    }
+    whole[:first] = False
     return Split(
-        layers_ms=dict(zip(MEASURED, spent_ms.T, strict=True)),
-        in_server_ms=(at_s[:, -2] - at_s[:, 1]) * 1e3,
+        layers_ms={name: spent_ms[name][whole] for name in MEASURED},
+        in_server_ms=((ended_s - sent.sent_s) * 1e3 - request_ms)[whole],
     )
 
 
-def _inside(one: Traced, models: Product) -> tuple[float, ...] | None:
-    """Tell when each layer inside the server ended, s; None when one is not told."""
-    features, model, decision = (
-        one.steps.get(step, Span(step, {})).at_ns
-        for step in (models.features_step, models.model_step, models.decision_step)
+def _level(way_ms: F64, queue_ms: float) -> float:
+    """
+    Tell what of its way each request spends before the queue, if all spend the same.
+
+    Those whose whole way is shorter spend that. So what is left of all ways is the
+    queue's mean, and no request waited less than nothing.
+    """
+    ordered = np.sort(way_ms)
+    count = len(ordered)
+    left_ms = max(0.0, float(ordered.sum()) - queue_ms * count)
+    below = np.append(0.0, np.cumsum(ordered)[:-1])
+    levels = (left_ms - below) / np.arange(count, 0, -1)
+    return float(levels[np.argmax(levels <= ordered)])
+
+
+def _times(batches: Batches, place: int, count: int) -> tuple[F64, F64]:
+    """
+    Tell when a step took each request and when it was done, s; float64 [count] each.
+
+    NaN where that was not told, or several times: a caller who asked again.
+    """
+    of_step = batches.step[batches.batch] == place
+    ours = of_step & (batches.request < count)
+    request, batch = batches.request[ours], batches.batch[ours]
+    once = np.bincount(request, minlength=count) == 1
+    return (
+        _spread(batches.start_us[batch], request, once),
+        _spread(batches.end_us[batch], request, once),
     )
-    at_ns = [features.get(_QUEUED), model.get(_QUEUED), decision.get(_QUEUED)]
-    told = [ns for ns in (*at_ns, decision.get(_ENDED)) if ns is not None]
-    return tuple(ns / 1e9 for ns in told) if len(told) == len(MEASURED) - 1 else None
+
+
+def _spread(us: I64, request: I64, once: npt.NDArray[np.bool_]) -> F64:
+    at_s = np.full(len(once), np.nan)
+    at_s[request] = us / 1e6
+    at_s[~once] = np.nan
+    return at_s
 
 
 def judge(found: Split, budget: Layers) -> list[Judged]:
@@ -106,5 +167,14 @@ def judge(found: Split, budget: Layers) -> list[Judged]:
     judged = []
     for layer, spent_ms in found.layers_ms.items():
         p50_ms, p99_ms = np.percentile(spent_ms, [50, 99]).tolist()
-        judged.append(Judged(layer, p50_ms, p99_ms, getattr(budget, layer)))
+        known = layer not in MEAN_ONLY
+        judged.append(
+            Judged(
+                layer,
+                mean_ms=float(spent_ms.mean()),
+                p50_ms=p50_ms if known else None,
+                p99_ms=p99_ms if known else None,
+                limit_ms=getattr(budget, layer),
+            )
+        )
     return judged

@@ -32,7 +32,7 @@ class Work(msgspec.Struct, frozen=True):
         purchases: Rows that reached the feature step.
         feature_batches: Times it was called.
         model_batches: Times the model was called.
-        writes: Entity values written to the store.
+        writes: Values written to the store: of entities, and decisions.
         cpu_s: Processor time of all its processes.
     """
 
@@ -56,9 +56,10 @@ class Run(msgspec.Struct, frozen=True):
         latency: Of the requests that ended inside the measured time.
         tally: What their answers say.
         new_share: Of all bodies sent, those that were not sent before.
-        writes_per_purchase: Entity values written. 2 when every purchase is applied;
-            a customer who comes twice in one batch is written once, and a store
-            that does not answer in time may have written or not.
+        writes_per_purchase: Values written. 3 when every purchase is applied to both
+            its entities and its decision is kept; a customer who comes twice in one
+            batch is written once, and a store that does not answer in time may have
+            written or not.
         continued_bodies: Bodies that flow control cut; see vary.c.
         work: What the server counted.
         use: Memory at the end of the run.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from loadtests.paced.raw import About, read_raw
 from loadtests.pages import pictures
+from loadtests.pages.batches import batches_over_time
 from loadtests.pages.cells import Table
 from loadtests.pages.figures import Group, figures_of, groups_of
 from loadtests.pages.html import page
@@ -84,6 +85,9 @@ def _drawn(groups: Sequence[Group]) -> list[Picture]:
     for group in groups:
         for one in group.runs:
             found.append((f"{one.name} over time", pictures.over_time(one)))
+            batches = batches_over_time(one)
+            if batches is not None:
+                found.append((f"{one.name}, batches of the steps", batches))
     return found
 
 

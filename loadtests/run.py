@@ -35,7 +35,7 @@ class Options(msgspec.Struct, frozen=True):
     seed: int
     driver: str
     connections: int
-    traced_per_s: float
+    layers: bool
     label: str
     population: Population
     repository: Path
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options(arguments: Sequence[str]) -> Options:
     given = _parser().parse_args(arguments)
-    for name, least in (("runs", 1), ("connections", 1), ("layers", 0)):
+    for name, least in (("runs", 1), ("connections", 1), ("seed", 0)):
         if getattr(given, name) < least:
             raise InputError(f"--{name}", f"{getattr(given, name)} is below {least}")
     scenarios = []
@@ -78,7 +78,7 @@ def _options(arguments: Sequence[str]) -> Options:
         seed=given.seed,
         driver=given.driver,
         connections=given.connections,
-        traced_per_s=given.layers,
+        layers=given.layers,
         label=given.label,
         population=Population(given.customers, given.terminals),
         repository=given.repository,
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows", type=int, help="in each request")
     add("--warm-up", type=float, metavar="SECONDS", help="not counted")
     add("--runs", type=int, default=1, help="of each, in turns")
-    add("--layers", type=float, default=0.0, metavar="N", help="trace N requests/s")
+    add("--layers", action="store_true", help="look at the batches of the steps, too")
     add("--driver", choices=DRIVERS, default=DRIVERS[0], help="who sends")
     add("--connections", type=int, default=4)
     add("--seed", type=int, default=1)
@@ -120,8 +120,10 @@ def run_all(options: Options) -> list[Path]:
         The files.
 
     Raises:
+        InputError: There are such files already.
         TollgateError: Something could not be done; what was done is kept.
     """
+    _require_free(options)
     options.out.mkdir(parents=True, exist_ok=True)
     first = 0
     written = []
@@ -132,7 +134,7 @@ def run_all(options: Options) -> list[Path]:
                 _say(f"{name}, {_size(scenario)}, run {run} of {options.runs}")
                 raw = run_once(bench, order)
                 first += len(raw.calls) * scenario.rows
-                path = options.out / _file(options, name, scenario, run=run)
+                path = _path(options, name, scenario, run=run)
                 write_raw(path, raw)
                 written.append(path)
                 _say(_summary(raw))
@@ -152,7 +154,7 @@ def _order(
         first=first,
         driver=options.driver,
         connections=options.connections,
-        traced_per_s=options.traced_per_s,
+        layers=options.layers,
         label=options.label,
         command=options.command,
     )
@@ -186,9 +188,25 @@ def _size(scenario: Scenario) -> str:
     )
 
 
-def _file(options: Options, name: str, scenario: Scenario, *, run: int) -> str:
+def _require_free(options: Options) -> None:
+    """Demand a place of its own for each result: what was measured is not replaced."""
+    taken: set[Path] = set()
+    for run in range(1, options.runs + 1):
+        for name, scenario in options.scenarios:
+            path = _path(options, name, scenario, run=run)
+            if path in taken:
+                problem = f"{path.name} is asked for twice: --runs repeats a scenario"
+                raise InputError("scenario", problem)
+            if path.exists():
+                problem = "has results already: take another --out or --label"
+                raise InputError(path, problem)
+            taken.add(path)
+
+
+def _path(options: Options, name: str, scenario: Scenario, *, run: int) -> Path:
     label = f"{options.label}-".replace("/", "-") if options.label else ""
-    return f"{label}{name}-{scenario.peak_rate:.0f}x{scenario.rows}-{run}.npz"
+    size = f"{scenario.peak_rate:.0f}x{scenario.rows}"
+    return options.out / f"{label}{name}-{size}-{run}.npz"
 
 
 def _summary(raw: Raw) -> str:

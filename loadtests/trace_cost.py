@@ -1,5 +1,6 @@
 """
-What tracing costs the decision step, which tells most of a request.
+What tracing costs the decision step, which tells most of a request, and what telling
+of batches costs each step.
 
     python -m loadtests.trace_cost [--runs 3]
 """
@@ -20,6 +21,7 @@ import numpy as np
 
 from tollgate.schema import MAX_ID_BYTES, context_dtype
 from tollgate.steps.tracing import StepTraces
+from tollgate.tracing.batches import BatchTeller
 from tollgate.tracing.spans import SpanWriter
 
 _BATCH = 8  # requests of one row
@@ -45,9 +47,13 @@ class _Asked(msgspec.Struct, frozen=True):
         """What came with it, as Triton gives it."""
         return self.text
 
+    def request_id(self) -> str:
+        """What its caller called it."""
+        return "000001234"
+
 
 def main(arguments: Sequence[str]) -> int:
-    """Print CPU per request of each case, µs, run by run."""
+    """Print CPU per request, or batch, of each case, µs, run by run."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.trace_cost")
     parser.add_argument("--runs", type=int, default=3)
     runs = parser.parse_args(arguments).runs
@@ -59,8 +65,27 @@ def main(arguments: Sequence[str]) -> int:
             for name, (text, rate) in _CASES.items():
                 middle, late = np.percentile(_measure(path, end, text, rate), [50, 99])
                 print(f"{name:32} p50 {middle:6.2f} µs of CPU  p99 {late:6.2f} µs")
+            for name, pipe in (("nobody looks", Path("none")), ("a batch, told", path)):
+                middle, late = np.percentile(_measure_batches(pipe, end), [50, 99])
+                print(f"{name:32} p50 {middle:6.2f} µs of CPU  p99 {late:6.2f} µs")
         os.close(end)
     return 0
+
+
+def _measure_batches(path: Path, end: int) -> list[float]:
+    """Tell of batch after batch to whoever looks; µs of CPU of each."""
+    teller = BatchTeller(str(path), step="fraud_decision")
+    requests = [_Asked(_PLAIN)] * _BATCH
+    taken = []
+    for _ in range(_BATCHES + _WARM_UP):
+        began_s = time.process_time()
+        if teller.wanted():
+            teller.tell(requests, rows=_BATCH, began_us=1)
+        taken.append((time.process_time() - began_s) * 1e6)
+        with contextlib.suppress(BlockingIOError):
+            os.read(end, 1 << 20)
+    teller.close()
+    return taken[_WARM_UP:]
 
 
 def _measure(path: Path, end: int, text: str, rate: int) -> list[float]:

@@ -27,6 +27,7 @@ from loadtests.traffic import Traffic, traffic_of
 from tollgate.server.embedded import Embedded, serve
 from tollgate.server.redis import EmbeddedRedis
 
+STATE_FOLDER = "state"  # of our server, in the bench's folder
 _TELLS_S = 5.0  # that the journal may take to tell its counts; it does each second
 _SETTLES_S = 60.0
 _QUIET_S = 0.5  # without a purchase
@@ -118,7 +119,7 @@ def served(
         server = stack.enter_context(
             serve(
                 repository,
-                state=folder / "state",
+                state=folder / STATE_FOLDER,
                 store_url=store_url,
                 model_config_name=config_name,
             )

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-from loadtests.open_loop import F64
+from loadtests.open_loop import F64, Sent
 from loadtests.paced.requests import Bodies
 from tollgate.errors import InputError
 from tollgate.schema import Degraded
@@ -148,6 +148,25 @@ def tell(load: Load, ended: Iterable[Ended]) -> Told:
             *(one.attempts, bits),
         )
     return Told(calls, tuple(kinds), examples)
+
+
+def sent_of(told: Told, *, begin_s: float) -> Sent:
+    """
+    Lay calls out by the clock.
+
+    Args:
+        told: What became of them.
+        begin_s: Of the run, on time.perf_counter.
+    """
+    calls = told.calls
+    due_s = begin_s + calls["due_us"] / 1e6
+    return Sent(
+        due_s=due_s,
+        sent_s=due_s + np.maximum(calls["late_us"], 0) / 1e6,
+        latency_s=calls["took_us"] / 1e6,
+        degraded=calls["bits"].astype(np.uint32),
+        answered=calls["kind"] == told.kinds.index(ANSWERED),
+    )
 
 
 def _kind(one: Ended) -> str:

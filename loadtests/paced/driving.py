@@ -1,27 +1,22 @@
-"""One run of a scenario: drawn, sent, traced, told."""
+"""One run of a scenario: drawn, sent, told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import msgspec
-import numpy as np
 
-from loadtests.layers import split
-from loadtests.open_loop import F64, Sent
 from loadtests.paced.bench import Bench, counting
 from loadtests.paced.callers import send_in_python
-from loadtests.paced.calls import ANSWERED, Load, Told
+from loadtests.paced.calls import Load, Told
 from loadtests.paced.compiled import send_compiled
-from loadtests.paced.raw import About, Raw
+from loadtests.paced.raw import About, Raw, no_batches
 from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Scenario
 from loadtests.paced.schedule import arrivals
+from loadtests.paced.seen import looked_at, looking
 from loadtests.paced.troubles import marks_of, troubling
-from tollgate.errors import InputError, ServerError
-from tollgate.repository.product import read_product
-from tollgate.server.traces import Traced, tracing
+from tollgate.errors import InputError
 
 DRIVERS = ("compiled", "python")
 
@@ -38,7 +33,7 @@ class Order(msgspec.Struct, frozen=True):
         first: The first purchase of the traffic that was never sent.
         driver: One of DRIVERS.
         connections: That the requests share.
-        traced_per_s: Requests that are traced, about; 0 for none.
+        layers: Whether to look at the batches of the steps, too.
         label: What the user calls what is measured.
         command: How to repeat it.
     """
@@ -50,7 +45,7 @@ class Order(msgspec.Struct, frozen=True):
     first: int
     driver: str
     connections: int
-    traced_per_s: float
+    layers: bool
     label: str
     command: str
 
@@ -86,13 +81,18 @@ def run_once(bench: Bench, order: Order) -> Raw:
     with (
         troubling(scenario, bench.target) as trouble,
         counting(bench.server) as counted,
-        _traced(bench, order) as traced,
+        looking(bench, wanted=order.layers) as seen,
     ):
         send = _sender(order.driver, bench)
         told, sender_cpu_s = send(
             load, began=lambda at: (begun.append(at), trouble.began(at))
         )
     bodies.unlink()
+    layers_ms, batches = {}, None
+    if seen:
+        layers_ms, batches = looked_at(
+            seen[0], told, begin_s=begun[0], warm_up_s=scenario.warm_up_s
+        )
     return Raw(
         about=About(
             name=order.name,
@@ -112,7 +112,8 @@ def run_once(bench: Bench, order: Order) -> Raw:
             server=counted[0] if counted else None,
         ),
         calls=told.calls,
-        layers_ms=_layers(bench, traced, told, scenario, begin_s=begun[0]),
+        layers_ms=layers_ms,
+        batches=no_batches() if batches is None else batches,
     )
 
 
@@ -126,44 +127,3 @@ def _sender(driver: str, bench: Bench) -> Callable[..., tuple[Told, float]]:
         return send_in_python(load, grpc_url=bench.grpc_url, began=began)
 
     return compiled if driver == "compiled" else python
-
-
-@contextmanager
-def _traced(bench: Bench, order: Order) -> Iterator[Sequence[Traced]]:
-    if not order.traced_per_s:
-        yield []
-        return
-    if bench.server is None:
-        raise InputError("--layers", "only a server of ours can be traced")
-    every = max(1, round(order.scenario.peak_rate / order.traced_per_s))
-    with tracing(bench.server.triton, "fraud", every=every) as traced:
-        yield traced
-
-
-def _layers(
-    bench: Bench,
-    traced: Sequence[Traced],
-    told: Told,
-    scenario: Scenario,
-    *,
-    begin_s: float,
-) -> dict[str, F64]:
-    """Cut the traced requests that were due after the warm-up into layers."""
-    if not traced or bench.server is None:
-        return {}
-    calls = told.calls
-    first = int(np.searchsorted(calls["due_us"], scenario.warm_up_s * 1e6))
-    kept = [one for one in traced if int(one.request_id or 0) >= first]
-    due_s = begin_s + calls["due_us"] / 1e6
-    sent = Sent(
-        due_s=due_s,
-        sent_s=due_s + np.maximum(calls["late_us"], 0) / 1e6,
-        latency_s=calls["took_us"] / 1e6,
-        degraded=calls["bits"].astype(np.uint32),
-        answered=calls["kind"] == told.kinds.index(ANSWERED),
-    )
-    models = read_product(bench.repository, "fraud")
-    try:
-        return dict(split(kept, sent, models=models).layers_ms)
-    except ServerError:
-        return {}  # not one of those that were traced was answered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,28 @@ from loadtests.paced.calls import CALL
 from loadtests.paced.scenario import Scenario
 from tollgate.errors import InputError
 
-VERSION = 1
+VERSION = 2
+# Its layers were cut by Triton's traces, elsewhere: they are left out.
+_BEFORE = 1
+
+# A batch of a step: its place in STEPS; when the step took it, from the beginning, and
+# how long it worked, µs; rows; and the batch of the feature step that its first request
+# came from, a place among the batches, or -1.
+BATCH = np.dtype(
+    [
+        ("step", np.uint8),
+        ("start_us", np.int64),
+        ("took_us", np.int32),
+        ("rows", np.uint16),
+        ("origin", np.int32),
+    ]
+)
+STEPS = ("features", "model", "decision")
+
+
+def no_batches() -> npt.NDArray[np.void]:
+    """Make what stands for batches where nobody looked."""
+    return np.zeros(0, BATCH)
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -97,21 +119,27 @@ class Raw(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         about: What it was.
         calls: CALL [N].
-        layers_ms: Layer -> what it took of each request that was traced after the
-            warm-up; float64 [M]. Empty when none was.
+        layers_ms: Layer -> what it took of each request that was due after the warm-up
+            and answered; float64 [M]. Empty when nobody looked.
+        batches: BATCH [B], by step and start. Likewise.
     """
 
     about: About
     calls: npt.NDArray[np.void]
     layers_ms: dict[str, F64]
+    batches: npt.NDArray[np.void] = msgspec.field(default_factory=no_batches)
 
 
 def write_raw(path: Path, raw: Raw) -> None:
-    """Write a run: a zip of NumPy arrays, `about` as JSON."""
+    """Write a run, as a whole or not at all: a zip of NumPy arrays, `about` as JSON."""
     about = np.frombuffer(msgspec.json.encode(raw.about), np.uint8)
     layers = {f"layer_{name}_ms": spent for name, spent in raw.layers_ms.items()}
-    with path.open("wb") as file:
-        np.savez_compressed(file, about=about, calls=raw.calls, **layers)
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
+        np.savez_compressed(
+            file, about=about, calls=raw.calls, batches=raw.batches, **layers
+        )
+    part.replace(path)
 
 
 def read_raw(path: Path) -> Raw:
@@ -124,17 +152,24 @@ def read_raw(path: Path) -> Raw:
     try:
         with np.load(path) as arrays:
             told = msgspec.json.decode(arrays["about"].tobytes())
-            if told.get("version") != VERSION:
-                problem = f"version {told.get('version')} is not {VERSION}"
-                raise InputError(path, problem)
+            version = told.get("version")
+            if version not in (_BEFORE, VERSION):
+                raise InputError(path, f"version {version} is not {VERSION}")
+            if version == _BEFORE:
+                return Raw(msgspec.convert(told, About), _calls(arrays), {})
             return Raw(
                 about=msgspec.convert(told, About),
-                calls=arrays["calls"].astype(CALL, copy=False),
+                calls=_calls(arrays),
                 layers_ms={
                     name.removeprefix("layer_").removesuffix("_ms"): arrays[name]
                     for name in arrays.files
                     if name.startswith("layer_")
                 },
+                batches=arrays["batches"].astype(BATCH, copy=False),
             )
     except (OSError, ValueError, KeyError, AttributeError, zipfile.BadZipFile) as error:
         raise InputError(path, f"is no raw result: {error}") from error
+
+
+def _calls(arrays: Mapping[str, npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
+    return arrays["calls"].astype(CALL, copy=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.bodies import bodies_of
+from loadtests.bodies import bodies_of, frame
 from loadtests.open_loop import F64
 from loadtests.paced.scenario import Scenario, Shift
 from loadtests.traffic import Traffic, fixed_width
@@ -83,6 +84,21 @@ def write_bodies(
             lengths[part.start + 1 : part.stop + 1] = bodies.shape[1]
             bodies.tofile(file)
     return Bodies(path, np.cumsum(lengths, dtype=np.uint64), rows, poisoned)
+
+
+def bodies_from(requests: Sequence[Any], *, rows: int, path: Path) -> Bodies:
+    """
+    Write requests that were made elsewhere; none of their rows breaks a rule.
+
+    Args:
+        requests: N ModelInferRequests.
+        rows: In each.
+        path: Where to.
+    """
+    framed = [frame(one.SerializeToString()) for one in requests]
+    path.write_bytes(b"".join(framed))
+    ends = np.cumsum([0, *map(len, framed)], dtype=np.uint64)
+    return Bodies(path, ends, rows, np.zeros(len(framed), np.uint8))
 
 
 def shift_late(

@@ -11,6 +11,7 @@ from tollgate.errors import InputError
 from tollgate.schema import MAX_BATCH_ROWS
 
 SCENARIOS_FILE = Path(__file__).resolve().parent.parent / "scenarios.yaml"
+_MOST_REQUESTS = 50_000_000  # of a run: they are made beforehand, 12 GB of them
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -184,6 +185,11 @@ def read_scenarios(file: Path) -> dict[str, Scenario]:
 
 
 def _check(scenario: Scenario, where: str) -> None:
+    phases = scenario.phases
+    due = sum(one.seconds * (one.rate + one.end_rate) / 2 for one in phases)
+    if not due <= _MOST_REQUESTS:  # nor is NaN
+        problem = f"{due:g} requests are more than {_MOST_REQUESTS:,}"
+        raise InputError(where, problem)
     if scenario.warm_up_s >= scenario.seconds:
         problem = f"the warm-up of {scenario.warm_up_s:g} s is all there is"
         raise InputError(where, f"{problem} of {scenario.seconds:g} s")

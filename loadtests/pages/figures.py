@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from loadtests.at_once import AtOnce, at_once
 from loadtests.latency import Latency, latency_of, percentile
-from loadtests.paced.raw import Raw
+from loadtests.paced.raw import STEPS, Raw
 from loadtests.pages.measures import (
     Calls,
     Rates,
@@ -70,8 +71,9 @@ class Figures(msgspec.Struct, frozen=True):
         reasons: Degraded bit -> requests.
         poison: What became of bad rows.
         attempts: Per request.
-        layers: Layer -> p50, p99, ms, of traced requests.
-        traced: How many were.
+        layers: Layer -> p50, p99, ms, of the requests whose steps told of them.
+        told: How many these are.
+        at_once: How much of the measured time steps were busy; None when nobody looked.
         parts: Of it.
     """
 
@@ -90,7 +92,8 @@ class Figures(msgspec.Struct, frozen=True):
     poison: Poison
     attempts: float
     layers: dict[str, tuple[float, float]]
-    traced: int
+    told: int
+    at_once: AtOnce | None
     parts: tuple[Part, ...]
 
 
@@ -131,7 +134,8 @@ def figures_of(raw: Raw, *, name: str) -> Figures:
         poison=_poison(due, raw),
         attempts=float(np.mean(due["attempts"])),
         layers={layer: _two(spent_ms) for layer, spent_ms in layers.items()},
-        traced=max((len(spent_ms) for spent_ms in layers.values()), default=0),
+        told=max((len(spent_ms) for spent_ms in layers.values()), default=0),
+        at_once=_at_once(raw, from_s, until_s),
         parts=parts_of(raw),
     )
 
@@ -165,6 +169,16 @@ def _poison(calls: Calls, raw: Raw) -> Poison:
         bad_refused=int(np.minimum(bad, refused).sum()),
         good_refused=int(np.maximum(refused - bad, 0).sum()),
     )
+
+
+def _at_once(raw: Raw, from_s: float, until_s: float) -> AtOnce | None:
+    if not len(raw.batches):
+        return None
+    spans = {}
+    for place, step in enumerate(STEPS):
+        of = raw.batches[raw.batches["step"] == place]
+        spans[step] = (of["start_us"], of["start_us"] + of["took_us"])
+    return at_once(spans, from_us=round(from_s * 1e6), until_us=round(until_s * 1e6))
 
 
 def _two(spent_ms: npt.NDArray[np.float64]) -> tuple[float, float]:

@@ -29,7 +29,7 @@ _COLORS = (
 
 def over_time(one: Figures) -> bytes:
     """Draw latency, rate, throughput and what failed over the time of a run."""
-    figure = _figure(11, 6)
+    figure = figure_of(11, 6)
     latency, rates = figure.subplots(
         2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 2]}
     )
@@ -60,7 +60,7 @@ def over_time(one: Figures) -> bytes:
         axes.grid(alpha=0.3)
         axes.legend(loc="upper left", bbox_to_anchor=(1.08, 1), frameon=False)
     figure.suptitle(f"{one.name}: by when requests were due", fontsize=11)
-    return _png(figure)
+    return png_of(figure)
 
 
 def _edges(seconds: float, *, requests: int) -> npt.NDArray[np.float64]:
@@ -122,7 +122,7 @@ def _draw_marks(one: Figures, axes: Axes, *, named: bool) -> None:
 
 def percentile_curves(groups: Sequence[Group]) -> bytes:
     """Draw the latency of every percentile, one line a run, runs of a kind alike."""
-    figure = _figure(11, 5)
+    figure = figure_of(11, 5)
     axes = figure.subplots()
     most = 0.0
     for place, group in enumerate(groups):
@@ -142,7 +142,7 @@ def percentile_curves(groups: Sequence[Group]) -> bytes:
     axes.grid(alpha=0.3, which="both")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
     figure.suptitle("Latency by percentile, each run by itself", fontsize=11)
-    return _png(figure)
+    return png_of(figure)
 
 
 def _curve(one: Figures) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -157,12 +157,12 @@ def _curve(one: Figures) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float6
 
 
 def layer_bars(groups: Sequence[Group]) -> bytes | None:
-    """Draw p50 and p99 of every layer by group; None when nothing was traced."""
+    """Draw p50 and p99 of every layer by group; None when nobody looked."""
     kept = [group for group in groups if any(one.layers for one in group.runs)]
     if not kept:
         return None
     names = list(next(one for one in kept[0].runs if one.layers).layers)
-    figure = _figure(11, 1.4 + 0.22 * len(names) * len(kept) + 0.5)
+    figure = figure_of(11, 1.4 + 0.22 * len(names) * len(kept) + 0.5)
     axes = figure.subplots()
     places = np.arange(len(names))
     height = 0.8 / len(kept)
@@ -185,10 +185,11 @@ def layer_bars(groups: Sequence[Group]) -> bytes | None:
     axes.set_xlabel("ms; the middle run's")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
     figure.suptitle("Layers", fontsize=11)
-    return _png(figure)
+    return png_of(figure)
 
 
-def _figure(width: float, height: float) -> Figure:
+def figure_of(width: float, height: float) -> Figure:
+    """Begin a picture; inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -197,7 +198,8 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _png(figure: Figure) -> bytes:
+def png_of(figure: Figure) -> bytes:
+    """Write a picture as PNG."""
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtests.paced.raw import Server
+from loadtests.paced.raw import STEPS, Server
 from loadtests.pages.cells import Column, Table, cells_of, spread, worst_share
 from loadtests.pages.figures import Figures, Group
 from loadtests.pages.parts import Part
@@ -49,6 +49,7 @@ def tables_of(groups: Sequence[Group]) -> list[Table]:
         poison_table(runs),
         *[_parts(group) for group in groups if len(group.runs[0].parts) > 1],
         _layers(groups),
+        _at_once(groups),
         _work(groups),
         _sender(runs),
     ]
@@ -132,14 +133,37 @@ def _layers(groups: Sequence[Group]) -> Table:
         runs = [one for one in group.runs if one.layers]
         for layer in runs[0].layers if runs else ():
             p50_ms, p99_ms = zip(*(one.layers[layer] for one in runs), strict=True)
-            traced = spread([one.traced for one in runs], 0)
-            cells = (spread(p50_ms, 2), spread(p99_ms, 2), traced)
+            told = spread([one.told for one in runs], 0)
+            cells = (spread(p50_ms, 2), spread(p99_ms, 2), told)
             rows.append((group.title, layer, *cells))
     return Table(
         title="Layers",
-        note="Of traced requests, from their being sent; docs/budget.md says where "
-        "they are cut. Percentiles of layers do not add up.",
-        head=("scenario", "layer", "p50 ms", "p99 ms", "traced"),
+        note="Of answered requests, from their being sent; docs/budget.md says where "
+        "they are cut. `request` is a mean, the same for all. Percentiles of layers do "
+        "not add up.",
+        head=("scenario", "layer", "p50 ms", "p99 ms", "requests"),
+        rows=tuple(rows),
+    )
+
+
+def _at_once(groups: Sequence[Group]) -> Table:
+    """Tell how much of the time steps had a batch in hand, and how many of them."""
+    rows = []
+    for group in groups:
+        kept = [one.at_once for one in group.runs if one.at_once is not None]
+        if kept:
+            shares = [
+                *([one.busy[step] for one in kept] for step in STEPS),
+                *([one.together[n] for one in kept] for n in range(len(STEPS) + 1)),
+            ]
+            cells = [spread([100 * share for share in many], 1) for many in shares]
+            rows.append((group.title, *cells))
+    return Table(
+        title="Steps at work",
+        note="Shares of the measured time, %: in which a step had a batch in hand, and "
+        "in which none of them had, one, two or three. Two at once are two batches: a "
+        "request is in one step at a time.",
+        head=("scenario", *STEPS, "none", "one", "two", "three"),
         rows=tuple(rows),
     )
 

@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadtests.bodies import frame
 from loadtests.open_loop import F64
 from loadtests.paced.calls import Load, Told
 from loadtests.paced.compiled import compile_sender, send_compiled, send_one_by_one
-from loadtests.paced.requests import Bodies
+from loadtests.paced.requests import Bodies, bodies_from
 from loadtests.tuner.sending import Answered, PythonSender, Sender
 from tollgate.errors import SetupError
 
@@ -55,11 +54,7 @@ class CompiledSender(msgspec.Struct, frozen=True):
         return self._answered(told)
 
     def _bodies(self, requests: Sequence[Any]) -> Bodies:
-        framed = [frame(one.SerializeToString()) for one in requests]
-        path = self.folder / "bodies.bin"
-        path.write_bytes(b"".join(framed))
-        ends = np.cumsum([0, *map(len, framed)], dtype=np.uint64)
-        return Bodies(path, ends, self.rows, np.zeros(len(framed), np.uint8))
+        return bodies_from(requests, rows=self.rows, path=self.folder / "bodies.bin")
 
     def _answered(self, told: Told) -> Answered:
         calls = told.calls

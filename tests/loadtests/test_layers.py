@@ -1,41 +1,32 @@
-"""Layers: cut where the contract cuts them, and judged by their 99th percentile."""
+"""Layers: cut where docs/budget.md cuts them, and judged by their 99th percentile."""
 
 from __future__ import annotations
-
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from loadtests.layers import MEASURED, judge, split
+from loadtests.layers import MEASURED, Queues, judge, split
 from loadtests.open_loop import Sent
+from loadtests.watching import Batches
 from tollgate.errors import ServerError
-from tollgate.repository.product import Product, read_product
 from tollgate.repository.slo import Layers
-from tollgate.server.traces import Span, Traced
 
-MS = 1_000_000  # ns
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> Product:
-    """The committed product."""
-    checkout = Path(__file__).parents[2]
-    leave = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(checkout / "model_repository", tmp_path / "models", ignore=leave)
-    return read_product(tmp_path / "models", "fraud")
+QUEUES = Queues(features_ms=4.0, decision_ms=0.5)
 
 
-def traced(number: str, *, shift_ms: int = 0) -> Traced:
-    """A request that was queued at 12, 17 and 24 ms and done at 27 ms."""
-    at_ms = {"fraud_features": 12, "fraud_model": 17, "fraud_decision": 24}
-    steps = {
-        step: Span(step, {"QUEUE_START": (at + shift_ms) * MS})
-        for step, at in at_ms.items()
-    }
-    steps["fraud_decision"].at_ns["COMPUTE_END"] = (27 + shift_ms) * MS
-    return Traced(number, Span("fraud", {}), steps)
+def batches(*told: tuple[int, float, float, tuple[int, ...]]) -> Batches:
+    """Step, begin and end in ms, and the requests of each batch."""
+    pairs = [(one, place) for place, batch in enumerate(told) for one in batch[3]]
+    return Batches(
+        steps=("f", "m", "d"),
+        step=np.array([one[0] for one in told], np.int64),
+        start_us=np.array([round(one[1] * 1e3) for one in told], np.int64),
+        end_us=np.array([round(one[2] * 1e3) for one in told], np.int64),
+        rows=np.array([len(one[3]) for one in told], np.int64),
+        request=np.array([one for one, _ in pairs], np.int64),
+        batch=np.array([place for _, place in pairs], np.int64),
+        lost=0,
+    )
 
 
 def sent(*latency_ms: float, late_ms: float = 0.0) -> Sent:
@@ -50,32 +41,97 @@ def sent(*latency_ms: float, late_ms: float = 0.0) -> Sent:
     )
 
 
-def test_the_layers_of_a_request_add_up(models: Product) -> None:
-    """Sent at 11, queued at 12, 17 and 24, decided at 27, answered at 30 ms."""
-    found = split([traced("0")], sent(20.0, late_ms=1.0), models=models)
+def test_the_layers_of_a_request_add_up() -> None:
+    """Sent at 11, taken at 16, scored at 18, decided from 24 to 27, answered at 30 ms.
+
+    Of the 5 ms until it was taken 4 were the queue; of the 6 ms between the steps the
+    decision's queue was 0.5.
+    """
+    told = batches((0, 16, 18, (0,)), (1, 20, 22, (0,)), (2, 24, 27, (0,)))
+    found = split(told, sent(20.0, late_ms=1.0), queues=QUEUES)
     assert [round(float(found.layers_ms[name][0]), 6) for name in MEASURED] == [
-        *(1.0, 5.0, 7.0, 3.0, 3.0)
+        *(1.0, 6.0, 5.5, 3.5, 3.0)
     ]
-    assert found.in_server_ms.round(6).tolist() == [15.0]
+    assert sum(float(one[0]) for one in found.layers_ms.values()) == pytest.approx(19)
+    # As the contract has it: the queue, and from the arrival to the decision.
+    assert found.in_server_ms.round(6).tolist() == [4.0 + 27 - 16]
 
 
-def test_what_is_not_whole_is_left_out(models: Product) -> None:
-    """No number of ours, not answered, a step without its times."""
-    half = traced("1")
-    del half.steps["fraud_model"].at_ns["QUEUE_START"]
-    pieces = [traced("x"), traced("7"), traced("2"), half, traced("0")]
-    found = split(pieces, sent(20.0, 20.0, np.inf), models=models)
+def test_only_the_mean_of_the_way_is_known() -> None:
+    """Sent at 10, taken at 15 and 19: what one waited longer is in its features."""
+    told = batches(
+        *((0, 15, 16, (0,)), (0, 19, 20, (1,)), (2, 22, 23, (0,)), (2, 26, 27, (1,)))
+    )
+    found = split(told, sent(15.0, 20.0), queues=QUEUES)
+    assert found.layers_ms["request"].round(6).tolist() == [3.0, 3.0]
+    assert found.layers_ms["features"].round(6).tolist() == [3.0, 7.0]
+    # Their mean is exact: the queue of 4 ms, and the 8 ms from arrival to decision.
+    assert found.in_server_ms.mean() == pytest.approx(4.0 + 8.0)
+
+
+def test_nothing_takes_less_than_no_time() -> None:
+    """Two ways of 1 and 19 ms, of which 4 on average are the queue: 1 and 11 are left.
+
+    Of 1 and 3 ms between the steps the decision's queue is a quarter.
+    """
+    told = batches(
+        *((0, 11, 12, (0,)), (0, 29, 30, (1,)), (2, 13, 14, (0,)), (2, 33, 34, (1,)))
+    )
+    found = split(told, sent(15.0, 30.0), queues=QUEUES)
+    assert found.layers_ms["request"].round(6).tolist() == [1.0, 11.0]
+    assert found.layers_ms["features"].round(6).tolist() == [1.0, 9.0]
+    assert found.layers_ms["model"].round(6).tolist() == [0.75, 2.25]
+    assert found.layers_ms["post_processing"].round(6).tolist() == [1.25, 1.75]
+    assert found.in_server_ms.round(6).tolist() == [3.0, 13.0]
+
+
+def test_a_queue_longer_than_the_way_takes_all_of_it() -> None:
+    """Others' requests waited longer than ours: no layer is less than nothing."""
+    told = batches((0, 12, 13, (0,)), (2, 14, 15, (0,)))
+    found = split(told, sent(10.0), queues=QUEUES)
+    assert found.layers_ms["request"].tolist() == [0.0]
+    assert found.layers_ms["features"].round(6).tolist() == [3.0]
+
+
+def test_what_is_not_whole_is_left_out() -> None:
+    """Not answered, asked again, told by one step alone, not ours, other times."""
+    told = batches(
+        (0, 16, 18, (0, 1, 2, 3, 9)),
+        (0, 19, 20, (2,)),
+        (2, 24, 27, (0, 1, 2)),
+        *((0, 5, 6, (4,)), (2, 7, 8, (4,))),  # before it was sent
+    )
+    found = split(told, sent(20.0, np.inf, 20.0, 20.0, 20.0), queues=QUEUES)
     assert len(found.in_server_ms) == 1
-    with pytest.raises(ServerError, match="fraud: no request was traced"):
-        split(pieces[:4], sent(20.0, 20.0, np.inf), models=models)
+    with pytest.raises(ServerError, match="no request was both told of and answered"):
+        split(told, sent(np.inf), queues=QUEUES)
 
 
-def test_a_layer_is_broken_by_its_tail(models: Product) -> None:
-    """Half of 200 requests come 4 ms late into the server: p50 and p99 tell."""
-    pieces = [traced(str(one), shift_ms=4 * (one % 2)) for one in range(200)]
-    found = split(pieces, sent(*[30.0] * 200), models=models)
-    request, features, *_ = judge(found, Layers(request=5.9, features=5.1))
+def test_a_warm_up_counts_for_the_mean_alone() -> None:
+    """Triton counted it, too; its layers are nobody's."""
+    told = batches(
+        *((0, 17, 18, (0,)), (2, 19, 20, (0,)), (0, 15, 16, (1,)), (2, 17, 18, (1,)))
+    )
+    found = split(told, sent(12.0, 12.0), queues=QUEUES, first=1)
+    assert found.layers_ms["request"].round(6).tolist() == [2.0]
+    with pytest.raises(ServerError):
+        split(told, sent(12.0, 12.0), queues=QUEUES, first=2)
+
+
+def test_a_layer_is_broken_by_its_tail_and_the_way_by_its_mean() -> None:
+    """Half of 200 requests are taken 4 ms later than the others."""
+    told = [
+        (step, begin + 4 * (one % 2), end + 4 * (one % 2), (one,))
+        for one in range(200)
+        for step, begin, end in ((0, 15, 16), (2, 17, 18))
+    ]
+    found = split(batches(*told), sent(*[30.0] * 200), queues=QUEUES)
+    request, features, *_ = judge(found, Layers(request=3.1, features=6.9))
     assert (request.layer, features.layer) == ("request", "features")
-    assert request.p50_ms == pytest.approx(4.0)
-    assert request.p99_ms == pytest.approx(6.0)
-    assert (request.broken, features.broken) == (True, False)
+    assert request.mean_ms == request.judged_ms == pytest.approx(3.0)
+    assert (request.p50_ms, request.p99_ms) == (None, None)
+    assert features.p50_ms == pytest.approx(5.0)
+    assert features.p99_ms == features.judged_ms == pytest.approx(7.0)
+    assert (request.broken, features.broken) == (False, True)
+    request, *_ = judge(found, Layers(request=2.9, features=6.9))
+    assert request.broken

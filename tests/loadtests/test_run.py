@@ -8,6 +8,7 @@ import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from loadtests.paced.calls import ANSWERED
@@ -83,6 +84,10 @@ def test_two_runs_become_a_page(
         ("steady --out x --runs 0", "--runs: 0 is below 1"),
         ("steady --out x --rows 40", "rows"),
         ("steady --out x --seconds 1", "--seconds: the warm-up of 2 s is all"),
+        ("steady --out x --seconds inf", "--seconds: inf requests are more than"),
+        ("steady --out x --rate 1e12", "requests are more than 50,000,000"),
+        ("steady --out x --seed -1", "--seed: -1 is below 0"),
+        ("steady steady --out x", "steady-1000x1-1.npz is asked for twice"),
     ],
 )
 def test_a_wrong_flag_is_one_line(
@@ -101,6 +106,19 @@ def test_a_wrong_flag_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_was_measured_is_not_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that names the file, before anything is started."""
+    old = tmp_path / "steady-50x1-2.npz"
+    old.write_text("an hour's work")
+    words = f"steady --rate 50 --runs 2 --grpc-url 127.0.0.1:1 --out {tmp_path}"
+    assert run(words.split()) == 2
+    assert "steady-50x1-2.npz: has results already" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == [old.name]
+    assert old.read_text() == "an hour's work"
+
+
 def test_a_page_of_nothing_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,11 +130,11 @@ def test_a_page_of_nothing_is_one_line(
 
 
 @pytest.mark.slow
-def test_the_real_server_is_traced_counted_and_troubled(
+def test_the_real_server_is_looked_at_counted_and_troubled(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Layers, writes and records of every purchase; a slow store shows in the bits."""
-    words = "slow-store --rate 80 --seconds 3 --layers 40 --customers 60 --terminals 80"
+    words = "slow-store --rate 80 --seconds 3 --layers --customers 60 --terminals 80"
     out = ["--warm-up", "0.5", "--out", str(tmp_path)]
     assert run([*words.split(), *out]) == 0
     (file,) = capsys.readouterr().out.split()
@@ -129,8 +147,16 @@ def test_the_real_server_is_traced_counted_and_troubled(
     slow = (calls["due_us"] > 1.1e6) & (calls["due_us"] < 1.9e6)
     assert calls["degraded"][slow & answered].mean() > 0.9
     assert server.purchases == server.journalled >= answered.sum()
-    assert min(map(len, raw.layers_ms.values())) > 20
+    counted = calls[(calls["due_us"] >= 0.5e6) & answered]
+    took_ms = (counted["took_us"] - np.maximum(counted["late_us"], 0)) / 1e3
+    assert sum(raw.layers_ms.values()) == pytest.approx(took_ms, abs=0.01)
+    assert len(np.unique(raw.batches["step"])) == 3
+    assert page([file, "--html", str(tmp_path / "page.html")]) == 0
+    found = Page()
+    found.feed((tmp_path / "page.html").read_text())
+    assert len(found.pictures) == 4  # percentiles, layers, over time, batches
     assert page([file]) == 0
     told = capsys.readouterr().out
     assert "| slow-store 80/s | features |" in told
+    assert "## Steps at work" in told
     assert "store-slow over" in told

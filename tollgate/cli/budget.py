@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import numpy as np
 import typer
-from rich.table import Table
 
 from tollgate.cli import console
 from tollgate.cli.release import Product, State
@@ -16,7 +14,6 @@ from tollgate.errors import InputError, SetupError
 from tollgate.repository.slo import Layers, Slo
 
 if TYPE_CHECKING:
-    from loadtests.budget import Measured
     from loadtests.layers import Judged
 
 
@@ -64,12 +61,13 @@ def budget(
     """
     Measure each layer of the running server against its budget in slo.yaml.
 
-    Exit status 1: a layer takes longer than it may at the 99th percentile, or too few
-    answers are there in time.
+    Exit status 1: a layer takes longer than it may at the 99th percentile (`request`:
+    on average), or too few answers are there in time.
     """
     from loadtests.budget import Load, measure
     from loadtests.layers import judge
     from tollgate.cli import pipeline
+    from tollgate.cli.budget_told import print_layers, print_steps, to_json
     from tollgate.features.wire import all_fields, wire_inputs
     from tollgate.repository.product import read_product
     from tollgate.repository.slo import read_slo
@@ -94,6 +92,7 @@ def budget(
     found = measure(
         server,
         load,
+        state=chosen.state_path,
         models=read_product(folder, chosen.product),
         spec=spec,
         inputs=wire_inputs(spec),
@@ -103,16 +102,11 @@ def budget(
     in_time = found.in_time_percent(promise.within_ms)
     broken = _broken(judged, promise, in_time)
     if json:
-        told = {
-            "load": found.load,
-            "layers": judged,
-            "in_time_percent": in_time,
-            "within_ms": promise.within_ms,
-            "broken": broken,
-        }
-        console.out.print_json(msgspec.json.encode(told).decode())
+        told = to_json(found, judged, promise, in_time=in_time, broken=broken)
+        console.out.print_json(told)
     else:
-        _print(found, judged, promise, in_time)
+        print_layers(found, judged, promise, in_time=in_time)
+        print_steps(found)
     if broken:
         console.say("broken: " + "; ".join(broken))
         raise typer.Exit(1)
@@ -139,7 +133,7 @@ def promise_of(slo: Slo, target: bool, room: float) -> Promise:
 def _broken(judged: list[Judged], promise: Promise, in_time: float) -> list[str]:
     """Say which layers take too long, and whether answers come too late."""
     broken = [
-        f"{one.layer} takes {one.p99_ms:.1f} ms of {one.limit_ms:g}"
+        f"{one.layer} takes {one.judged_ms:.1f} ms of {one.limit_ms:g}"
         for one in judged
         if one.broken
     ]
@@ -149,30 +143,3 @@ def _broken(judged: list[Judged], promise: Promise, in_time: float) -> list[str]
             f"{promise.percent:g} % are promised"
         )
     return broken
-
-
-def _print(
-    found: Measured, judged: list[Judged], promise: Promise, in_time: float
-) -> None:
-    table = Table(box=None, pad_edge=False)
-    for position, column in enumerate(("layer", "budget ms", "p50 ms", "p99 ms", "")):
-        table.add_column(column, justify="right" if 0 < position < 4 else "left")
-    for one in judged:
-        numbers = (one.limit_ms, one.p50_ms, one.p99_ms)
-        cells = [f"{number:.1f}" for number in numbers]
-        table.add_row(one.layer, *cells, "broken" if one.broken else "")
-    table.add_row("reserve", f"{promise.layers_ms.reserve:.1f}", "", "", "")
-    in_server = np.percentile(found.split.in_server_ms, [50, 99])
-    table.add_row("in the server", "", *(f"{one:.1f}" for one in in_server), "")
-    whole = np.percentile(found.sent.latency_s * 1e3, [50, 99])
-    cells = [f"{one:.1f}" for one in (promise.within_ms, *whole)]
-    table.add_row("whole", *cells, "")
-    console.out.print(table)
-    load = found.load
-    console.out.print(
-        f"{len(found.sent.due_s):,} requests of {load.rows} rows at "
-        f"{load.rate_per_s:g} per second, {len(found.split.in_server_ms):,} of them "
-        f"traced, {'dry' if load.dry else 'applied'}; {in_time:.2f} % decided within "
-        f"{promise.within_ms:g} ms, {promise.percent:g} % are promised",
-        highlight=False,
-    )

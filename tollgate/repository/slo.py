@@ -23,8 +23,8 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         request: Until the feature step has the request in its queue.
-        features: The feature step and its queue.
-        model: The model step and its queue, the queue delay among it.
+        features: The feature step and its queue, the queue delay among it.
+        model: The model step and its queue.
         post_processing: The decision step and its queue.
         response: From the decision to the caller.
         reserve: What nothing is planned for.

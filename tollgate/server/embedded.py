@@ -16,8 +16,7 @@ from tollgate.server.loaded import SLOTS_FOLDER
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.server.serving import Serving
 from tollgate.server.slots import Slots
-from tollgate.server.traces import TRACE_FOLDER
-from tollgate.tracing import Tracing
+from tollgate.tracing import TRACE_FOLDER, Tracing
 from tollgate.tracing.collecting import SpanCollector
 
 

@@ -29,7 +29,7 @@ from tollgate.server.lock import FolderLock
 from tollgate.server.regions import region_prefix, remove_regions
 from tollgate.server.server_log import useful_lines
 from tollgate.server.step_python import build_step_python, server_environment
-from tollgate.server.traces import TRACE_FILE, TRACE_FOLDER
+from tollgate.tracing import BATCHES_FILE, BATCHES_VARIABLE, TRACE_FOLDER
 from tollgate.tracing.collecting import SpanCollector
 from tollgate.tracing.context import TRACEPARENT
 
@@ -203,6 +203,7 @@ class TritonServer:
                 "TOLLGATE_SPOOL": str(self._state / SPOOL_FOLDER),
                 "TOLLGATE_JOURNAL_URL": self.journal_url,
                 "TOLLGATE_JOURNAL_SPOOL": str(self._state / JOURNAL_SPOOL_FOLDER),
+                BATCHES_VARIABLE: str(self._state / TRACE_FOLDER / BATCHES_FILE),
             }
             | (dict(self._spans.environment) if self._spans else {}),
             log=self.log,
@@ -241,8 +242,6 @@ class TritonServer:
             f"--metrics-address={self._host}",
             f"--metrics-port={self.metrics_port}",
             f"--exit-timeout-secs={DRAIN_S}",
-            # A place for traces; none are made until somebody asks.
-            f"--trace-config=triton,file={self._state / TRACE_FOLDER / TRACE_FILE}",
             f"--log-verbose={self._log_verbose}",
         ]
 

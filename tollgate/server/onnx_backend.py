@@ -8,6 +8,7 @@ same model.onnx, the same parameters. A dynamic batch is one call of onnxruntime
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 from tollgate.errors import RepositoryError
 from tollgate.server.onnx_session import OnnxSession, Tensor, check_wiring
 from tollgate.server.placement import REQUESTED_KIND
+from tollgate.tracing.batches import open_batches
 
 Feeds = dict[str, Tensor]
 Answer = dict[str, Tensor] | str  # output tensors, or what is wrong with the request
@@ -49,6 +51,7 @@ class OnnxBackendModel:
         except RepositoryError as error:
             raise triton.TritonModelException(str(error)) from None
         self._batched = int(config.get("max_batch_size", 0)) > 0
+        self._batches = open_batches(args["model_name"])
         wanted = config.get("parameters", {}).get(REQUESTED_KIND, {})
         kind = wanted.get("string_value") or f"KIND_{args['model_instance_kind']}"
         triton.Logger.log_info(
@@ -59,12 +62,17 @@ class OnnxBackendModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a dynamic batch; a bad request fails alone."""
+        began_us = time.monotonic_ns() // 1000
         wanted = [list(request.requested_output_names()) for request in requests]
         feeds = [self._feeds(request) for request in requests]
         answers = answer_batch(
             self._session, feeds, wanted=wanted, batched=self._batched
         )
-        return list(map(self._response, answers, wanted))
+        responses = list(map(self._response, answers, wanted))
+        if self._batches is not None and self._batches.wanted():
+            rows = sum(_rows(one) for one in feeds if isinstance(one, dict))
+            self._batches.tell(requests, rows=rows, began_us=began_us)
+        return responses
 
     def _feeds(self, request: Any) -> Feeds | str:
         feeds: Feeds = {}

@@ -34,6 +34,7 @@ from tollgate.steps.journal import open_journal
 from tollgate.steps.kept import KeptTensors
 from tollgate.steps.tracing import open_traces
 from tollgate.store.decided import read_decided
+from tollgate.tracing.batches import open_batches
 
 _WORDS = np.array([level.name.lower().encode() for level in Decision], np.object_)
 
@@ -88,6 +89,7 @@ class DecisionStep:
         self._traces = open_traces(
             product=self._policy.product, model=args["model_name"]
         )
+        self._batches = open_batches(args["model_name"])
         window_s = self._policy.idempotency_s
         self._journal = open_journal(pb, heading, window_s=window_s, labels=labels)
         self._canary = read_canary(parameters, entities)
@@ -148,6 +150,8 @@ class DecisionStep:
             self._traces.decided(
                 requests, context, outputs=outputs, bounds=bounds, began_us=began_us
             )
+        if self._batches is not None and self._batches.wanted():
+            self._batches.tell(requests, rows=len(context), began_us=began_us)
         return responses
 
     def _decide(

@@ -36,6 +36,7 @@ from tollgate.steps.tracing import open_traces
 from tollgate.store.lists import read_lists
 from tollgate.store.opening import open_ladder
 from tollgate.store.scored import Scored
+from tollgate.tracing.batches import open_batches
 
 SPOOL_VARIABLE = "TOLLGATE_SPOOL"  # folder of what the store did not apply
 
@@ -80,6 +81,7 @@ class FeatureStep:
         labels = triton.metric_labels(args, product=self._spec.product)
         self._metrics = StepMetrics(pb, self._ladder, self._share, labels=labels)
         self._traces = open_traces(product=self._spec.product, model=args["model_name"])
+        self._batches = open_batches(args["model_name"])
         triton.settle()
 
     def finalize(self) -> None:
@@ -118,6 +120,9 @@ class FeatureStep:
                 began_us=arrival_us,
                 worked_us=int(context["features_us"][0]),
             )
+        if self._batches is not None and self._batches.wanted():
+            rows = len(features)
+            self._batches.tell(requests, rows=rows, began_us=arrival_us)
         return responses
 
     def _score(self, batch: Batch, *, arrival_us: int) -> tuple[Array, Array]:

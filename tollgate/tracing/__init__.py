@@ -1,4 +1,7 @@
-"""Traces of single requests: spans of the steps, on their way to a collector."""
+"""
+What steps tell of their work: spans of single requests for a collector, and, while
+somebody looks, of every batch.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import msgspec
 
 PIPE_VARIABLE = "TOLLGATE_SPANS"  # where a step writes its spans; unset: it makes none
 RATE_VARIABLE = "TOLLGATE_TRACE_RATE"  # as `Tracing.rate`
+BATCHES_VARIABLE = "TOLLGATE_BATCHES"  # the pipe of batches; unset: a step tells none
+TRACE_FOLDER = "traces"  # in the state folder; both pipes are in it
+BATCHES_FILE = "batches"
 
 
 class Tracing(msgspec.Struct, frozen=True):

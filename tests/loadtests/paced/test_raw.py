@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from loadtests.paced.calls import CALL
-from loadtests.paced.raw import About, Mark, Raw, Server, read_raw, write_raw
+from loadtests.paced.raw import (
+    BATCH,
+    About,
+    Mark,
+    Raw,
+    Server,
+    no_batches,
+    read_raw,
+    write_raw,
+)
 from loadtests.paced.scenario import Phase, Scenario, Trouble
 from loadtests.paced.troubles import Target, marks_of, troubling
 from tollgate.errors import InputError
@@ -21,7 +30,7 @@ SCENARIO = Scenario(
 
 
 def raw() -> Raw:
-    """Three calls, one of them traced."""
+    """Three calls; a batch was told of."""
     calls = np.zeros(3, CALL)
     calls["due_us"] = [0, 10, 20]
     calls["took_us"] = [5_000, 7_000, 1_000_000]
@@ -42,7 +51,9 @@ def raw() -> Raw:
         sender_cpu_s=0.5,
         server=Server("r-1", 3, 2, 1, 6, 3, 0.25, 200.0),
     )
-    return Raw(about, calls, {"features": np.array([4.5])})
+    batches = np.zeros(1, BATCH)
+    batches["took_us"], batches["origin"] = 900, -1
+    return Raw(about, calls, {"features": np.array([4.5])}, batches)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -52,6 +63,23 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert found.about == raw().about
     assert np.array_equal(found.calls, raw().calls)
     assert found.layers_ms["features"].tolist() == [4.5]
+    assert found.batches.tolist() == raw().batches.tolist()
+
+
+def test_a_file_of_before_is_read_without_its_layers(tmp_path: Path) -> None:
+    """They were cut elsewhere: beside those of today they would mislead."""
+    old = raw()
+    about = msgspec.structs.replace(old.about, version=1)
+    np.savez(
+        tmp_path / "run.npz",
+        about=np.frombuffer(msgspec.json.encode(about), np.uint8),
+        calls=old.calls,
+        layer_features_ms=np.array([4.5]),
+    )
+    found = read_raw(tmp_path / "run.npz")
+    assert np.array_equal(found.calls, old.calls)
+    assert found.layers_ms == {}
+    assert len(found.batches) == len(no_batches()) == 0
 
 
 def test_a_raw_result_needs_nothing_of_ours(tmp_path: Path) -> None:
@@ -72,7 +100,7 @@ def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"x\.npz: is no raw result"):
         read_raw(path)
     np.savez(path, about=np.frombuffer(b'{"version": 9}', np.uint8))
-    with pytest.raises(InputError, match="version 9 is not 1"):
+    with pytest.raises(InputError, match="version 9 is not 2"):
         read_raw(path)
 
 

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from clients.codec import requests_of
+from clients.columns import check_columns
+from loadtests.made_up import made_up
+from loadtests.open_loop import evenly, send
 from loadtests.supervised import Supervised, supervised
+from loadtests.watching import watched
+from tollgate.features.spec import load_spec
+from tollgate.features.wire import all_fields, wire_inputs
+from tollgate.server.address import find_server
+from tollgate.supervisor.stubs import find_stubs
 
 pytestmark = pytest.mark.slow
 
 CHECKOUT = Path(__file__).parents[3]
 LAYERS = ["request", "features", "model", "post_processing", "response"]
+STEPS = ("fraud_features", "fraud_model", "fraud_decision")
 LOAD = ("--rate", "50", "--seconds", "5")
 # For machines that do much else: what is judged here is the command.
 ROOM = ("--room", "40")
@@ -37,6 +50,13 @@ def served(repository: Path) -> Iterator[Supervised]:
         yield server
 
 
+def stub_pids(served: Supervised) -> set[int]:
+    """Tell the process ids of the steps."""
+    server = find_server(served.state)
+    assert server is not None
+    return {stub.pid for stub in find_stubs(server.pid)}
+
+
 def budget(state: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the command."""
     command = "from tollgate.cli import main; main()"
@@ -55,11 +75,93 @@ def test_a_product_within_its_budget(served: Supervised) -> None:
     told = json.loads(done.stdout)
     assert [one["layer"] for one in told["layers"]] == LAYERS
     assert [one["limit_ms"] for one in told["layers"]] == [80, 600, 800, 120, 80]
-    assert all(0 < one["p50_ms"] <= one["p99_ms"] for one in told["layers"])
+    request, *others = told["layers"]
+    assert (request["p50_ms"], request["p99_ms"]) == (None, None)
+    assert request["mean_ms"] > 0
+    assert all(0 < one["p50_ms"] <= one["p99_ms"] for one in others)
     # Requests wait 4.5 ms before the features.
     assert told["layers"][1]["p50_ms"] > 4.5
     assert told["broken"] == []
     assert list((served.state / "traces").iterdir()) == []
+    assert told["lost_batches"] == 0
+    assert told["sender"] == ("compiled" if shutil.which("cc") else "asyncio")
+
+
+def test_layers_add_up_to_what_triton_counted(served: Supervised) -> None:
+    """The three in the middle are the latency in the server, and it is Triton's own.
+
+    Triton's time of a request begins before the feature step has it in its queue and
+    ends after the decision: it lies between the three layers and all five. Heartbeats
+    are in Triton's mean, too, so a twentieth is left for them.
+    """
+    done = budget(served.state, *LOAD, *ROOM, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    mean_ms = {one["layer"]: one["mean_ms"] for one in told["layers"]}
+    inside_ms = sum(mean_ms[one] for one in ("features", "model", "post_processing"))
+    assert told["in_server"]["mean_ms"] == pytest.approx(inside_ms)
+    assert 0.95 * inside_ms < told["triton_mean_ms"] < 1.05 * sum(mean_ms.values())
+    # Each layer has in it what Triton counted of its step.
+    for layer, step in (
+        ("features", "fraud_features"),
+        ("model", "fraud_model"),
+        ("post_processing", "fraud_decision"),
+    ):
+        queue_ms = told["steps"][step]["queue_ms"]
+        assert mean_ms[layer] > 0.95 * queue_ms > 0
+    assert sum(told["busy_together"]) == pytest.approx(1)
+
+
+def test_a_request_is_in_one_step_at_a_time(
+    served: Supervised, repository: Path
+) -> None:
+    """Each step tells of it once, in their order: what works at once are others."""
+    spec = load_spec(repository / "fraud_features/1/features.yaml")
+    first_us = time.time_ns() // 1000 - 10_000_000
+    columns = made_up(spec, 200, seed=3, first_us=first_us)
+    fields = all_fields(spec)
+    checked = check_columns(columns, inputs=wire_inputs(spec), fields=fields)
+    requests = list(
+        requests_of(checked, product="fraud", size=1, dry_run=True, deadline_s=10)
+    )
+    for number, request in enumerate(requests):
+        request.id = str(number)
+    with watched(served.state, STEPS) as found:
+        url = served.grpc_url
+        at_s = evenly(len(requests), rate_per_s=400)
+        sent = asyncio.run(send(requests, at_s=at_s, grpc_url=url, timeout_s=10))
+    assert sent.answered.all()
+    (told,) = found
+    assert told.lost == 0
+    at_us = np.zeros((3, 2, len(requests)))
+    for place in range(3):
+        of = told.step[told.batch] == place
+        assert sorted(told.request[of].tolist()) == list(range(len(requests)))
+        at_us[place, 0, told.request[of]] = told.start_us[told.batch[of]]
+        at_us[place, 1, told.request[of]] = told.end_us[told.batch[of]]
+    assert (np.diff(at_us.reshape(6, -1), axis=0) >= 0).all()
+
+
+def test_a_killed_measurement_costs_the_server_nothing(served: Supervised) -> None:
+    """Nobody reads the pipe that the steps write to: no step ends, the next one looks.
+
+    A step that died of it would be started anew, as another process.
+    """
+    before = stub_pids(served)
+    command = "from tollgate.cli import main; main()"
+    words = ("--rate", "200", "--seconds", "30", "--state", str(served.state))
+    one = subprocess.Popen([sys.executable, "-c", command, "budget", *words])
+    pipe = served.state / "traces/batches"
+    until_s = time.monotonic() + 30
+    while not pipe.exists() and time.monotonic() < until_s:
+        time.sleep(0.05)
+    time.sleep(2)
+    one.kill()
+    one.wait()
+    assert pipe.exists()
+    done = budget(served.state, *LOAD, *ROOM)
+    assert done.returncode == 0, done.stderr
+    assert stub_pids(served) == before
 
 
 def test_the_layer_that_broke_it_is_named(served: Supervised, repository: Path) -> None:
@@ -86,6 +188,10 @@ def test_what_cannot_be_measured_is_one_line(
     few = budget(served.state, "--rate", "1", "--seconds", "3")
     assert (few.returncode, few.stderr.count("\n")) == (2, 1)
     assert "1 requests that count are fewer than 100" in few.stderr
+    for much in (("--rate", "1e9"), ("--seconds", "inf")):
+        done = budget(served.state, *much)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "so many requests are more than 2,000,000" in done.stderr
     slo = repository / "fraud/slo.yaml"
     before = slo.read_text()
     slo.write_text("{}\n")

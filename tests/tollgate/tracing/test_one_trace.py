@@ -21,9 +21,8 @@ from clients.decision_client import DecisionClient
 from clients.fallback import Fallback
 from clients.options import Options
 from loadtests.supervised import Supervised
+from loadtests.watching import watched
 from tollgate.errors import InvalidRequest
-from tollgate.server.address import find_server
-from tollgate.server.traces import tracing
 from tollgate.tracing.context import sample
 
 pytestmark = pytest.mark.slow
@@ -200,17 +199,14 @@ def test_a_request_that_is_refused_is_a_failed_one(
     assert named(otlp.trace(number), "fraud_features").parent_span_id == whole.span_id
 
 
-def test_tritons_own_traces_are_asked_for_beside_it(
-    served: Supervised, otlp: Any
-) -> None:
+def test_steps_are_looked_at_beside_it(served: Supervised, otlp: Any) -> None:
     """`tollgate budget` measures a server whose requests are traced."""
-    server = find_server(served.state)
-    assert server is not None
     number = "0e" * 16
+    steps = ("fraud_features", "fraud_model", "fraud_decision")
     with (
         DecisionClient([served.grpc_url], fallback=RULE, options=PLAIN) as client,
-        tracing(server, "fraud", every=1) as traced,
+        watched(served.state, steps) as found,
     ):
         client.decide(purchase("t-both"), traceparent=f"00-{number}-{'1' * 16}-01")
-    assert set(traced[0].steps) == {"fraud_features", "fraud_model", "fraud_decision"}
+    assert set(found[0].step.tolist()) == {0, 1, 2}
     otlp.wait(lambda: len(otlp.trace(number)) == 7)

@@ -1,0 +1,122 @@
+"""What the steps did during a run: its layers, and every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.layers import Queues, queues_of, split
+from loadtests.open_loop import F64
+from loadtests.paced.bench import STATE_FOLDER, Bench
+from loadtests.paced.calls import Told, sent_of
+from loadtests.paced.raw import BATCH, no_batches
+from loadtests.step_counts import counts_of
+from loadtests.watching import I64, Batches, watched
+from tollgate.errors import InputError, ServerError
+from tollgate.repository.product import read_product
+
+
+class Seen(msgspec.Struct, frozen=True, eq=False):
+    """Batches of a run, and what requests waited meanwhile by Triton's count."""
+
+    batches: Batches
+    queues: Queues
+
+
+@contextmanager
+def looking(bench: Bench, *, wanted: bool) -> Iterator[list[Seen]]:
+    """
+    Look at the steps of our server while the block runs, if that is wanted.
+
+    Yields:
+        A list that has one element then, when the block has ended.
+
+    Raises:
+        InputError: The server is not ours.
+        ServerError: It tells nothing.
+    """
+    found: list[Seen] = []
+    if not wanted:
+        yield found
+        return
+    if bench.server is None:
+        raise InputError("--layers", "only a server of ours can be looked at")
+    triton = bench.server.triton
+    models = read_product(bench.repository, "fraud")
+    steps = (models.features_step, models.model_step, models.decision_step)
+    with watched(bench.folder / STATE_FOLDER, steps) as told:
+        before = counts_of(triton, steps)
+        yield found
+        after = counts_of(triton, steps)
+    features, _, decision = (after[step].since(before[step]) for step in steps)
+    found.append(Seen(told[0], queues_of(features, decision)))
+
+
+def looked_at(
+    seen: Seen, told: Told, *, begin_s: float, warm_up_s: float
+) -> tuple[dict[str, F64], npt.NDArray[np.void]]:
+    """
+    Cut the requests that were due after the warm-up into layers, and lay out batches.
+
+    Args:
+        seen: What the steps told.
+        told: What became of the requests.
+        begin_s: Of the run, on the monotonic clock.
+        warm_up_s: What does not count.
+
+    Returns:
+        As `Raw` has it; no layers when no request was answered.
+    """
+    calls = told.calls
+    sent = sent_of(told, begin_s=begin_s)
+    first = int(np.searchsorted(calls["due_us"], warm_up_s * 1e6))
+    begin_us = round(begin_s * 1e6)
+    batches = laid_out(seen.batches, begin_us=begin_us, requests=len(calls))
+    try:
+        found = split(seen.batches, sent, queues=seen.queues, first=first)
+    except ServerError:
+        return {}, batches  # not one request was answered
+    return dict(found.layers_ms), batches
+
+
+def laid_out(batches: Batches, *, begin_us: int, requests: int) -> npt.NDArray[np.void]:
+    """
+    Write batches as BATCH, by step and start.
+
+    Args:
+        batches: What was told.
+        begin_us: Of the run, on the monotonic clock.
+        requests: That were sent; others are somebody else's.
+    """
+    count = len(batches.step)
+    if not count:
+        return no_batches()
+    found = np.zeros(count, BATCH)
+    found["step"] = batches.step
+    found["start_us"] = batches.start_us - begin_us
+    found["took_us"] = batches.end_us - batches.start_us
+    found["rows"] = batches.rows
+    order = np.lexsort((found["start_us"], found["step"]))
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count)
+    origin = _origins(batches, requests)
+    found["origin"] = np.where(origin >= 0, place[origin], -1)
+    ordered: npt.NDArray[np.void] = found[order]
+    return ordered
+
+
+def _origins(batches: Batches, requests: int) -> I64:
+    """Find the batch of the feature step that the first request of each came from."""
+    ours = batches.request < requests
+    request, batch = batches.request[ours], batches.batch[ours]
+    of_features = batches.step[batch] == 0
+    through = np.full(requests, -1, np.int64)
+    through[request[of_features]] = batch[of_features]
+    origin = np.full(len(batches.step), -1, np.int64)
+    # Backwards, so that the first of several requests is the last that is written.
+    origin[batch[::-1]] = through[request[::-1]]
+    return origin

@@ -1,0 +1,103 @@
+"""
+What Triton counts of a product's models: requests, batches, waiting and work.
+
+These are sums over all requests, whoever asked, so they give means and no percentiles.
+Triton counts them anyway; to read them disturbs nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tollgate.server.control import Reachable, connected
+
+_WORK = ("compute_input", "compute_infer", "compute_output")
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """
+    One model, all its versions together, since its server started.
+
+    Attributes:
+        requests: That it answered.
+        rows: In them.
+        batches: It was called.
+        whole_ns: From when requests came to it until they were answered.
+        queue_ns: Of it, waiting.
+        work_ns: Of it, work of the batches that the requests were in.
+    """
+
+    requests: int = 0
+    rows: int = 0
+    batches: int = 0
+    whole_ns: int = 0
+    queue_ns: int = 0
+    work_ns: int = 0
+
+    @property
+    def whole_ms(self) -> float:
+        """Mean of a request; 0 without any."""
+        return self.whole_ns / 1e6 / max(1, self.requests)
+
+    @property
+    def queue_ms(self) -> float:
+        """Likewise."""
+        return self.queue_ns / 1e6 / max(1, self.requests)
+
+    @property
+    def work_ms(self) -> float:
+        """Likewise."""
+        return self.work_ns / 1e6 / max(1, self.requests)
+
+    @property
+    def rows_per_batch(self) -> float:
+        """Mean of a batch; 0 without any."""
+        return self.rows / max(1, self.batches)
+
+    def since(self, before: Counts) -> Counts:
+        """Tell what was counted since then."""
+        pairs = zip(
+            msgspec.structs.astuple(self), msgspec.structs.astuple(before), strict=True
+        )
+        return Counts(*(now - then for now, then in pairs))
+
+
+def counts_of(
+    server: Reachable, models: Sequence[str], *, timeout_s: float = 5.0
+) -> Mapping[str, Counts]:
+    """
+    Read what a server has counted.
+
+    Raises:
+        ServerError: It does not answer.
+    """
+    with connected(server) as client:
+        answer = client.get_inference_statistics(as_json=True, client_timeout=timeout_s)
+    return counts_of_answer(answer, models)
+
+
+def counts_of_answer(
+    answer: Mapping[str, Any], models: Sequence[str]
+) -> Mapping[str, Counts]:
+    """Take them out of Triton's answer, gRPC's JSON."""
+    return {name: _sum(answer.get("model_stats", []), name) for name in models}
+
+
+def _sum(entries: Sequence[Mapping[str, Any]], name: str) -> Counts:
+    """Add up the versions of a model: the one that answers and those that are kept."""
+
+    def ns(entry: Mapping[str, Any], part: str, key: str = "ns") -> int:
+        return int(entry.get("inference_stats", {}).get(part, {}).get(key, 0))
+
+    own = [entry for entry in entries if entry["name"] == name]
+    return Counts(
+        requests=sum(ns(one, "success", "count") for one in own),
+        rows=sum(int(one.get("inference_count", 0)) for one in own),
+        batches=sum(int(one.get("execution_count", 0)) for one in own),
+        whole_ns=sum(ns(one, "success") for one in own),
+        queue_ns=sum(ns(one, "queue") for one in own),
+        work_ns=sum(ns(one, part) for one in own for part in _WORK),
+    )

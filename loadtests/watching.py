@@ -1,0 +1,187 @@
+"""
+Every batch of a product's steps while a load runs, as the steps themselves tell it.
+
+The reader's end of tollgate.tracing.batches: it makes the pipe, and empties it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import ServerError
+from tollgate.tracing import BATCHES_FILE, TRACE_FOLDER
+from tollgate.tracing.batches import LOOK_US, BatchSpan
+
+_PIPE_BYTES = 1 << 20  # the most that anybody may have without being root
+_INTERVAL_S = 0.02
+# What is kept: 20 minutes of 5,000 requests a second.
+_MOST_BYTES = 256_000_000
+_DIGITS = 18  # of a number that int64 holds
+
+I64 = npt.NDArray[np.int64]
+
+
+class Batches(msgspec.Struct, frozen=True, eq=False):
+    """
+    N batches, in the order in which they were told, and M requests in them.
+
+    Attributes:
+        steps: The models that were looked at, as data flows.
+        step: Of each batch, its place in `steps`; int64 [N].
+        start_us: When the step took it, on the monotonic clock; int64 [N].
+        end_us: When it was done; int64 [N].
+        rows: int64 [N].
+        request: What its caller called each request, a number; int64 [M]. Others are
+            left out.
+        batch: The place of its batch; int64 [M].
+        lost: Batches that were not told.
+    """
+
+    steps: tuple[str, ...]
+    step: I64
+    start_us: I64
+    end_us: I64
+    rows: I64
+    request: I64
+    batch: I64
+    lost: int
+
+
+@contextmanager
+def watched(state: Path, steps: Sequence[str]) -> Iterator[list[Batches]]:
+    """
+    Look at steps while the block runs.
+
+    Args:
+        state: State folder of their server, on this machine.
+        steps: Models; what others tell is left out.
+
+    Yields:
+        A list that has one element when the block has ended.
+
+    Raises:
+        ServerError: Somebody else looks, or the folder is not there.
+    """
+    found: list[Batches] = []
+    reader = _Reader(state / TRACE_FOLDER / BATCHES_FILE)
+    try:
+        time.sleep(LOOK_US / 1e6 + _INTERVAL_S)  # then each step looks at its next
+        yield found
+    finally:
+        told = reader.close()
+    found.append(batches_of(told, steps))
+
+
+class _Reader:
+    """Empties a pipe of its own into memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        if _read_by_somebody(path):
+            raise ServerError("tollgate", "somebody else measures this server just now")
+        try:
+            path.unlink(missing_ok=True)
+            os.mkfifo(path, mode=0o600)
+        except OSError as error:
+            raise ServerError("tollgate", f"{path}: {error.strerror}") from error
+        # Open for both: so it is never at its end, whoever else has it open.
+        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        with contextlib.suppress(OSError):  # more than this user may have
+            fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._told: list[bytes] = []
+        self._bytes = 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_INTERVAL_S):
+            self._empty()
+
+    def _empty(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                lines = os.read(self._pipe, _PIPE_BYTES)
+                self._bytes += len(lines)
+                if self._bytes > _MOST_BYTES:
+                    self._told.pop()  # the last shows how many are missing
+                self._told.append(lines)
+
+    def close(self) -> list[bytes]:
+        """End, and give what was told: whole lines, but for where reads cut them."""
+        self._path.unlink(missing_ok=True)
+        self._stopped.set()
+        self._thread.join()
+        self._empty()
+        os.close(self._pipe)
+        return self._told
+
+
+def _read_by_somebody(path: Path) -> bool:
+    """Tell whether there is a pipe that another process reads."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+def batches_of(told: Sequence[bytes], steps: Sequence[str]) -> Batches:
+    """
+    Read what came out of the pipe.
+
+    Args:
+        told: Pieces of it, cut anywhere.
+        steps: Models; what others tell is left out.
+    """
+    decoder = msgspec.json.Decoder(BatchSpan)
+    places = {step: place for place, step in enumerate(steps)}
+    tables, pairs = [np.empty((0, 4), np.int64)], [np.empty((0, 2), np.int64)]
+    told_by: dict[tuple[str, int], tuple[int, int]] = {}  # batches, last number
+    count, rest = 0, b""
+    for piece in told:
+        whole, _, rest = (rest + piece).rpartition(b"\n")
+        spans = [one for one in decoder.decode_lines(whole) if one.step in places]
+        for one in spans:
+            number, _ = told_by.get((one.step, one.process), (0, 0))
+            told_by[one.step, one.process] = (number + 1, one.number)
+        lines = [
+            (places[one.step], one.start_us, one.end_us, one.rows) for one in spans
+        ]
+        tables.append(np.array(lines, np.int64).reshape(-1, 4))
+        pairs.append(_requests(spans, first=count))
+        count += len(spans)
+    step, start_us, end_us, rows = np.concatenate(tables).T
+    request, batch = np.concatenate(pairs).T
+    return Batches(
+        steps=tuple(steps),
+        step=step,
+        start_us=start_us,
+        end_us=end_us,
+        rows=rows,
+        request=request,
+        batch=batch,
+        lost=sum(last + 1 - number for number, last in told_by.values()),
+    )
+
+
+def _requests(spans: Sequence[BatchSpan], *, first: int) -> I64:
+    """List requests that are numbers, each with the place of its batch; [M, 2]."""
+    found = [
+        (int(name), place)
+        for place, one in enumerate(spans, start=first)
+        for name in one.requests
+        if len(name) <= _DIGITS and name.isascii() and name.isdecimal()
+    ]
+    return np.array(found, np.int64).reshape(-1, 2)

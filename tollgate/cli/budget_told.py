@@ -1,0 +1,121 @@
+"""What `budget` prints: the layers, and what each step did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from rich.table import Table
+
+from tollgate.cli import console
+
+if TYPE_CHECKING:
+    from loadtests.budget import Measured
+    from loadtests.layers import Judged
+    from loadtests.open_loop import F64
+    from tollgate.cli.budget import Promise
+
+_PERCENTILES = (50, 99)
+
+
+def to_json(
+    found: Measured,
+    judged: list[Judged],
+    promise: Promise,
+    *,
+    in_time: float,
+    broken: list[str],
+) -> str:
+    """Write everything, for programs."""
+    mean_ms, p50_ms, p99_ms = _three(found.split.in_server_ms)
+    product, *steps = found.counts
+    told = {
+        "load": found.load,
+        "layers": judged,
+        "in_server": {"mean_ms": mean_ms, "p50_ms": p50_ms, "p99_ms": p99_ms},
+        "triton_mean_ms": found.counts[product].whole_ms,
+        "steps": {
+            step: {
+                "requests": found.counts[step].requests,
+                "rows_per_batch": found.counts[step].rows_per_batch,
+                "queue_ms": found.counts[step].queue_ms,
+                "work_ms": found.counts[step].work_ms,
+                "busy": found.at_once.busy[step],
+            }
+            for step in steps
+        },
+        "busy_together": found.at_once.together,
+        "requests_of_others": found.others,
+        "lost_batches": found.lost,
+        "sender": found.sender,
+        "in_time_percent": in_time,
+        "within_ms": promise.within_ms,
+        "broken": broken,
+    }
+    return msgspec.json.encode(told).decode()
+
+
+def print_layers(
+    found: Measured, judged: list[Judged], promise: Promise, *, in_time: float
+) -> None:
+    """Print budget against measured, and what was sent."""
+    table = _table("layer", "budget ms", "mean ms", "p50 ms", "p99 ms", "")
+    for one in judged:
+        cells = [_ms(x) for x in (one.limit_ms, one.mean_ms, one.p50_ms, one.p99_ms)]
+        table.add_row(one.layer, *cells, "broken" if one.broken else "")
+    table.add_row("reserve", _ms(promise.layers_ms.reserve), "", "", "", "")
+    in_server = map(_ms, _three(found.split.in_server_ms))
+    table.add_row("in the server", "", *in_server, "")
+    late = map(_ms, _three((found.sent.sent_s - found.sent.due_s) * 1e3))
+    table.add_row("sent late", "", *late, "")
+    whole = map(_ms, _three(found.sent.latency_s * 1e3))
+    table.add_row("whole", _ms(promise.within_ms), *whole, "")
+    console.out.print(table)
+    load = found.load
+    console.out.print(
+        f"{len(found.sent.due_s):,} requests of {load.rows} rows at "
+        f"{load.rate_per_s:g} per second, {'dry' if load.dry else 'applied'}, "
+        f"{found.sender} sender; {in_time:.2f} % decided within "
+        f"{promise.within_ms:g} ms, {promise.percent:g} % are promised",
+        highlight=False,
+    )
+
+
+def print_steps(found: Measured) -> None:
+    """Print what Triton counted of each step, and how many worked at once."""
+    product, *steps = found.counts
+    table = _table("step", "rows per batch", "queue ms", "work ms", "busy %")
+    for step in steps:
+        counts, busy = found.counts[step], found.at_once.busy[step]
+        cells = (counts.rows_per_batch, counts.queue_ms, counts.work_ms, 100 * busy)
+        table.add_row(step, *map(_ms, cells))
+    console.out.print()
+    console.out.print(table)
+    _, one, *more = (100 * share for share in found.at_once.together)
+    said = (
+        f"one step busy {one:.1f} % of the time, several at once {sum(more):.1f} %; "
+        f"Triton's own mean of {product} is {found.counts[product].whole_ms:.1f} ms"
+    )
+    if found.others:
+        said += f"; {found.others:,} requests of others are in Triton's means"
+    if found.lost:
+        said += f"; {found.lost:,} batches were not told of"
+    console.out.print(said, highlight=False)
+
+
+def _three(values: F64) -> tuple[float, float, float]:
+    """Mean, median and 99th percentile."""
+    p50, p99 = np.percentile(values, _PERCENTILES).tolist()
+    return float(values.mean()), p50, p99
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place and column else "left")
+    return table
