@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -121,7 +120,7 @@ class TrainedModel(Protocol):
         all. Raises ConversionError where there are none to take away."""
 
 
-def plain_classes(found: Sequence[Any]) -> tuple[int | str, ...]:
+def plain_classes(found: npt.ArrayLike) -> tuple[int | str, ...]:
     """Return class labels as JSON can hold them: False and 0.0 are 0, 1.0 is 1."""
     return tuple(
         int(one)
