@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -118,6 +118,16 @@ class TrainedModel(Protocol):
     def pruned(self, *, trees: int | None, depth: int | None) -> TrainedModel:
         """Return a copy with at most so many trees, and splits on a path; None keeps
         all. Raises ConversionError where there are none to take away."""
+
+
+def plain_classes(found: Any) -> tuple[int | str, ...]:
+    """Return class labels as JSON can hold them: False and 0.0 are 0, 1.0 is 1."""
+    return tuple(
+        int(one)
+        if isinstance(one, (bool, int, float)) and one == int(one)
+        else str(one)
+        for one in np.asarray(found).tolist()
+    )
 
 
 def plain_parameters(found: dict[str, object]) -> dict[str, Parameter]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import lightgbm
 import numpy as np
@@ -13,7 +12,7 @@ import onnxmltools
 from converters.boundaries import made_rows
 from converters.explain import explained
 from converters.explain_lightgbm import explain_lightgbm
-from converters.model import F32, F64, Facts, Probes, plain_parameters
+from converters.model import F32, F64, Facts, Probes, plain_classes, plain_parameters
 from converters.onnx_from_lightgbm import (
     CATEGORY,
     header,
@@ -44,14 +43,14 @@ class LightGbmModel:
     """
 
     def __init__(self, model: lightgbm.Booster | lightgbm.LGBMClassifier) -> None:
-        self._labels: tuple[Any, ...] | None = None
+        self._labels: tuple[int | str, ...] | None = None
         self._parameters: dict[str, object] = {}
         if isinstance(model, lightgbm.LGBMClassifier):
             if not model.__sklearn_is_fitted__():
                 raise ConversionError(
                     "the LGBMClassifier is not trained; call fit first"
                 )
-            self._labels = tuple(np.asarray(model.classes_).tolist())
+            self._labels = plain_classes(model.classes_)
             self._parameters = model.get_params()
             model = model.booster_
         elif not isinstance(model, lightgbm.Booster):

@@ -21,6 +21,7 @@ from converters.model import (
     Facts,
     Probes,
     Vocabulary,
+    plain_classes,
     plain_parameters,
 )
 from converters.onnx_from_sklearn import onnx_from_sklearn, refuse_unfaithful
@@ -64,7 +65,7 @@ class SklearnModel:
             framework="scikit-learn",
             version=sklearn.__version__,
             objective=_kind(self._estimator),
-            classes=tuple(np.asarray(self._estimator.classes_).tolist()),
+            classes=plain_classes(self._estimator.classes_),
             columns=int(self._estimator.n_features_in_),
             names=None if names is None else tuple(str(one) for one in names),
             trees=len(self._trees),

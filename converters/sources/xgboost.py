@@ -6,7 +6,6 @@ import copy
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xgboost
@@ -15,7 +14,7 @@ from xgboost import Booster, XGBClassifier
 from converters.boundaries import made_rows
 from converters.explain import explained
 from converters.explain_xgboost import explain_xgboost
-from converters.model import F32, F64, Facts, Probes, plain_parameters
+from converters.model import F32, F64, Facts, Probes, plain_classes, plain_parameters
 from converters.onnx_from_xgboost import (
     missing_value,
     onnx_from_xgboost,
@@ -53,10 +52,10 @@ class XGBoostModel:
         """What is known of it."""
         learner = json.loads(self._served.save_config())["learner"]
         classes = max(2, int(learner["learner_model_param"]["num_class"]))
-        labels: tuple[Any, ...] = tuple(range(classes))
+        labels: tuple[int | str, ...] = tuple(range(classes))
         parameters: dict[str, object] = {}
         if isinstance(self._model, XGBClassifier):
-            labels = tuple(np.asarray(self._model.classes_).tolist())
+            labels = plain_classes(self._model.classes_)
             parameters = self._model.get_params()
         names = (
             self._model.feature_names

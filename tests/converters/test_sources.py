@@ -11,8 +11,11 @@ import numpy as np
 import onnx
 import pytest
 import sklearn
+from lightgbm import LGBMClassifier
 from onnx import TensorProto, helper
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
+from sklearn.tree import DecisionTreeClassifier
 from xgboost import XGBClassifier
 
 from converters.artifact import read_artifact
@@ -128,6 +131,27 @@ def test_a_trusted_pickle_is_loaded_in_a_process_of_its_own(linear, rows, tmp_pa
     proven.report.check()
     path.write_bytes(pickle.dumps({"no": "model"}))
     assert "a dict gives no probabilities" in refused(path, trust_pickle=True)
+
+
+@pytest.mark.parametrize(
+    ("made", "classes"),
+    [(bool, (0, 1)), (float, (0, 1)), (lambda one: one + 1.0, (1, 2)), (str, None)],
+    ids=["truths", "floats", "others", "texts"],
+)
+@pytest.mark.parametrize(
+    "kind",
+    [DecisionTreeClassifier(max_depth=3), LGBMClassifier(n_estimators=2, verbose=-1)],
+    ids=["sklearn", "lightgbm"],
+)
+def test_labels_of_any_type_are_read_from_a_file(rows, tmp_path, kind, made, classes):
+    """False and 0.0 are class 0: a label column is seldom one of integers."""
+    path = tmp_path / "model.pkl"
+    label = np.asarray([made(one) for one in rows[1].tolist()])
+    joblib.dump(clone(kind).fit(rows[0], label), path)
+    with open_source(path, trust_pickle=True) as source:
+        assert source.facts.classes == (classes or ("0", "1"))
+        assert source.explanation().classes == source.facts.classes
+        prove(source, samples=rows[0], thresholds=(0.5,)).check()
 
 
 def test_a_pickle_of_another_release_is_said_to_be_one(linear, rows, tmp_path):
