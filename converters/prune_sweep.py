@@ -106,7 +106,11 @@ def sweep(
 
 
 def depth_of(graph: bytes) -> int:
-    """Count the most splits on a path in the trees of a converted model; 0 for none."""
+    """
+    Count the most splits on a path in the trees of a converted model; 0 for none.
+
+    A set of categories is one split, though it is written as a test of each.
+    """
     deepest = 0
     for node in onnx.load_from_string(graph).graph.node:
         if not node.op_type.startswith("TreeEnsemble"):
@@ -126,12 +130,22 @@ def depth_of(graph: bytes) -> int:
                 strict=True,
             )
         }
+        _join_sets(ways)
         depth = -1
         while level:
             depth += 1
             level = {child for at in level if at in ways for child in ways[at]}
         deepest = max(deepest, depth)
     return deepest
+
+
+def _join_sets(ways: dict[int, tuple[int, int]]) -> None:
+    """Let the first test of a set lead where the last one does, in place."""
+    for at in reversed(list(ways)):  # from the end of a set: one step for each test
+        yes, no = ways[at]
+        while no in ways and ways[no][0] == yes:
+            no = ways[no][1]
+        ways[at] = (yes, no)
 
 
 def _candidates(trees: int, depth: int) -> list[Pruning]:

@@ -1,5 +1,6 @@
 """What to prune is read, chosen and judged: by number, or the fastest that is good."""
 
+import lightgbm
 import msgspec
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from converters.prune import halved, prune, read_pruning
 from converters.prune_picture import draw_sweep, sweep_table
-from converters.prune_sweep import Point, choose
+from converters.prune_sweep import Point, choose, depth_of
 from converters.sources.worker import model_of
 from converters.trade import Figures, Gate, Judge, Trade
 from tollgate.errors import InputError, TradeError
@@ -29,6 +30,24 @@ def boosted(data, **parameters):
     """Train XGBoost on one thread."""
     settings = {"n_estimators": 12, "max_depth": 4, "n_jobs": 1}
     return xgboost.XGBClassifier(**settings | parameters).fit(*data)
+
+
+def test_a_set_of_categories_is_one_split_on_a_path(data):
+    """Counted test by test, no limit of depth that a sweep tries would cut a thing."""
+    rows, label = data[0].copy(), data[1]
+    rows[:, 1] = np.random.default_rng(1).integers(0, 40, len(rows))
+    label = label ^ (rows[:, 1] % 7 < 3)
+    model = boosted(
+        (rows, label),
+        enable_categorical=True,
+        feature_types=["q", "c", "q", "q", "q"],
+    )
+    source = model_of(model)
+    assert max(source.facts.categories[1].known) > 20
+    assert depth_of(source.convert()) == 4
+    light = lightgbm.LGBMClassifier(n_estimators=4, max_depth=3, verbose=-1)
+    light.fit(rows, label, categorical_feature=[1])
+    assert depth_of(model_of(light).convert()) == 3
 
 
 @pytest.mark.parametrize(
