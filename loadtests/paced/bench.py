@@ -19,11 +19,11 @@ from loadtests.filling import (
 )
 from loadtests.measure import use_now, work_of, work_since
 from loadtests.paced.raw import Server
+from loadtests.paced.stream_reader import stream_read
 from loadtests.paced.troubles import Target
 from loadtests.proxy import Proxy
 from loadtests.surroundings import measured_on, measured_with
 from loadtests.traffic import Traffic, traffic_of
-from tollgate.journal.entries import stream_key
 from tollgate.server.embedded import Embedded, serve
 from tollgate.server.redis import EmbeddedRedis
 
@@ -166,10 +166,10 @@ def counting(server: Embedded | None) -> Iterator[list[Server]]:
         yield found
         return
     _settle(server)
-    _empty_journal(server)
     before, journalled = work_of(server), _journalled(server)
-    yield found
-    _settle(server)
+    with stream_read(server.store_url, product="fraud"):
+        yield found
+        _settle(server)
     work = work_since(before, work_of(server))
     until_s = time.monotonic() + _TELLS_S
     while _journalled(server) - journalled < work.purchases:
@@ -197,14 +197,6 @@ def _settle(server: Embedded) -> None:
     while before != now and time.monotonic() < until_s:
         time.sleep(_QUIET_S)
         before, now = now, work_of(server).purchases
-
-
-def _empty_journal(server: Embedded) -> None:
-    """Take away what the runs before left, as the journal's worker would have."""
-    import redis
-
-    with redis.Redis.from_url(server.store_url) as store:
-        store.xtrim(stream_key("fraud"), maxlen=0, approximate=False)
 
 
 def _journalled(server: Embedded) -> int:

@@ -151,11 +151,13 @@ class JournalWriter:
         self._delivery.drain()
 
     def _rest(self, until_s: float) -> None:
-        """Let others gather; read meanwhile what the stream answers."""
-        while self._delivery.awaiting and (left_s := until_s - time.monotonic()) > 0:
-            self._delivery.collect(left_s)
-        self._tell()
+        """Let others gather, and the stream answer; then read what it answered."""
+        # Waiting for the answer itself would wake this thread once more, and take the
+        # interpreter from a step that decides.
         self._ended.wait(max(0.0, until_s - time.monotonic()))
+        if self._delivery.awaiting:
+            self._delivery.collect(0.0)
+        self._tell()
 
     def _packed(self, run: Sequence[Numbered]) -> Chunk:
         return pack(

@@ -31,6 +31,7 @@ from tollgate.steps import triton
 from tollgate.steps.canary import read_canary
 from tollgate.steps.decision_metrics import DecisionMetrics
 from tollgate.steps.journal import open_journal
+from tollgate.steps.kept import KeptTensors
 from tollgate.steps.tracing import open_traces
 from tollgate.store.decided import read_decided
 
@@ -97,11 +98,14 @@ class DecisionStep:
             self._canary_journal = open_journal(
                 pb, heading, window_s=window_s, labels=labels
             )
+        names = ("decision", "reason_codes", "degraded", "release")
+        self._kept = KeptTensors(pb, names=names, empty=("error",))
         releases = [parameters[RELEASE_PARAMETER]]
         releases += [self._canary.release] if self._canary is not None else []
         self._metrics = DecisionMetrics(
             pb, labels=told, releases=tuple(releases), spec_hash=self._spec_hash
         )
+        triton.settle()
 
     def finalize(self) -> None:
         """Leave no decision without its record."""
@@ -115,7 +119,6 @@ class DecisionStep:
         return triton.guarded(self._pb, requests, self._execute)
 
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
-        pb = self._pb
         began_us = time.monotonic_ns() // 1000
         if self._traces is not None:
             self._traces.begin(began_us)
@@ -136,7 +139,7 @@ class DecisionStep:
             chosen=chosen,
             began_us=began_us,
         )
-        responses = triton.respond(pb, outputs, bounds)
+        responses = self._kept.respond(outputs, bounds)
         if foreign.any():
             for position in range(len(responses)):
                 if foreign[bounds[position] : bounds[position + 1]].any():

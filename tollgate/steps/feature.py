@@ -80,9 +80,11 @@ class FeatureStep:
         labels = triton.metric_labels(args, product=self._spec.product)
         self._metrics = StepMetrics(pb, self._ladder, self._share, labels=labels)
         self._traces = open_traces(product=self._spec.product, model=args["model_name"])
+        triton.settle()
 
     def finalize(self) -> None:
-        """Let go of the store, and leave nothing unwritten."""
+        """Let go of the store, and leave nothing unwritten or untold."""
+        self._metrics.close()
         self._ladder.close()
         if self._spool is not None:
             self._spool.close()

@@ -7,6 +7,7 @@ when a step starts.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import logging
@@ -49,6 +50,17 @@ def step_config(args: Mapping[str, str]) -> StepConfig:
     if slot.is_file():
         parameters |= json.loads(slot.read_bytes())["told"]
     return StepConfig(directory=directory, parameters=parameters)
+
+
+def settle() -> None:
+    """
+    Tell the garbage collector that what there is stays; the last of `initialize`.
+
+    Modules, specs and tables are 80,000 objects: going through them takes 18 ms, in
+    which a step answers nothing, and finds nothing.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def metric_labels(args: Mapping[str, str], *, product: str) -> dict[str, str]:

@@ -169,11 +169,13 @@ def test_metrics_say_what_happened(
     told.clear()
     with server:
         step = step_over(server.url, spec_path=spec_path, monkeypatch=monkeypatch)
-        step._metrics._due_s = 0.0
         bits = applied(step, b"1")[1]
         step._metrics.batch(np.array([bits, 0], np.uint32))
+        step._metrics.close()  # it tells what is left
     assert told["tollgate_store_calls_total answered"] == 1
-    assert told["tollgate_store_call_seconds"] == 1
+    assert told["tollgate_store_call_seconds_count"] == 1
+    assert told["tollgate_store_call_seconds_bucket +Inf"] == 1
+    assert 0 < told["tollgate_store_call_seconds_sum"] < 5
     assert told["tollgate_degraded_rows_total COLD_START"] == 1
     assert told["tollgate_store_breaker_state"] == 0
     assert told["tollgate_feed_watermark_seconds purchases"] == NOW_US / 1e6
@@ -181,6 +183,7 @@ def test_metrics_say_what_happened(
     for number in range(5):  # as many failures as open the breaker
         bits = applied(step, b"%d" % (2 + number))[1]
         step._metrics.batch(np.array([bits], np.uint32))
+    step._metrics.tell()
     assert told["tollgate_store_breaker_state"] == 2
     assert told["tollgate_store_breaker_opened_total"] == 1
     assert told["tollgate_store_calls_total failed"] == 5
@@ -285,7 +288,6 @@ def test_a_table_that_was_loaded_is_in_the_vector_and_its_hit_rate_on_the_page(
             for number in (b"1", b"2"):
                 _, bits = applied(step, number)
                 assert bits & Degraded.TABLE_MISSING == degraded
-            step._metrics._due_s = 0.0
             step._metrics.batch(np.array([bits], np.uint32))
             step.finalize()
             family = "tollgate_table_values_total"
@@ -328,7 +330,6 @@ def test_a_row_that_its_hook_fails_for_is_scored_marked_and_counted(
             bits = context["degraded"]
             assert features[-1] == number
             assert bool(bits & Degraded.HOOK_FAILED) is failed
-            step._metrics._due_s = 0.0
             step._metrics.batch(np.array([bits], np.uint32))
         step.finalize()
         assert told["tollgate_degraded_rows_total HOOK_FAILED"] == 1

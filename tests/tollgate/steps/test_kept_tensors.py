@@ -1,0 +1,91 @@
+"""Tensors that many answers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from in_process import stand_in
+
+from loadtests.feature_step import Response
+from tollgate.steps.kept import KeptTensors
+
+
+def column(*values: Any, kind: Any = np.object_) -> Any:
+    """Make an output, [N, 1]."""
+    return np.array(values, kind)[:, None]
+
+
+def said(responses: list[Response], name: str) -> list[Any]:
+    """Take the tensors of one output, response by response."""
+    return [
+        tensor
+        for one in responses
+        for tensor in one.tensors or ()
+        if tensor.called == name
+    ]
+
+
+@pytest.fixture
+def kept() -> KeptTensors:
+    """One that keeps two tensors of two outputs."""
+    return KeptTensors(stand_in(), names=("decision",), empty=("error",), most=2)
+
+
+def test_what_is_said_again_is_the_same_tensor(kept: KeptTensors) -> None:
+    """In one batch and in the next; each answer has its own values all the same."""
+    outputs = {
+        "decision": column(b"approve", b"decline", b"approve"),
+        "score": column(0.1, 0.9, 0.2, kind=np.float32),
+    }
+    first = kept.respond(outputs, [0, 1, 2, 3])
+    again = kept.respond({"decision": column(b"approve")}, [0, 1])
+    tensors = said(first, "decision")
+    assert [one.array.tolist() for one in tensors] == [
+        [[b"approve"]],
+        [[b"decline"]],
+        [[b"approve"]],
+    ]
+    assert tensors[0] is tensors[2] is said(again, "decision")[0]
+    scores = np.concatenate([one.array for one in said(first, "score")])
+    assert scores[:, 0].tolist() == pytest.approx([0.1, 0.9, 0.2])
+
+
+def test_requests_of_several_rows_share_what_is_all_alike(kept: KeptTensors) -> None:
+    """By number of rows; one with two values is made for itself."""
+    outputs = {"decision": column(b"a", b"a", b"a", b"a", b"b", b"a")}
+    one, two, mixed, alone = said(kept.respond(outputs, [0, 2, 3, 5, 6]), "decision")
+    assert one.array.tolist() == [[b"a"], [b"a"]]
+    assert mixed.array.tolist() == [[b"a"], [b"b"]]
+    assert two is alone
+    assert two.array.tolist() == [[b"a"]]
+    later = said(kept.respond({"decision": column(b"a", b"a")}, [0, 2]), "decision")
+    assert later == [one]
+
+
+def test_nothing_of_a_row_is_kept(kept: KeptTensors) -> None:
+    """Of errors only that there is none; and of anything so many and no more."""
+    outputs = {"error": column(b"amount: -1 is negative", b"")}
+    first = said(kept.respond(outputs, [0, 1, 2]), "error")
+    again = said(kept.respond(outputs, [0, 1, 2]), "error")
+    assert first[0] is not again[0]
+    assert first[1] is again[1]
+    many = {"decision": column(b"a", b"b", b"c")}
+    first = said(kept.respond(many, [0, 1, 2, 3]), "decision")
+    again = said(kept.respond(many, [0, 1, 2, 3]), "decision")
+    assert [one is two for one, two in zip(first, again, strict=True)] == [
+        True,
+        False,
+        False,
+    ]
+    assert [one.array.tolist() for one in again] == [[[b"a"]], [[b"b"]], [[b"c"]]]
+
+
+def test_what_is_kept_is_nobodys_else(kept: KeptTensors) -> None:
+    """A batch that is written over later does not change it."""
+    values = column(b"approve")
+    kept.respond({"decision": values}, [0, 1])
+    values[:] = b"decline"
+    (again,) = said(kept.respond({"decision": column(b"approve")}, [0, 1]), "decision")
+    assert again.array.tolist() == [[b"approve"]]

@@ -1,0 +1,78 @@
+"""
+Tensors that are the same for most answers, made once and given to all of them.
+
+Triton's stub takes 2 to 5 µs to make a tensor, and as much to write it to shared memory
+and to free it there. It writes a tensor when it is first sent, and holds it by a count
+of its users; so one tensor may be part of any number of responses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from tollgate.steps.triton import Array
+
+MOST = 512  # tensors: some 200 KB of shared memory
+
+
+class KeptTensors:
+    """
+    Makes responses, and keeps what is likely to be said again.
+
+    Args:
+        pb: Triton's `triton_python_backend_utils`.
+        names: Outputs with few values, decisions and codes.
+        empty: Outputs of which only the empty text is kept: others are a row's own.
+        most: Tensors to keep; what comes thereafter is made each time.
+    """
+
+    def __init__(
+        self,
+        pb: Any,
+        *,
+        names: Collection[str],
+        empty: Collection[str] = (),
+        most: int = MOST,
+    ) -> None:
+        self._pb = pb
+        self._names = frozenset(names)
+        self._empty = frozenset(empty)
+        self._most = most
+        self._kept: dict[tuple[str, Any, int], Any] = {}
+
+    def respond(self, outputs: Mapping[str, Array], bounds: Sequence[int]) -> list[Any]:
+        """
+        Cut the outputs of a batch back into one response per request.
+
+        Args:
+            outputs: By name, [N, 1] each.
+            bounds: Where each request's rows begin, and where the last one's end.
+        """
+        response = self._pb.InferenceResponse
+        spans = list(itertools.pairwise(bounds))
+        columns = [self._cut(name, array, spans) for name, array in outputs.items()]
+        return [response(list(tensors)) for tensors in zip(*columns, strict=True)]
+
+    def _cut(
+        self, name: str, array: Array, spans: Sequence[tuple[int, int]]
+    ) -> list[Any]:
+        tensor = self._pb.Tensor
+        if name not in self._names and name not in self._empty:
+            return [tensor(name, array[start:stop]) for start, stop in spans]
+        values = array[:, 0].tolist()
+        found = []
+        for start, stop in spans:
+            value, rows = values[start], stop - start
+            alike = rows == 1 or values[start:stop].count(value) == rows
+            one = self._kept.get((name, value, rows)) if alike else None
+            if one is None:
+                lasting = alike and (not value or name in self._names)
+                if lasting and len(self._kept) < self._most:
+                    one = tensor(name, array[start:stop].copy())
+                    self._kept[name, value, rows] = one
+                else:
+                    one = tensor(name, array[start:stop])
+            found.append(one)
+        return found
