@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 CHECKOUT = Path(__file__).parents[2]
 PAGE = CHECKOUT / "docs" / "operations.md"
 FIRST, LAST = "<!-- tests/system/test_walk_through.py", "<!-- the blocks end here -->"
-PORTS = ("6380", "8001", "8002", "8003", "8443", "8444", "9091")
+PORTS = ("6380", "8001", "8002", "8003", "8007", "8443", "8444", "9091")
 PATIENT_S = 150
 MISSED = (
     Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR | Degraded.LOOKUPS_UNREAD
@@ -80,6 +80,7 @@ def test_the_walk_goes_as_the_page_says(tmp_path: Path) -> None:
     assert meanwhile["decision"].to_list() == ["approve", "decline"]
     assert all(bits & MISSED for bits in meanwhile["degraded"])
     assert 'tollgate_ready{instance="127.0.0.1:' in said
+    assert 'outcome="passed", status="OK"' in said, said
     waits = [line for line in said.splitlines() if line.startswith("ALERTS")]
     # On a busy machine others may wait, too.
     assert any("TollgateStoreBreakerOpen" in line for line in waits)
