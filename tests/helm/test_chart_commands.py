@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def test_all_that_the_chart_can_do_is_asked_for() -> None:
         for words in command_lines(container)
     }
     assert run == LONG_RUNNING | {
+        "gateway metrics",
         "materialize",
         "journal retain",
         "journal verify",
@@ -195,3 +197,31 @@ def test_plans_land_where_the_server_reads(tmp_path: Path) -> None:
     plans = sorted(path.relative_to(mirror) for path in mirror.rglob("model.plan"))
     assert [str(path.parent) for path in plans] == ["fraud_model/1", "fraud_model/2"]
     assert len(log.read_text().splitlines()) == 2
+
+
+def test_who_counts_for_the_gateway_may_end_and_its_container_does_not(
+    tmp_path: Path,
+) -> None:
+    """It is begun again, until the pod is told to end: then both end at once."""
+    container = dict(containers(ALL["gateway"]))[
+        "Deployment/prod-tollgate-gateway/metrics"
+    ]
+    program, log = tmp_path / "bin" / "tollgate", tmp_path / "log"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\necho begun >> "$LOG"\n'
+        '[ "$(wc -l < "$LOG")" -lt 3 ] && exit 2\nexec sleep 60\n'
+    )
+    program.chmod(0o755)
+    script = container["args"][0].replace("sleep 5", "sleep 0.05")
+    running = subprocess.Popen(
+        [*container["command"], script],
+        env={"PATH": f"{program.parent}:/usr/bin:/bin", "LOG": str(log)},
+    )
+    until = time.monotonic() + 20
+    while not (log.exists() and len(log.read_text().splitlines()) == 3):
+        assert running.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    running.terminate()
+    assert running.wait(10) == 0

@@ -200,6 +200,45 @@ def test_a_gateway_bounds_what_the_command_bounds() -> None:
         assert environment[f"GATEWAY_{bound}"] == command[f"GATEWAY_{bound}"], bound
 
 
+def test_who_counts_is_told_what_nginx_is_told() -> None:
+    """The bounds, and the file: one that cannot fill a disk, and no secret beside."""
+    pod = dict(pods(ALL["gateway"]))["Deployment/prod-tollgate-gateway"]
+    nginx, metrics = pod["containers"]
+    environment = {one["name"]: one["value"] for one in nginx["env"]}
+    (line,) = [one for one in metrics["args"][0].splitlines() if "tollgate " in one]
+    for option, name in (
+        ("rate", "RATE"),
+        ("in-flight", "IN_FLIGHT"),
+        ("caller-in-flight", "CALLER_IN_FLIGHT"),
+        ("bulk-in-flight", "BULK_IN_FLIGHT"),
+    ):
+        assert f" --{option}={environment[f'GATEWAY_{name}']} " in line
+    assert f" --bounds={environment['GATEWAY_BOUNDS']} " in line
+    path = environment["GATEWAY_REQUESTS"]
+    assert f" {path} " in line
+    (mount,) = metrics["volumeMounts"]
+    assert mount in nginx["volumeMounts"]
+    assert path.rpartition("/")[0] == mount["mountPath"]
+    (volume,) = [one for one in pod["volumes"] if one["name"] == mount["name"]]
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "32Mi"}
+    (policy,) = [
+        one["spec"]
+        for key, one in ALL["gateway"].items()
+        if key == "NetworkPolicy/prod-tollgate-gateway"
+    ]
+    assert len(policy["ingress"]) == 1, "nobody reads metrics who is not named"
+
+
+def test_a_gateway_that_nobody_counts_writes_nothing() -> None:
+    """One container, no file, no port."""
+    objects, _ = chart.rendered(
+        {"gateway": {"enabled": True, "metrics": {"enabled": False}}}
+    )
+    (nginx,) = dict(pods(objects))["Deployment/prod-tollgate-gateway"]["containers"]
+    environment = {one["name"]: one["value"] for one in nginx["env"]}
+    assert environment["GATEWAY_REQUESTS"] == "/dev/null"
+
+
 @pytest.mark.parametrize(
     ("auth", "mounts", "verify"),
     [
@@ -216,7 +255,7 @@ def test_the_gateway_has_what_it_asks_callers_for(
     objects, _ = chart.rendered({"gateway": {"enabled": True, "auth": auth}})
     pod = dict(pods(objects))["Deployment/prod-tollgate-gateway"]
     assert {one["name"] for one in pod["volumes"] if "secret" in one} == mounts
-    (container,) = pod["containers"]
+    container = pod["containers"][0]
     environment = {one["name"]: one["value"] for one in container["env"]}
     assert environment["GATEWAY_AUTH"] == auth
     assert environment["GATEWAY_VERIFY_CLIENT"] == verify
@@ -235,9 +274,9 @@ def test_nginx_takes_its_file_with_the_charts_values(tmp_path: Path) -> None:
     template = objects["ConfigMap/prod-tollgate-gateway"]["data"]["nginx.conf.template"]
     names = [name for name in environment if name.startswith("GATEWAY_")]
     here = {
-        name: value.replace("/etc/tollgate", str(tmp_path)).replace(
-            "/tmp/nginx", str(tmp_path)
-        )
+        name: value.replace("/etc/tollgate", str(tmp_path))
+        .replace("/tmp/nginx", str(tmp_path))
+        .replace("/tmp/requests", str(tmp_path))
         for name, value in environment.items()
     } | {"GATEWAY_UPSTREAM": "127.0.0.1:8001", "GATEWAY_LOG": "/dev/null"}
     for folder in ("tls", "keys", "clients"):

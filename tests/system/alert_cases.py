@@ -48,6 +48,12 @@ def counter(family: str, **labels: str) -> str:
     return f"{family}{{{named}}}"
 
 
+def gateway(asked: str, outcome: str) -> str:
+    """Name a series of the gateway's."""
+    named = f'asked="{asked}",outcome="{outcome}",caller="shop"'
+    return f"tollgate_gateway_requests_total{{{named}}}"
+
+
 CASES = (
     # A tenth of the requests fails, where a thousandth may.
     Case(
@@ -232,6 +238,19 @@ CASES = (
         "30m",
         "60m",
         {"severity": "ticket"},
+    ),
+    # Two of a hundred payments are refused; bulk and strangers always were.
+    Case(
+        "TollgateRejectionsHigh",
+        {
+            gateway("decision", "passed"): "0+980x60",
+            gateway("decision", "overloaded"): "0x30 20+20x30",
+            gateway("decision", "unauthenticated"): "0+500x60",
+            gateway("bulk", "overloaded"): "0+900x60",
+        },
+        "30m",
+        "60m",
+        {"severity": "page"},
     ),
     Case(
         "TollgateJournalDropped",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gateways import make_place
+
 from clients.client import Client
+from clients.options import tls_from
 from loadtests.supervised import Supervised, supervised
 from tollgate.server.environment import free_port
 
@@ -42,9 +46,10 @@ class Prometheus:
 
 
 class Watched(NamedTuple):
-    """A supervised server, and who watches it."""
+    """A supervised server, a client of the gateway before it, and who watches all."""
 
     product: Supervised
+    client: Client
     prometheus: Prometheus
 
 
@@ -72,25 +77,57 @@ def watched(folder: Path, history: Path) -> Iterator[Watched]:
             )
         pages = [product.metrics_url, product.health_url]
         targets = [page.removeprefix("http://").partition("/")[0] for page in pages]
-        targets += [f"127.0.0.1:{port}" for port in workers.values()]
+        port = free_port()
+        client = stack.enter_context(gated(folder, chosen, metrics_port=port))
+        targets += [f"127.0.0.1:{port}" for port in (*workers.values(), port)]
         found = stack.enter_context(prometheus(folder, targets))
-        decide(product, found, scrapes=3)
+        decide(client, found, scrapes=3)
         # Once a scrape was before it: a histogram that began full has no rate.
         feed = [*TOLLGATE, "feed", str(history), *chosen]
         subprocess.run(feed, check=True, capture_output=True)
-        decide(product, found, scrapes=SCRAPES)
-        yield Watched(product, found)
+        decide(client, found, scrapes=SCRAPES)
+        yield Watched(product, client, found)
 
 
-def decide(product: Supervised, found: Prometheus, *, scrapes: int) -> None:
+@contextlib.contextmanager
+def gated(
+    folder: Path, chosen: Sequence[str], *, metrics_port: int
+) -> Iterator[Client]:
+    """Run the gateway before the server of a state folder, and call it by TLS."""
+    (folder / "gateway").mkdir()
+    place = make_place(folder / "gateway")
+    port = free_port()
+    command = [
+        *("gateway", "run", *chosen[:2], "--api-keys", str(place.keys)),
+        *("--tls-cert", str(place.pem("server"))),
+        *("--tls-key", str(place.folder / "server.key")),
+        *("--listen", f"127.0.0.1:{port}"),
+        *("--health-listen", f"127.0.0.1:{free_port()}"),
+        *("--metrics-port", str(metrics_port)),
+    ]
+    with running(command):
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            assert time.monotonic() < until_s
+            time.sleep(0.1)
+        tls = tls_from(authority=place.pem("ca"))
+        with Client(
+            f"127.0.0.1:{port}", timeout_s=20, tls=tls, token=place.shop
+        ) as client:
+            yield client
+
+
+def decide(client: Client, found: Prometheus, *, scrapes: int) -> None:
     """Ask for decisions until every page was scraped so often from now on."""
     until = scraped(found) + scrapes
-    with Client(product.grpc_url, timeout_s=20) as client:
-        until_s = time.monotonic() + PATIENCE_S
-        while scraped(found) < until:
-            client.decide(purchases(f"t{time.monotonic_ns()}-"))
-            assert time.monotonic() < until_s
-            time.sleep(0.05)
+    until_s = time.monotonic() + PATIENCE_S
+    while scraped(found) < until:
+        client.decide(purchases(f"t{time.monotonic_ns()}-"))
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
 
 
 def scraped(found: Prometheus) -> int:

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from gateways import PATIENT_S, SERVICE, Place, ask, live, running
 
@@ -15,7 +16,7 @@ from clients.decision_client import DecisionClient
 from clients.fallback import Fallback
 from clients.options import Options, tls_from
 from clients.retry import RetryRules
-from tollgate.errors import InputError
+from tollgate.errors import InputError, SetupError
 from tollgate.gateway.keys import add_key
 from tollgate.gateway.nginx import Nginx
 from tollgate.gateway.template import Gateway
@@ -124,6 +125,37 @@ def _until(place: Place, gateway: Gateway, *, key: str, said: str) -> bool:
     return False
 
 
+def test_a_second_gateway_in_a_folder_changes_nothing_of_the_first(
+    place: Place, upstream: TestServer
+) -> None:
+    """It is refused, and what the first one reads anew later is still its own."""
+    told = place.gateway(upstream.url)
+    with running(told) as nginx:
+        other = msgspec.structs.replace(
+            place.gateway(upstream.url, auth="mtls", client_ca=place.pem("ca")),
+            state=told.state,
+        )
+        with pytest.raises(SetupError, match="is in use by process"):
+            Nginx(other)
+        new = add_key(place.keys, "newcomer")
+        _read_anew(nginx)
+        assert _said(place, told, key=new) == "OK"
+    with running(other):
+        assert _said(place, other, key=new) == "UNAUTHENTICATED"
+
+
+def test_a_flood_over_the_rate_does_not_fill_the_log(
+    place: Place, upstream: TestServer
+) -> None:
+    """One in a hundred has a line, as of what is too much: about 3 of 300."""
+    told = place.gateway(upstream.url, rate=1, burst=1)
+    with running(told) as nginx, place.channel(told.listen) as opened:
+        said = [live(opened, key=place.shop) for _ in range(300)]
+        log = nginx.log
+    assert said.count("RESOURCE_EXHAUSTED") > 290
+    assert log.read_text().count('"refused":"rate"') < 30
+
+
 def test_no_key_is_logged(place: Place, upstream: TestServer) -> None:
     """Neither a right one nor a wrong one, whatever becomes of the request."""
     told = place.gateway(upstream.url, rate=1, burst=1)
@@ -135,8 +167,8 @@ def test_no_key_is_logged(place: Place, upstream: TestServer) -> None:
     assert {"UNAUTHENTICATED", "OK", "RESOURCE_EXHAUSTED"} == set(said)
     assert large == "RESOURCE_EXHAUSTED"
     text = log.read_text()
-    assert '"caller":"shop"' in text
-    assert '"grpc":"16"' in text
+    assert '"caller":"bank"' in text
+    assert '"refused":"unauthenticated","http":"401","grpc":"16"' in text
     for key in (wrong, place.shop, place.bank):
         assert key not in text
 

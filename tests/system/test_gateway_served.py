@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clients.async_client import AsyncDecisionClient
 from clients.client import Client
+from clients.decision import Decision
 from clients.decision_client import DecisionClient
 from clients.fallback import Fallback
 from clients.options import Options, Tls, tls_from
@@ -37,6 +39,7 @@ class Opened(msgspec.Struct, frozen=True):
 
     listen: str
     state: Path
+    metrics: str
 
 
 def command(*arguments: str) -> list[str]:
@@ -68,6 +71,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
 def opened(place: Place, server: Embedded) -> Iterator[Opened]:
     """`tollgate gateway run`, which asks for a key and a certificate."""
     listen, health = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    metrics_port = free_port()
     state = place.folder / "state"
     run = subprocess.Popen(
         command(
@@ -76,6 +80,7 @@ def opened(place: Place, server: Embedded) -> Iterator[Opened]:
             *("--tls-key", str(place.folder / "server.key")),
             *("--client-ca", str(place.pem("ca")), "--api-keys", str(place.keys)),
             *("--health-listen", health, "--state", str(state)),
+            *("--metrics-port", str(metrics_port)),
         ),
         cwd=CHECKOUT,
         stderr=subprocess.PIPE,
@@ -83,7 +88,7 @@ def opened(place: Place, server: Embedded) -> Iterator[Opened]:
     )
     assert run.stderr is not None
     assert f"{listen} → {server.grpc_url}, both" in run.stderr.readline()
-    yield Opened(listen, state)
+    yield Opened(listen, state, f"http://127.0.0.1:{metrics_port}/metrics")
     run.send_signal(signal.SIGTERM)
     run.communicate(timeout=PATIENT_S)
     assert run.returncode == 0
@@ -186,6 +191,39 @@ def test_health_and_metadata_are_answered_and_control_is_not(
         assert ask(direct, f"{SERVICE}ModelStatistics") == "OK"
 
 
+def test_metrics_tell_what_callers_were_told(
+    place: Place, opened: Opened, proof: Tls
+) -> None:
+    """A decision, a request of bad rows, one without a key: by caller and status."""
+    rows = {name: [value] for name, value in purchase("g-6").items()}
+    with Client(
+        opened.listen, timeout_s=PATIENT_S, tls=proof, token=place.bank
+    ) as client:
+        client.decide(rows)
+        with pytest.raises(InvalidRequest):
+            client.decide({**rows, "amount": [-1.0]})
+    with (
+        Client(opened.listen, timeout_s=PATIENT_S, tls=proof) as keyless,
+        pytest.raises(Unavailable),
+    ):
+        keyless.decide(rows)
+    wanted = (
+        'caller="bank",outcome="passed",status="OK"} 1.0',
+        'caller="bank",outcome="passed",status="INVALID_ARGUMENT"} 1.0',
+        'caller="",outcome="unauthenticated",status="UNAUTHENTICATED"}',
+        'tollgate_gateway_in_flight_limit{of="all"} 40.0',
+        "tollgate_gateway_unreadable_lines_total 0.0",
+    )
+    until = time.monotonic() + PATIENT_S
+    while True:
+        with urllib.request.urlopen(opened.metrics, timeout=10) as answer:
+            page = answer.read().decode()
+        if all(line in page for line in wanted):
+            break
+        assert time.monotonic() < until, page
+        time.sleep(0.1)
+
+
 def test_a_key_that_is_drawn_is_good_a_moment_later(
     place: Place, opened: Opened, proof: Tls
 ) -> None:
@@ -199,11 +237,11 @@ def test_a_key_that_is_drawn_is_good_a_moment_later(
     )
     options = Options(deadline_s=PATIENT_S, tls=proof, token=done.stdout.strip())
     until = time.monotonic() + PATIENT_S
-    sources = []
-    while "model" not in sources and time.monotonic() < until:
+    told: list[Decision] = []
+    while not (told and told[-1].source == "model") and time.monotonic() < until:
         with DecisionClient(opened.listen, fallback=RULE, options=options) as client:
-            sources.append(client.decide(purchase(f"g-5-{len(sources)}")).source)
+            told.append(client.decide(purchase(f"g-5-{len(told)}")))
         time.sleep(0.1)
-    assert sources[-1] == "model"
+    assert told[-1].source == "model", (len(told), told[0].why, told[-1].why)
     log = (opened.state / "gateway" / "nginx.log").read_text()
     assert done.stdout.strip() not in log

@@ -1,19 +1,24 @@
-"""`gateway run`, `key` and `certificates`: nginx before Triton, on this machine."""
+"""`gateway run`, `metrics`, `key`, `certificates`: nginx before Triton."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
 from tollgate.errors import ServerError, TollgateError
 
 if TYPE_CHECKING:
+    from tollgate.gateway.metrics import GatewayMetrics
     from tollgate.gateway.nginx import Nginx
+    from tollgate.gateway.template import Gateway
     from tollgate.settings import Settings
 
 FOLDER = "gateway"  # in the state folder
@@ -69,6 +74,8 @@ def run(
     ] = 1,
     max_body: Annotated[str, typer.Option(help="Size of a request.")] = "128k",
     workers: Annotated[int, typer.Option(help="Processes of nginx.", min=1)] = 2,
+    metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = LOOPBACK,
     state: State = None,
     template: Annotated[
         Path | None,
@@ -76,12 +83,13 @@ def run(
     ] = None,
 ) -> None:
     """Run nginx before Triton until Ctrl-C or SIGTERM; changed keys are read anew."""
-    from tollgate.gateway.nginx import Nginx
+    from tollgate.gateway.nginx import REQUESTS_FILE, Nginx
     from tollgate.gateway.template import TEMPLATE, Gateway
 
     chosen = console.settings(state=state)
+    folder = chosen.state_path / FOLDER
     gateway = Gateway(
-        state=chosen.state_path / FOLDER,
+        state=folder,
         upstream=upstream or _upstream(chosen),
         listen=listen,
         health_listen=health_listen,
@@ -97,16 +105,47 @@ def run(
         bulk_in_flight=bulk_in_flight,
         max_body=max_body,
         workers=workers,
+        requests=folder / REQUESTS_FILE if metrics_port else Path(os.devnull),
     )
+    counted = _counted(gateway, metrics_port, host=metrics_host)
     nginx = Nginx(gateway, template=template or TEMPLATE)
     try:
         console.say(
             f"{gateway.listen} → {gateway.upstream}, {gateway.auth}, "
             f"{rate:,} requests/s of each caller; log {nginx.log}; Ctrl-C ends"
         )
-        _watch(nginx)
+        _watch(nginx, counted)
     finally:
         nginx.stop()
+
+
+def metrics(
+    requests: Annotated[
+        Path, typer.Argument(help="What nginx writes, its GATEWAY_REQUESTS.")
+    ],
+    metrics_port: MetricsPort,
+    rate: Annotated[int, typer.Option(help="The gateway's, as the others.", min=1)],
+    in_flight: Annotated[int, typer.Option(min=1)],
+    caller_in_flight: Annotated[int, typer.Option(min=1)],
+    bulk_in_flight: Annotated[int, typer.Option(min=1)],
+    bounds: Annotated[
+        Path | None,
+        typer.Option(help="The script's GATEWAY_BOUNDS, where bounds follow servers."),
+    ] = None,
+    metrics_host: MetricsHost = LOOPBACK,
+) -> None:
+    """Count requests of an nginx that others run, until Ctrl-C or SIGTERM."""
+    from tollgate.gateway.metrics import GatewayMetrics
+    from tollgate.gateway.template import Limits
+
+    limits = Limits(rate, in_flight, caller_in_flight, bulk_in_flight)
+    counted = GatewayMetrics(requests, limits=limits)
+    offer(counted.registry, metrics_port, host=metrics_host)
+    console.say(f"{requests} is counted; http://{metrics_host}:{metrics_port}/metrics")
+    for _ in _each_second():
+        if bounds is not None:
+            counted.read_bounds(bounds)
+        counted.look()
 
 
 def key(
@@ -160,11 +199,20 @@ def _upstream(chosen: Settings) -> str:
     return found.grpc_url if found else f"127.0.0.1:{chosen.grpc_port}"
 
 
-def _watch(nginx: Nginx) -> None:
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
-    while not stopped.wait(_LOOK_S):
+def _counted(gateway: Gateway, port: int, *, host: str) -> GatewayMetrics | None:
+    """Offer what the gateway counts; without a port nothing is counted."""
+    if not port:
+        return None
+    from tollgate.gateway.metrics import GatewayMetrics
+
+    counted = GatewayMetrics(gateway.requests, limits=gateway.limits)
+    offer(counted.registry, port, host=host)
+    return counted
+
+
+def _watch(nginx: Nginx, counted: GatewayMetrics | None) -> None:
+    told = ""
+    for _ in _each_second():
         if not nginx.alive():
             words = nginx.log.read_text(errors="replace").strip()[-1000:]
             raise ServerError("nginx", "ended", log=words)
@@ -173,3 +221,19 @@ def _watch(nginx: Nginx) -> None:
                 console.say("keys and certificates are read anew")
         except TollgateError as error:
             console.say(f"error: {error}; the old ones go on")
+        try:
+            if counted is not None:
+                counted.look()
+        except TollgateError as error:
+            if str(error) != told:
+                console.say(f"error: {error}; it goes on uncounted")
+            told = str(error)
+
+
+def _each_second() -> Iterator[None]:
+    """Yield once a second until Ctrl-C or SIGTERM."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    while not stopped.wait(_LOOK_S):
+        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from tollgate.errors import InputError, ServerError, SetupError
 
 AUTHORITY, SERVER = "ca", "server"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
@@ -29,13 +31,16 @@ def make_certificates(
         The certificates.
 
     Raises:
-        InputError: Something of that name is there already, or a name is taken twice.
+        InputError: Something of that name is there already, a name is taken twice, or
+            is none.
         SetupError: There is no openssl command.
     """
     every = [AUTHORITY, SERVER, *callers]
     for name in every:
+        if not _NAME.fullmatch(name):
+            raise InputError("--caller", f"{name!r:.80} is not A-Z a-z 0-9 _ . and -")
         path = folder / f"{name}.pem"
-        if path.exists() or every.count(name) > 1 or "/" in name:
+        if path.exists() or every.count(name) > 1:
             raise InputError(path, "is there already; certificates are made once each")
     folder.mkdir(parents=True, exist_ok=True)
     certificate = folder / f"{AUTHORITY}.pem"

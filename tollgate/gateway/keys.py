@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tollgate.errors import InputError
 from tollgate.repository.atomic import replace_file
+from tollgate.repository.turns import one_at_a_time
 
 _LINE = re.compile(r"([a-z0-9]{32,128})\s+([a-z0-9][a-z0-9-]{0,62});\s*(?:#.*)?")
 _CALLER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -69,17 +70,20 @@ def add_key(path: Path, caller: str) -> str:
     if not _CALLER.fullmatch(caller):
         problem = f"{caller!r:.80} is not up to 63 of a-z, 0-9 and -"
         raise InputError("CALLER", problem)
-    if path.exists():
-        read_keys(path)
-        text = path.read_text()
-    else:
-        text = _HEAD
-    if text and not text.endswith("\n"):
-        text += "\n"
     key = secrets.token_hex(32)
     try:
-        content = f"{text}{key} {caller};\n".encode()
-        replace_file(path, content, mode=_OWNER_ONLY)
+        with one_at_a_time(path.parent):
+            content = f"{_text(path)}{key} {caller};\n".encode()
+            replace_file(path, content, mode=_OWNER_ONLY)
     except OSError as exc:
         raise InputError(path, f"cannot be written: {exc.strerror}") from exc
     return key
+
+
+def _text(path: Path) -> str:
+    """Read what is in a sound file of keys, up to the end of a line."""
+    if not path.exists():
+        return _HEAD
+    read_keys(path)
+    text = path.read_text()
+    return text if not text or text.endswith("\n") else text + "\n"

@@ -15,8 +15,11 @@ from tollgate.errors import InputError, ServerError, SetupError
 from tollgate.gateway.keys import read_keys
 from tollgate.gateway.template import TEMPLATE, Gateway, render
 from tollgate.server.child import Child
+from tollgate.server.lock import FolderLock
 
 LOG_FILE = "nginx.log"
+REQUESTS_FILE = "requests.log"
+_LOCK_FILE = "gateway.lock"
 _CONFIGURATION = "nginx.conf"
 _START_S = 10.0
 _GRACE_S = 12.0  # of requests under way; the configuration gives them 10
@@ -47,7 +50,7 @@ class Nginx:
 
     Raises:
         InputError: Keys or a value are not sound, or an address is taken.
-        SetupError: There is no nginx.
+        SetupError: There is no nginx, or a gateway runs in that folder already.
         ServerError: It refuses the configuration, or does not start.
     """
 
@@ -56,20 +59,30 @@ class Nginx:
         self._gateway = gateway
         self._check_keys()
         text = render(gateway, template=template)
-        gateway.state.mkdir(parents=True, exist_ok=True)
-        (gateway.state / _CONFIGURATION).write_text(text)
-        for place in (gateway.listen, gateway.health_listen):
+        # What another one would read anew is not to be changed under its feet.
+        self._lock = FolderLock(gateway.state, name=_LOCK_FILE)
+        try:
+            self._child = self._started(text)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _started(self, text: str) -> Child:
+        (self._gateway.state / _CONFIGURATION).write_text(text)
+        for place in (self._gateway.listen, self._gateway.health_listen):
             if _listens(place):
                 raise InputError(place, "something else listens there")
         self._seen = self._digest()
         self._try()
-        self._child = Child(
+        child = Child(
             self._command("-g", _FOREGROUND),
             name="nginx",
             env={"PATH": os.defpath, "LC_ALL": "C"},
             log=self.log,
+            keep_fds=(self._lock.fd,),
         )
-        self._wait()
+        self._wait(child)
+        return child
 
     @property
     def log(self) -> Path:
@@ -112,10 +125,11 @@ class Nginx:
         return True
 
     def stop(self) -> None:
-        """Let requests under way end, and then end it."""
+        """Let requests under way end, and then end it; once."""
         self._child.signal(signal.SIGQUIT)
         self._child.wait(_GRACE_S)
         self._child.stop(grace_s=1.0)
+        self._lock.release()
 
     def _check_keys(self) -> None:
         if self._gateway.keys is not None:
@@ -150,14 +164,14 @@ class Nginx:
                 digest.update(b"absent")
         return digest.hexdigest()
 
-    def _wait(self) -> None:
+    def _wait(self, child: Child) -> None:
         """Wait until both ports listen: the second one belongs to this gateway too."""
         until = time.monotonic() + _START_S
         places = [self._gateway.listen, self._gateway.health_listen]
         while places:
-            if not self._child.alive() or time.monotonic() > until:
+            if not child.alive() or time.monotonic() > until:
                 words = self.log.read_text(errors="replace").strip()[-1000:]
-                self._child.stop(grace_s=1.0)
+                child.stop(grace_s=1.0)
                 raise ServerError("nginx", "does not start", log=words)
             if _listens(places[0]):
                 places.pop(0)

@@ -20,6 +20,23 @@ _PLACE = re.compile(r"\$\{(GATEWAY_[A-Z_]+)\}")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@\[\]-]+")
 
 
+class Limits(msgspec.Struct, frozen=True):
+    """
+    What a gateway lets in.
+
+    Attributes:
+        rate: Requests a second of each caller.
+        in_flight: Decisions under way at once.
+        caller_in_flight: Of these, one caller's.
+        bulk_in_flight: Of these, that can wait.
+    """
+
+    rate: int
+    in_flight: int
+    caller_in_flight: int
+    bulk_in_flight: int
+
+
 class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     """
     What a gateway is told; each becomes GATEWAY_… in the template.
@@ -41,6 +58,7 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
         max_body: Of one request: bytes, or with k or m.
         workers: Processes of nginx.
         log: Where lines of refused requests go.
+        requests: Where a few words of every request go, to be counted.
     """
 
     state: Path
@@ -60,8 +78,15 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     max_body: str = "128k"
     workers: int = 2
     log: str = "/dev/stdout"
+    requests: Path = Path("/dev/null")
 
     def __post_init__(self) -> None:
+        for flag, place in (
+            ("--listen", self.listen),
+            ("--health-listen", self.health_listen),
+            ("--upstream", self.upstream),
+        ):
+            _require_place(flag, place)
         if self.auth != "keys" and self.client_ca is None:
             raise InputError("--client-ca", f"--auth {self.auth} needs the authority")
         if self.auth != "mtls" and self.keys is None:
@@ -69,6 +94,13 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
         if not re.fullmatch(r"[1-9][0-9]*[km]?", self.max_body):
             problem = f"{self.max_body!r} is no number of bytes, such as 131072 or 128k"
             raise InputError("--max-body", problem)
+
+    @property
+    def limits(self) -> Limits:
+        """What it lets in."""
+        return Limits(
+            self.rate, self.in_flight, self.caller_in_flight, self.bulk_in_flight
+        )
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -90,6 +122,12 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
             )
             for name, value in named.items()
         }
+
+
+def _require_place(flag: str, place: str) -> None:
+    host, _, port = place.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise InputError(flag, f"{place!r:.80} is not address:port")
 
 
 def render(gateway: Gateway, *, template: Path = TEMPLATE) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tollgate.observability.board_gateway import GATEWAY
 from tollgate.observability.board_inside import PROCESSES, QUEUES
 from tollgate.observability.panel import Board, Panel, Query, Row, quantile, rate
 
@@ -189,5 +190,5 @@ _LATENCY = Row(
 SERVICE = Board(
     "tollgate-service",
     "Tollgate: service",
-    (_PROMISE, _RATE, _LATENCY, QUEUES, PROCESSES),
+    (_PROMISE, _RATE, GATEWAY, _LATENCY, QUEUES, PROCESSES),
 )

@@ -12,6 +12,7 @@ STREAM_LAG_S = 60
 UNSEALED_S = 600
 FAULTS = 3  # within 15 minutes
 CAPACITY_PERCENT = 80.0
+REJECTED_PERCENT = 1.0
 
 _DECIDED = 'sum by (product) (rate(tollgate_rows_total{kind="decided"}[15m])) > 0'
 _OF_RELEASE = "sum by (product, release) (increase("
@@ -25,6 +26,14 @@ def _score_moved() -> str:
     trained = "max by (product, release) (tollgate_score_trained_log_odds)"
     sigma = "max by (product, release) (tollgate_score_trained_deviation)"
     return f"abs({mean} - {trained}) > {SCORE_SIGMAS:g} * {sigma}"
+
+
+def _rejected() -> str:
+    # Of payments; who has no valid key, and what is no decision, is not among them.
+    asked = 'tollgate_gateway_requests_total{asked="decision",outcome'
+    refused = f'{asked}=~"malformed|size|rate|overloaded|no_server"}}'
+    every = f'{asked}!~"unauthenticated|denied"}}'
+    return f"sum(rate({refused}[5m])) / (sum(rate({every}[5m])) > 0)"
 
 
 def _share(family: str, label: str, value: str, *, window: str) -> str:
@@ -107,6 +116,13 @@ ALERTS = (
         f"Over {CAPACITY_PERCENT:g} % of the measured capacity is in use",
         severity="ticket",
         wait="10m",
+    ),
+    Alert(
+        "TollgateRejectionsHigh",
+        f"{_rejected()} > {REJECTED_PERCENT / 100:g}",
+        f"The gateway refuses over {REJECTED_PERCENT:g} % of its callers' decisions",
+        severity="page",
+        wait="5m",
     ),
     Alert(
         "TollgateJournalDropped",

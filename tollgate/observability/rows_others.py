@@ -14,7 +14,7 @@ def _own(name: str, kind: Kind, unit: str, text: str, labels: str = "") -> Row:
 
 
 # What prometheus_client tells of the process that it runs in.
-_PROCESS = (
+PROCESS = (
     _own("process_cpu_seconds_total", "counter", "s", "processor time"),
     _own("process_resident_memory_bytes", "gauge", "bytes", "resident memory"),
     _own("process_virtual_memory_bytes", "gauge", "bytes", "address space"),
@@ -126,7 +126,7 @@ SUPERVISOR = (
         "",
         "when the supervisor started",
     ),
-    *_PROCESS,
+    *PROCESS,
 )
 
 JOURNAL = (
@@ -174,7 +174,7 @@ JOURNAL = (
         "product",
         "Redis or the disk were tried again",
     ),
-    *_PROCESS,
+    *PROCESS,
 )
 
 STREAM = (
@@ -224,7 +224,7 @@ STREAM = (
         "product",
         "the store or the feed did not answer",
     ),
-    *_PROCESS,
+    *PROCESS,
 )
 
 _TRIAL = "product challenger mode"
@@ -241,5 +241,5 @@ CHALLENGER = (
     _row("trial_unreadable_total", "counter", "entries", "product", "no chunk"),
     _row("trial_retries_total", "counter", "times", "product", "something was away"),
     _row("trial_ended_total", "counter", "trials", "product", "ended by a gate"),
-    *_PROCESS,
+    *PROCESS,
 )

@@ -9,11 +9,14 @@ import msgspec
 
 from tollgate.observability.row import Row
 from tollgate.observability.rows_autoscaler import AUTOSCALER
+from tollgate.observability.rows_gateway import GATEWAY
 from tollgate.observability.rows_monitor import MONITOR
 from tollgate.observability.rows_others import CHALLENGER, JOURNAL, STREAM, SUPERVISOR
 from tollgate.observability.rows_steps import STEPS, TRITON
 
-Page = Literal["triton", "supervisor", "journal", "stream", "challenger", "monitor"]
+Page = Literal[
+    "triton", "supervisor", "journal", "stream", "challenger", "monitor", "gateway"
+]
 
 # Page -> who serves it, where, and what is on it.
 PAGES: dict[Page, tuple[str, tuple[Row, ...]]] = {
@@ -23,6 +26,10 @@ PAGES: dict[Page, tuple[str, tuple[Row, ...]]] = {
     "stream": ("`tollgate stream --metrics-port`", STREAM),
     "challenger": ("`tollgate challenger run --metrics-port`", CHALLENGER),
     "monitor": ("`tollgate monitor --every 60s --metrics-port`", MONITOR),
+    "gateway": (
+        "`tollgate gateway run --metrics-port`, `tollgate gateway metrics`",
+        GATEWAY,
+    ),
 }
 # No process tells these and Prometheus does not have them: queries cannot ask for them.
 CUSTOM = (

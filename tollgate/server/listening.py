@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -40,11 +41,13 @@ def _listening_inodes(pid: int, port: int) -> set[str]:
 def _socket_inodes(pid: int) -> set[str]:
     found = set()
     try:
-        with os.scandir(f"/proc/{pid}/fd") as entries:
-            for entry in entries:
-                target = os.readlink(entry.path)
-                if target.startswith("socket:["):
-                    found.add(target[len("socket:[") : -1])
-    except OSError:  # it ended, or closed a file while we looked
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:  # it ended
         return found
+    for name in names:
+        # One that is closed while we look must not hide those after it.
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target.startswith("socket:["):
+                found.add(target[len("socket:[") : -1])
     return found

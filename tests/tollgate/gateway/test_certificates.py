@@ -45,3 +45,13 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"server\.pem"):
         make_certificates(tmp_path / "new", names=["a"], callers=["server"], days=1)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("caller", ["a/b", "", "a,DNS:bank", "-x", "a\nb"])
+def test_a_name_that_is_none_is_told_as_such(tmp_path: Path, caller: str) -> None:
+    """It names a file, and stands in the certificate."""
+    with pytest.raises(InputError, match=r"--caller: .* is not A-Z"):
+        make_certificates(
+            tmp_path / "new", names=["localhost"], callers=[caller], days=1
+        )
+    assert not (tmp_path / "new").exists()

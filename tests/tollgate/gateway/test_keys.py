@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,15 @@ def test_a_caller_gets_as_many_keys_as_are_drawn(tmp_path: Path) -> None:
     assert len(set(drawn)) == 3
     assert {len(bytes.fromhex(key)) for key in drawn} == {32}
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_keys_that_are_drawn_at_once_are_all_kept(tmp_path: Path) -> None:
+    """Each was printed, so each must be good."""
+    path = tmp_path / "keys"
+    callers = [f"shop-{number}" for number in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        drawn = list(pool.map(partial(add_key, path), callers))
+    assert read_keys(path) == dict(zip(drawn, callers, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,13 @@ def test_envsubst_makes_the_same() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"upstream": "a:1; }"}, "GATEWAY_UPSTREAM"),
+        ({"upstream": "a; }:1"}, "GATEWAY_UPSTREAM"),
         ({"tls_cert": Path("/with space")}, "GATEWAY_TLS_CERT"),
         ({"max_body": "lots"}, "--max-body"),
         ({"keys": None}, "--api-keys"),
+        ({"listen": "127.0.0.1"}, "--listen: '127.0.0.1' is not address:port"),
+        ({"health_listen": "127.0.0.1:http"}, "--health-listen"),
+        ({"upstream": "fraud:80010"}, "--upstream"),
         ({"auth": "mtls"}, "--client-ca"),
         ({"auth": "both", "client_ca": Path("/ca"), "keys": None}, "--api-keys"),
     ],

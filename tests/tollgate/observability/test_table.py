@@ -19,6 +19,8 @@ from tollgate.challenger.counts import ALL, Arm, Group, Pairs
 from tollgate.challenger.kept import Kept, Trial
 from tollgate.challenger.metrics import TrialMetrics
 from tollgate.challenger.worker import Tally
+from tollgate.gateway.metrics import GatewayMetrics
+from tollgate.gateway.template import Limits
 from tollgate.observability.table import (
     CUSTOM,
     PAGES,
@@ -44,7 +46,9 @@ def trial() -> Kept:
 
 def registry(page: str) -> CollectorRegistry:
     """Make the registry of a worker, as its command does."""
+    limits = Limits(1000, 40, 28, 1)
     made = {
+        "gateway": lambda: GatewayMetrics(Path("absent"), limits=limits).registry,
         "journal": lambda: WorkerMetrics("fraud").registry,
         "stream": lambda: StreamMetrics("fraud").registry,
         "challenger": lambda: (
@@ -56,7 +60,7 @@ def registry(page: str) -> CollectorRegistry:
     return made
 
 
-@pytest.mark.parametrize("page", ["journal", "stream", "challenger"])
+@pytest.mark.parametrize("page", ["journal", "stream", "challenger", "gateway"])
 def test_the_page_of_a_worker_is_what_the_table_says(page: Page) -> None:
     """The same names, and no label but those named."""
     text = generate_latest(registry(page)).decode()

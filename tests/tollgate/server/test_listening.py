@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -36,3 +38,30 @@ def test_a_port_that_is_only_bound_is_not_listened_on() -> None:
 def test_a_process_that_is_gone_listens_on_nothing() -> None:
     """No such process is no error."""
     assert not listens(2**22 + 1, free_port())
+
+
+def test_files_that_come_and_go_hide_no_socket() -> None:
+    """A server opens and closes connections while we look; it listens all the same."""
+    churn = (
+        "import os, sys\n"
+        "os.dup2(int(sys.argv[1]), 500)\n"
+        "os.close(int(sys.argv[1]))\n"
+        "print(flush=True)\n"
+        "while True:\n"
+        "    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]\n"
+        "    [os.close(one) for one in files]\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port, number = server.getsockname()[1], server.fileno()
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-c", churn, str(number)],
+            pass_fds=[number],
+            stdout=subprocess.PIPE,
+        )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert all(listens(process.pid, port) for _ in range(500))
+    finally:
+        process.kill()
+        process.communicate()

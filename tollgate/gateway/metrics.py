@@ -1,0 +1,171 @@
+"""
+What the gateway's nginx tells Prometheus, by way of the file that it writes.
+
+nginx itself counts nothing by reason or caller, and Debian's has no module that does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from tollgate.gateway.requests_log import RequestsLog
+from tollgate.gateway.template import Limits
+from tollgate.steps.decision_metrics import STEP_BUCKETS_S
+
+# The words of nginx.conf; a test holds them to it.
+ASKED = ("decision", "bulk", "health", "metadata", "other")
+REFUSALS = (
+    *("unauthenticated", "denied", "malformed", "size", "rate"),
+    *("overloaded", "no_server"),
+)
+OUTCOMES = ("passed", "gave_up", *REFUSALS)
+# By number: https://grpc.io/docs/guides/status-codes/
+STATUSES = (
+    *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED"),
+    *("NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"),
+    *("FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL"),
+    *("UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
+)
+CALLERS = 100  # told apart; a series each is what a caller costs
+_OTHERS = "(others)"  # no caller can be called so
+_SUBJECT_CHARS = 128  # of a certificate's subject
+_NO_STATUS = {"": "", **{str(code): name for code, name in enumerate(STATUSES)}}
+
+# What asked, what became of it, whose it was, gRPC's status, seconds.
+_Line = tuple[str, str, str, str, float]
+_LINES = msgspec.json.Decoder(_Line)
+
+
+class GatewayMetrics:
+    """
+    Counts requests by what asked, what became of them, and whose they were.
+
+    Args:
+        path: The file that nginx writes.
+        limits: What the gateway was told; None if that is not known here.
+
+    Attributes:
+        registry: Where it is registered.
+
+    Raises:
+        InputError: The file cannot be opened for reading and cutting.
+    """
+
+    def __init__(self, path: Path, *, limits: Limits | None = None) -> None:
+        from prometheus_client import CollectorRegistry, Histogram
+        from prometheus_client import Counter as Counted
+
+        self.registry = CollectorRegistry()
+        self._log = RequestsLog(path)
+        self._callers: set[str] = set()
+        self._requests = Counted(
+            "tollgate_gateway_requests",
+            "Requests by what asked, what became of them, caller and gRPC status",
+            ("asked", "outcome", "caller", "status"),
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "tollgate_gateway_request_seconds",
+            "Time of a request, from its first byte to the last of the answer",
+            ("asked", "outcome"),
+            buckets=STEP_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._unreadable = Counted(
+            "tollgate_gateway_unreadable_lines",
+            "Lines of nginx that are none",
+            registry=self.registry,
+        )
+        if limits is not None:
+            self._tell(limits)
+
+    def look(self) -> None:
+        """
+        Count what nginx wrote since the last look.
+
+        Raises:
+            InputError: The file cannot be read.
+        """
+        self.count(self._log.read())
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._log.close()
+
+    def count(self, text: bytes) -> None:
+        """Count lines as nginx writes them."""
+        found: Counter[tuple[str, str, str, str]] = Counter()
+        for line in self._lines(text):
+            asked, outcome, caller, status, seconds = line
+            if asked not in ASKED or outcome not in OUTCOMES:
+                self._unreadable.inc()
+                continue
+            found[asked, outcome, caller, status] += 1
+            self._seconds.labels(asked, outcome).observe(seconds)
+        for (asked, outcome, caller, status), number in found.items():
+            told = (self._caller(caller), _NO_STATUS.get(status, "UNKNOWN"))
+            self._requests.labels(asked, outcome, *told).inc(number)
+
+    def _lines(self, text: bytes) -> Iterable[_Line]:
+        try:
+            return _LINES.decode_lines(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return self._good_lines(text)
+
+    def _good_lines(self, text: bytes) -> Iterator[_Line]:
+        """Decode line by line, and leave out what is none."""
+        for line in text.split(b"\n"):
+            try:
+                if line:
+                    yield _LINES.decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                self._unreadable.inc()
+
+    def _caller(self, name: str) -> str:
+        """Give the label of a caller; who comes after a hundred shares one."""
+        name = name[:_SUBJECT_CHARS]
+        if name in self._callers or not name:
+            return name
+        if len(self._callers) >= CALLERS:
+            return _OTHERS
+        self._callers.add(name)
+        return name
+
+    def _tell(self, limits: Limits) -> None:
+        from prometheus_client import Gauge
+
+        self._under_way = Gauge(
+            "tollgate_gateway_in_flight_limit",
+            "Decisions that may be under way at once",
+            ("of",),
+            registry=self.registry,
+        )
+        self._bound(limits.in_flight, limits.caller_in_flight, limits.bulk_in_flight)
+        rate = Gauge(
+            "tollgate_gateway_caller_rate_limit",
+            "Requests a second that a caller may make",
+            registry=self.registry,
+        )
+        rate.set(limits.rate)
+
+    def read_bounds(self, path: Path) -> None:
+        """
+        Take the bounds that 90-watch.sh made of how many servers there are.
+
+        Args:
+            path: All, one caller's, bulk: three numbers and spaces. While it is absent,
+                or something else, those from before stay.
+        """
+        try:
+            every, caller, bulk = map(int, path.read_text().split())
+        except (OSError, ValueError):
+            return
+        self._bound(every, caller, bulk)
+
+    def _bound(self, every: int, caller: int, bulk: int) -> None:
+        for of, number in (("all", every), ("caller", caller), ("bulk", bulk)):
+            self._under_way.labels(of).set(number)

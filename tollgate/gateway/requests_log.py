@@ -1,0 +1,107 @@
+"""
+The file in which nginx tells of every request: read as it grows, and kept small.
+
+nginx appends whole buffers, so it never waits for who reads; where the file cannot be
+written, it serves on without.
+"""
+
+from __future__ import annotations
+
+import os
+from io import FileIO
+from pathlib import Path
+
+from tollgate.errors import InputError
+
+_CUT_BYTES = 4 << 20  # what was read goes, once it is so much
+_LOOK_BYTES = 4 << 20  # of one look: 70,000 requests
+_LINE_BYTES = 64 << 10  # more without an end is no line
+
+
+class RequestsLog:
+    """
+    What is new in the file, look after look.
+
+    What was read is cut off when it is more than 4 MiB, as `copytruncate` of logrotate
+    does it: nginx goes on at the beginning. A buffer that nginx writes in the
+    microseconds between the look and the cut is lost.
+
+    Args:
+        path: The file. What is in it by now was told before, and is left out; it need
+            not be there yet.
+
+    Raises:
+        InputError: It cannot be opened for reading and cutting.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rest = b""
+        self._file = self._open()
+        if self._file is not None:
+            self._file.seek(0, os.SEEK_END)
+
+    def read(self) -> bytes:
+        """
+        Read the lines that were written since the last look.
+
+        Returns:
+            Whole lines with their ends, 4 MiB at most; empty when there are none.
+
+        Raises:
+            InputError: The file cannot be opened, read or cut.
+        """
+        if self._file is None:
+            self._file = self._open()
+        if self._file is None:
+            return b""
+        try:
+            return self._new(self._file)
+        except OSError as exc:
+            raise InputError(self._path, f"cannot be read: {exc.strerror}") from exc
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> FileIO | None:
+        try:
+            return self._path.open("r+b", buffering=0)
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            problem = f"cannot be opened for reading and cutting: {exc.strerror}"
+            raise InputError(self._path, problem) from exc
+
+    def _new(self, file: FileIO) -> bytes:
+        at = file.tell()
+        if os.fstat(file.fileno()).st_size < at:  # somebody else cut it
+            at = file.seek(0)
+            self._rest = b""
+        read = file.read(_LOOK_BYTES)
+        text = self._rest + read
+        whole = text.rfind(b"\n") + 1
+        self._rest = text[whole:][:_LINE_BYTES]
+        at += len(read)
+        if at >= _CUT_BYTES and not self._rest:
+            _cut(file, at)
+        elif not read and self._replaced(file):
+            self.close()
+        return text[:whole]
+
+    def _replaced(self, file: FileIO) -> bool:
+        """Tell whether the path means another file by now, or none."""
+        try:
+            there = self._path.stat()
+        except OSError:
+            return True
+        return not os.path.samestat(there, os.fstat(file.fileno()))
+
+
+def _cut(file: FileIO, at: int) -> None:
+    """Cut off what was read, unless there is more."""
+    if os.fstat(file.fileno()).st_size == at:
+        file.truncate(0)
+        file.seek(0)
