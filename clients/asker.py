@@ -13,7 +13,7 @@ from clients.counters import Counters
 from clients.decision import Decision, Outcome
 from clients.fallback import Fallback
 from clients.memory import Memory
-from clients.options import Options, bearer, waits
+from clients.options import Options, bearer, bounded, waits
 from clients.purchase import Purchase, encode
 from clients.retry import RetryBudget
 from clients.tracing import CallSpan, Tracer
@@ -85,7 +85,8 @@ class Asker:
     ) -> Call:
         """Note when a call begins, and how long it may last."""
         begun_s = self.clock()
-        left_s = self.options.deadline_s if deadline_s is None else deadline_s
+        wanted_s = self.options.deadline_s if deadline_s is None else deadline_s
+        left_s = bounded(wanted_s)
         if self.tracer is None:
             return Call(begun_s, begun_s + left_s, dry_run, traceparent)
         span = self.tracer.call(traceparent)

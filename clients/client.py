@@ -13,7 +13,7 @@ from clients.codec import decisions_of, requests_of
 from clients.columns import FRAUD_INPUTS, NO_FIELDS, Column, Rows, check_columns
 from clients.decisions import Decisions
 from clients.errors import client_error
-from clients.options import Tls, bearer, check_secrecy, waits
+from clients.options import Tls, bearer, bounded, check_secrecy, waits
 from clients.pipeline import answers
 from tollgate.errors import DeadlineExceeded, InvalidRequest
 from tollgate.schema import MAX_BATCH_ROWS
@@ -165,7 +165,7 @@ class Client:
         left_s = self._timeout_s if deadline_s is None else deadline_s
         if not left_s > 0:
             raise DeadlineExceeded(f"{self._where}: no time left to ask")
-        return left_s
+        return bounded(left_s)
 
     def _cut(
         self, rows: Rows, size: int, *, dry_run: bool, left_s: float

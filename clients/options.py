@@ -14,6 +14,8 @@ from clients.retry import RetryRules
 from tollgate.errors import InputError
 from tollgate.schema import BULK, CLASS_HEADER
 
+LONGEST_S = 3600.0  # that anybody waits for an answer
+
 
 class Tls(msgspec.Struct, frozen=True):
     """
@@ -66,7 +68,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         product: Name of the ensemble.
         inputs: Its inputs: name -> BYTES, FP64 or INT64.
         fields: Its optional ones, which its features.yaml declares.
-        deadline_s: Of a call that brings none of its own.
+        deadline_s: Of a call that brings none of its own; over an hour is an hour.
         retry: How often one call may ask.
         breaker: When an address is left alone.
         remembered: How many answers are kept for `cached`; 0 keeps none. About a
@@ -148,6 +150,11 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def bounded(deadline_s: float) -> float:
+    """Take a deadline for an hour where it is longer: gRPC knows no endless one."""
+    return min(deadline_s, LONGEST_S)
 
 
 DEFAULTS = Options()

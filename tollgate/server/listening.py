@@ -39,7 +39,7 @@ def _listening_inodes(pid: int, port: int) -> set[str]:
 
 
 def _socket_inodes(pid: int) -> set[str]:
-    found = set()
+    found: set[str] = set()
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:  # it ended
