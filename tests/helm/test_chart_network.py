@@ -213,6 +213,7 @@ def test_who_counts_is_told_what_nginx_is_told() -> None:
         ("bulk-in-flight", "BULK_IN_FLIGHT"),
     ):
         assert f" --{option}={environment[f'GATEWAY_{name}']} " in line
+    assert f" --bounds={environment['GATEWAY_BOUNDS']} " in line
     path = environment["GATEWAY_REQUESTS"]
     assert f" {path} " in line
     (mount,) = metrics["volumeMounts"]

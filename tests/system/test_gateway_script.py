@@ -86,13 +86,15 @@ def test_bounds_are_a_gateways_part_of_all_servers(
 ) -> None:
     """40, 28 and 1 for each server, shared by two gateways; none goes below one."""
     told = place.gateway(upstream.url)
+    told_to = {"GATEWAY_PODS": "2", "GATEWAY_BOUNDS": str(tmp_path / "bounds")}
     names(3)
-    with running(told), watching(told, tmp_path, GATEWAY_PODS="2") as until:
+    with running(told), watching(told, tmp_path, **told_to) as until:
         until("looking at")
         assert bounds(told) == [60, 42, 1]
         names(5)
         until("read anew")
         assert bounds(told) == [100, 70, 2]
+        assert (tmp_path / "bounds").read_text() == "100 70 2\n"
         names(1)
         until("read anew")
         assert bounds(told) == [20, 14, 1]

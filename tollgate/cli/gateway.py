@@ -125,6 +125,10 @@ def metrics(
     in_flight: Annotated[int, typer.Option(min=1)],
     caller_in_flight: Annotated[int, typer.Option(min=1)],
     bulk_in_flight: Annotated[int, typer.Option(min=1)],
+    bounds: Annotated[
+        Path | None,
+        typer.Option(help="The script's GATEWAY_BOUNDS, where bounds follow servers."),
+    ] = None,
     metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
     """Count requests of an nginx that others run, until Ctrl-C or SIGTERM."""
@@ -136,6 +140,8 @@ def metrics(
     offer(counted.registry, metrics_port, host=metrics_host)
     console.say(f"{requests} is counted; http://{metrics_host}:{metrics_port}/metrics")
     for _ in _each_second():
+        if bounds is not None:
+            counted.read_bounds(bounds)
         counted.look()
 
 

@@ -138,18 +138,34 @@ class GatewayMetrics:
     def _tell(self, limits: Limits) -> None:
         from prometheus_client import Gauge
 
-        under_way = Gauge(
+        self._under_way = Gauge(
             "tollgate_gateway_in_flight_limit",
             "Decisions that may be under way at once",
             ("of",),
             registry=self.registry,
         )
-        under_way.labels("all").set(limits.in_flight)
-        under_way.labels("caller").set(limits.caller_in_flight)
-        under_way.labels("bulk").set(limits.bulk_in_flight)
+        self._bound(limits.in_flight, limits.caller_in_flight, limits.bulk_in_flight)
         rate = Gauge(
             "tollgate_gateway_caller_rate_limit",
             "Requests a second that a caller may make",
             registry=self.registry,
         )
         rate.set(limits.rate)
+
+    def read_bounds(self, path: Path) -> None:
+        """
+        Take the bounds that 90-watch.sh made of how many servers there are.
+
+        Args:
+            path: All, one caller's, bulk: three numbers and spaces. While it is absent,
+                or something else, those from before stay.
+        """
+        try:
+            every, caller, bulk = map(int, path.read_text().split())
+        except (OSError, ValueError):
+            return
+        self._bound(every, caller, bulk)
+
+    def _bound(self, every: int, caller: int, bulk: int) -> None:
+        for of, number in (("all", every), ("caller", caller), ("bulk", bulk)):
+            self._under_way.labels(of).set(number)

@@ -57,6 +57,27 @@ def test_the_gateway_tells_what_it_lets_in(counted: GatewayMetrics) -> None:
     assert value(counted, "tollgate_gateway_caller_rate_limit") == 1000
 
 
+def test_bounds_follow_what_the_script_says(
+    counted: GatewayMetrics, tmp_path: Path
+) -> None:
+    """All, one caller's, bulk; what is absent or no such line changes nothing."""
+    path = tmp_path / "bounds"
+    for text, expected in (
+        (None, [40, 28, 1]),
+        ("120 84 3\n", [120, 84, 3]),
+        ("", [120, 84, 3]),
+        ("80 56", [120, 84, 3]),
+        ("a b c", [120, 84, 3]),
+        ("60 42 1\n", [60, 42, 1]),
+    ):
+        if text is not None:
+            path.write_text(text)
+        counted.read_bounds(path)
+        name = "tollgate_gateway_in_flight_limit"
+        found = [value(counted, name, of=one) for one in ("all", "caller", "bulk")]
+        assert found == expected
+
+
 def test_words_are_those_of_the_configuration() -> None:
     """What nginx may say is what is counted, and the other way round."""
     text = TEMPLATE.read_text()

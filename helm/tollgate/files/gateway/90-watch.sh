@@ -3,8 +3,9 @@
 # means an address, and reads its files anew when a mounted secret changed or the name
 # means other addresses. What may be under way follows how many servers these are, where
 # GATEWAY_PODS says how many gateways share them; GATEWAY_SERVERS names that number
-# where addresses do not tell it. A configuration that nginx refuses changes nothing; it
-# says why and goes on.
+# where addresses do not tell it, and GATEWAY_BOUNDS a file that says
+# the bounds to who counts. A configuration that nginx refuses changes nothing; it says
+# why and goes on.
 set -eu
 
 CONFIGURATION=${GATEWAY_CONFIGURATION:-/tmp/nginx/nginx.conf}
@@ -42,6 +43,10 @@ bound() {
     # shellcheck disable=SC2016  # names for envsubst, not values
     envsubst "$(env | sed -n 's/^\(GATEWAY_[A-Z_]*\)=.*/${\1}/p')" \
       <"$TEMPLATE" >"$CONFIGURATION.new"
+    [ -z "${GATEWAY_BOUNDS:-}" ] || {
+      echo "$GATEWAY_IN_FLIGHT $GATEWAY_CALLER_IN_FLIGHT $GATEWAY_BULK_IN_FLIGHT" \
+        >"$GATEWAY_BOUNDS.new" && mv "$GATEWAY_BOUNDS.new" "$GATEWAY_BOUNDS"
+    } || echo "gateway: $GATEWAY_BOUNDS cannot be written" >&2
     echo "gateway: servers: $servers, under way at most: $GATEWAY_IN_FLIGHT," \
       "of one caller $GATEWAY_CALLER_IN_FLIGHT, bulk $GATEWAY_BULK_IN_FLIGHT"
   )
