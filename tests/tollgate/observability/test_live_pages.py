@@ -50,13 +50,20 @@ def purchases(name: str) -> dict[str, object]:
 def settled(product: Supervised) -> str:
     """Wait for Triton's page to tell of all rows."""
     until_s = time.monotonic() + PATIENCE_S
+    before: list[str] = []
     while True:
         with urllib.request.urlopen(product.metrics_url, timeout=10) as answer:
             text = str(answer.read().decode())
         found = re.findall(r'^tollgate_rows_total{.*"decided".*} (\d+)', text, re.M)
-        late = ("tollgate_journal_lag_seconds_count", "tollgate_feed_age_seconds_count")
-        if found == ["40"] and all(name in text for name in late):
+        late = (
+            *("tollgate_journal_lag_seconds_count", "tollgate_feed_age_seconds_count"),
+            "tollgate_score_log_odds_sum",
+        )
+        # What is told comes in lots of a few, and a page may be read between two.
+        series = re.findall(r"^[^#\s]+", text, re.M)
+        if found == ["40"] and all(name in text for name in late) and series == before:
             return text
+        before = series
         assert time.monotonic() < until_s, found
         time.sleep(0.2)
 
