@@ -12,6 +12,7 @@ from xgboost import Booster
 from converters.explain_trees import SourceTree, packed
 from converters.model import Facts
 from converters.onnx_from_xgboost import base_margin, margins
+from converters.xgboost_trees import category_sets
 from tollgate.explanation import Explanation
 
 
@@ -47,15 +48,7 @@ def _tree(tree: dict[str, Any], *, output: int) -> SourceTree:
     left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
     missing_left = np.asarray(tree["default_left"], dtype=bool)
     number = np.asarray(tree["split_conditions"], dtype=np.float32)
-    codes = {
-        node: tree["categories"][start : start + size]
-        for node, start, size in zip(
-            tree.get("categories_nodes", ()),
-            tree.get("categories_segments", ()),
-            tree.get("categories_sizes", ()),
-            strict=True,
-        )
-    }
+    codes = category_sets(tree)
     # xgboost sends the listed categories to the right.
     turned = np.zeros(len(left), dtype=bool)
     turned[list(codes)] = True

@@ -15,6 +15,7 @@ import numpy as np
 from xgboost import Booster
 
 from converters.prune_depth import Cut, cut_below
+from converters.xgboost_trees import category_sets
 from tollgate.errors import ConversionError
 
 _FIT = 1e-4  # of the largest term: base weights are float32
@@ -145,15 +146,7 @@ def _shallow(tree: dict[str, Any], *, depth: int, rate: float) -> dict[str, Any]
 
 def _categories(tree: dict[str, Any], cut: Cut) -> dict[str, list[int]]:
     """Keep the categories of the splits that stay, under their new numbers."""
-    spans = {
-        node: tree["categories"][start : start + size]
-        for node, start, size in zip(
-            tree.get("categories_nodes", ()),
-            tree.get("categories_segments", ()),
-            tree.get("categories_sizes", ()),
-            strict=True,
-        )
-    }
+    spans = category_sets(tree)
     found: dict[str, list[int]] = {
         name: []
         for name in (

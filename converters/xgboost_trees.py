@@ -42,10 +42,14 @@ def tree_operator(model: Mapping[str, Any]) -> dict[str, Any]:
     return parts
 
 
-def _nodes(tree: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[int]]:
-    """Return the nodes of one tree by attribute, and which of them are leaves."""
-    left, right = tree["left_children"], tree["right_children"]
-    spans = {
+def category_sets(tree: Mapping[str, Any]) -> dict[int, Sequence[int]]:
+    """
+    Read the categories that splits send to the right, by node.
+
+    Args:
+        tree: One of `trees` of the booster's JSON.
+    """
+    return {
         node: tree["categories"][start : start + size]
         for node, start, size in zip(
             tree.get("categories_nodes", ()),
@@ -54,6 +58,12 @@ def _nodes(tree: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[int]]:
             strict=True,
         )
     }
+
+
+def _nodes(tree: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[int]]:
+    """Return the nodes of one tree by attribute, and which of them are leaves."""
+    left, right = tree["left_children"], tree["right_children"]
+    spans = category_sets(tree)
     rows: list[tuple[int, str, int, float, int, int, int]] = []
     leaves: list[int] = []
     spare = len(left)  # numbers for the second and later tests of a set

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median_low
 
@@ -64,7 +65,7 @@ def to_markdown(report: Report) -> str:
     ]
     for scenario in dict.fromkeys(turn.scenario for turn in report.turns):
         turns = [turn for turn in report.turns if turn.scenario == scenario]
-        lines += ["", f"### {scenario}", "", *_table(turns)]
+        lines += ["", f"### {scenario}", "", *_table(turns), *_failures(turns)]
         lines += ["", *_ratio_table(turns), "", *_parts_table(turns)]
     if report.rates:
         lines += ["", *_rate_table(report.rates)]
@@ -92,6 +93,16 @@ def _table(turns: Sequence[Turn]) -> list[str]:
         for stage, own in _by_stage(turns).items()
     ]
     return _markdown(head, rows)
+
+
+def _failures(turns: Sequence[Turn]) -> list[str]:
+    """Say why requests failed, if any did."""
+    found: Counter[tuple[str, str]] = Counter()
+    for turn in turns:
+        for reason, count in turn.failures.items():
+            found[turn.stage, reason] += count
+    told = [f"* `{stage}`, {count}: {one}" for (stage, one), count in found.items()]
+    return ["", *told] if told else []
 
 
 def _ratio_table(turns: Sequence[Turn]) -> list[str]:

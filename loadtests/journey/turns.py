@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from loadtests.answers import tally
 from loadtests.baseline.json_bodies import json_bodies
@@ -52,6 +53,7 @@ class Turn(msgspec.Struct, frozen=True):
         store_mb: And of its Redis.
         parts_ms: Mean time of a request in each of PARTS.
         generator_cpu: What h2load used of one core.
+        failures: What `failed` says, by reason.
     """
 
     stage: str
@@ -67,6 +69,7 @@ class Turn(msgspec.Struct, frozen=True):
     store_mb: float
     parts_ms: dict[str, float]
     generator_cpu: float
+    failures: dict[str, int] = {}
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -163,10 +166,12 @@ def summarize(
     end_us = log.start_us + log.took_us
     good = log.status == _OK
     inside = (end_us >= from_us) & (end_us < until_us) & good
-    failed, degraded_share = int((~good).sum()), 0.0
+    failures, degraded_share = _statuses(log.status[~good]), 0.0
     if stage.grpc:
         said = tally(generated.kept.answers)
-        failed = sum(said.failures.values()) + said.refused_rows
+        failures = dict(said.failures)
+        if said.refused_rows:
+            failures["a row with an error"] = said.refused_rows
         degraded_share = said.degraded_rows / max(1, said.rows)
     answered = max(1, int(good.sum()))
     before, after = use
@@ -180,14 +185,25 @@ def summarize(
         decisions_per_s=int(inside.sum()) * scenario.rows / plan.measured_s,
         latency=latency_of(np.asarray(log.took_us[inside])),
         mean_ms=float(np.mean(log.took_us[inside])) / 1e3,
-        failed=failed,
+        failed=sum(failures.values()),
         degraded_share=degraded_share,
         cpu_ms=cpu_s * 1e3 / (answered * scenario.rows),
         service_mb=after[0].pss_mb,
         store_mb=after[1].pss_mb,
         parts_ms=dict(zip(PARTS, parts_ms.tolist(), strict=True)),
         generator_cpu=generated.cpu_s / (plan.warm_up_s + plan.measured_s + TAIL_S),
+        failures=failures,
     )
+
+
+def _statuses(found: npt.NDArray[np.int64]) -> dict[str, int]:
+    """Count the HTTP statuses of requests that failed."""
+    statuses, counts = np.unique(found, return_counts=True)
+    pairs = zip(statuses.tolist(), counts.tolist(), strict=True)
+    return {
+        f"HTTP status {status}" if status > 0 else "no answer": count
+        for status, count in pairs
+    }
 
 
 def _used(stage: Stage) -> tuple[Use, Use]:

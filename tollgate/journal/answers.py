@@ -21,8 +21,8 @@ class AnswerKeeper:
     Makes the commands that keep decisions for a window, from their records.
 
     And those that look at each a second after its window: Redis finds what has
-    expired by drawing keys by lot, up to a millisecond between any two calls as long
-    as a tenth of what it draws has, and removes at once what is asked for.
+    expired by drawing keys by lot, for a millisecond at a time as long as a tenth of
+    what it draws has, and removes at once what is asked for.
 
     Args:
         window_s: How long, from the decision on; 0 keeps none.

@@ -1,9 +1,9 @@
 """
 Tensors that are the same for most answers, made once and given to all of them.
 
-Triton's stub takes 2 to 5 µs to make a tensor, and as much to write it to shared memory
-and to free it there. It writes a tensor when it is first sent, and holds it by a count
-of its users; so one tensor may be part of any number of responses.
+Making tensors was a third of the decision step's Python (docs/performance-log.md).
+Triton's stub writes a tensor to shared memory when it is first sent, and holds it there
+by a count of its users; so one tensor may be part of any number of responses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from tollgate.steps.triton import Array
 
-MOST = 512  # tensors: some 200 KB of shared memory
+MOST = 512  # tensors; one of 32 rows of codes takes a few KB of shared memory
 
 
 class KeptTensors:

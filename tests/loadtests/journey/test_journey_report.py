@@ -34,6 +34,7 @@ def turn(stage: str, requests_per_s: float) -> Turn:
         store_mb=7.0,
         parts_ms=dict(zip(PARTS, (1.0, 2.0, 3.5), strict=True)),
         generator_cpu=0.1,
+        failures={"HTTP status 500": 1},
     )
 
 
@@ -71,6 +72,7 @@ def test_a_row_has_the_median_and_the_range_of_its_turns() -> None:
         "| naive | 1.0 | 3.0 | 5.0 | 3 |",
         "| tollgate | 1.0 | 3.0 | 5.0 | 3 |",
     ]
+    assert "* `naive`, 3: HTTP status 500" in text
     assert "30 approve, 2 decline" in text
     assert "The same 70.5 a second" in text
 
