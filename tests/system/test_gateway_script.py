@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,13 @@ pytestmark = pytest.mark.system("nginx", "openssl", "envsubst")
 
 SCRIPT = Path(__file__).parents[2] / "helm/tollgate/files/gateway/90-watch.sh"
 GETENT = '#!/bin/sh\nwhile read -r one; do echo "$one STREAM"; done <"$ADDRESSES"\n'
+# Each look takes a character off; with the last one a second server is there.
+COMES = """
+looks=$(cat "${ADDRESSES%/*}/looks")
+[ -n "$looks" ] || exit 0
+printf %s "${looks#?}" >"${ADDRESSES%/*}/looks"
+[ "$looks" != . ] || echo 10.0.0.2 >>"$ADDRESSES"
+"""
 
 
 @pytest.fixture
@@ -131,3 +139,41 @@ def test_nginx_waits_for_a_server(
         names(2)
         until("looking at")
         assert bounds(told) == [80, 56, 2]
+
+
+def test_a_server_that_comes_while_the_script_begins_is_counted(
+    place: Place, upstream: TestServer, tmp_path: Path, names: Callable[[int], None]
+) -> None:
+    """Between its first looks; after them it would be told no more."""
+    program = tmp_path / "bin" / "getent"
+    program.write_text(program.read_text() + COMES)
+    for look in (1, 2):
+        told = place.gateway(upstream.url)
+        names(1)
+        (tmp_path / "looks").write_text("." * look)
+        with running(told), watching(told, tmp_path, GATEWAY_PODS="1") as until:
+            assert "servers: 2" in until("looking at")
+            assert bounds(told) == [80, 56, 2]
+
+
+def test_without_room_for_bounds_keys_are_read_anew_all_the_same(
+    place: Place, upstream: TestServer, tmp_path: Path, names: Callable[[int], None]
+) -> None:
+    """A key that was taken away ends; the bounds follow when there is room."""
+    keys = Path(shutil.copy(place.keys, tmp_path))
+    told = place.gateway(upstream.url, keys=keys)
+    names(2)
+    with running(told), watching(told, tmp_path, GATEWAY_PODS="1") as until:
+        until("looking at")
+        room = told.state / "nginx.conf.new"
+        room.mkdir()
+        names(3)
+        until("bounds cannot be written")
+        until("read anew")
+        assert bounds(told) == [80, 56, 2]
+        keys.write_text("")
+        until("read anew")
+        room.rmdir()
+        until("servers: 3")
+        until("read anew")
+        assert bounds(told) == [120, 84, 3]

@@ -29,7 +29,8 @@ share() {
   echo "$((part > 0 ? part : 1))"
 }
 
-# Bounds that are set by hand stay as they are; so do all while no server is known.
+# Bounds that are set by hand stay as they are; so do all while no server is known, and
+# while there is no room to write them.
 bound() {
   [ -n "${GATEWAY_PODS:-}" ] || return 0
   servers=${GATEWAY_SERVERS:-0}
@@ -42,25 +43,32 @@ bound() {
     export GATEWAY_IN_FLIGHT GATEWAY_CALLER_IN_FLIGHT GATEWAY_BULK_IN_FLIGHT
     # shellcheck disable=SC2016  # names for envsubst, not values
     envsubst "$(env | sed -n 's/^\(GATEWAY_[A-Z_]*\)=.*/${\1}/p')" \
-      <"$TEMPLATE" >"$CONFIGURATION.new"
+      <"$TEMPLATE" >"$CONFIGURATION.new" || exit 1
     [ -z "${GATEWAY_BOUNDS:-}" ] || {
       echo "$GATEWAY_IN_FLIGHT $GATEWAY_CALLER_IN_FLIGHT $GATEWAY_BULK_IN_FLIGHT" \
         >"$GATEWAY_BOUNDS.new" && mv "$GATEWAY_BOUNDS.new" "$GATEWAY_BOUNDS"
     } || echo "gateway: $GATEWAY_BOUNDS cannot be written" >&2
     echo "gateway: servers: $servers, under way at most: $GATEWAY_IN_FLIGHT," \
       "of one caller $GATEWAY_CALLER_IN_FLIGHT, bulk $GATEWAY_BULK_IN_FLIGHT"
-  )
+  ) || return 1
   mv "$CONFIGURATION.new" "$CONFIGURATION"
 }
 
 watch() {
-  seen=$(look)
+  owed=""
   echo "gateway: looking at keys, certificates and servers every $EVERY_S s"
   while sleep "$EVERY_S"; do
     now=$(look)
-    [ "$now" != "$seen" ] || continue
+    [ "$now$owed" != "$seen" ] || continue
+    # A key that was taken away ends all the same, and bounds are tried again.
+    if bound; then
+      owed=""
+    else
+      [ "$now" != "$seen" ] || continue
+      owed=" bounds"
+      echo "gateway: bounds cannot be written; those from before go on" >&2
+    fi
     seen=$now
-    bound
     if nginx -t -q -c "$CONFIGURATION" -e stderr; then
       echo "gateway: files or servers changed; read anew"
       nginx -s reload -c "$CONFIGURATION" -e stderr || true
@@ -72,5 +80,7 @@ if [ -z "$(addresses)" ]; then
   echo "gateway: ${GATEWAY_UPSTREAM%:*} means no address; waiting for a server"
   until [ -n "$(addresses)" ]; do sleep 1; done
 fi
+# First, so that what changes from here on is seen.
+seen=$(look)
 bound
 watch &
