@@ -19,6 +19,7 @@ import chart
 from chart_table import table, table_in
 
 from tollgate.observability.alerts import rule_files
+from tollgate.observability.table import metrics
 
 SCHEMA = json.loads((chart.CHART / "values.schema.json").read_text())
 BASE = chart.rendered(chart.values_of(chart.BASE))[0]
@@ -158,7 +159,7 @@ def test_the_schema_is_closed() -> None:
             continue
         allowed = one["additionalProperties"]
         if allowed is not False:
-            assert set(allowed) <= {"type", "$ref"}, where
+            assert set(allowed) <= {"type", "pattern", "$ref"}, where
             assert "properties" not in one, where
 
 
@@ -241,6 +242,10 @@ REFUSED = [
         "needs gateway.servers",
     ),
     ({"server": {"allocator": "jemalloc"}}, "/server/allocator"),
+    ({"alerts": {"select": {"cluster": "it's"}}}, "/alerts/select/cluster"),
+    ({"alerts": {"select": {"cluster": ""}}}, "/alerts/select/cluster"),
+    ({"alerts": {"select": {"tollgate/region": "a"}}}, "'tollgate/region' does not"),
+    ({"alerts": {"select": {"product": "fraud"}}}, "invalid propertyName 'product'"),
     (
         {
             "metrics": {
@@ -277,6 +282,13 @@ def test_what_cannot_be_meant_is_refused(values: dict[str, Any], words: str) -> 
     with pytest.raises(helm_python.HelmError) as refused:
         chart.rendered(values)
     assert words in " ".join(str(refused.value).split())
+
+
+def test_rules_select_by_no_label_of_our_own() -> None:
+    """As `tollgate alerts --select` refuses: metrics tell something else by these."""
+    select = SCHEMA["properties"]["alerts"]["properties"]["select"]
+    own = {label for one in metrics() for label in one.row.labels}
+    assert set(select["propertyNames"]["not"]["enum"]) == own | {"le", "severity"}
 
 
 # The paper ----------------------------------------------------------------------------
