@@ -25,13 +25,16 @@ class FolderLock:
         patience_s: How long children of a dead owner may take to finish.
 
     Raises:
-        SetupError: A living process holds it.
+        SetupError: A living process holds it, or it cannot be written.
     """
 
     def __init__(self, folder: Path, *, name: str, patience_s: float = 20.0) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self.path = folder / name
-        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise _not_ours(self.path, exc) from exc
         until = time.monotonic() + patience_s
         while not self._try():
             owner = self._owner()
@@ -60,6 +63,26 @@ class FolderLock:
     def _owner(self) -> int:
         text = os.pread(self.fd, 20, 0).decode("ascii", "replace")
         return int(text) if text.isdigit() else 0
+
+
+def make_folder(folder: Path) -> None:
+    """
+    Make a folder of a server's state, unless it is there.
+
+    Raises:
+        SetupError: It cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise _not_ours(folder, exc) from exc
+
+
+def _not_ours(path: Path, exc: OSError) -> SetupError:
+    return SetupError(
+        f"{path} cannot be written: {exc.strerror}",
+        remedy="choose another state folder, or make it this user's",
+    )
 
 
 def _alive(pid: int) -> bool:

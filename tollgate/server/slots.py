@@ -34,6 +34,7 @@ from tollgate.repository.hashes import (
 from tollgate.repository.serving_plan import Part
 from tollgate.repository.versions import list_versions
 from tollgate.schema import SLOT_FILE
+from tollgate.server.lock import make_folder
 
 _ORIGIN = ".origin"  # file with the path of the repository
 _PER_VERSION = 1000
@@ -61,10 +62,13 @@ class Slots:
 
     Args:
         folder: The repository that Triton is started with; made if it is not there.
+
+    Raises:
+        SetupError: It cannot be made.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self.folder = folder.resolve()
         self._owners: dict[str, str] = {}
 

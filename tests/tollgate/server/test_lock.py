@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tollgate.errors import SetupError
 from tollgate.server.lock import FolderLock
+from tollgate.server.slots import Slots
 
 
 def test_a_held_folder_names_its_owner(tmp_path: Path) -> None:
@@ -20,6 +22,18 @@ def test_a_held_folder_names_its_owner(tmp_path: Path) -> None:
         FolderLock(tmp_path / "state", name="lock")
     lock.release()
     FolderLock(tmp_path / "state", name="lock").release()
+
+
+@pytest.mark.parametrize("hold", [FolderLock, Slots])
+@pytest.mark.parametrize("below", [".", "state"])
+def test_a_folder_that_cannot_be_made_is_named(
+    tmp_path: Path, below: str, hold: Callable[..., object]
+) -> None:
+    """A file in its place: one line that says which, and what to do."""
+    (tmp_path / "file").write_text("")
+    more = {"name": "lock"} if hold is FolderLock else {}
+    with pytest.raises(SetupError, match=r"file.* cannot be written: .*another state"):
+        hold(tmp_path / "file" / below, **more)
 
 
 def test_children_of_a_dead_owner_still_hold_it(tmp_path: Path) -> None:
