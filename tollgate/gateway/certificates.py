@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from tollgate.errors import InputError, ServerError, SetupError
 
 AUTHORITY, SERVER = "ca", "server"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
@@ -32,7 +34,7 @@ def make_certificates(
 
     Raises:
         InputError: Something of that name is there already, a name is taken twice, or
-            is none.
+            is none; the folder cannot be made.
         SetupError: There is no openssl command.
     """
     every = [AUTHORITY, SERVER, *callers]
@@ -42,15 +44,18 @@ def make_certificates(
         path = folder / f"{name}.pem"
         if path.exists() or every.count(name) > 1:
             raise InputError(path, "is there already; certificates are made once each")
-    folder.mkdir(parents=True, exist_ok=True)
+    hosts = ",".join(_alternative(name) for name in names)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise InputError(folder, f"cannot be made: {exc.strerror}") from exc
     certificate = folder / f"{AUTHORITY}.pem"
     _openssl(
         *("req", "-x509", *_CURVE, "-days", str(days)),
         *("-subj", "/CN=Tollgate test authority"),
         *("-keyout", _key(certificate), "-out", str(certificate)),
     )
-    kinds = [f"{'IP' if _is_address(name) else 'DNS'}:{name}" for name in names]
-    made = [certificate, _sign(folder, SERVER, of=",".join(kinds), days=days)]
+    made = [certificate, _sign(folder, SERVER, of=hosts, days=days)]
     made += [_sign(folder, name, of=f"DNS:{name}", days=days) for name in callers]
     return made
 
@@ -79,8 +84,15 @@ def _key(certificate: Path) -> str:
     return str(certificate.with_suffix(".key"))
 
 
-def _is_address(name: str) -> bool:
-    return ":" in name or name.replace(".", "").isdigit()
+def _alternative(host: str) -> str:
+    """Write a host as openssl's subjectAltName has it."""
+    try:
+        return f"IP:{ipaddress.ip_address(host)}"
+    except ValueError:
+        # A last part of digits is half an address, which no name ends with.
+        if _HOST.fullmatch(host) and not host.rpartition(".")[2].isdigit():
+            return f"DNS:{host}"
+    raise InputError("--host", f"{host!r:.80} is neither a name nor an address")
 
 
 def _openssl(*arguments: str) -> None:
