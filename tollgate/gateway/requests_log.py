@@ -65,6 +65,7 @@ class RequestsLog:
         if self._file is not None:
             self._file.close()
             self._file = None
+            self._rest = b""
 
     def _open(self) -> FileIO | None:
         try:

@@ -101,8 +101,8 @@ def test_a_file_that_somebody_else_cuts_or_replaces_is_followed(
     assert log.read() == b"cut\n"
     path.rename(path.with_suffix(".1"))
     path.write_bytes(b"new\n")
-    writer.write(b"old\n")
-    assert [log.read() for _ in range(3)] == [b"old\n", b"", b"new\n"]
+    writer.write(b"old\nha")
+    assert [log.read() for _ in range(4)] == [b"old\n", b"", b"new\n", b""]
     log.close()
 
 
