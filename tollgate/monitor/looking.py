@@ -199,7 +199,8 @@ class ProductMonitor:
 
     def judge(self, now_us: int, *, more: pl.DataFrame | None = None) -> None:
         """
-        Judge by labels, if any of them or a day is new: this reads all decisions.
+        Judge by labels, if any of them, a day or what can be read is new: this reads
+        all decisions.
 
         Args:
             now_us: The time.
@@ -217,6 +218,7 @@ class ProductMonitor:
         state = (
             now_us // _DAY_US,
             self._chain.turns,
+            tuple(self.unread),
             None if more is None else more.hash_rows(seed=1).sum(),
         )
         if state == self._accuracy_of:

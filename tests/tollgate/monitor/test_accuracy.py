@@ -187,3 +187,31 @@ def test_sealed_labels_and_labels_of_a_file_judge_alike(
     again = within.accuracy
     within.judge(LOOKED_US + 1)
     assert within.accuracy is again
+
+
+def test_decisions_that_can_be_read_again_are_judged_then(
+    tmp_path: Path, spec: FeatureSpec
+) -> None:
+    """At the next look, not on the next day."""
+    sealed = Sealed(tmp_path)
+    parts = [decisions(500, first=first) for first in (0, 500)]
+    sealed.seal(*parts)
+    for number, part in enumerate(parts):
+        path = labels_of(
+            part,
+            np.ones(500, np.int64),
+            tmp_path / f"{number}.parquet",
+            took_us=np.full(500, DAY_US),
+        )
+        read = read_labels(path, spec=spec)
+        seal_labels(sealed.chain, read, spec=spec, subjects=sealed.subjects)
+    damaged = sorted(sealed.folder.glob("*.segment.parquet"))[0]
+    whole = damaged.read_bytes()
+    options = Options(window=1_000, lag_us=2 * DAY_US)
+    found = ProductMonitor(sealed.folder, repository=None, options=options)
+    for content, labelled in ((whole[:4], 500), (whole, 1_000)):
+        damaged.write_bytes(content)
+        found.look(LOOKED_US)
+        found.judge(LOOKED_US)
+        assert found.accuracy is not None
+        assert found.accuracy.total("fraud-1").labelled == labelled
