@@ -120,7 +120,9 @@ def metrics(
     requests: Annotated[
         Path, typer.Argument(help="What nginx writes, its GATEWAY_REQUESTS.")
     ],
-    metrics_port: MetricsPort,
+    metrics_port: Annotated[
+        int, typer.Option(min=1, max=65_535, help="Prometheus scrapes here.")
+    ],
     rate: Annotated[int, typer.Option(help="The gateway's, as the others.", min=1)],
     in_flight: Annotated[int, typer.Option(min=1)],
     caller_in_flight: Annotated[int, typer.Option(min=1)],

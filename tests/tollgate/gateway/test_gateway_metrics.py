@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import grpc
@@ -11,6 +13,7 @@ import pytest
 from tollgate.gateway.metrics import ASKED, CALLERS, OUTCOMES, STATUSES, GatewayMetrics
 from tollgate.gateway.template import TEMPLATE, Limits
 
+COMMAND = "from tollgate.cli import main; main()"
 PASSED = b'["decision","passed","shop","0",0.008]\n'
 REQUESTS = "tollgate_gateway_requests_total"
 SECONDS = "tollgate_gateway_request_seconds"
@@ -147,6 +150,23 @@ def test_a_subject_is_text(counted: GatewayMetrics) -> None:
     counted.count(PASSED.replace(b"shop", written))
     found = labels("decision", "passed", caller=subject[:128])
     assert value(counted, REQUESTS, **found) == 1
+
+
+def test_who_counts_is_to_be_scraped(tmp_path: Path) -> None:
+    """Port 0, nowhere for other commands, would be counting for nobody."""
+    bounds = [
+        f"--{name}=1"
+        for name in ("rate", "in-flight", "caller-in-flight", "bulk-in-flight")
+    ]
+    given = ["gateway", "metrics", str(tmp_path / "x"), "--metrics-port=0", *bounds]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *given],
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert b"--metrics-port" in done.stderr
 
 
 def test_what_is_looked_at_is_what_nginx_wrote(tmp_path: Path) -> None:
