@@ -91,6 +91,7 @@ class ProductMonitor:
         self._chain = Following(folder, since_us=options.since_us)
         self.spec: FeatureSpec | None = None
         self._accuracy_of: tuple[object, ...] = ()
+        self._drifted = False  # one of which nothing else is kept
 
     def look(self, now_us: int) -> None:
         """
@@ -128,8 +129,8 @@ class ProductMonitor:
 
     @property
     def drifted(self) -> bool:
-        """Tell whether any window that was judged drifted."""
-        return any(sum(one.drifted.values()) for one in self.streams.values())
+        """Tell whether any window that was judged drifted, of any release."""
+        return self._drifted or any(map(_drifted, self.streams.values()))
 
     @property
     def deciding(self) -> dict[str, Stream]:
@@ -172,7 +173,7 @@ class ProductMonitor:
         self.decided_us = max(self.decided_us, link.until_us)
         while len(self.streams) > RELEASES:
             oldest = min(self.streams.values(), key=lambda one: one.mix.last_us)
-            del self.streams[oldest.release]
+            self._drifted |= _drifted(self.streams.pop(oldest.release))
 
     def _stream(self, name: str) -> Stream:
         known = known_release(
@@ -249,3 +250,7 @@ class ProductMonitor:
                 found.add(read_table(self.folder, link, columns=COLUMNS), labels)
         self.accuracy = found
         self._accuracy_of = state
+
+
+def _drifted(stream: Stream) -> bool:
+    return any(stream.drifted.values())

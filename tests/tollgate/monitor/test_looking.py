@@ -268,6 +268,20 @@ def test_memory_is_of_the_releases_that_decided_last(tmp_path: Path) -> None:
     assert (found._chain.waiting, found._chain.releases) == ({}, [])
 
 
+def test_drift_of_a_release_that_is_forgotten_was_drift(tmp_path: Path) -> None:
+    """The exit status is of all windows that were read."""
+    sealed = Sealed(tmp_path)
+    sealed.seal(shifted(1_000, first=0))
+    for number in range(RELEASES):
+        writer = f"{number:016x}"
+        day = decisions(1, release=f"other-{number}", writer=writer)
+        sealed.seal(_later(day, days=1 + number))
+    found = monitor(sealed)
+    found.look(LOOKED_US)
+    assert "fraud-1" not in found.streams
+    assert found.drifted
+
+
 def test_a_journal_that_begins_later_is_opened_then(tmp_path: Path) -> None:
     """Of all in a folder, and of those that are named; each once."""
     home = tmp_path / "journal"
