@@ -39,9 +39,11 @@ class Shadows:
             arrival: A sound version.
 
         Returns:
-            False while somebody else is on trial: it is to be asked again.
+            False while somebody else is on trial, or where somebody changed the release
+            meanwhile: it is to be asked again.
         """
         name = f"{arrival.step} version {arrival.version}"
+        current = None
         try:
             gates = read_gates(self._repository, product=arrival.product)
             if gates.arrivals != "shadow":
@@ -55,10 +57,19 @@ class Shadows:
                 return False
             self._begin(arrival, current, reason=f"{name} was copied in")
         except TollgateError as error:
+            if current is not None and self._is_another(current):
+                return False
             log.warning("%s did not become a shadow: %s", name, error)
             return True
         log.info("%s is on trial as a shadow", name)
         return True
+
+    def _is_another(self, release: Release) -> bool:
+        """Tell whether the release is not what it was."""
+        try:
+            return read_release(self._repository, product=release.product) != release
+        except TollgateError:
+            return False
 
     def _begin(self, arrival: Arrival, current: Release, *, reason: str) -> None:
         changed = with_challenger(
