@@ -19,6 +19,7 @@ from tollgate.repository.check import require_sound
 from tollgate.repository.source import Source
 from tollgate.server.address import announce
 from tollgate.server.embedded import Embedded, serve
+from tollgate.server.launcher import bracketed
 from tollgate.settings import Settings
 from tollgate.supervisor.arrivals import Arrival, Arrivals
 from tollgate.supervisor.bundle import write_at_fault
@@ -194,7 +195,7 @@ class _Place:
             origin=self._chosen.repository_url,
             products=self._chosen.products,
             store_url=self._embedded.store_url,
-            side_port_url=f"http://{self._host}:{self.side_port}",
+            side_port_url=f"http://{bracketed(self._host)}:{self.side_port}",
         )
 
 

@@ -120,12 +120,12 @@ class TritonServer:
     @property
     def grpc_url(self) -> str:
         """Where inference requests go, "host:port"."""
-        return f"{_bracketed(self._host)}:{self.grpc_port}"
+        return f"{bracketed(self._host)}:{self.grpc_port}"
 
     @property
     def metrics_url(self) -> str:
         """Where Prometheus scrapes."""
-        return f"http://{_bracketed(self._host)}:{self.metrics_port}/metrics"
+        return f"http://{bracketed(self._host)}:{self.metrics_port}/metrics"
 
     @property
     def admin_headers(self) -> dict[str, str]:
@@ -236,10 +236,10 @@ class TritonServer:
             "--disable-auto-complete-config",
             f"--backend-config=python,shm-region-prefix-name={region_prefix(self._state)}",
             "--allow-http=false",
-            f"--grpc-address={self._host}",
+            f"--grpc-address={bracketed(self._host)}",
             f"--grpc-port={self.grpc_port}",
             f"--grpc-restricted-protocol={RESTRICTED}:admin={self._secret}",
-            f"--metrics-address={self._host}",
+            f"--metrics-address={_evhtp(self._host)}",
             f"--metrics-port={self.metrics_port}",
             f"--exit-timeout-secs={DRAIN_S}",
             f"--log-verbose={self._log_verbose}",
@@ -302,5 +302,11 @@ class TritonServer:
         self.stop()
 
 
-def _bracketed(host: str) -> str:
+def _evhtp(host: str) -> str:
+    """Write an address as the server of Triton's metrics reads it."""
+    return f"ipv6:{host}" if ":" in host else host
+
+
+def bracketed(host: str) -> str:
+    """Write an address so that a port can follow it."""
     return f"[{host}]" if ":" in host else host

@@ -12,6 +12,7 @@ The side port: what an orchestrator asks, apart from the port of the payments.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -64,7 +65,9 @@ def side_port(
         state = _State(supervisor, metrics, arrivals)
 
     try:
-        server = ThreadingHTTPServer((host, port), Answers)
+        server = (_SixServer if ":" in host else ThreadingHTTPServer)(
+            (host, port), Answers
+        )
     except OSError as error:
         raise SetupError(
             f"{host}:{port} cannot be listened on: {error.strerror}",
@@ -81,6 +84,12 @@ def side_port(
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _SixServer(ThreadingHTTPServer):
+    """Of an address of IPv6; `::` is all of both."""
+
+    address_family = socket.AF_INET6
 
 
 class _State:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +20,12 @@ from tollgate.server.address import find_server
 from tollgate.server.control import Endpoint
 from tollgate.server.embedded import serve
 from tollgate.server.probe import probe
+from tollgate.server.redis import EmbeddedRedis
 from tollgate.supervisor.faults import Fault
 from tollgate.supervisor.flapping import Flapping
 from tollgate.supervisor.heartbeat import Heartbeat
 from tollgate.supervisor.mending import Mender
+from tollgate.supervisor.replicas import ask_replica
 from tollgate.supervisor.stubs import find_stubs
 
 pytestmark = pytest.mark.slow
@@ -96,6 +100,27 @@ def test_sigterm_ends_it_and_everything_it_started(tmp_path: Path) -> None:
     assert len(stubs) == 3
     assert not any(Path(f"/proc/{pid}").exists() for pid in (server, *stubs))
     assert find_server(tmp_path / "state") is None
+
+
+def test_all_ports_can_be_of_ipv6(tmp_path: Path) -> None:
+    """As the chart's `server.host`; other processes find it there."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no ::1")
+    with EmbeddedRedis(tmp_path / "store") as redis:
+        words = ("serve", "--host", "::1", "--store-url", redis.url)
+        product = Supervised(REPOSITORY, tmp_path / "state", words=words)
+        try:
+            product.wait(lambda: bool(product.health_url) and product.ready())
+            found = find_server(tmp_path / "state")
+            assert found is not None
+            (fraud,) = ask_replica(found.side_port_url)
+            with urllib.request.urlopen(product.metrics_url, timeout=5) as page:
+                assert b"nv_inference_request_success" in page.read()
+        finally:
+            status = product.stop()
+    assert (fraud.running, status) == ("fraud-1", 0)
 
 
 def test_a_product_that_answers_others_is_overloaded_and_a_hung_one_is_not(
