@@ -109,7 +109,20 @@ class WorkingCopy:
                 self.pull()
 
     def pull(self) -> None:
-        """Fetch what is there and not here; drop what is not there any more."""
+        """
+        Fetch what is there and not here; drop what is not there any more.
+
+        Raises:
+            RepositoryError: It cannot be read, or not be written here.
+            ObjectStoreError: The store does not answer.
+        """
+        try:
+            self._pull()
+        except OSError as error:
+            problem = f"cannot be written: {error.strerror}: {error.filename}"
+            raise RepositoryError(self._home, problem) from error
+
+    def _pull(self) -> None:
         self.folder.mkdir(exist_ok=True)
         held, there = self._index(), self._objects.files(self._product, deep=True)
         if not there:

@@ -175,6 +175,18 @@ def test_who_looks_again_and_again_sees_no_change_that_was_not_pushed(
     assert not (one.folder / "fraud" / "gates.yaml").exists()
 
 
+def test_a_copy_that_cannot_be_written_is_told_as_such(
+    copies: tuple[WorkingCopy, WorkingCopy],
+) -> None:
+    """Here a file is in the way; a full disk ends there too, and no worker of it."""
+    one, _ = copies
+    with one.read() as folder:
+        shutil.rmtree(folder / "fraud")
+        (folder / "fraud").write_bytes(b"")
+    with pytest.raises(RepositoryError, match=r"cannot be written: .*repository/fraud"):
+        one.refresh()
+
+
 def test_a_proposal_that_was_confirmed_is_gone_there_too(
     copies: tuple[WorkingCopy, WorkingCopy],
 ) -> None:
