@@ -6,12 +6,15 @@ import logging
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tollgate.errors import RepositoryError
 from tollgate.repository.activation import activate
 from tollgate.repository.history import read_history
-from tollgate.repository.release import read_release
+from tollgate.repository.release import read_release, write_release
 from tollgate.repository.trial import without_challenger
+from tollgate.supervisor import shadowing
 from tollgate.supervisor.arrivals import Arrivals
 from tollgate.supervisor.shadowing import Shadows
 
@@ -106,3 +109,31 @@ def test_what_is_in_the_way_is_told(
     (said,) = caplog.messages
     assert said.startswith("fraud_model version 2 did not become a shadow: ")
     assert "line 1: arrivals" in said
+
+
+def test_it_begins_when_what_was_in_the_way_is_not_any_more(
+    repository: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is told once: gates that cannot be read, and who was faster."""
+    path = repository / "fraud/gates.yaml"
+    path.write_text("arrivals: perhaps\n")
+    sound = Shadows(repository).begin
+    arrivals = Arrivals(repository, product="fraud", quiet_s=0, sound=sound)
+    for _ in range(3):
+        arrivals.look()
+    path.write_text("arrivals: shadow\n")
+
+    def late(*_: object, **__: object) -> None:
+        raise RepositoryError("fraud", "somebody changed the release in between")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shadowing, "activate", late)
+        arrivals.look()
+        arrivals.look()
+    assert len(caplog.messages) == 2
+    there = read_release(repository, product="fraud")
+    write_release(repository, msgspec.structs.replace(there, reason="somebody"))
+    arrivals.look()
+    trial = read_release(repository, product="fraud").challenger
+    assert trial is not None
+    assert trial.versions["fraud_model"] == 2
