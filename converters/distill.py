@@ -81,6 +81,7 @@ class Student(SklearnModel):
             f"{teacher.objective}{trees}",
             classes=teacher.classes,
             names=teacher.names,
+            written_by=teacher.written_by,
             parameters={
                 "hidden": "x".join(map(str, network.hidden_layer_sizes)),
                 "rows": ROWS,

@@ -133,7 +133,8 @@ def by_position(estimator: Any) -> Any:
     while waiting:
         one = waiting.pop()
         waiting += children(one)
-        if isinstance(one, ColumnTransformer):
+        # A calibration keeps what it fitted copies of, too.
+        if isinstance(one, ColumnTransformer) and hasattr(one, "transformers_"):
             chosen = one._transformer_to_input_indices
             one.transformers_ = [
                 (name, step, list(map(int, chosen.get(name, []))))

@@ -1,11 +1,12 @@
 """A student answers nearly as its teacher, and converts like any other model."""
 
+import msgspec
 import numpy as np
 import pytest
 from xgboost import XGBClassifier
 
 from converters import distill as module
-from converters.distill import distill, with_copies
+from converters.distill import Student, distill, with_copies
 from converters.parity import compare
 from converters.quantize import quantize
 from converters.runner import onnx_runner
@@ -78,6 +79,13 @@ def test_the_record_names_the_teacher(taught):
     assert (facts.classes, facts.columns, facts.trees) == ((0, 1), 4, 0)
     assert facts.parameters["hidden"] == "32x16"
     assert facts.parameters["seed"] == 0
+
+
+def test_what_is_read_with_care_is_no_better_as_a_teacher(taught):
+    """A file of another release may have been another model there: still said."""
+    facts = msgspec.structs.replace(taught.model.facts, written_by="0.24.2")
+    student = Student(taught.model._estimator, teacher=facts, seed=0)
+    assert student.facts.written_by == "0.24.2"
 
 
 def test_a_student_is_quantised(data, taught):

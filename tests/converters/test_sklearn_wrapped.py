@@ -137,6 +137,17 @@ def test_columns_are_found_by_a_transformer_inside_another(rows):
     require_parity(model.fit(frame, label), features, classes=3)
 
 
+@pytest.mark.parametrize("ensemble", [True, False])
+def test_columns_are_found_by_a_transformer_inside_a_calibration(rows, ensemble):
+    """A calibration keeps the pipeline that it copied as well, which is not fitted."""
+    features, label = rows
+    parts = ColumnTransformer([("z", StandardScaler(), ["g"])], remainder="passthrough")
+    inner = make_pipeline(parts, LogisticRegression(max_iter=3000))
+    model = CalibratedClassifierCV(inner, cv=2, ensemble=ensemble)
+    frame = pd.DataFrame(features, columns=NAMES)
+    require_parity(model.fit(frame, np.minimum(label, 1)), features)
+
+
 def test_a_pipeline_that_begins_with_nothing_is_refused_for_that(rows):
     """It is trained: only how many features there are, nobody knows."""
     model = Pipeline([("nothing", "passthrough"), ("last", DecisionTreeClassifier())])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from tollgate.challenger.kept import Trial
-from tollgate.repository.history import Entry, read_history
+from tollgate.repository.history import Entry, last_change, read_history
 from tollgate.repository.release import Release
 
 
@@ -82,8 +82,7 @@ def watch_of(promotion: Entry) -> Trial:
 
 def _promotion(entries: list[Entry]) -> Entry | None:
     """Find what made the release that answers do so, if that was a promotion."""
-    changes = [one for one in entries if one.origin != one.release.name]
-    last = changes[-1] if changes else None
+    last = last_change(entries)
     promoted = last is not None and last.action == "promote" and last.origin
     return last if promoted else None
 

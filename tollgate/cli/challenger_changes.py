@@ -91,7 +91,7 @@ def start(
             instead_of=current,
         )
     follow(chosen, folder, changed, wait_s=wait)
-    _tell(changed)
+    _tell(chosen, changed)
 
 
 def raise_share(
@@ -125,7 +125,7 @@ def raise_share(
             instead_of=current,
         )
     follow(chosen, folder, changed, wait_s=wait)
-    _tell(changed)
+    _tell(chosen, changed)
 
 
 def stop(
@@ -236,10 +236,11 @@ def _require_passed(chosen: Settings, folder: Path, changed: Release) -> None:
         raise InputError("--mode canary", f"its shadow has not passed: {short}")
 
 
-def _tell(changed: Release) -> None:
+def _tell(chosen: Settings, changed: Release) -> None:
     there = changed.challenger
     if there is not None:
+        verb = "would be on trial" if chosen.require_approval else "on trial"
         share = f", {there.percent:g} % of customers" if there.percent else ""
         console.out.print(
-            f"on trial {there.release}, {there.mode}{share}", highlight=False
+            f"{verb} {there.release}, {there.mode}{share}", highlight=False
         )

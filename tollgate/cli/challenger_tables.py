@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from tollgate.schema import Decision
@@ -66,7 +67,7 @@ def _parts(report: Report) -> Table:
     )
     for one in report.parts:
         table.add_row(
-            one.name,
+            escape(one.name),
             f"{one.rows:,}",
             _percent(one.flips),
             _percent(one.money),

@@ -31,9 +31,12 @@ def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -
         ServerError: It would not take it, or it took too long.
     """
     if chosen.require_approval:
+        from tollgate.repository.proposals import name_of
+
+        name = name_of(release)
         console.out.print(
-            f"proposed  {release.name}\n"
-            f"confirm   tollgate release approve {release.name}, by somebody else",
+            f"proposed  {name}\n"
+            f"confirm   tollgate release approve {name}, by somebody else",
             highlight=False,
         )
         return

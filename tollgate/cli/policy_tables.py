@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from tollgate.schema import Decision
@@ -68,7 +69,7 @@ def _segments(outcome: Outcome) -> Table:
             _money(sums[Decision.DECLINE])
             for sums in (part.cents_before, part.cents_after)
         ]
-        table.add_row(part.name, f"{part.rows:,}", *counts, " → ".join(money))
+        table.add_row(escape(part.name), f"{part.rows:,}", *counts, " → ".join(money))
     return table
 
 
@@ -76,8 +77,8 @@ def _rules(outcome: Outcome) -> Table:
     table = _table("rule", "owner", "held before", "holds", "of these changed", "money")
     for rule in outcome.rules:
         table.add_row(
-            rule.name,
-            rule.owner,
+            escape(rule.name),
+            escape(rule.owner),
             "" if rule.before is None else f"{rule.before:,}",
             f"{rule.after:,}",
             f"{rule.otherwise:,}",

@@ -90,8 +90,8 @@ def diff(
 
     chosen = console.settings(repository=repository, product=product)
     with to_read(chosen) as folder:
-        first = _release(folder, chosen.product, old)
-        second = _release(folder, chosen.product, new)
+        first = _compared(folder, chosen.product, old)
+        second = _compared(folder, chosen.product, new)
         for line in difference_lines(folder, first, second):
             console.out.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -233,7 +233,7 @@ def _release(folder: Path, product: str, name: str | None) -> Release:
     """Find a release: the active one, one of before, or one that waits."""
     from tollgate.errors import RepositoryError
     from tollgate.repository.history import find_release
-    from tollgate.repository.proposals import read_proposal
+    from tollgate.repository.proposals import name_of, read_proposal
     from tollgate.repository.release import read_release
 
     if name is None:
@@ -242,9 +242,19 @@ def _release(folder: Path, product: str, name: str | None) -> Release:
         return find_release(folder, product, name)
     except RepositoryError:
         waiting = read_proposal(folder, product)
-        if waiting is None or waiting.release.name != name:
+        if waiting is None or name_of(waiting.release) != name:
             raise
         return waiting.release
+
+
+def _compared(folder: Path, product: str, name: str | None) -> Release:
+    """Find a release; where a canary waits, the one that is to be on trial."""
+    from tollgate.repository.history import release_on_trial
+    from tollgate.repository.proposals import name_of
+
+    found = _release(folder, product, name)
+    trial = release_on_trial(found)
+    return trial if trial and name == name_of(found) else found
 
 
 def _states(active: Release) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from tollgate.cli import console
@@ -246,6 +247,9 @@ def _table(decided: pl.DataFrame) -> Table:
         table.add_column(name, overflow="fold")
     for row in decided.head(_SHOWN_ROWS).select(shown).iter_rows():
         table.add_row(
-            *(f"{one:.4f}" if isinstance(one, float) else str(one) for one in row)
+            *(
+                f"{one:.4f}" if isinstance(one, float) else escape(str(one))
+                for one in row
+            )
         )
     return table

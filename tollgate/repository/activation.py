@@ -27,7 +27,12 @@ from tollgate.repository.history import (
 )
 from tollgate.repository.hook_trial import prove_hook
 from tollgate.repository.product import read_product
-from tollgate.repository.proposals import Proposal, proposal_path, read_proposal
+from tollgate.repository.proposals import (
+    Proposal,
+    name_of,
+    proposal_path,
+    read_proposal,
+)
 from tollgate.repository.release import (
     Release,
     release_path,
@@ -234,8 +239,8 @@ def approve(repository: Path, *, product: str, name: str, actor: str) -> Release
     proposal = read_proposal(repository, product)
     if proposal is None:
         raise RepositoryError(path, f"no release of {product} waits")
-    if proposal.release.name != name:
-        raise RepositoryError(path, f"{proposal.release.name} waits, not {name}")
+    if name_of(proposal.release) != name:
+        raise RepositoryError(path, f"{name_of(proposal.release)} waits, not {name}")
     if proposal.actor == actor:
         raise InputError("--actor", f"{actor} proposed it; somebody else confirms")
     _change(repository, proposal, approver=actor)

@@ -196,6 +196,8 @@ def last_change(entries: list[Entry]) -> Entry | None:
             len(took) > 1
             and one.origin == took[-1].release.name
             and one.release == took[-2].release
+            # Found without an entry: who goes back, or there again, says so himself.
+            and one == _found(one.release, origin=one.origin)
         )
         if undone:
             took.pop()
@@ -234,11 +236,15 @@ def _unwritten(repository: Path, product: str, entries: list[Entry]) -> Entry | 
     release = read_release(repository, product=product)
     if entries and entries[-1].release == release:
         return None
+    return _found(release, origin=entries[-1].release.name if entries else None)
+
+
+def _found(release: Release, *, origin: str | None) -> Entry:
     return Entry(
         action="activate",
         time=release.time,
         actor=release.actor,
         reason=release.reason,
-        origin=entries[-1].release.name if entries else None,
+        origin=origin,
         release=release,
     )

@@ -32,6 +32,17 @@ class Proposal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instead_of: Release | None = None
 
 
+def name_of(release: Release) -> str:
+    """
+    Name a release as whoever confirms it has to.
+
+    One with a challenger beside it has the name of what answers already; it is known
+    by who is on trial, and for how many: fraud-2@5.
+    """
+    there = release.challenger
+    return release.name if there is None else f"{there.release}@{there.percent:g}"
+
+
 def proposal_path(repository: Path, product: str) -> Path:
     """Name the file of a release that waits for a second person."""
     return release_path(repository, product).with_name(PROPOSAL_FILE)

@@ -90,7 +90,8 @@ class WorkingCopy:
         """
         Have it here as it is there, for one small request where nothing changed.
 
-        Looks at what lies with the ensemble: release, history, gates.
+        Looks at what lies with the ensemble: release, history, gates. Of these a
+        command that failed may have left others here than are there.
 
         Raises:
             RepositoryError: It cannot be read.
@@ -98,17 +99,30 @@ class WorkingCopy:
         """
         there = self._objects.files(self._product, deep=True)
         with one_at_a_time(self._home):
-            held = self._index()
             own = {
-                path: one.stamp
-                for path, one in held.items()
+                path: one
+                for path, one in self._index().items()
                 if path.startswith(f"{self._product}/")
             }
-            if own != there:
+            known = {path: one.stamp for path, one in own.items()} == there
+            if not (known and self._holds(own)):
                 self.pull()
 
     def pull(self) -> None:
-        """Fetch what is there and not here; drop what is not there any more."""
+        """
+        Fetch what is there and not here; drop what is not there any more.
+
+        Raises:
+            RepositoryError: It cannot be read, or not be written here.
+            ObjectStoreError: The store does not answer.
+        """
+        try:
+            self._pull()
+        except OSError as error:
+            problem = f"cannot be written: {error.strerror}: {error.filename}"
+            raise RepositoryError(self._home, problem) from error
+
+    def _pull(self) -> None:
         self.folder.mkdir(exist_ok=True)
         held, there = self._index(), self._objects.files(self._product, deep=True)
         if not there:
@@ -167,11 +181,17 @@ class WorkingCopy:
             os.replace(part, target)
             held[path] = _Held(stamp, sha256)
 
-    def _local(self) -> list[str]:
+    def _holds(self, own: dict[str, _Held]) -> bool:
+        """Tell whether the files with the ensemble are those that were fetched."""
+        return own.keys() == set(self._local(self._product)) and all(
+            hash_file(self.folder / path) == one.sha256 for path, one in own.items()
+        )
+
+    def _local(self, below: str = ".") -> list[str]:
         """List the files of this copy; not what a command hides beside them."""
         names = (
             path.relative_to(self.folder)
-            for path in self.folder.rglob("*")
+            for path in (self.folder / below).rglob("*")
             if path.is_file()
         )
         return sorted(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -133,22 +133,16 @@ class FeatureStep:
         context["version"] = CONTEXT_VERSION
         context["spec_hash"] = self._spec.spec_hash
         context["arrival_us"] = arrival_us
-        context["event_time_us"] = batch.time_us
-        context["cents"] = batch.cents
-        self._note_ids(batch, context)
-        self._note_fields(batch, context)
-        context["fingerprint"] = fingerprints(
-            list(batch.ids.values()),
-            cents=batch.cents,
-            time_us=batch.time_us,
-            fields=batch.fields,
-        )
         context["degraded"] = batch.degraded
-        for span in dry_spans(batch):
-            context["dry_run"][span] = 1
+        # Done while the store works, or else here: once.
+        note = cache(partial(self._note, batch, context))
+        if any(batch.dry):  # what they share is found by their fingerprints
+            note()
         found = groups(batch)
         if found:
-            scored = self._read(found, features, context)
+            scored = self._read(found, features, context, meanwhile=note)
+        note()
+        if found:
             counts = self._ladder.counts.earlier
             counts.update(note_earlier(batch, found, scored, context=context))
         for row, text in batch.errors.items():
@@ -159,6 +153,21 @@ class FeatureStep:
         worked_us = time.monotonic_ns() // 1000 - arrival_us
         context["features_us"] = min(worked_us, _MOST)
         return features, context
+
+    def _note(self, batch: Batch, context: Array) -> None:
+        """Write down in the context what the rows themselves say."""
+        context["event_time_us"] = batch.time_us
+        context["cents"] = batch.cents
+        self._note_ids(batch, context)
+        self._note_fields(batch, context)
+        context["fingerprint"] = fingerprints(
+            list(batch.ids.values()),
+            cents=batch.cents,
+            time_us=batch.time_us,
+            fields=batch.fields,
+        )
+        for span in dry_spans(batch):
+            context["dry_run"][span] = 1
 
     def _note_ids(self, batch: Batch, context: Array) -> None:
         names = ["transaction", *self._spec.entity_names]
@@ -180,10 +189,16 @@ class FeatureStep:
             packed[:] = stacked(batch.fields, names, rows).T
 
     def _read(
-        self, found: list[Group], features: Array, context: Array
+        self,
+        found: list[Group],
+        features: Array,
+        context: Array,
+        *,
+        meanwhile: Callable[[], None],
     ) -> list[Scored]:
         """Get the vectors of the good rows, in one round trip at most."""
-        ask: Callable[[Sequence[Group]], list[Scored]] = self._ask
+        ask: Callable[[Sequence[Group]], list[Scored]]
+        ask = partial(self._ask, meanwhile=meanwhile)
         if self._traces is not None:
             ask = self._traces.timed("store", ask)
         scored = self._share.score(found, fingerprints=context["fingerprint"], ask=ask)
@@ -198,8 +213,11 @@ class FeatureStep:
             context["list_hits"][rows] = one.looked.list_hits
         return scored
 
-    def _ask(self, groups: Sequence[Group]) -> list[Scored]:
+    def _ask(
+        self, groups: Sequence[Group], *, meanwhile: Callable[[], None]
+    ) -> list[Scored]:
         return self._ladder.score(
             [group.purchases for group in groups],
             write=[not group.dry for group in groups],
+            meanwhile=meanwhile,
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 from tollgate.errors import StoreError, StorePartial
 from tollgate.store.breaker import Breaker, State
+from tollgate.store.connection import Meanwhile, idle
 from tollgate.store.feeds import Feeds
 from tollgate.store.lookups import Lookups
 from tollgate.store.online import Packed
@@ -66,6 +67,7 @@ class Caller:
         *,
         now_us: int,
         wanted: Wanted,
+        meanwhile: Meanwhile = idle,
     ) -> tuple[list[Answer] | StoreError, Sequence[Any]]:
         """
         Call the store if the breaker lets us.
@@ -75,6 +77,7 @@ class Caller:
             write: Per batch, False for a dry run.
             now_us: The clock.
             wanted: Which values of tables the batches want.
+            meanwhile: Done while the store works; not when it could not be asked.
 
         Returns:
             Its answers, or why there are none; and its replies to the look-ups.
@@ -97,7 +100,9 @@ class Caller:
         begun_s = time.perf_counter()
         asked: list[Answer] | StoreError
         try:
-            asked, replies = self._store.flush(calls, beside=beside)
+            asked, replies = self._store.flush(
+                calls, beside=beside, meanwhile=meanwhile
+            )
             outcome = "answered"
         except StorePartial as part:
             asked, replies, outcome = part, part.replies, outcome_of(part)

@@ -9,7 +9,7 @@ from typing import Any
 from tollgate.errors import OutcomeUnknown, StoreError, StorePartial
 from tollgate.store.address import Address, read_address
 from tollgate.store.breaker import Rules
-from tollgate.store.connection import Command
+from tollgate.store.connection import Command, Meanwhile, idle
 from tollgate.store.events import Call
 from tollgate.store.nodes import Nodes
 from tollgate.store.pieces import join_answers, join_replies, split_call, split_command
@@ -57,7 +57,11 @@ class ClusterStore(RedisStore):
         return 0
 
     def flush(
-        self, calls: list[tuple[Call, Mode]], *, beside: Sequence[Command]
+        self,
+        calls: list[tuple[Call, Mode]],
+        *,
+        beside: Sequence[Command],
+        meanwhile: Meanwhile = idle,
     ) -> tuple[list[Answer], list[Any]]:
         """
         Run calls of the Lua function, and commands after them, on all nodes at once.
@@ -65,6 +69,7 @@ class ClusterStore(RedisStore):
         Args:
             calls: Each call, and what it does.
             beside: Of one key each, or MGET; idempotent, and no answer hangs on them.
+            meanwhile: Done while the nodes work.
 
         Returns:
             As with one Redis; MGET has an exception for each key that is lost.
@@ -77,7 +82,7 @@ class ClusterStore(RedisStore):
         split = [split_call(call, mode) for call, mode in calls]
         commands = [one for part in split for one in part]
         commands += [one for command in beside for one in split_command(command)]
-        replies = iter(self._nodes.run(commands, until_s))
+        replies = iter(self._nodes.run(commands, until_s, meanwhile))
         parts = [[next(replies) for _ in part] for part in split]
         told = [join_replies(command, replies) for command in beside]
         answers = [

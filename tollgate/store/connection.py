@@ -15,10 +15,22 @@ from tollgate.store.wording import words_of
 log = logging.getLogger(__name__)
 
 Command = tuple[Any, ...]
+Meanwhile = Callable[[], object]  # what is done while a store works
 
 MAX_OWED = 16  # late replies waited for; a store behind by more gets a new connection
 # What a TLS handshake may take where no request waits for it.
 HANDSHAKE_S = 0.25
+
+
+def idle() -> None:
+    """Do nothing meanwhile."""
+
+
+def taken_s(meanwhile: Meanwhile) -> float:
+    """Do it; tell how long it took."""
+    begun_s = time.monotonic()
+    meanwhile()
+    return time.monotonic() - begun_s
 
 
 class Connection:
@@ -59,9 +71,20 @@ class Connection:
         make = connection_maker(self._address)
         self._connection: Any = make(**connection_arguments(self._address))
 
-    def exchange(self, commands: Sequence[Command], until_s: float) -> list[Any]:
-        """Send commands and read their replies; errors that Redis answered with too."""
+    def exchange(
+        self,
+        commands: Sequence[Command],
+        until_s: float,
+        *,
+        meanwhile: Meanwhile = idle,
+    ) -> list[Any]:
+        """
+        Send commands and read their replies; errors that Redis answered with too.
+
+        What is done meanwhile takes nothing of the time that Redis has.
+        """
         self.send(commands, until_s)
+        until_s += taken_s(meanwhile)
         return self.receive(len(commands), until_s)
 
     def send(self, commands: Sequence[Command], until_s: float) -> None:

@@ -23,6 +23,7 @@ from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Applied, Degraded
 from tollgate.store.breaker import Breaker
 from tollgate.store.calling import Caller
+from tollgate.store.connection import Meanwhile, idle
 from tollgate.store.essential import Essentials
 from tollgate.store.events import Purchases
 from tollgate.store.feeds import Feeds
@@ -105,7 +106,11 @@ class Ladder:
         self._online = OnlineFeatures(spec, store)
 
     def score(
-        self, batches: Sequence[Purchases], *, write: Sequence[bool]
+        self,
+        batches: Sequence[Purchases],
+        *,
+        write: Sequence[bool],
+        meanwhile: Meanwhile = idle,
     ) -> list[Scored]:
         """
         Apply batches of purchases and read their vectors, in one round trip at most.
@@ -113,11 +118,19 @@ class Ladder:
         Args:
             batches: Each is applied whole, then read; see `OnlineFeatures.score`.
             write: Per batch, False for a dry run.
+            meanwhile: Done while the store works; not when it is not asked.
         """
         now_us = self._wall_us()
         packed = [self._online.pack(batch) for batch in batches]
         wanted = self.tables.want(batches)
-        asked, found = self._caller.ask(packed, write, now_us=now_us, wanted=wanted)
+
+        def rest() -> None:
+            meanwhile()
+            self.last_known.settle()
+
+        asked, found = self._caller.ask(
+            packed, write, now_us=now_us, wanted=wanted, meanwhile=rest
+        )
         looked = self._lookups.read(batches, found)
         held = self.tables.read(wanted)
         if self._spec.tables:

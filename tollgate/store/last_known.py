@@ -37,11 +37,17 @@ class LastKnown:
     to its age limit, less up to `spread` of it, by its key: values that were read
     together do not all go at once.
 
+    What is put waits until it is settled, or anything else is asked: the step has an
+    answer to give first, and time to settle while the store works on the next batch.
+
     Args:
         max_bytes: Most to hold, keys and bookkeeping included.
         max_age_s: How old a value may be.
         clock: Monotonic, seconds.
         spread: Part of the age limit by which keys differ.
+
+    Attributes:
+        bytes_held: Settled values with their keys and bookkeeping.
     """
 
     def __init__(
@@ -58,13 +64,23 @@ class LastKnown:
         self._clock = clock
         self._spread = spread
         self._kept: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
+        self._came: tuple[Sequence[bytes], Sequence[bytes], float] | None = None
 
     def __len__(self) -> int:
+        self.settle()
         return len(self._kept)
 
     def put(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Keep values that the store gave just now; nothing is copied."""
-        now_s = self._clock()
+        """Keep values that the store gave just now; neither list may change later."""
+        self.settle()
+        self._came = keys, values, self._clock()
+
+    def settle(self) -> None:
+        """Sort in what was put last."""
+        if self._came is None:
+            return
+        keys, values, now_s = self._came
+        self._came = None
         kept, take, held = self._kept, self._kept.pop, self.bytes_held
         for key, value in zip(keys, values, strict=True):
             old = take(key, None)
@@ -76,6 +92,7 @@ class LastKnown:
 
     def find(self, keys: Sequence[bytes]) -> Found:
         """Look keys up; a value past its age limit is forgotten."""
+        self.settle()
         now_s = self._clock()
         values = [b""] * len(keys)
         known = np.zeros(len(keys), np.bool_)
@@ -100,6 +117,7 @@ class LastKnown:
 
         Their age stays that of the store's answer.
         """
+        self.settle()
         for key, value in zip(keys, values, strict=True):
             entry = self._kept.get(key)
             if entry is not None:

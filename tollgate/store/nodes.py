@@ -15,7 +15,14 @@ from typing import Any
 from tollgate.errors import StoreError
 from tollgate.store.address import Address
 from tollgate.store.breaker import Rules
-from tollgate.store.connection import HANDSHAKE_S, Command, Connection
+from tollgate.store.connection import (
+    HANDSHAKE_S,
+    Command,
+    Connection,
+    Meanwhile,
+    idle,
+    taken_s,
+)
 from tollgate.store.node import Node
 from tollgate.store.redis import load_command
 from tollgate.store.slots import Place, SlotMap
@@ -68,9 +75,11 @@ class Nodes:
             )
         return self._nodes[place]
 
-    def run(self, commands: Sequence[Command], until_s: float) -> list[Any]:
+    def run(
+        self, commands: Sequence[Command], until_s: float, meanwhile: Meanwhile = idle
+    ) -> list[Any]:
         """
-        Run commands of one key each.
+        Run commands of one key each; once they are sent, do something else meanwhile.
 
         Returns:
             Their replies, in order; an exception for each that is lost.
@@ -89,8 +98,16 @@ class Nodes:
                 plan.setdefault(place, []).append((position, False))
         scripts: set[Place] = set()
         for _ in range(_ROUNDS):
-            self._exchange(plan, commands, replies, until_s=until_s, scripts=scripts)
+            self._exchange(
+                plan,
+                commands,
+                replies,
+                until_s=until_s,
+                scripts=scripts,
+                meanwhile=meanwhile,
+            )
             plan, scripts = self._again(plan, replies)
+            meanwhile = idle
             if not plan:
                 break
         return replies
@@ -103,6 +120,7 @@ class Nodes:
         *,
         until_s: float,
         scripts: set[Place],
+        meanwhile: Meanwhile,
     ) -> None:
         """Send each node its commands, then read replies as they come."""
         asked: dict[Place, Sent] = {}
@@ -122,6 +140,7 @@ class Nodes:
                 self._lose(sent, replies, error)
             else:
                 asked[place] = sent
+        until_s += taken_s(meanwhile)
         for place, late in self._as_they_come(asked, until_s):
             sent = asked[place]
             grace_s = until_s if late else max(until_s, time.monotonic() + _LATE_S)

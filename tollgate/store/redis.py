@@ -16,7 +16,7 @@ from tollgate.errors import (
     StoreTimeout,
 )
 from tollgate.store.address import SOURCE, read_address
-from tollgate.store.connection import Command, Connection
+from tollgate.store.connection import Command, Connection, Meanwhile, idle
 from tollgate.store.events import Call
 from tollgate.store.wording import words_of
 
@@ -76,7 +76,11 @@ class RedisStore:
         return self.flush(calls, beside=())[0]
 
     def flush(
-        self, calls: list[tuple[Call, Mode]], *, beside: Sequence[Command]
+        self,
+        calls: list[tuple[Call, Mode]],
+        *,
+        beside: Sequence[Command],
+        meanwhile: Meanwhile = idle,
     ) -> tuple[list[Answer], list[Any]]:
         """
         Run calls of the Lua function, and commands after them, in one round trip.
@@ -84,6 +88,7 @@ class RedisStore:
         Args:
             calls: Each call, and what it does.
             beside: Plain commands; idempotent ones, that no answer hangs on.
+            meanwhile: Done while the store works; not when nothing could be sent.
 
         Returns:
             Per call: the K values (none with WRITE_ONLY) and a status byte per
@@ -97,7 +102,7 @@ class RedisStore:
         until_s = time.monotonic() + self._deadline_s
         try:
             commands = [*(call_command(*call) for call in calls), *beside]
-            replies = self._run(commands, until_s)
+            replies = self._run(commands, until_s, meanwhile=meanwhile)
         except self._link.errors.TimeoutError as exc:
             raise StoreTimeout(self._deadline_s) from exc
         except (self._link.errors.RedisError, OSError) as exc:
@@ -119,10 +124,12 @@ class RedisStore:
         """
         return self._link.probe(self._deadline_s, load_command())
 
-    def _run(self, commands: list[Command], until_s: float) -> list[Any]:
+    def _run(
+        self, commands: list[Command], until_s: float, *, meanwhile: Meanwhile
+    ) -> list[Any]:
         """Flush commands; those that find no script once more, behind the script."""
         link = self._link
-        replies = link.exchange(commands, until_s)
+        replies = link.exchange(commands, until_s, meanwhile=meanwhile)
         missing = [
             position
             for position, reply in enumerate(replies)
@@ -148,7 +155,11 @@ class NoStore(RedisStore):
         """Open nothing."""
 
     def flush(
-        self, calls: list[tuple[Call, Mode]], *, beside: Sequence[Command]
+        self,
+        calls: list[tuple[Call, Mode]],
+        *,
+        beside: Sequence[Command],
+        meanwhile: Meanwhile = idle,
     ) -> tuple[list[Answer], list[Any]]:
         """Refuse."""
         raise StoreError("no store is configured")

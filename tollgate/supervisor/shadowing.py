@@ -29,7 +29,8 @@ class Shadows:
 
     def __init__(self, repository: Path) -> None:
         self._repository = repository
-        self._waiting: set[int] = set()
+        self._said: dict[int, str] = {}
+        self._tried: dict[int, tuple[Arrival, Release]] = {}
 
     def begin(self, arrival: Arrival) -> bool:
         """
@@ -39,37 +40,36 @@ class Shadows:
             arrival: A sound version.
 
         Returns:
-            False while somebody else is on trial, or where somebody changed the release
-            meanwhile: it is to be asked again.
+            False while something is in the way, somebody else on trial for one: it is
+            to be asked again.
         """
         name = f"{arrival.step} version {arrival.version}"
-        current = None
         try:
             gates = read_gates(self._repository, product=arrival.product)
             if gates.arrivals != "shadow":
                 return True
             current = read_release(self._repository, product=arrival.product)
             if current.challenger is not None:
-                if arrival.version not in self._waiting:
-                    self._waiting.add(arrival.version)
-                    other = current.challenger.release
-                    log.info("%s waits: %s is on trial", name, other)
+                other = current.challenger.release
+                text = f"{name} waits: {other} is on trial"
+                self._say(arrival, text, level=logging.INFO)
                 return False
+            if self._tried.get(arrival.version) == (arrival, current):
+                return False  # it would fail as it did
+            self._tried[arrival.version] = arrival, current
             self._begin(arrival, current, reason=f"{name} was copied in")
         except TollgateError as error:
-            if current is not None and self._is_another(current):
-                return False
-            log.warning("%s did not become a shadow: %s", name, error)
-            return True
+            text = f"{name} did not become a shadow: {error}"
+            self._say(arrival, text, level=logging.WARNING)
+            return False
         log.info("%s is on trial as a shadow", name)
         return True
 
-    def _is_another(self, release: Release) -> bool:
-        """Tell whether the release is not what it was."""
-        try:
-            return read_release(self._repository, product=release.product) != release
-        except TollgateError:
-            return False
+    def _say(self, arrival: Arrival, text: str, *, level: int) -> None:
+        """Log what is in the way, once as long as it is."""
+        if self._said.get(arrival.version) != text:
+            log.log(level, "%s", text)
+        self._said[arrival.version] = text
 
     def _begin(self, arrival: Arrival, current: Release, *, reason: str) -> None:
         changed = with_challenger(

@@ -154,6 +154,8 @@ def test_bins_are_where_their_edges_say() -> None:
 def test_a_report_is_told_and_drawn_at_any_size(rows: int, tmp_path: Path) -> None:
     """Also of nothing; the picture is a PNG of its size."""
     found = kept(rows)
+    if rows:
+        found.groups["segment [/eu]"] = found.groups[ALL]
     made = make_report(found, Gates())
     console = Console(width=200, record=True)
     for table in report_tables(made):
@@ -161,6 +163,7 @@ def test_a_report_is_told_and_drawn_at_any_size(rows: int, tmp_path: Path) -> No
     text = console.export_text()
     assert f"{rows:,} rows decided by both" in text
     assert "nan" not in text
+    assert text.count("segment [/eu]") == bool(rows)
     draw(made, found, tmp_path / "report.png")
     raw = (tmp_path / "report.png").read_bytes()
     assert raw[:8] == b"\x89PNG\r\n\x1a\n"

@@ -27,9 +27,10 @@ from trials_made import (
 from tollgate.audit.source import ChunkSource
 from tollgate.challenger.counts import ALL, group_names
 from tollgate.challenger.gates import Gates, judge
+from tollgate.challenger.trials import current_trials
 from tollgate.journal.entries import CHUNK_FIELD
 from tollgate.repository.history import read_history
-from tollgate.repository.release import read_release
+from tollgate.repository.release import read_release, write_release
 
 
 @pytest.fixture
@@ -237,6 +238,22 @@ def test_after_its_time_a_promoted_release_is_left_alone(
     send(redis_client, rows(repository, 60, release="fraud-2"))
     assert work(repository, store_url).tally.rows == 0
     assert read_release(repository, product="fraud").name == "fraud-2"
+
+
+def test_a_promoted_release_is_watched_on_when_a_change_came_to_nothing(
+    repository: Path,
+) -> None:
+    """A command that ended between history and release.json ends no watch."""
+    begin(repository, fraud_model=2)
+    promote(repository)
+    there = begin(repository, fraud_decision=2)
+    promote(repository)
+    write_release(repository, there)  # as if the disk was full just then
+    trials = current_trials(repository, product="fraud", watch_s=60, now_s=0)
+    assert [(one.mode, one.champion, one.challenger) for one in trials] == [
+        ("shadow", "fraud-2", "fraud-3"),
+        ("watch", "fraud-1", "fraud-2"),
+    ]
 
 
 def test_the_rights_that_the_papers_name_are_enough(

@@ -210,16 +210,22 @@ def test_the_shadow_that_counts_is_the_last_whatever_the_clock_said(
     assert "its shadow has not passed: flips_share waits" in refused
 
 
+def proposed(told: str) -> str:
+    """Read the name that a proposal was told."""
+    (line,) = (one for one in told.splitlines() if one.startswith("proposed  "))
+    return line.split()[1]
+
+
 def test_a_second_person_confirms_a_canary_and_no_shadow(repository: Path) -> None:
     """What answers nobody needs nobody; what does is proposed."""
     asked = {"TOLLGATE_REQUIRE_APPROVAL": "1"}
     start(repository, "--set=model=2", **asked)
-    told = start(repository, "--set=model=2", "--mode=canary", "--force", **asked)
-    assert "proposed" in told
+    canary = ("--set=model=2", "--mode=canary", "--force")
+    name = proposed(start(repository, *canary, **asked))
     there = read_release(repository, product="fraud").challenger
     assert there is not None
     assert there.mode == "shadow"
-    tollgate(repository, "release", "approve", "fraud-1", "--actor=bob")
+    tollgate(repository, "release", "approve", name, "--actor=bob")
     last = read_history(repository, "fraud")[-1]
     assert (last.action, last.approver, last.reason) == (
         "challenger start",
@@ -227,6 +233,23 @@ def test_a_second_person_confirms_a_canary_and_no_shadow(repository: Path) -> No
         "forced: try it",
     )
     tollgate(repository, "challenger", "stop", "--reason=enough", **asked)
+    assert read_release(repository, product="fraud").challenger is None
+
+
+def test_who_confirms_a_share_confirms_no_other(repository: Path) -> None:
+    """Somebody proposes another one while the first is looked at, by its name."""
+    asked = {"TOLLGATE_REQUIRE_APPROVAL": "1"}
+    canary = ("--set=model=2", "--mode=canary", "--force")
+    told = start(repository, *canary, "--percent=5", **asked)
+    assert "\non trial" not in told
+    name = proposed(told)
+    shown = tollgate(repository, "release", "show", name).stdout
+    assert json.loads(shown)["challenger"]["percent"] == 5
+    told = tollgate(repository, "release", "diff", "fraud-1", name).stdout
+    assert "fraud_model  1 -> 2" in told
+    start(repository, *canary, "--percent=100", **asked)
+    approve = ("release", "approve", name, "--actor=bob")
+    assert f"waits, not {name}" in tollgate(repository, *approve, status=2).stderr
     assert read_release(repository, product="fraud").challenger is None
 
 

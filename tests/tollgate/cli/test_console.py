@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
-from tollgate.cli import console
+from tollgate.cli import console, score
 
 
 def test_a_line_stays_a_line_whatever_is_in_it(
@@ -14,3 +15,16 @@ def test_a_line_stays_a_line_whatever_is_in_it(
     text = "tollgate: /var/[b]/x: names[0] is [/etc] " + "and so on " * 20
     console.say(text)
     assert capsys.readouterr().err == f"{text}\n"
+
+
+def test_an_id_is_shown_as_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers choose it, and what is shown was decided and counted by then."""
+    monkeypatch.setattr(console.out, "width", 200)
+    told = "a[b]c [/d]"
+    answers = {name: [told] for name in score._ANSWER}
+    answers |= {"score": [0.5], "degraded": [0]}
+    frame = pl.DataFrame({"transaction_id": [told]})
+    score._write(frame, answers, out=None, kind="table")
+    assert capsys.readouterr().out.count(told) == 4

@@ -94,6 +94,10 @@ def test_simulate_counts_what_would_have_been(
     assert picture.read_bytes().startswith(b"\x89PNG")
     status, text = run(*words, "--against", POLICY, "--json")
     assert json.loads(text)["matrix"] == [[1, 0, 0], [0, 0, 1], [0, 0, 1]]
+    named = changed.read_text().replace("owner: fraud-op", 'owner: "[a] of [/eu]" # ')
+    changed.write_text(named)
+    status, text = run(*words, "--against", POLICY)
+    assert (status, text.count("[a] of [/eu]")) == (0, named.count("[a] of [/eu]"))
 
 
 def test_lists_are_filled_shown_and_replaced(

@@ -86,6 +86,17 @@ def test_who_goes_back_after_somebody_else_does_not_go_forth(repository: Path) -
     assert read_release(repository, product="fraud").name == "fraud-2"
 
 
+def test_who_goes_back_to_a_release_of_before_is_heeded_too(repository: Path) -> None:
+    """It is what it was before that change, to the letter: still one went back."""
+    go(repository, fraud_model=2)
+    go(repository, fraud_decision=2)
+    release(repository, "activate", "fraud-2", "--reason=it declines less")
+    release(repository, "rollback", "--reason=it declines all")
+    again = release(repository, "rollback", "--reason=it declines all", status=2)
+    assert "went back already, from fraud-2 to fraud-3, at 2" in again.stderr
+    assert read_release(repository, product="fraud").name == "fraud-3"
+
+
 @pytest.mark.parametrize(
     "words", [("activate", "--set=model=2"), ("rollback",), ("activate", "fraud-1")]
 )

@@ -277,7 +277,7 @@ def test_a_second_person_confirms_what_is_there_still(repository: Path) -> None:
     )
     end(repository)  # and the proposal waits on
     with pytest.raises(RepositoryError, match="somebody changed the release"):
-        approve(repository, product="fraud", name="fraud-1", actor="bob")
+        approve(repository, product="fraud", name="fraud-2@50", actor="bob")
     assert read_release(repository, product="fraud").challenger is None
 
 

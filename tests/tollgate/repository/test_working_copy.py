@@ -159,6 +159,34 @@ def test_a_block_that_fails_pushes_nothing(
             assert not (folder / "fraud_model/stray.txt").exists()
 
 
+def test_who_looks_again_and_again_sees_no_change_that_was_not_pushed(
+    copies: tuple[WorkingCopy, WorkingCopy],
+) -> None:
+    """Nothing changed there; what a command left behind here is put back."""
+    one, _ = copies
+    with pytest.raises(RepositoryError), one.changed() as folder:  # noqa: PT012
+        publish(folder)
+        change(folder, version=2)
+        (folder / "fraud" / "gates.yaml").write_text("version: 1\n")
+        raise RepositoryError(folder, "no")
+    one.refresh()
+    assert read_release(one.folder, product="fraud").name == "fraud-1"
+    assert len(read_history(one.folder, "fraud")) == 1
+    assert not (one.folder / "fraud" / "gates.yaml").exists()
+
+
+def test_a_copy_that_cannot_be_written_is_told_as_such(
+    copies: tuple[WorkingCopy, WorkingCopy],
+) -> None:
+    """Here a file is in the way; a full disk ends there too, and no worker of it."""
+    one, _ = copies
+    with one.read() as folder:
+        shutil.rmtree(folder / "fraud")
+        (folder / "fraud").write_bytes(b"")
+    with pytest.raises(RepositoryError, match=r"cannot be written: .*repository/fraud"):
+        one.refresh()
+
+
 def test_a_proposal_that_was_confirmed_is_gone_there_too(
     copies: tuple[WorkingCopy, WorkingCopy],
 ) -> None:

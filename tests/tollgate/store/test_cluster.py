@@ -139,8 +139,14 @@ def test_what_no_one_node_can_answer_is_refused(
     store = open_any(cluster.url)
     with pytest.raises(InputError, match="is a cluster's, which cannot SCAN"):
         store.flush([], beside=[(b"SCAN", b"0")])
-    _, replies = store.flush([], beside=[(b"SET", b"a", b"1"), (b"MGET", b"a", b"b")])
+    meant: list[str] = []
+    _, replies = store.flush(
+        [],
+        beside=[(b"SET", b"a", b"1"), (b"MGET", b"a", b"b")],
+        meanwhile=lambda: meant.append("once, for all nodes"),
+    )
     assert replies == [b"OK", [b"1", None]]
+    assert len(meant) == 1
 
 
 def test_slot_map_takes_no_nonsense() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 import redis
 
+from tollgate.errors import StoreError
 from tollgate.features.spec import FeatureSpec
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.store.events import Call, Packer, Purchases, purchase_entries
@@ -44,6 +47,28 @@ def test_a_refused_command_beside_a_call_costs_the_call_nothing(
         assert isinstance(replies[1], redis.ResponseError)
         assert replies[2] == [b"1", None]
         redis_client.script_flush()
+
+
+def test_what_is_done_meanwhile_is_done_while_redis_works(
+    store_url: str, redis_client: redis.Redis, open_store: Callable[..., RedisStore]
+) -> None:
+    """Once, behind what was sent; its time is none of the store's."""
+    store = open_store(store_url, deadline_s=0.2)
+    store.flush([], beside=[(b"PING",)])  # connected
+    seen = []
+
+    def look() -> None:
+        while not redis_client.exists("mark"):
+            time.sleep(0.001)
+        time.sleep(0.3)
+        seen.append(redis_client.get("mark"))
+
+    _, replies = store.flush([], beside=[(b"SET", b"mark", b"1")], meanwhile=look)
+    assert replies == [b"OK"]
+    assert seen == [b"1"]
+    with pytest.raises(StoreError):
+        NoStore().flush([], beside=[(b"PING",)], meanwhile=look)
+    assert len(seen) == 1
 
 
 def test_a_probe_opens_the_connection_and_brings_the_script(

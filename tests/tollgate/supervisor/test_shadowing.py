@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tollgate.errors import RepositoryError
 from tollgate.repository.activation import activate
 from tollgate.repository.history import read_history
-from tollgate.repository.release import read_release
+from tollgate.repository.release import read_release, write_release
 from tollgate.repository.trial import without_challenger
-from tollgate.repository.turns import one_at_a_time
-from tollgate.supervisor.arrivals import Arrival, Arrivals
+from tollgate.supervisor import shadowing
+from tollgate.supervisor.arrivals import Arrivals
 from tollgate.supervisor.shadowing import Shadows
 
 pytestmark = pytest.mark.slow
@@ -112,39 +111,29 @@ def test_what_is_in_the_way_is_told(
     assert "line 1: arrivals" in said
 
 
-def arrival(version: int) -> Arrival:
-    """Describe a version that was found sound."""
-    now = "2026-11-22T08:00:00Z"
-    return Arrival("fraud", "fraud_model", version, "sound", "", now)
-
-
-def waits_for_its_turn() -> bool:
-    """Tell whether a thread waits for the lock of a repository."""
-    for frame in sys._current_frames().values():
-        inner = frame
-        while inner is not None:
-            if inner.f_code is one_at_a_time.__wrapped__.__code__:
-                return True
-            inner = inner.f_back
-    return False
-
-
-def test_a_release_that_changes_meanwhile_is_looked_at_again(
-    repository: Path, tmp_path: Path
+def test_it_begins_when_what_was_in_the_way_is_not_any_more(
+    repository: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another server begins the trial of version 3 while this one begins that of 2."""
-    (repository / "fraud/gates.yaml").write_text("arrivals: shadow\n")
-    shutil.copytree(repository / "fraud_model/1", repository / "fraud_model/3")
-    other = tmp_path / "other"
-    shutil.copytree(repository, other)
-    assert Shadows(other).begin(arrival(3))
-    with ThreadPoolExecutor(1) as pool:
-        with one_at_a_time(repository / "fraud"):
-            begun = pool.submit(Shadows(repository).begin, arrival(2))
-            while not (begun.done() or waits_for_its_turn()):
-                time.sleep(0.01)
-            shutil.copytree(other / "fraud", repository / "fraud", dirs_exist_ok=True)
-        assert begun.result() is False
+    """Each is told once: gates that cannot be read, and who was faster."""
+    path = repository / "fraud/gates.yaml"
+    path.write_text("arrivals: perhaps\n")
+    sound = Shadows(repository).begin
+    arrivals = Arrivals(repository, product="fraud", quiet_s=0, sound=sound)
+    for _ in range(3):
+        arrivals.look()
+    path.write_text("arrivals: shadow\n")
+
+    def late(*_: object, **__: object) -> None:
+        raise RepositoryError("fraud", "somebody changed the release in between")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shadowing, "activate", late)
+        arrivals.look()
+        arrivals.look()
+    assert len(caplog.messages) == 2
+    there = read_release(repository, product="fraud")
+    write_release(repository, msgspec.structs.replace(there, reason="somebody"))
+    arrivals.look()
     trial = read_release(repository, product="fraud").challenger
     assert trial is not None
-    assert trial.versions["fraud_model"] == 3
+    assert trial.versions["fraud_model"] == 2
