@@ -36,6 +36,9 @@ from __future__ import annotations
 
 import hashlib
 import traceback
+from typing import TypeVar
+
+Error = TypeVar("Error", bound=BaseException)
 
 
 class TollgateError(Exception):
@@ -266,6 +269,17 @@ class Unavailable(ClientError):
 
 class Overloaded(Unavailable):
     """There is more to decide than can be in time; nothing was done."""
+
+
+def without_frames(error: Error) -> Error:
+    """
+    Let an exception that is kept as a value go of the frames that it came through.
+
+    They hold those of their callers, and so all that these work on, until the garbage
+    collector finds the cycle: in a step, a batch of requests in shared memory.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def trace_of(error: BaseException) -> str:

@@ -36,8 +36,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         model_config_name: Named configuration of models that have it; empty for none.
         cache_mb: Memory for Triton's response cache, which models use that ask for it
             in their configuration; 0: none.
-        allocator: Library that the server and its steps allocate with, "none" for the
-            system's own; empty: jemalloc where the machine has it.
+        allocator: Library that the server, its steps and its own Redis allocate with,
+            "none" for the system's; empty: jemalloc where the machine has it.
         spool: Folder of purchases that the store missed; empty: in the state folder.
         require_approval: Whether a release needs a second person.
         arrival_quiet_s: How long the files of a version that somebody copies in must

@@ -1,5 +1,5 @@
 """
-jemalloc for the server and its steps, where the machine has it.
+jemalloc for the server, its steps and its Redis, where the machine has it.
 
 Triton makes and drops many small pieces of memory for every request, on several
 threads. glibc takes a fifth of the server's processor time for that, jemalloc a few

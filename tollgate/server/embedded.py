@@ -98,7 +98,7 @@ def serve(
     with ExitStack() as stack:
         redis = None
         if store_url is None:
-            redis = stack.enter_context(EmbeddedRedis(state))
+            redis = stack.enter_context(EmbeddedRedis(state, allocator=allocator))
             store_url = redis.url
         for product in products:
             spool = state / SPOOL_FOLDER / product

@@ -16,6 +16,7 @@ from types import TracebackType
 from urllib.parse import quote
 
 from tollgate.errors import ServerError, SetupError
+from tollgate.server.allocator import allocator_environment
 from tollgate.server.aof import cut_damaged_tail
 from tollgate.server.child import Child
 from tollgate.server.environment import find_redis_server
@@ -38,6 +39,10 @@ class EmbeddedRedis:
 
     Args:
         state: State folder; data in `redis/`, log in `logs/redis.log`.
+        allocator: See tollgate.server.allocator.
+
+    Raises:
+        InputError: The allocator is no file.
 
     Attributes:
         url: "unix://…", as redis-py reads it; valid inside the context.
@@ -45,7 +50,9 @@ class EmbeddedRedis:
         pid: The process.
     """
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, *, allocator: str = "") -> None:
+        # Its environment is its own: what this process preloads is not handed on.
+        self._allocator = allocator_environment(allocator, environment={})
         self._state = state.resolve()
         self._data = self._state / "redis"
         self._log = self._state / "logs" / "redis.log"
@@ -113,7 +120,8 @@ class EmbeddedRedis:
         child = Child(
             _arguments(binary, socket_path=self.socket_path, data=self._data),
             name="redis-server",
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+            | self._allocator,
             log=self._log,
             keep_fds=(lock.fd,),
         )

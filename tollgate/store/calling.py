@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tollgate.errors import StoreError, StorePartial
+from tollgate.errors import StoreError, StorePartial, without_frames
 from tollgate.store.breaker import Breaker, State
 from tollgate.store.connection import Meanwhile, idle
 from tollgate.store.feeds import Feeds
@@ -105,12 +105,13 @@ class Caller:
             )
             outcome = "answered"
         except StorePartial as part:
-            asked, replies, outcome = part, part.replies, outcome_of(part)
+            asked, replies = without_frames(part), part.replies
+            outcome = outcome_of(part)
         except StoreError as error:
             counts.call_s = time.perf_counter() - begun_s
             counts.calls[outcome_of(error)] += 1
             self._failed(error)
-            return error, ()
+            return without_frames(error), ()
         counts.call_s = time.perf_counter() - begun_s
         counts.calls[outcome] += 1
         if self._breaker.state is not State.CLOSED:

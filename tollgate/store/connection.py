@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import select
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tollgate.errors import InputError, StoreError, StoreLost
+from tollgate.errors import InputError, StoreError, StoreLost, without_frames
 from tollgate.store.address import Address, connection_arguments, connection_maker
 from tollgate.store.wording import words_of
 
@@ -139,8 +140,11 @@ class Connection:
         self._connection.socket_timeout = left_s
         try:
             self._connection.connect()
-        except BaseException:
+        except BaseException as exc:
             self.close()
+            if exc.__context__ is not None:
+                # redis-py keeps it in a variable of the frame that raised it: a cycle.
+                traceback.clear_frames(exc.__context__.__traceback__)
             raise
         self.is_open = True
         self.opened += 1
@@ -221,7 +225,7 @@ class Connection:
         try:
             reply = self._connection.read_response(disconnect_on_error=False)
         except errors.ResponseError as exc:
-            reply = exc
+            reply = without_frames(exc)
         except (errors.BusyLoadingError, errors.AuthenticationError):
             raise  # Redis answered, too, and applied nothing
         except errors.TimeoutError:

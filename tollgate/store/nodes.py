@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tollgate.errors import StoreError
+from tollgate.errors import StoreError, without_frames
 from tollgate.store.address import Address
 from tollgate.store.breaker import Rules
 from tollgate.store.connection import (
@@ -198,6 +198,7 @@ class Nodes:
 
     def _lose(self, sent: Sent, replies: list[Any], error: StoreError) -> None:
         self._in_doubt = True
+        error = without_frames(error)
         for position, _ in sent:
             if position >= 0:
                 replies[position] = error

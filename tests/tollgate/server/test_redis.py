@@ -14,6 +14,7 @@ import redis
 from tollgate.errors import ServerError, SetupError
 from tollgate.features.spec import FeatureSpec
 from tollgate.server import redis as server_redis
+from tollgate.server.allocator import LIBRARY, allocator_environment
 from tollgate.server.redis import SOCKET_PATH_BYTES, EmbeddedRedis
 from tollgate.store.events import Packer, Purchases, purchase_entries
 from tollgate.store.online import OnlineFeatures
@@ -238,3 +239,11 @@ def test_a_file_that_takes_long_is_waited_for(
     monkeypatch.setattr(server_redis, "_START_S", 1.0)
     with EmbeddedRedis(tmp_path) as store, redis.Redis.from_url(store.url) as client:
         assert client.ping()
+
+
+def test_it_allocates_as_it_is_told(tmp_path: Path) -> None:
+    """With jemalloc where the machine has it, and with its own where that is said."""
+    for said, preloaded in (("", bool(allocator_environment())), ("none", False)):
+        with EmbeddedRedis(tmp_path, allocator=said) as server:
+            mapped = Path(f"/proc/{server.pid}/maps").read_text()
+        assert (LIBRARY in mapped) == preloaded
