@@ -21,6 +21,7 @@ from tollgate.server.aof import cut_damaged_tail
 from tollgate.server.child import Child
 from tollgate.server.environment import find_redis_server
 from tollgate.server.lock import FolderLock
+from tollgate.server.redis_children import YieldingChildren
 from tollgate.server.server_log import useful_lines
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class EmbeddedRedis:
         self._log = self._state / "logs" / "redis.log"
         self._stack = contextlib.ExitStack()
         self._child: Child | None = None
+        self._yielding: YieldingChildren | None = None
         self._begin: Callable[[], None] | None = None
         self.socket_path = Path()
 
@@ -100,7 +102,7 @@ class EmbeddedRedis:
         """
         if self._begin is None:
             raise ServerError("redis-server", "was never started here")
-        child, self._child = self._child, None
+        child = self._let_go()
         if child is not None:
             child.stop(grace_s=0.0)
         self._begin()
@@ -138,10 +140,18 @@ class EmbeddedRedis:
                 )
             time.sleep(0.005)
         self._child = child
+        self._yielding = YieldingChildren(child.pid)
+
+    def _let_go(self) -> Child | None:
+        """Take the process, if there is one, and look at its children no more."""
+        if self._yielding is not None:
+            self._yielding.close()
+        child, self._child, self._yielding = self._child, None, None
+        return child
 
     def stop(self) -> None:
         """Let it write everything to disk and end; a second call does nothing."""
-        child, self._child = self._child, None
+        child = self._let_go()
         if child is not None and not child.stop(grace_s=_STOP_S):
             log.warning("redis-server was killed: it did not end in %g s", _STOP_S)
         self._stack.close()

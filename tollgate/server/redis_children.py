@@ -1,0 +1,83 @@
+"""
+Redis' children give way to those who answer.
+
+Redis writes its file anew in a child. That takes a core for seconds, which the store
+and the steps need, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+
+_LOOK_S = 0.1
+_LEAST = 19  # the nice value of the smallest share
+# What is written meanwhile, Redis keeps in memory until its child is done; on a machine
+# without any time left over, that must not go on for ever.
+PATIENCE_S = 60.0
+
+
+class YieldingChildren:
+    """
+    Lets the children of a process run when nothing else wants to, for a while.
+
+    Who may not give them their share back afterwards, as most users may not, gives them
+    the smallest one there is instead.
+
+    Args:
+        pid: The process.
+        patience_s: How long after it was found a child gets the usual share again.
+    """
+
+    def __init__(self, pid: int, *, patience_s: float = PATIENCE_S) -> None:
+        self._children = Path(f"/proc/{pid}/task/{pid}/children")
+        self._patience_s = patience_s
+        self._found_s: dict[int, float] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="redis-children", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more; a child there is stays as it is."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        returns = _may_return()
+        while not self._ended.wait(_LOOK_S):
+            try:
+                alive = [int(one) for one in self._children.read_text().split()]
+            except OSError:  # it ended, or this kernel does not tell
+                return
+            now_s = time.monotonic()
+            before = self._found_s
+            self._found_s = {pid: before.get(pid, now_s) for pid in alive}
+            for pid, found_s in self._found_s.items():
+                # It may have ended meanwhile.
+                with contextlib.suppress(OSError):
+                    if returns:
+                        _allow(pid, usual=now_s - found_s >= self._patience_s)
+                    else:
+                        os.setpriority(os.PRIO_PROCESS, pid, _LEAST)
+
+
+def _may_return() -> bool:
+    """Tell whether a share can be given back; tried on the thread that asks."""
+    _allow(0, usual=False)
+    try:
+        _allow(0, usual=True)
+    except OSError:
+        return False  # it looks on when nothing else wants to run, which is enough
+    return True
+
+
+def _allow(pid: int, *, usual: bool) -> None:
+    """Give a process the usual share of the processors, or what nobody else wants."""
+    policy = os.SCHED_OTHER if usual else os.SCHED_IDLE
+    if os.sched_getscheduler(pid) != policy:
+        os.sched_setscheduler(pid, policy, os.sched_param(0))
