@@ -39,6 +39,7 @@ SCENARIOS = (
     Scenario("1-row-16", rows=1, connections=4, streams=4, most_requests_per_s=10_000),
     Scenario("1-row-64", rows=1, connections=4, streams=16, most_requests_per_s=15_000),
     Scenario("16-rows-8", rows=16, connections=4, streams=2, most_requests_per_s=4_000),
+    Scenario("16-rows-4", rows=16, connections=4, streams=1, most_requests_per_s=4_000),
 )
 
 

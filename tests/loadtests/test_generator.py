@@ -77,6 +77,7 @@ def test_a_command_has_as_many_requests_under_way_as_said() -> None:
         (1, 16),
         (1, 64),
         (16, 8),
+        (16, 4),
     ]
     for one in SCENARIOS:
         words = command_line(one, grpc_url="127.0.0.1:1", run_s=2.5)
