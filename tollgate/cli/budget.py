@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.budget_promise import Promise, promise_of
 from tollgate.cli.release import Product, State
-from tollgate.errors import InputError, SetupError
-from tollgate.repository.slo import Layers, Slo
+from tollgate.errors import SetupError
 
 if TYPE_CHECKING:
     from loadtests.layers import Judged
@@ -87,7 +86,8 @@ def budget(
         remedy = "start `tollgate up`"
         raise SetupError(f"no server runs in {chosen.state}", remedy=remedy)
     folder = Path(server.repository)
-    promise = promise_of(read_slo(folder, product=chosen.product), target, room)
+    slo = read_slo(folder, product=chosen.product)
+    promise = promise_of(slo, target=target, room=room)
     spec = pipeline.served_spec(folder, product=chosen.product)
     found = measure(
         server,
@@ -110,24 +110,6 @@ def budget(
     if broken:
         console.say("broken: " + "; ".join(broken))
         raise typer.Exit(1)
-
-
-class Promise(msgspec.Struct, frozen=True):
-    """What is judged by: the promise of a slo.yaml, or its aim."""
-
-    layers_ms: Layers
-    within_ms: float
-    percent: float
-
-
-def promise_of(slo: Slo, target: bool, room: float) -> Promise:
-    if not target:
-        layers, within_ms = slo.layers_ms, slo.latency_objective_ms
-    elif slo.target_ms is not None:
-        layers, within_ms = slo.target_ms, slo.latency_target_ms
-    else:
-        raise InputError("--target", "the product's slo.yaml has no target_ms")
-    return Promise(layers.scaled(room), within_ms * room, slo.objective_percent)
 
 
 def _broken(judged: list[Judged], promise: Promise, in_time: float) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from tollgate.cli import console, pipeline
-from tollgate.cli.budget import promise_of
+from tollgate.cli.budget_promise import promise_of
 from tollgate.cli.repositories import to_read
 from tollgate.features.wire import all_fields, wire_inputs
 from tollgate.repository.slo import read_slo
@@ -37,7 +37,8 @@ def judge_answers(
     from loadtests.budget import measure_answers
 
     with to_read(chosen) as models:
-        promise = promise_of(read_slo(models, product=chosen.product), target, room)
+        slo = read_slo(models, product=chosen.product)
+        promise = promise_of(slo, target=target, room=room)
         spec = pipeline.served_spec(models, product=chosen.product)
     sent = measure_answers(
         grpc_url,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from loadtests.budget import Measured
     from loadtests.layers import Judged
     from loadtests.open_loop import F64
-    from tollgate.cli.budget import Promise
+    from tollgate.cli.budget_promise import Promise
 
 _PERCENTILES = (50, 99)
 
