@@ -165,6 +165,7 @@ def test_a_server_that_is_stopped_or_a_name_that_is_none_costs_the_deadline():
         with DecisionClient([url], fallback=RULE, options=PATIENT) as client:
             assert client.decide(purchase()).source == "model"
             os.kill(child.pid, signal.SIGSTOP)
+            os.waitpid(child.pid, os.WUNTRACED)  # it may run on for a moment
             try:
                 told = client.decide(purchase(2), deadline_s=SHORT_S)
             finally:
