@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import threading
 import time
 from pathlib import Path
 
 _LOOK_S = 0.1
 _LEAST = 19  # the nice value of the smallest share
+_USUAL_NICE = 20  # RLIMIT_NICE counts from 20 down to the nice value: 0
+_CAP_SYS_NICE = 23  # capabilities(7), sched(7)
 # What is written meanwhile, Redis keeps in memory until its child is done; on a machine
 # without any time left over, that must not go on for ever.
 PATIENCE_S = 60.0
@@ -48,7 +51,7 @@ class YieldingChildren:
         self._thread.join()
 
     def _run(self) -> None:
-        returns = _may_return()
+        returns = may_return()
         while not self._ended.wait(_LOOK_S):
             try:
                 alive = [int(one) for one in self._children.read_text().split()]
@@ -66,14 +69,14 @@ class YieldingChildren:
                         os.setpriority(os.PRIO_PROCESS, pid, _LEAST)
 
 
-def _may_return() -> bool:
-    """Tell whether a share can be given back; tried on the thread that asks."""
-    _allow(0, usual=False)
-    try:
-        _allow(0, usual=True)
-    except OSError:
-        return False  # it looks on when nothing else wants to run, which is enough
-    return True
+def may_return() -> bool:
+    """Tell whether a share can be given back: by right, or within RLIMIT_NICE."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NICE)
+    if most >= _USUAL_NICE or most == resource.RLIM_INFINITY:
+        return True
+    lines = Path("/proc/self/status").read_text().splitlines()
+    rights = next(line.split()[1] for line in lines if line.startswith("CapEff:"))
+    return bool(int(rights, 16) >> _CAP_SYS_NICE & 1)
 
 
 def _allow(pid: int, *, usual: bool) -> None:
