@@ -74,7 +74,7 @@ def _start_server(place: Place) -> None:
             if time.monotonic() > until_s:
                 raise
             time.sleep(0.1)
-    place.server.serving["fraud"].again()
+    place.server.serving[PRODUCT].again()
 
 
 def _kill_stub(place: Place) -> None:
@@ -83,8 +83,16 @@ def _kill_stub(place: Place) -> None:
 
 
 def _load_step(place: Place) -> None:
-    """Start the step anew, as a supervisor would."""
-    place.server.serving["fraud"].renew(_FEATURES)
+    """
+    Start the step anew, as a supervisor would.
+
+    A step that is killed while it holds the lock of the memory that it shares with the
+    server takes the server with it (docs/supervisor.md); then that is started.
+    """
+    if place.server.triton.alive():
+        place.server.serving[PRODUCT].renew(_FEATURES)
+    else:
+        _start_server(place)
 
 
 def _stop_server(place: Place) -> None:

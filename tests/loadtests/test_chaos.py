@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from pathlib import Path
+
 import pytest
 
 from loadtests.chaos import Options, run_all
+from loadtests.chaos_kinds import ORDERS, Place
 from loadtests.coalescing import Options as JoinOptions
 from loadtests.coalescing import run_all as run_joined
 from loadtests.coalescing import to_markdown
+from loadtests.proxy import Proxy
+from loadtests.surroundings import CHECKOUT
+from tollgate.server import control
+from tollgate.server.embedded import serve
+from tollgate.server.environment import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +48,24 @@ def test_every_call_is_answered_and_the_model_comes_back(name, client):
         assert (during > 0).any()
     assert (calls.source[-20:] == 0).any()
     assert "this test" in told
+
+
+def test_a_step_that_took_the_server_with_it_comes_back(tmp_path: Path):
+    """As the lock that a killed step held does now and then."""
+    ports = free_port("127.0.0.1"), free_port("127.0.0.1"), free_port("127.0.0.1")
+    repository = CHECKOUT / "model_repository"
+    with serve(
+        repository, state=tmp_path, grpc_port=ports[0], metrics_port=ports[1]
+    ) as server:
+        before = server.triton.pid
+        os.kill(before, signal.SIGKILL)
+        until_s = time.monotonic() + 30.0
+        while server.triton.alive() and time.monotonic() < until_s:
+            time.sleep(0.01)
+        with Proxy(server.grpc_url, listen=f"127.0.0.1:{ports[2]}") as proxy:
+            ORDERS["stub"][1](Place(server, repository, proxy))
+        assert server.triton.pid not in (0, before)
+        assert control.is_ready(server.triton, "fraud")
 
 
 def test_gathered_calls_are_fewer_requests():
