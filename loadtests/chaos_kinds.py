@@ -18,6 +18,7 @@ from tollgate.server.embedded import Embedded
 PRODUCT = "fraud"
 SLOW_S = 0.1
 _LOCKED_S = 30.0
+_ENDING_S = 3.0  # for a server that fails to write its last words
 _FEATURES = "fraud_features"
 _STUB = "triton_python_backend_stub"
 
@@ -87,11 +88,17 @@ def _load_step(place: Place) -> None:
     Start the step anew, as a supervisor would.
 
     A step that is killed while it holds the lock of the memory that it shares with the
-    server takes the server with it (docs/supervisor.md); then that is started.
+    server takes the server with it (docs/supervisor.md), at the next call, which may be
+    this one; then that is started.
     """
-    if place.server.triton.alive():
+    try:
         place.server.serving[PRODUCT].renew(_FEATURES)
-    else:
+    except ServerError:
+        until_s = time.monotonic() + _ENDING_S
+        while place.server.triton.alive():
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.02)
         _start_server(place)
 
 

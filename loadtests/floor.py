@@ -3,8 +3,8 @@ What the ensemble costs without any work: `python -m loadtests.floor`.
 
 The same configurations, tensors and queue delays, with three Python steps that look at
 nothing, write to no store and answer with tensors that they made once. What they take
-is the server's, the messages' and the interpreter's share: no product whose steps are
-these can take less. Measured in turns with the product, on one machine.
+is the server's, the messages' and the interpreter's share, for batches of the size that
+is told: quick steps gather smaller ones. Measured in turns with the product.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ import argparse
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
 import msgspec
-import numpy as np
 
-from loadtests.bodies import bodies_of
 from loadtests.filling import (
     HISTORY_DAYS,
     compact_store,
@@ -29,15 +27,14 @@ from loadtests.filling import (
     served_spec,
     simulated_history,
 )
-from loadtests.generator import TAIL_S, Generator, make_generator, run_h2load
-from loadtests.latency import latency_of
-from loadtests.processes import use_of
+from loadtests.generator import make_generator
+from loadtests.measure import Bench, Run, measure
 from loadtests.scenarios import SCENARIOS, Scenario
 from loadtests.surroundings import CHECKOUT, measured_with
-from loadtests.traffic import Traffic, traffic_of
+from loadtests.traffic import traffic_of
 from tollgate.errors import InputError, TollgateError
 from tollgate.server import control
-from tollgate.server.embedded import serve
+from tollgate.server.embedded import Embedded, serve
 from tollgate.server.launcher import TritonServer
 
 PRODUCT = "fraud"
@@ -78,29 +75,14 @@ class TritonPythonModel:
 
     def _made(self, rows, name, width, kind):
         if kind == "TYPE_STRING":
-            return pb.Tensor(name, np.full((rows, width), b"approve", np.object_))
+            text = {"decision": b"approve", "release": b"none"}.get(name, b"")
+            return pb.Tensor(name, np.full((rows, width), text, np.object_))
         zeros = np.zeros((rows, width), pb.triton_string_to_numpy(kind))
         return pb.Tensor(name, zeros)
 '''
 
-# Loads a server with a scenario, once; goes on in the traffic.
-Load = Callable[[Scenario], "Cost"]
-
-
-class Cost(msgspec.Struct, frozen=True):
-    """
-    What one run came to.
-
-    Attributes:
-        decisions_per_s: Rows answered.
-        p50_ms: Of the requests; likewise p99_ms.
-        cpu_us: Processor time of server, steps and store for a row.
-    """
-
-    decisions_per_s: float
-    p50_ms: float
-    p99_ms: float
-    cpu_us: float
+# Runs by scenario and server.
+Runs = Mapping[tuple[str, str], Sequence[Run]]
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -135,11 +117,11 @@ def main(arguments: Sequence[str]) -> int:
             customers=given.customers,
             terminals=given.terminals,
         )
-        costs, told = run_all(options, command=command)
+        runs, told = run_all(options, command=command)
     except TollgateError as error:
         print(f"loadtests.floor: {error}", file=sys.stderr)
         return error.exit_status
-    print(to_markdown(costs, told), end="")
+    print(to_markdown(runs, told), end="")
     return 0
 
 
@@ -161,24 +143,37 @@ def write_floor(repository: Path, *, source: Path) -> None:
 
 
 @contextmanager
-def floor(repository: Path, *, state: Path) -> Iterator[TritonServer]:
-    """Serve what `write_floor` wrote."""
-    with TritonServer(repository, state=state, store_url="", journal_url="") as server:
+def floor(repository: Path, *, state: Path, store_url: str) -> Iterator[Embedded]:
+    """
+    Serve what `write_floor` wrote.
+
+    Args:
+        repository: Where it is.
+        state: Folder for logs and the backend directory.
+        store_url: A store whose counters are read; the steps do not know it.
+    """
+    with TritonServer(repository, state=state, store_url="", journal_url="") as triton:
         for model in (*STEPS, PRODUCT):
-            control.load_model(server, model, config=None)
-        yield server
+            control.load_model(triton, model, config=None)
+        yield Embedded(
+            grpc_url=triton.grpc_url,
+            metrics_url=triton.metrics_url,
+            store_url=store_url,
+            triton=triton,
+            serving={},
+            problems={},
+            redis=None,
+        )
 
 
-def run_all(
-    options: Options, *, command: str
-) -> tuple[dict[tuple[str, str], list[Cost]], str]:
+def run_all(options: Options, *, command: str) -> tuple[Runs, str]:
     """
     Serve both, and load them in turns.
 
     Returns:
-        The runs by scenario and server, and how and where they were measured.
+        The runs, and how and where they were measured.
     """
-    costs: dict[tuple[str, str], list[Cost]] = {}
+    runs: dict[tuple[str, str], list[Run]] = {}
     source = CHECKOUT / "model_repository"
     with tempfile.TemporaryDirectory(prefix="tollgate-floor-") as name:
         folder = Path(name)
@@ -193,96 +188,72 @@ def run_all(
         write_floor(folder / "floor", source=source)
         with (
             serve(source, state=folder / "state") as product,
-            floor(folder / "floor", state=folder / "floor-state") as nothing,
+            floor(
+                folder / "floor",
+                state=folder / "floor-state",
+                store_url=product.store_url,
+            ) as nothing,
         ):
             fill_store(spec, history, store_url=product.store_url)
             compact_store(product.store_url)
             told = f"`{command}`; {measured_with(product)}"
             traffic = traffic_of(history, days=HISTORY_DAYS)
-            store = [product.redis.pid] if product.redis else []
-            loads = {
-                NOTHING: _loader(nothing, (), generator, traffic, folder, options),
-                ALL: _loader(
-                    product.triton, store, generator, traffic, folder, options
-                ),
+            benches = {
+                name: Bench(
+                    server=server, generator=generator, traffic=traffic, folder=folder
+                )
+                for name, server in ((NOTHING, nothing), (ALL, product))
             }
+            first = dict.fromkeys(benches, 0)
             for number in range(options.runs):
                 for scenario in options.scenarios:
-                    for server in sorted(loads, reverse=bool(number % 2)):
-                        cost = loads[server](scenario)
-                        costs.setdefault((scenario.name, server), []).append(cost)
-                        _say(f"{scenario.name}, {server}: {cost.cpu_us:.0f} µs a row")
-    return costs, told
+                    for name in sorted(benches, reverse=bool(number % 2)):
+                        run, first[name] = measure(
+                            benches[name],
+                            scenario,
+                            first=first[name],
+                            warm_up_s=_WARM_UP_S,
+                            measured_s=options.seconds,
+                        )
+                        runs.setdefault((scenario.name, name), []).append(run)
+                        _say(f"{scenario.name}, {name}: {cpu_us(run):.0f} µs a row")
+    return runs, told
 
 
-def _loader(
-    server: TritonServer,
-    beside: Sequence[int],
-    generator: Generator,
-    traffic: Traffic,
-    folder: Path,
-    options: Options,
-) -> Load:
-    """Make what loads one server, beside whose processes others count, too."""
-    sent = 0
-
-    def load(scenario: Scenario) -> Cost:
-        nonlocal sent
-        run_s = _WARM_UP_S + options.seconds + TAIL_S
-        count = int(scenario.most_requests_per_s * run_s)
-        columns = traffic.columns(sent, count * scenario.rows)
-        before_s = use_of([server.pid, *beside]).cpu_s
-        generated = run_h2load(
-            generator,
-            scenario,
-            bodies=bodies_of(columns, rows=scenario.rows),
-            grpc_url=server.grpc_url,
-            run_s=run_s,
-            folder=folder,
-        )
-        used_s = use_of([server.pid, *beside]).cpu_s - before_s
-        sent += min(generated.kept.offered, count) * scenario.rows
-        log = generated.log
-        end_us = log.start_us + log.took_us - int(log.start_us.min())
-        from_us = int(_WARM_UP_S * 1e6)
-        inside = (end_us >= from_us) & (end_us < from_us + options.seconds * 1e6)
-        inside &= log.status == 200
-        latency = latency_of(np.asarray(log.took_us[inside]))
-        answered = sum(not one.failure for one in generated.kept.answers)
-        return Cost(
-            decisions_per_s=int(inside.sum()) * scenario.rows / options.seconds,
-            p50_ms=latency.p50_ms,
-            p99_ms=latency.p99_ms,
-            cpu_us=used_s / max(1, answered * scenario.rows) * 1e6,
-        )
-
-    return load
+def cpu_us(run: Run) -> float:
+    """Tell what server, steps and store used of the processors for a row, µs."""
+    return run.work.cpu_s / max(1, run.work.purchases) * 1e6
 
 
-def to_markdown(costs: dict[tuple[str, str], list[Cost]], told: str) -> str:
+def to_markdown(runs: Runs, told: str) -> str:
     """Write the medians of the runs as a table, and each run's ratio of costs."""
     lines = [
         told,
         "",
-        "| load | server | decisions/s | p50 ms | p99 ms | processor µs a decision |",
-        "|---|---|---:|---:|---:|---:|",
+        "| load | steps | decisions/s | p50 ms | p99 ms | processor µs a decision "
+        "| rows a batch | failed |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
-    names = list(dict.fromkeys(name for name, _ in costs))
-    for name in names:
-        for server in (NOTHING, ALL):
-            runs = costs[name, server]
-            rate, p50, p99, cpu = (
-                median(getattr(one, field) for one in runs)
-                for field in Cost.__struct_fields__
-            )
-            cells = f"{rate:,.0f} | {p50:.1f} | {p99:.1f} | {cpu:.0f}"
-            lines.append(f"| {name} | {server} | {cells} |")
+    for (name, server), some in sorted(runs.items(), key=lambda one: one[0][0]):
+        cells = [
+            f"{median(run.decisions_per_s for run in some):,.0f}",
+            f"{median(run.latency.p50_ms for run in some):.1f}",
+            f"{median(run.latency.p99_ms for run in some):.1f}",
+            f"{median(cpu_us(run) for run in some):,.0f}",
+            f"{median(_rows_a_batch(run) for run in some):.1f}",
+            str(sum(sum(run.tally.failures.values()) for run in some)),
+        ]
+        lines.append(f"| {name} | {server} | {' | '.join(cells)} |")
     lines.append("")
-    for name in names:
-        pairs = zip(costs[name, NOTHING], costs[name, ALL], strict=True)
-        parts = ", ".join(f"{a.cpu_us / b.cpu_us:.2f}" for a, b in pairs)
+    for name in dict.fromkeys(name for name, _ in runs):
+        pairs = zip(runs[name, NOTHING], runs[name, ALL], strict=True)
+        parts = ", ".join(f"{cpu_us(a) / cpu_us(b):.2f}" for a, b in pairs)
         lines.append(f"{name}: {NOTHING} of {ALL}, run by run: {parts}.")
     return "\n".join(lines) + "\n"
+
+
+def _rows_a_batch(run: Run) -> float:
+    return run.work.purchases / max(1, run.work.feature_batches)
 
 
 def _say(text: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from loadtests.chaos import Options, run_all
 from loadtests.chaos_kinds import ORDERS, Place
@@ -16,9 +16,9 @@ from loadtests.coalescing import run_all as run_joined
 from loadtests.coalescing import to_markdown
 from loadtests.proxy import Proxy
 from loadtests.surroundings import CHECKOUT
-from tollgate.server import control
-from tollgate.server.embedded import serve
+from tollgate.server.embedded import Embedded, serve
 from tollgate.server.environment import free_port
+from tollgate.server.probe import probe
 
 pytestmark = pytest.mark.slow
 
@@ -50,22 +50,40 @@ def test_every_call_is_answered_and_the_model_comes_back(name, client):
     assert "this test" in told
 
 
-def test_a_step_that_took_the_server_with_it_comes_back(tmp_path: Path):
+class DyingWith:
+    """A product whose server ends as the step is to be started anew."""
+
+    def __init__(self, server: Embedded):
+        self._triton = server.triton
+        self._serving = server.serving["fraud"]
+
+    def renew(self, step: str):
+        """As when tritonserver meets the lock in this very call."""
+        os.kill(self._triton.pid, signal.SIGKILL)
+        self._serving.renew(step)
+
+    def again(self):
+        """Load what was served."""
+        self._serving.again()
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_step_that_took_the_server_with_it_comes_back(when, tmp_path: Path):
     """As the lock that a killed step held does now and then."""
-    ports = free_port("127.0.0.1"), free_port("127.0.0.1"), free_port("127.0.0.1")
+    ports = [free_port("127.0.0.1") for _ in range(3)]
     repository = CHECKOUT / "model_repository"
     with serve(
         repository, state=tmp_path, grpc_port=ports[0], metrics_port=ports[1]
     ) as server:
         before = server.triton.pid
-        os.kill(before, signal.SIGKILL)
-        until_s = time.monotonic() + 30.0
-        while server.triton.alive() and time.monotonic() < until_s:
-            time.sleep(0.01)
+        if when == "before":
+            os.kill(before, signal.SIGKILL)
+        else:
+            server = structs.replace(server, serving={"fraud": DyingWith(server)})
         with Proxy(server.grpc_url, listen=f"127.0.0.1:{ports[2]}") as proxy:
             ORDERS["stub"][1](Place(server, repository, proxy))
         assert server.triton.pid not in (0, before)
-        assert control.is_ready(server.triton, "fraud")
+        assert probe(server.triton, "fraud", rows=[1]).release == "fraud-1"
 
 
 def test_gathered_calls_are_fewer_requests():

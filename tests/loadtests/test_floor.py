@@ -7,17 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.answers import Tally
 from loadtests.floor import (
     ALL,
     NOTHING,
     STEPS,
-    Cost,
     Options,
+    cpu_us,
     main,
     run_all,
     to_markdown,
     write_floor,
 )
+from loadtests.latency import Latency
+from loadtests.measure import Run, Work
+from loadtests.processes import Use
 from loadtests.scenarios import pick
 from loadtests.surroundings import CHECKOUT
 
@@ -36,10 +40,13 @@ def test_steps_that_do_nothing_take_less_than_the_product() -> None:
         customers=200,
         terminals=400,
     )
-    costs, told = run_all(options, command="this test")
-    (nothing,), (product,) = costs["16-rows-4", NOTHING], costs["16-rows-4", ALL]
-    assert 0 < nothing.cpu_us < product.cpu_us
+    runs, told = run_all(options, command="this test")
+    (nothing,), (product,) = runs["16-rows-4", NOTHING], runs["16-rows-4", ALL]
+    assert 0 < cpu_us(nothing) < cpu_us(product)
     assert nothing.decisions_per_s > product.decisions_per_s > 0
+    # A step that answered with errors would be quick, too.
+    assert (nothing.tally.failures, nothing.tally.refused_rows) == ({}, 0)
+    assert nothing.work.feature_batches > 0
     assert "this test" in told
 
 
@@ -62,21 +69,48 @@ def test_it_keeps_tensors_and_delays(tmp_path: Path) -> None:
 
 
 def test_the_table_has_medians_and_the_ratio_of_each_run() -> None:
-    """Runs are compared with the run beside them."""
-    costs = {
-        ("1-row-16", NOTHING): [
-            Cost(decisions_per_s=2000, p50_ms=5, p99_ms=9, cpu_us=cpu)
-            for cpu in (300, 200, 400)
-        ],
-        ("1-row-16", ALL): [
-            Cost(decisions_per_s=1000, p50_ms=9, p99_ms=19, cpu_us=cpu)
-            for cpu in (600, 800, 500)
-        ],
+    """Runs are compared with the run beside them; failures add up."""
+    runs = {
+        ("1-row-16", NOTHING): [run_of(2000, us) for us in (300, 200, 400)],
+        ("1-row-16", ALL): [run_of(1000, us, failed=1) for us in (600, 800, 500)],
     }
-    text = to_markdown(costs, "told")
-    assert "| 1-row-16 | nothing | 2,000 | 5.0 | 9.0 | 300 |" in text
-    assert "| 1-row-16 | product | 1,000 | 9.0 | 19.0 | 600 |" in text
+    text = to_markdown(runs, "told")
+    assert "| 1-row-16 | nothing | 2,000 | 5.0 | 9.0 | 300 | 16.0 | 0 |" in text
+    assert "| 1-row-16 | product | 1,000 | 5.0 | 9.0 | 600 | 16.0 | 3 |" in text
     assert "1-row-16: nothing of product, run by run: 0.50, 0.25, 0.80." in text
+
+
+def run_of(decisions_per_s: float, cpu: float, *, failed: int = 0) -> Run:
+    """A second of single rows in batches of 16, so many µs of processor time each."""
+    rows = int(decisions_per_s)
+    return Run(
+        measured_s=1.0,
+        requests_per_s=decisions_per_s,
+        decisions_per_s=decisions_per_s,
+        latency=Latency(p50_ms=5, p90_ms=7, p99_ms=9, p999_ms=10, max_ms=11),
+        tally=Tally(
+            requests=rows,
+            rows=rows,
+            refused_rows=0,
+            degraded_rows=0,
+            degraded={},
+            failures={"gRPC status 14: full": failed} if failed else {},
+        ),
+        new_share=1.0,
+        writes_per_purchase=0.0,
+        continued_bodies=0,
+        work=Work(
+            answered=rows,
+            failed=failed,
+            purchases=1600,
+            feature_batches=100,
+            model_batches=100,
+            writes=0,
+            cpu_s=1600 * cpu / 1e6,
+        ),
+        use=Use(processes=4, pss_mb=200, rss_mb=260, cpu_s=3.0),
+        generator_cpu_s=0.1,
+    )
 
 
 def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
