@@ -159,9 +159,11 @@ output [
 # One instance: requests that arrive while it works are taken as one batch.
 instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 
-# No delay: the model step has one already. No default_queue_policy, on purpose: under
-# load it stalls Triton's batcher (docs/adr/0001-batching-without-delay.md).
-dynamic_batching {{ }}
+# Requests wait here for one another, 4.5 ms or until there are 32 rows. The batch
+# stays together: the model step waits 0.3 ms and the decision step 0.2 ms for its rest
+# (docs/adr/0011-requests-gather-at-the-first-step.md). No default_queue_policy, on
+# purpose: it stalls Triton's batcher (docs/adr/0001-batching-without-delay.md).
+dynamic_batching {{ max_queue_delay_microseconds: 4500 }}
 {store}"""
 
 
@@ -182,11 +184,9 @@ output [ {{ name: "probabilities" data_type: TYPE_FP32 dims: [ 2 ] }} ]
 
 instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 
-dynamic_batching {{
-  # Rows wait up to 5 ms for company, and go at once when there are {MAX_BATCH_ROWS}.
-  # This is the one delay on the path.
-  max_queue_delay_microseconds: 5000
-}}
+# How long the first request of a batch waits for the rest: they come from the feature
+# step one after the other.
+dynamic_batching {{ max_queue_delay_microseconds: 300 }}
 
 # One thread for one batch: the other cores are busy with the other steps.
 parameters {{ key: "intra_op_thread_count" value {{ string_value: "1" }} }}
@@ -233,8 +233,8 @@ input [
 {_answers()}
 instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 
-# No delay: batches arrive here as the model step made them.
-dynamic_batching {{ }}
+# How long the first request of a batch waits for the rest, as in the model step.
+dynamic_batching {{ max_queue_delay_microseconds: 200 }}
 """
 
 

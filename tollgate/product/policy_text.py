@@ -111,8 +111,8 @@ objective_percent: 99.9     # of the answers keep the promise
 # The layers of the promise, ms. What a layer takes is its 99th percentile.
 budget_ms:
   request: 2
-  features: 15
-  model: 20                 # 5 of them in the queue, waiting for company
+  features: 15              # 4.5 of them in the queue, waiting for other requests
+  model: 20
   post_processing: 3
   response: 2
   reserve: 8

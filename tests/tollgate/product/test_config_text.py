@@ -1,0 +1,61 @@
+"""The configurations of a new product are those of the committed one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from typer.testing import CliRunner
+
+from tollgate.cli.app import app
+from tollgate.features.spec import load_spec
+from tollgate.product.config_text import config_texts
+from tollgate.product.policy_text import slo_text
+
+MODELS = Path(__file__).resolve().parents[3] / "model_repository"
+SPEC = load_spec(MODELS / "fraud_features" / "1" / "features.yaml")
+# docs/adr/0011: requests gather at the first step, and the batch stays together.
+DELAYS_US = {"fraud_features": 4500, "fraud_model": 300, "fraud_decision": 200}
+
+
+def config_of(text: str) -> ModelConfig:
+    """Parse a config.pbtxt."""
+    return text_format.Parse(text, ModelConfig())
+
+
+def test_what_is_written_for_fraud_is_what_the_repository_has() -> None:
+    """Whoever changes one of the two changes the other: every field, all four files."""
+    texts = config_texts(SPEC)
+    assert len(texts) == 4
+    for name, text in texts.items():
+        assert config_of(text) == config_of((MODELS / name).read_text()), name
+
+
+def test_requests_gather_at_the_first_step() -> None:
+    """4.5, 0.3 and 0.2 ms."""
+    texts = config_texts(SPEC)
+    found = {
+        step: config_of(
+            texts[f"{step}/config.pbtxt"]
+        ).dynamic_batching.max_queue_delay_microseconds
+        for step in DELAYS_US
+    }
+    assert found == DELAYS_US
+
+
+def test_check_finds_nothing_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even in one step, with the promise that is written beside them."""
+    copy = tmp_path / "model_repository"
+    others = shutil.ignore_patterns("__pycache__", "credit*", "config*")
+    shutil.copytree(MODELS, copy, ignore=others)
+    for name, text in config_texts(SPEC).items():
+        (copy / name).write_text(text)
+    (copy / "fraud" / "slo.yaml").write_text(slo_text("fraud"))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["check", "--product", "fraud"])
+    assert (done.exit_code, done.stdout) == (0, "fraud: sound\n")
