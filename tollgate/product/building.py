@@ -16,8 +16,9 @@ from tollgate.product.plan import Field, Plan
 from tollgate.product.policy_text import policy_text, slo_text
 from tollgate.product.rows import Rows, rows_of
 from tollgate.product.script_text import SCRIPT_FILE, script_text
-from tollgate.product.spec_text import spec_text, window_features
+from tollgate.product.spec_text import spec_text
 from tollgate.product.thresholds import Chosen
+from tollgate.product.values import as_numbers
 from tollgate.repository.slo import SLO_FILE
 
 _SHORT = 3  # digits of a default
@@ -33,8 +34,6 @@ def build_features(
     """
     Write features.yaml, and build the vectors of the table's rows.
 
-    A window that cannot be read when it serves gets the value that is usual here.
-
     Args:
         plan: The product.
         folder: A model repository.
@@ -47,7 +46,7 @@ def build_features(
     Raises:
         InputError: A value cannot be.
     """
-    spec = _write_spec(plan, folder, fields=fields, missing=missing, defaults={})
+    spec = _write_spec(plan, folder, fields=fields, missing=missing)
     rows = rows_of(
         plan.frame,
         spec=spec,
@@ -55,15 +54,7 @@ def build_features(
         segments=plan.asked.sensitive,
         source=str(plan.asked.table),
     )
-    vectors = build(spec, rows.history)
-    usual = {}
-    for name, _ in window_features(plan):
-        middle = np.median(vectors[:, spec.feature_names.index(name)])
-        usual[name] = float(f"{middle:.{_SHORT}g}")
-    if usual:
-        spec = _write_spec(plan, folder, fields=fields, missing=missing, defaults=usual)
-        vectors = build(spec, rows.history)
-    return spec, rows, vectors.astype(np.float32)
+    return spec, rows, build(spec, rows.history).astype(np.float32)
 
 
 def write_texts(
@@ -106,11 +97,19 @@ def _write_spec(
     *,
     fields: tuple[Field, ...],
     missing: Mapping[str, float],
-    defaults: Mapping[str, float],
 ) -> FeatureSpec:
     step, _, _ = step_names(plan.asked.product)
     path = folder / step / "1" / SPEC_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = spec_text(plan, fields=fields, missing=missing, defaults=defaults)
+    usual = _usual_amount(plan)
+    text = spec_text(plan, fields=fields, missing=missing, usual_amount=usual)
     path.write_text(text, "utf-8")
     return load_spec(path)
+
+
+def _usual_amount(plan: Plan) -> float:
+    """Return the median amount of the rows; 0 for a product without money."""
+    if plan.asked.amount is None:
+        return 0.0
+    amounts = as_numbers(plan.frame[plan.asked.amount]).values.drop_nulls()
+    return float(f"{np.median(amounts.to_numpy()):.{_SHORT}g}")

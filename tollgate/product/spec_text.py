@@ -10,7 +10,7 @@ from tollgate.product.plan import Field, Plan, Watched
 from tollgate.product.yaml_text import WIDTH, flow_list, number, scalar
 
 _WINDOWS = ("1d", "7d", "30d")
-_LONGEST_S = 30 * 86_400
+_LONGEST_S = 30 * 86_400.0
 # A value so many times beyond all that were seen is taken for a mistake.
 _BEYOND = 10
 
@@ -20,7 +20,7 @@ def spec_text(
     *,
     fields: tuple[Field, ...],
     missing: Mapping[str, float],
-    defaults: Mapping[str, float],
+    usual_amount: float = 0.0,
 ) -> str:
     """
     Write features.yaml.
@@ -29,7 +29,7 @@ def spec_text(
         plan: The product.
         fields: Its fields in the order of the vector.
         missing: What stands for a missing number, by field; NaN leaves it to the model.
-        defaults: What stands for a window that could not be read, by feature.
+        usual_amount: What a mean of amounts is where there is no history.
     """
     asked = plan.asked
     parts = [
@@ -51,7 +51,9 @@ def spec_text(
             "# What a request brings. Send all of them; NaN or an empty text says: "
             f"none.\nfields:\n{lines}"
         )
-    parts.append(_features(plan, fields=fields, missing=missing, defaults=defaults))
+    parts.append(
+        _features(plan, fields=fields, missing=missing, usual_amount=usual_amount)
+    )
     return "\n".join(part for part in parts if part)
 
 
@@ -108,23 +110,37 @@ def bounds(low: float, high: float, *, decimals: int) -> tuple[float, float]:
     return (0.0 if low >= 0 else -wide), (0.0 if high <= 0 else wide)
 
 
-def window_features(plan: Plan) -> list[tuple[str, str]]:
-    """List the features over windows: name, and the keys that define it."""
+def window_features(
+    plan: Plan, *, usual_amount: float = 0.0
+) -> list[tuple[str, str, float]]:
+    """
+    List the features over windows: name, the keys that define it, and its default.
+
+    The default is what an entity without any history has: nothing was counted or
+    added up, and the last event is longer ago than the longest window. A mean of
+    nothing is no number, and 0 would be an unusual one, so it is the usual amount.
+    """
     taken = {one.name for one in plan.fields}
+    aggregates = {"count": 0.0}
+    if plan.asked.amount:
+        aggregates |= {"sum": 0.0, "mean": usual_amount}
     found = []
     for entity in plan.entities:
-        of_entity = f"entity: {entity.name}"
-        for aggregate in ("count", "sum", "mean")[: 3 if plan.asked.amount else 1]:
-            found += [
-                (
-                    f"{entity.name}_{aggregate}_{window}",
-                    f"{of_entity}, aggregate: {aggregate}, window: {window}",
-                )
-                for window in _WINDOWS
-            ]
+        found += [
+            (
+                f"{entity.name}_{aggregate}_{window}",
+                f"entity: {entity.name}, aggregate: {aggregate}, window: {window}",
+                default,
+            )
+            for aggregate, default in aggregates.items()
+            for window in _WINDOWS
+        ]
         since = f"time_since_last: {entity.name}, window: {_WINDOWS[-1]}"
-        found.append((f"{entity.name}_since_last", since))
-    return [(name if name not in taken else f"{name}_w", keys) for name, keys in found]
+        found.append((f"{entity.name}_since_last", since, _LONGEST_S))
+    return [
+        (name if name not in taken else f"{name}_w", keys, default)
+        for name, keys, default in found
+    ]
 
 
 def _features(
@@ -132,7 +148,7 @@ def _features(
     *,
     fields: tuple[Field, ...],
     missing: Mapping[str, float],
-    defaults: Mapping[str, float],
+    usual_amount: float,
 ) -> str:
     lines = []
     if plan.asked.amount:
@@ -148,13 +164,12 @@ def _features(
         blank = missing[one.name]
         default = ".nan" if math.isnan(blank) else number(blank)
         lines.append(f"{{name: {one.name}, field: {one.name}, default: {default}}}")
-    for name, keys in window_features(plan):
-        usual = _LONGEST_S if name.endswith(("_since_last", "_since_last_w")) else 0
-        value = number(defaults.get(name, usual))
-        lines.append(f"{{name: {name}, {keys}, default: {value}}}")
+    for name, keys, usual in window_features(plan, usual_amount=usual_amount):
+        lines.append(f"{{name: {name}, {keys}, default: {number(usual)}}}")
     told = (
         "# The vector, in its order. `default` is what the model sees where there is "
         "none;\n# .nan leaves that to the model. A category is the place of its word, "
-        "from 0.\nfeatures:\n"
+        "from 0. A window\n# that cannot be read counts as that of an id without "
+        "history.\nfeatures:\n"
     )
     return told + "".join(f"  - {line}\n" for line in lines)

@@ -179,15 +179,17 @@ def test_vectors_are_the_tables_numbers_and_words(tmp_path: Path) -> None:
     np.testing.assert_array_equal(product.features, wanted)
 
 
-def test_a_window_that_cannot_be_read_has_its_usual_value(tmp_path: Path) -> None:
-    """The median over the table, by an independent count of events."""
+def test_a_window_that_cannot_be_read_is_that_of_an_unknown_id(tmp_path: Path) -> None:
+    """Nothing counted, nothing spent, no event in 30 days; the mean is usual."""
     product = written(tmp_path, windows=True)
     spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
-    frame = product.plan.frame.with_columns(pl.from_epoch("when"))
-    counts = frame.rolling("when", period="7d", group_by="who").agg(pl.len())
-    place = spec.feature_names.index("who_count_7d")
-    assert spec.features[place].default == counts["len"].median()
-    assert np.median(product.features[:, place]) == counts["len"].median()
+    defaults = {one.name: one.default for one in spec.features}
+    usual = float(f"{product.plan.frame['paid'].median():.3g}")
+    for days in (1, 7, 30):
+        assert defaults[f"who_count_{days}d"] == 0
+        assert defaults[f"who_sum_{days}d"] == 0
+        assert defaults[f"who_mean_{days}d"] == usual > 0
+    assert defaults["who_since_last"] == 30 * 24 * 60 * 60
 
 
 def test_a_field_that_is_missing_in_a_row_is_missing_in_its_history(
