@@ -54,8 +54,10 @@ def _field(
         words = np.array(field.vocabulary or [f"made-up-{one}" for one in range(100)])
         drawn = chance.choice(words, count)
         return [str(one) for one in np.where(missing, "", drawn)]
-    scale = 10**field.decimals
+    scale = 10 ** (field.decimals or 0)
     low = max(field.low / scale, -_NO_BOUND)
     high = min(field.high / scale, _NO_BOUND)
-    numbers = np.round(chance.uniform(low, high, count), field.decimals)
+    numbers = chance.uniform(low, high, count)
+    if field.decimals is not None:
+        numbers = np.round(numbers, field.decimals)
     return np.where(missing, np.nan, numbers)

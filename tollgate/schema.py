@@ -177,6 +177,7 @@ Bytes2d = npt.NDArray[np.uint8]
 
 FieldType = Literal["number", "category"]
 MISSING = np.iinfo(np.int64).min  # in the place of a field that was not sent
+EXACT = "exact"  # written in the place of a number's decimals: it is a float64
 
 
 class FieldForm(Protocol):
@@ -191,8 +192,8 @@ class FieldForm(Protocol):
         """A number is kept in its last decimal, a category as a hash."""
 
     @property
-    def decimals(self) -> int:
-        """Decimals of a number."""
+    def decimals(self) -> int | None:
+        """Decimals of a number; None for an exact float64."""
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -204,14 +205,14 @@ class DeclaredField(NamedTuple):
 
     name: str
     type: FieldType
-    decimals: int = 0
+    decimals: int | None = 0
     vocabulary: tuple[str, ...] = ()
 
 
 def fields_text(fields: Iterable[FieldForm]) -> str:
-    """Print declared fields as the parameter `fields`: `x=number:2,y=category`."""
+    """Print declared fields: `x=number:2,y=category,z=number:exact`."""
     return ",".join(
-        f"{one.name}=number:{one.decimals}"
+        f"{one.name}=number:{EXACT if one.decimals is None else one.decimals}"
         if one.type == "number"
         else f"{one.name}=category"
         for one in fields
@@ -231,11 +232,46 @@ def read_fields(text: str) -> tuple[DeclaredField, ...]:
         if form == "category":
             found.append(DeclaredField(name, "category"))
         elif form.startswith("number:"):
-            decimals = int(form.removeprefix("number:"))
+            digits = form.removeprefix("number:")
+            decimals = None if digits == EXACT else int(digits)
             found.append(DeclaredField(name, "number", decimals))
         else:
             raise ValueError(f"{part!r} is neither NAME=category nor NAME=number:2")
     return tuple(found)
+
+
+def float_places(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """
+    Number float64 values by their place among all of them, 0.0 being 0.
+
+    The places of a < b are in the same order, so whole numbers can be compared in
+    their stead; -0.0 becomes 0.0, and no value has the place MISSING.
+
+    Args:
+        values: Without NaN.
+
+    Returns:
+        int64, of the same shape.
+    """
+    bits = values.view(np.int64)
+    return np.where(bits >= 0, bits, -(bits & np.iinfo(np.int64).max))
+
+
+def floats_at(places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return the float64 of each place (see `float_places`); NaN for MISSING."""
+    size = np.abs(places).view(np.float64)
+    found: npt.NDArray[np.float64] = np.copysign(size, places)
+    found[places == MISSING] = np.nan
+    return found
+
+
+def plain_numbers(
+    whole: npt.NDArray[np.int64], decimals: int | None
+) -> npt.NDArray[np.float64]:
+    """Return the numbers of a declared field that is one; NaN for MISSING."""
+    if decimals is None:
+        return floats_at(whole)
+    return np.where(whole == MISSING, np.nan, whole / 10.0**decimals)
 
 
 def hash_words(words: Sequence[bytes]) -> npt.NDArray[np.int64]:

@@ -16,10 +16,13 @@ WORDS = ["web", "app", "shop", "é"]
 FIELDS = [
     {"name": "items", "type": "number", "range": [-5, 100]},
     {"name": "weight", "type": "number", "decimals": 3},
+    {"name": "spot", "type": "number", "decimals": "exact"},
     {"name": "channel", "type": "category", "vocabulary": WORDS[1:]},
     {"name": "device", "type": "category"},
 ]
-NUMBERS, CATEGORIES = ("items", "weight"), ("channel", "device")
+ADDABLE, CATEGORIES = ("items", "weight"), ("channel", "device")
+NUMBERS = (*ADDABLE, "spot")
+SPOTS = [52.123456, 52.1234560000001, -0.0000123, 3e-310, -7e30, 0.0]
 KEYS = {"customer": "customer_id", "terminal": "terminal_id", "card": "card_id"}
 OF_NUMBER = ["sum", "mean", "min", "max", "last"]
 WINDOWED = ["count", *OF_NUMBER, "distinct", "flagged", "share", "time_since_last"]
@@ -82,7 +85,8 @@ def windowed(draw: st.DrawFn, name: str, names: list[str]) -> dict[str, Any]:
         values = ["amount", *NUMBERS, *CATEGORIES, *others]
         feature["of"] = draw(st.sampled_from(values))
     elif kind in OF_NUMBER:
-        of = draw(st.sampled_from([None, "amount", *NUMBERS]))
+        numbers = ADDABLE if kind in ("sum", "mean") else NUMBERS
+        of = draw(st.sampled_from([None, "amount", *numbers]))
         feature |= {"of": of} if of else {}
     return feature
 
@@ -138,6 +142,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
             fields={
                 "items": draw(missing | st.integers(-5, 100)),
                 "weight": draw(missing | st.sampled_from([0.0005, -1.25, 7.1, 1e6])),
+                "spot": draw(missing | st.sampled_from(SPOTS)),
                 "channel": draw(missing | st.sampled_from(WORDS)),
                 "device": draw(missing | st.sampled_from(["d1", "d2", "d3"])),
             },
@@ -165,7 +170,7 @@ def frame_of(events: list[Event]) -> pl.DataFrame:
     }
     table |= {key: [one.owners[key] for one in events] for key in KEYS.values()}
     fields = [field["name"] for field in FIELDS]
-    kinds = {"items": pl.Float64, "weight": pl.Float64}
+    kinds = dict.fromkeys(NUMBERS, pl.Float64)
     columns = {name: [one.fields[name] for one in events] for name in fields}
     return pl.DataFrame(table).with_columns(
         pl.Series(name, values, dtype=kinds.get(name, pl.String), strict=False)

@@ -120,10 +120,14 @@ class Loop:
         value = one.fields[of]
         if of in CATEGORIES or value is None:
             return value
+        if self.decimals[of] == "exact":
+            return value
         return round(value * 10.0 ** self.decimals[of])
 
     def unscaled(self, number: int, of: str) -> float:
         """Turn a whole number of the last decimal into what it stands for."""
+        if self.decimals[of] == "exact":
+            return number
         return number / 10 ** self.decimals[of]
 
     def upto(self, one: Event, own: Event) -> bool:

@@ -15,7 +15,7 @@ from tollgate.features.definition import FeatureSpec
 from tollgate.features.describe import in_words, window_text
 from tollgate.features.entries import MISSING
 from tollgate.features.fields import hash_words
-from tollgate.schema import REASON_SEPARATOR, Applied, Degraded
+from tollgate.schema import REASON_SEPARATOR, Applied, Degraded, floats_at
 
 DEGRADED_WORDS = {
     Degraded.STORE_UNAVAILABLE: "The store gave no answer in time: some features are "
@@ -162,8 +162,11 @@ def field_text(name: str, value: int, spec: FeatureSpec | None) -> str:
     found = [one for one in spec.fields if one.name == name] if spec else []
     if not found:
         return f"{value} (its declaration was not kept)"
+    decimals = found[0].decimals
+    if found[0].type != "category" and decimals is None:
+        return repr(float(floats_at(np.array([value]))[0]))
     if found[0].type != "category":
-        return f"{value / 10 ** found[0].decimals:.{found[0].decimals}f}"
+        return f"{value / 10 ** (decimals or 0):.{decimals}f}"
     words = found[0].vocabulary
     for word, known in zip(
         words, hash_words([one.encode() for one in words]).tolist(), strict=True

@@ -17,7 +17,7 @@ from tollgate.features.hook_columns import hook_columns
 from tollgate.features.hook_run import Outputs, Run, run_hook
 from tollgate.features.tables import TableColumns
 from tollgate.features.windows import Sums, over_windows
-from tollgate.schema import AMOUNT
+from tollgate.schema import AMOUNT, floats_at, plain_numbers
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -170,8 +170,13 @@ class _Batch:
         """Fill the columns that are numbers as they were sent, all at once."""
         names = [one.name for one in declared]
         values = stacked(self._fields, names, len(self._cents))
-        unit = np.array([10.0**one.decimals for one in declared])[:, None]
+        unit = np.array([10.0 ** (one.decimals or 0) for one in declared])[:, None]
         self.features[:, columns] = (values / unit).T
+        floats = [at for at, one in enumerate(declared) if one.decimals is None]
+        if floats:
+            self.features[:, [columns[at] for at in floats]] = floats_at(
+                values[floats]
+            ).T
         unknown = values == MISSING
         for at in unknown.any(axis=1).nonzero()[0].tolist():
             column = columns[at]
@@ -202,14 +207,15 @@ class _Batch:
         if feature.aggregate == "distinct":
             self.features[:, column] = first
             return None
-        decimals = _CENTS
+        decimals: int | None = _CENTS
         if feature.aggregate == "time_since_last":
             decimals = _MICROSECONDS
         elif feature.of is not None:
             decimals = self._spec.field(feature.of).decimals
         if rest:
             # A mean: one division, of whole numbers, so that it is rounded once.
-            self.features[:, column] = first / (np.maximum(rest[0], 1) * 10**decimals)
+            unit = 10 ** (decimals or 0)  # of an exact field there is no mean
+            self.features[:, column] = first / (np.maximum(rest[0], 1) * unit)
             return None
         return self._number(column, first, decimals=decimals)
 
@@ -238,8 +244,8 @@ class _Batch:
         np.clip(self._given[name], -LARGEST, LARGEST, self.features[:, column])
         return np.isnan(self._given[name])
 
-    def _number(self, column: int, values: I64, *, decimals: int) -> Bool:
-        self.features[:, column] = values / 10.0**decimals
+    def _number(self, column: int, values: I64, *, decimals: int | None) -> Bool:
+        self.features[:, column] = plain_numbers(values, decimals)
         unknown: Bool = values == MISSING
         return unknown
 

@@ -9,6 +9,7 @@ import msgspec
 from tollgate.features.definition import Feature, FeatureSpec
 from tollgate.features.describe import (
     bit_parts,
+    decimals_text,
     duration_text,
     needed_entities,
     vector_parts,
@@ -125,7 +126,10 @@ def _state_changes(old: FeatureSpec, new: FeatureSpec) -> dict[str, list[str]]:
 
 
 def _kept(spec: FeatureSpec) -> dict[str, dict[str, str]]:
-    forms = {one.name: f"{one.name}:{one.type}:{one.decimals}" for one in spec.fields}
+    forms = {
+        one.name: f"{one.name}:{one.type}:{decimals_text(one.decimals)}"
+        for one in spec.fields
+    }
     return {
         one.name: {
             "key": one.key,

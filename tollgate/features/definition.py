@@ -40,7 +40,8 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     A declared field of the request; a caller may leave it out.
 
     A number is kept as a whole number of 10^-decimals, and lies within `low` and
-    `high` of them. A category without a vocabulary can only be counted (`distinct`).
+    `high` of them. One whose `decimals` are None is an exact float64, and so are its
+    bounds. A category without a vocabulary can only be counted (`distinct`).
     A field for the policy is read by no feature: nothing hangs on it but rules,
     segments and the consent to keep the row. (`omit_defaults`: the hash of a spec
     without such fields is what it was before there were any.)
@@ -48,9 +49,9 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     name: str
     type: FieldType
-    decimals: int
-    low: int
-    high: int
+    decimals: int | None
+    low: float
+    high: float
     vocabulary: tuple[str, ...]
     use: FieldUse = "features"
 

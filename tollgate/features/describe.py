@@ -8,7 +8,7 @@ from pathlib import Path
 from tollgate.features.definition import Entity, Feature, FeatureSpec
 from tollgate.features.entries import COLUMN_BYTES, ENTRY
 from tollgate.features.fields import MISSING_CODE, UNSEEN_CODE
-from tollgate.schema import AMOUNT
+from tollgate.schema import AMOUNT, EXACT
 
 _UNITS_US = (("d", 86_400 * 10**6), ("h", 3_600 * 10**6), ("m", 60 * 10**6))
 _CALENDAR = {
@@ -146,9 +146,14 @@ def vector_parts(feature: Feature, spec: FeatureSpec) -> dict[str, str]:
         parts["reads"] = "; ".join(_read_text(one, spec) for one in spec.hook.request)
     for field in spec.fields:
         if field.name in (feature.field, feature.category, feature.of):
-            parts["decimals"] = str(field.decimals)
+            parts["decimals"] = decimals_text(field.decimals)
             parts["vocabulary"] = ", ".join(field.vocabulary)
     return {name: part for name, part in parts.items() if part}
+
+
+def decimals_text(decimals: int | None) -> str:
+    """Write a field's decimals as features.yaml does."""
+    return EXACT if decimals is None else str(decimals)
 
 
 def _read_text(name: str, spec: FeatureSpec) -> str:
@@ -156,7 +161,8 @@ def _read_text(name: str, spec: FeatureSpec) -> str:
     if name not in spec.field_names:
         return name
     field = spec.field(name)
-    words = (f"{field.decimals} decimals",) if field.type == "number" else ()
+    number = EXACT if field.decimals is None else f"{field.decimals} decimals"
+    words = (number,) if field.type == "number" else ()
     return f"{name} ({', '.join(words or field.vocabulary)})"
 
 

@@ -51,7 +51,7 @@ class RawField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     type: FieldType
-    decimals: int = 0
+    decimals: int | Literal["exact"] = 0
     range: tuple[float, float] | None = None
     vocabulary: list[str] = []
     use: FieldUse = "features"

@@ -1,9 +1,10 @@
 """
 The declared fields of a request as whole numbers.
 
-A number is kept in its last decimal, as money is in cents. A category is kept as a
-64-bit hash, which is all that counting its values needs; its code is the place in
-the vocabulary of the word with that hash.
+A number with decimals is kept in its last one, as money is in cents; an exact number
+as its place among all float64 (`schema.float_places`). A category is kept as a 64-bit
+hash, which is all that counting its values needs; its code is the place in the
+vocabulary of the word with that hash.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from tollgate.features.definition import FeatureSpec, Field
 from tollgate.features.entries import MISSING
-from tollgate.schema import MAX_BATCH_ROWS
+from tollgate.schema import MAX_BATCH_ROWS, float_places
 from tollgate.schema import hash_words as hash_words
 
 F64 = npt.NDArray[np.float64]
@@ -29,35 +30,46 @@ MISSING_CODE, UNSEEN_CODE = -1, -2  # of a category
 
 def scaled(values: F64, field: Field) -> tuple[I64, Bool]:
     """
-    Round numbers to a field's decimals.
+    Turn numbers into whole ones: in a field's last decimal, or as exact floats.
 
     Args:
         values: As sent; NaN for one that was not; float64 [N].
         field: A number.
 
     Returns:
-        Whole numbers of 10^-decimals, MISSING where nothing was sent, 0 where the
-        number is out of range; int64 [N]; and where that is; bool [N].
+        Whole numbers of 10^-decimals, or places of floats; MISSING where nothing was
+        sent, 0 where the number is out of range; int64 [N]; and where that is; bool
+        [N].
     """
     whole, wrong = scaled_together(values[None], [field])
     return whole[0], wrong[0]
 
 
 def scaled_together(values: F64, fields: Sequence[Field]) -> tuple[I64, Bool]:
-    """Round the numbers of several fields at once; see `scaled`; all are [K, N]."""
-    limits = np.array([(10.0**one.decimals, one.low, one.high) for one in fields])
+    """Turn the numbers of several fields at once; see `scaled`; all are [K, N]."""
+    limits = np.array(
+        [(10.0 ** (one.decimals or 0), one.low, one.high) for one in fields]
+    )
     unit, low, high = limits.T[:, :, None]
-    exact = np.rint(values * unit)
+    floats = [at for at, one in enumerate(fields) if one.decimals is None]
+    with np.errstate(over="ignore"):  # beyond every range
+        exact = np.rint(values * unit)
+    exact[floats] = values[floats]
     missing = np.isnan(exact)
     wrong = ~missing & ~((exact >= low) & (exact <= high))
-    whole = np.where(missing | wrong, 0.0, exact).astype(np.int64)
+    sound = np.where(missing | wrong, 0.0, exact)
+    if len(floats) == len(fields):
+        whole = float_places(sound)
+    else:
+        whole = sound.astype(np.int64)
+        whole[floats] = float_places(sound[floats])
     whole[missing] = MISSING
     return whole, wrong
 
 
 def field_rule(field: Field) -> str:
     """Say what a number of a field must be, for the one that is not."""
-    unit = 10**field.decimals
+    unit = 10 ** (field.decimals or 0)
     return f"is not within {field.low / unit:g} … {field.high / unit:g}"
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.definition import FeatureSpec, Hook
-from tollgate.features.entries import MISSING
 from tollgate.features.fields import Fields, codes, field_values
 from tollgate.features.hook_run import HookColumns, sealed
-from tollgate.schema import AMOUNT, EVENT_TIME
+from tollgate.schema import AMOUNT, EVENT_TIME, plain_numbers
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -65,4 +64,4 @@ def _field(spec: FeatureSpec, name: str, values: I64) -> npt.NDArray[Any]:
     field = spec.field(name)
     if field.type == "category":
         return codes(values, field)
-    return np.where(values == MISSING, np.nan, values / 10.0**field.decimals)
+    return plain_numbers(values, field.decimals)

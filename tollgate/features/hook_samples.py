@@ -94,7 +94,12 @@ def _value(spec: FeatureSpec, feature: Feature, rows: int, draw: Draw) -> F64:
 
 
 def _number(field: Field, rows: int, draw: Draw) -> F64:
-    made: F64 = _whole(field.low, field.high, rows, draw) / 10.0**field.decimals
+    if field.decimals is None:
+        found = _wide(rows, draw)
+        found[:2] = field.low, field.high
+        return np.clip(found, field.low, field.high)
+    low, high = int(field.low), int(field.high)
+    made: F64 = _whole(low, high, rows, draw) / 10.0**field.decimals
     return made
 
 

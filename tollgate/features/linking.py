@@ -7,13 +7,14 @@ from pathlib import Path
 
 from tollgate.errors import SpecError
 from tollgate.features.definition import Derived, Entity, Feature, Field, Table, hash64
-from tollgate.features.document import RawFeature, RawSpec, duration_us
+from tollgate.features.document import RawFeature, RawField, RawSpec, duration_us
 from tollgate.features.hook import HookSource
-from tollgate.features.wellformed import MAX_SCALED, OF_NUMBER
-from tollgate.schema import AMOUNT
+from tollgate.features.wellformed import OF_NUMBER, largest_number
+from tollgate.schema import AMOUNT, EXACT
 
 _NO_AMOUNT = "which the product has not (amount: false)"
 _RATES = ("count", "sum", "flagged")
+_ADDED = ("sum", "mean")  # floats give another sum in another order
 
 
 def link_fields(
@@ -41,21 +42,25 @@ def link_fields(
             raise SpecError(
                 path, "is for the policy, and a feature uses it", where=where
             )
-        scale = 10**one.decimals
-        most = MAX_SCALED / scale
-        low, high = one.range or (-most, most)
-        fields.append(
-            Field(
-                name=one.name,
-                type=one.type,
-                decimals=one.decimals,
-                low=round(low * scale),
-                high=round(high * scale),
-                vocabulary=tuple(one.vocabulary),
-                use=one.use,
-            )
-        )
+        fields.append(_field(one))
     return tuple(fields)
+
+
+def _field(one: RawField) -> Field:
+    decimals = None if one.decimals == EXACT else int(one.decimals)
+    most = largest_number(decimals)
+    low, high = one.range or (-most, most)
+    if decimals is not None:
+        low, high = round(low * 10**decimals), round(high * 10**decimals)
+    return Field(
+        name=one.name,
+        type=one.type,
+        decimals=decimals,
+        low=low,
+        high=high,
+        vocabulary=tuple(one.vocabulary),
+        use=one.use,
+    )
 
 
 def link_features(
@@ -171,6 +176,7 @@ class _Links:
             self._category(f"{where}.category", one.category)
         if one.of is not None and one.aggregate != "distinct":
             self._number(f"{where}.of", one.of)
+            self._addable(f"{where}.of", one)
         elif one.of is not None:
             self._countable(f"{where}.of", one)
         elif one.aggregate in OF_NUMBER and not self._amount:
@@ -184,6 +190,13 @@ class _Links:
         field = self._fields.get(name)
         if field is None or field.type != "number":
             self._refuse(where, f"{name!r} is not a number of the request")
+
+    def _addable(self, where: str, one: RawFeature) -> None:
+        """Refuse sums of exact floats: they depend on the order of the events."""
+        field = self._fields.get(str(one.of))
+        if field is not None and field.decimals == EXACT and one.aggregate in _ADDED:
+            problem = f"{one.of!r} is exact; a {one.aggregate} needs decimals: 0 to 4"
+            self._refuse(where, problem)
 
     def _category(self, where: str, name: str) -> None:
         field = self._fields.get(name)

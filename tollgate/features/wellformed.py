@@ -23,7 +23,7 @@ from tollgate.features.document import (
     duration_us,
     parse_document,
 )
-from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION, TRANSACTION_ID
+from tollgate.schema import AMOUNT, EVENT_TIME, EXACT, TRANSACTION, TRANSACTION_ID
 
 MAX_DECIMALS = 4
 MAX_SCALED = 10**12  # a field's number in its last decimal: sums stay exact doubles
@@ -49,6 +49,11 @@ _KINDS = (
 )
 _OPEN_KINDS = ("field", "ratio", "difference", "hook")  # these may be left to the model
 OF_NUMBER = ("sum", "mean", "min", "max", "last")
+
+
+def largest_number(decimals: int | None) -> float:
+    """Return the largest number of a field, either way; None for an exact one."""
+    return _MAX_DEFAULT if decimals is None else MAX_SCALED / 10**decimals
 
 
 def read_document(path: Path) -> RawSpec:
@@ -124,11 +129,11 @@ class _Values:
             return
         if field.vocabulary:
             self._refuse(f"{where}.vocabulary", "only a category has one")
-        if not 0 <= field.decimals <= MAX_DECIMALS:
-            problem = f"{field.decimals} is not within 0 … {MAX_DECIMALS}"
+        decimals = None if field.decimals == EXACT else int(field.decimals)
+        if decimals is not None and not 0 <= decimals <= MAX_DECIMALS:
+            problem = f"{decimals} is not within 0 … {MAX_DECIMALS}, nor {EXACT}"
             self._refuse(f"{where}.decimals", problem)
-        most = MAX_SCALED / 10**field.decimals
-        self._range(f"{where}.range", field.range, most=most)
+        self._range(f"{where}.range", field.range, most=largest_number(decimals))
 
     def _vocabulary(self, where: str, words: list[str]) -> None:
         if len(words) > MAX_VOCABULARY:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tollgate.policy.conditions import Condition
 from tollgate.policy.facts import I64, RowFacts
 from tollgate.policy.variables import Variable
-from tollgate.schema import AMOUNT, MISSING
+from tollgate.schema import AMOUNT, MISSING, floats_at
 
 Bool = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]
@@ -157,7 +157,8 @@ class Tables:
                 )
             else:
                 whole = _field(facts, one, len(score))
-                values[:, at] = np.where(whole == MISSING, np.nan, whole / one.scale)
+                found = floats_at(whole) if one.exact else whole / one.scale
+                values[:, at] = np.where(whole == MISSING, np.nan, found)
         return values
 
 

@@ -26,7 +26,8 @@ class Variable(msgspec.Struct, frozen=True):
     Something a condition may name.
 
     `column` is that of `features` or `probabilities`, or the number of a bit. A whole
-    number divided by `scale` is what the file compares with.
+    number divided by `scale` is what the file compares with; that of an exact number
+    is its place among all float64.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Variable(msgspec.Struct, frozen=True):
     column: int = -1
     scale: float = 1.0
     vocabulary: tuple[str, ...] = ()
+    exact: bool = False
 
     @property
     def domain(self) -> Spans:
@@ -46,6 +48,8 @@ class Variable(msgspec.Struct, frozen=True):
             return (*ABSENT, (0, place64(1.0)))
         if self.kind == "feature":
             return (*ABSENT, (place32(-_INF), place32(_INF)))
+        if self.exact:
+            return (*ABSENT, (place64(-_INF), place64(_INF)))
         if self.kind == "number":
             return (*ABSENT, (-_WHOLE, _WHOLE))
         return ((MISSING, _MOST),)
@@ -56,6 +60,8 @@ class Variable(msgspec.Struct, frozen=True):
             first, last = place64(max(low, 0.0)), place64(min(high, 1.0))
         elif self.kind == "feature":
             first, last = _least32(low), -_least32(-high)
+        elif self.exact:
+            first, last = place64(low), place64(high)
         else:
             lowest, highest = self.domain[-1]
             first = _least(low, self.scale, (lowest, highest))
@@ -65,8 +71,10 @@ class Variable(msgspec.Struct, frozen=True):
 
 def field_variable(field: FieldForm) -> Variable:
     """Make the variable of a declared field."""
+    if field.type == "number" and field.decimals is None:
+        return Variable(field.name, "number", exact=True)
     if field.type == "number":
-        return Variable(field.name, "number", scale=10.0**field.decimals)
+        return Variable(field.name, "number", scale=10.0 ** (field.decimals or 0))
     return Variable(field.name, "category", vocabulary=field.vocabulary)
 
 

@@ -18,7 +18,14 @@ import polars as pl
 from tollgate.errors import InputError
 from tollgate.policy import Policy, RowFacts
 from tollgate.policy.variables import Variable
-from tollgate.schema import MISSING, Decision, Degraded, FieldForm, hash_words
+from tollgate.schema import (
+    MISSING,
+    Decision,
+    Degraded,
+    FieldForm,
+    float_places,
+    hash_words,
+)
 
 _CENTS, _AMOUNT, _EVENT_TIME = "amount_cents", "amount", "event_time"
 _FEATURE, _FIELD, _PROBABILITY, _LIST = "feature_", "field_", "probability_", "list_"
@@ -189,10 +196,8 @@ class _Reader:
                 )
                 found[one.name] = hash_words([word.encode() for word in words])
             else:
-                exact = self._floats([one.name])[:, 0].astype(np.float64)
-                sent = np.rint(exact * 10.0**one.decimals)
-                whole = np.where(np.isnan(sent), 0, sent).astype(np.int64)
-                found[one.name] = np.where(np.isnan(sent), MISSING, whole)
+                sent = self._column(one.name, lambda c: c.cast(pl.Float64).to_numpy())
+                found[one.name] = _kept_number(sent, one.decimals)
         return found
 
     def decision(self) -> npt.NDArray[np.uint8] | None:
@@ -246,6 +251,19 @@ class _Reader:
 
     def _missing(self, name: str) -> InputError:
         return InputError(self._path, "is missing", where=f"column {name}")
+
+
+def _kept_number(
+    sent: npt.NDArray[np.float64], decimals: int | None
+) -> npt.NDArray[np.int64]:
+    """Turn numbers as they are sent into what the journal has of them."""
+    missing = np.isnan(sent)
+    plain = np.where(missing, 0.0, sent)
+    if decimals is None:
+        whole = float_places(plain)
+    else:
+        whole = np.rint(plain * 10.0**decimals).astype(np.int64)
+    return np.where(missing, MISSING, whole)
 
 
 def _whole(column: pl.Series) -> pl.Series:
