@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
 
 from converters.graph import OPSET
 from converters.graph_edit import drop_unused, set_shape
@@ -127,7 +128,7 @@ def adopted(model: onnx.ModelProto, *, columns: int | None = None) -> bytes:
     set_shape(tensor, columns=found or columns)
     del graph.output[:]
     graph.output.append(
-        onnx.helper.make_tensor_value_info(PROBABILITIES, TensorProto.FLOAT, ["N", 2])
+        helper.make_tensor_value_info(PROBABILITIES, TensorProto.FLOAT, ["N", 2])
     )
     del graph.output[0].type.tensor_type.shape.dim[1:]
     graph.output[0].type.tensor_type.shape.dim.add()
@@ -135,8 +136,29 @@ def adopted(model: onnx.ModelProto, *, columns: int | None = None) -> bytes:
     write_first_class(model)
     drop_unused(graph)
     if not any(one.domain == "" for one in model.opset_import):
-        model.opset_import.append(onnx.helper.make_opsetid("", OPSET))
+        model.opset_import.append(helper.make_opsetid("", OPSET))
     return bytes(model.SerializeToString(deterministic=True))
+
+
+def with_first_class(model: bytes) -> bytes:
+    """Turn the probability of class 1 alone, [N, 1], into both columns, [N, 2]."""
+    found = onnx.load_from_string(model)
+    graph = found.graph
+    second = f"{PROBABILITIES}_second"
+    taken = {one.name for one in graph.initializer}
+    taken |= {name for node in graph.node for name in (*node.input, *node.output)}
+    while second in taken:
+        second += "_"
+    _rename(graph, {PROBABILITIES: second})
+    one, first = f"{second}_whole", f"{second}_first"
+    graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), one))
+    graph.node.extend(
+        [
+            helper.make_node("Sub", [one, second], [first]),
+            helper.make_node("Concat", [first, second], [PROBABILITIES], axis=1),
+        ]
+    )
+    return bytes(found.SerializeToString(deterministic=True))
 
 
 def with_classes(model: bytes, *, classes: int) -> bytes:

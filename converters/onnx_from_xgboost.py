@@ -13,19 +13,20 @@ import math
 from typing import Any
 
 import numpy as np
-from xgboost import Booster, XGBClassifier
+from xgboost import Booster, XGBClassifier, XGBRegressor
 
 from converters.graph import Margin, Repairs, tree_graph
 from converters.xgboost_trees import tree_operator
 from tollgate.errors import ConversionError
 
 OBJECTIVE = "binary:logistic"
-# softmax differs from softprob in what predict() returns, not in what was learnt.
-OBJECTIVES = (OBJECTIVE, "multi:softprob", "multi:softmax")
+# softmax differs from softprob in what predict() returns, not in what was learnt;
+# reg:logistic from binary:logistic in the default metric alone.
+OBJECTIVES = (OBJECTIVE, "reg:logistic", "multi:softprob", "multi:softmax")
 
 
 def onnx_from_xgboost(
-    model: XGBClassifier | Booster, *, missing: float | None = None
+    model: XGBClassifier | XGBRegressor | Booster, *, missing: float | None = None
 ) -> bytes:
     """
     Convert a classifier; the same model gives the same bytes.
@@ -56,7 +57,7 @@ def onnx_from_xgboost(
     )
 
 
-def served_booster(model: XGBClassifier | Booster) -> Booster:
+def served_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
     """
     Return the trees that `predict_proba` uses, without column names and types.
 
@@ -76,8 +77,9 @@ def served_booster(model: XGBClassifier | Booster) -> Booster:
                 f"{model.n_classes_} classes and 1 outputs; "
                 "a decision needs one output with 2 classes or more"
             )
-    elif isinstance(model, Booster):
-        whole = model
+    elif isinstance(model, (Booster, XGBRegressor)):
+        # A regressor with a logistic objective predicts the probability of class 1.
+        whole = model if isinstance(model, Booster) else model.get_booster()
         _refuse_unfaithful(whole)
     else:
         raise ConversionError(
@@ -96,7 +98,7 @@ def served_booster(model: XGBClassifier | Booster) -> Booster:
     return booster
 
 
-def missing_value(model: XGBClassifier | Booster) -> float:
+def missing_value(model: XGBClassifier | XGBRegressor | Booster) -> float:
     """Return the number that stands for a missing value."""
     value = getattr(model, "missing", None)
     return math.nan if value is None else float(value)

@@ -11,7 +11,12 @@ import onnxruntime
 
 from converters.boundaries import boundary_rows, made_rows
 from converters.model import F32, F64, Facts, Probes
-from converters.onnx_from_onnx import adopted, read_onnx, with_classes
+from converters.onnx_from_onnx import (
+    adopted,
+    read_onnx,
+    with_classes,
+    with_first_class,
+)
 from converters.probes import assemble, special_rows
 from converters.runner import onnx_runner
 from tollgate.errors import ConversionError
@@ -45,12 +50,14 @@ class OnnxModel:
         )
         row = np.zeros((1, self._columns), dtype=np.float32)
         answer = onnx_runner(normal)(row)
-        if answer.ndim != 2 or answer.shape[1] < 2:
+        if answer.ndim != 2 or answer.shape[1] < 1:
             raise ConversionError(
                 f"answers {list(answer.shape)} for one row; needed is a probability "
-                "per class, [1, K] with K of 2 or more"
+                "per class, [1, K], or that of class 1 alone, [1, 1]"
             )
-        self._classes = answer.shape[1]
+        if answer.shape[1] == 1:
+            normal = with_first_class(normal)
+        self._classes = max(2, answer.shape[1])
         self._normal = with_classes(normal, classes=self._classes)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
@@ -58,7 +65,14 @@ class OnnxModel:
             self._model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         given = made_rows([], columns=self._columns)
-        total = self.predict(given).sum(axis=1)
+        found = self.predict(given)
+        outside = ~((found >= 0) & (found <= 1)).all(axis=1)
+        if answer.shape[1] == 1 and outside.any():
+            raise ConversionError(
+                "its one output is no probability: a row answers "
+                f"{found[np.argmax(outside), 1]:.4g}; end the graph in a Sigmoid"
+            )
+        total = found.sum(axis=1)
         if not (np.abs(total - 1) < _SUM_SLACK).all():
             raise ConversionError(
                 f"its output is no probability per class: a row adds up to "
@@ -90,8 +104,9 @@ class OnnxModel:
         """Return the probabilities of float32 [N, F] as float64 [N, K]."""
         given = {self._session.get_inputs()[0].name: rows}
         answers = [_table(one) for one in self._session.run(None, given)]
-        found = [one for one in answers if one is not None]
-        return np.asarray(found[0], dtype=np.float64)
+        first = next(one for one in answers if one is not None)
+        found = np.asarray(first, dtype=np.float64)
+        return np.hstack([1 - found, found]) if found.shape[1] == 1 else found
 
     def convert(self) -> bytes:
         """Return it with the names and shapes that the server reads."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import xgboost
-from xgboost import Booster, XGBClassifier
+from xgboost import Booster, XGBClassifier, XGBRegressor
 
 from converters.boundaries import made_rows
 from converters.explain import explained
@@ -40,7 +40,10 @@ class XGBoostModel:
     """
 
     def __init__(
-        self, model: XGBClassifier | Booster, *, missing: float | None = None
+        self,
+        model: XGBClassifier | XGBRegressor | Booster,
+        *,
+        missing: float | None = None,
     ) -> None:
         self._model = model
         self._served = served_booster(model)

@@ -7,8 +7,9 @@ from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 
 from converters.proof import prove
+from converters.runner import onnx_runner
 from converters.sources.opening import open_source
-from tollgate.errors import TollgateError
+from tollgate.errors import ConversionError, TollgateError
 from tollgate.repository.targets import ML_DOMAIN, OURS, TARGETS
 
 
@@ -78,3 +79,48 @@ def test_constants_among_the_inputs_are_no_features(tmp_path, ir):
     proven.check()
     found = onnx.load_from_string(proven.model)
     assert [one.name for one in found.graph.input] == ["features"]
+
+
+def linear(path, *, last="Sigmoid", output="p"):
+    """Write a graph from x [N, 4] to one column; return its weights."""
+    value, make = onnx.helper.make_tensor_value_info, onnx.helper.make_node
+    weights = np.random.default_rng(0).normal(size=(4, 1)).astype(np.float32)
+    graph = onnx.helper.make_graph(
+        [make("MatMul", ["x", "w"], ["m"]), make(last, ["m"], [output])],
+        "g",
+        [value("x", 1, ["N", 4])],
+        [value(output, 1, ["N", 1])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    opset = [onnx.helper.make_opsetid("", 13)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return weights
+
+
+@pytest.mark.parametrize("output", ["p", "probabilities"])
+def test_one_sigmoid_is_the_probability_of_class_1(tmp_path, output):
+    """Networks of other libraries end in one column; class 0 is what is left."""
+    path = tmp_path / "model.onnx"
+    weights = linear(path, output=output)
+    with open_source(path) as source:
+        assert source.facts.classes == (0, 1)
+        proven = prove(source, samples=None, thresholds=(0.5,))
+    proven.check()
+    rows = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
+    expected = 1 / (1 + np.exp(-(rows.astype(np.float64) @ weights)))
+    found = onnx_runner(proven.model)(rows)
+    np.testing.assert_allclose(found, np.hstack([1 - expected, expected]), atol=1e-6)
+
+
+def test_one_column_that_is_no_probability_is_refused(tmp_path):
+    """A margin without its sigmoid would be served as a score."""
+    path = tmp_path / "model.onnx"
+    linear(path, last="Identity")
+    with (
+        pytest.raises(
+            ConversionError, match=r"its one output is no probability: a row"
+        ),
+        open_source(path),
+    ):
+        pass

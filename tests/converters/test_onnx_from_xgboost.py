@@ -207,7 +207,6 @@ def refused(model):
         ({"booster": "gblinear"}, "booster is 'gblinear'; only 'gbtree' is converted"),
         ({"objective": "binary:hinge"}, "objective is 'binary:hinge'; converted are"),
         ({"objective": "binary:logitraw"}, "objective is 'binary:logitraw'; conv"),
-        ({"objective": "reg:logistic"}, "objective is 'reg:logistic'; converted"),
         ({"objective": "count:poisson"}, "objective is 'count:poisson'; converted"),
         ({"objective": "reg:tweedie"}, "objective is 'reg:tweedie'; converted"),
     ],
@@ -337,12 +336,25 @@ def test_trees_that_answer_for_all_classes_at_once_are_refused():
     assert refused(model).startswith("multi_strategy is 'multi_output_tree', whose")
 
 
-def test_what_is_no_trained_classifier_is_refused():
-    """A regressor, a bare booster and an untrained classifier are told apart."""
-    features, label = training_rows()
-    regressor = XGBRegressor(n_jobs=1, n_estimators=2, objective="binary:logistic")
+@pytest.mark.parametrize("objective", ["reg:logistic", "binary:logistic"])
+def test_a_regressor_of_probabilities_answers_them_for_class_1(objective):
+    """Its `predict` is the second column, here and in its saved trees."""
+    features, label = training_rows(gaps=0.1)
+    regressor = XGBRegressor(n_jobs=1, n_estimators=20, objective=objective)
     regressor.fit(features, label)
-    assert refused(regressor).startswith("cannot convert a XGBRegressor; needed is")
+    expected = regressor.predict(features)
+    for model in (regressor, regressor.get_booster()):
+        found = onnx_runner(onnx_from_xgboost(model))(features)
+        np.testing.assert_allclose(found[:, 1], expected, atol=1e-6)
+        np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
+
+
+def test_what_is_no_trained_classifier_is_refused():
+    """A regressor of amounts and an untrained classifier are refused by name."""
+    features, label = training_rows()
+    regressor = XGBRegressor(n_jobs=1, n_estimators=2)
+    regressor.fit(features, label)
+    assert refused(regressor).startswith("objective is 'reg:squarederror'; converted")
     assert (
         refused(XGBClassifier()) == "the XGBClassifier is not trained; call fit first"
     )
