@@ -51,11 +51,12 @@ def purpose_of(repository: Path, product: str) -> Purpose:
     step = served.product.decision_step
     policy = load_policy_of(served.file(step, name=POLICY_FILE).parent, spec)
     usual = policy.thresholds[0]
+    cuts = (usual.review,) if usual.decline is None else (usual.review, usual.decline)
     return Purpose(
         thresholds=policy.score_cuts,
         names=spec.feature_names,
         spec_hash=spec_hash_text(spec.spec_hash),
         config=served.product.steps[served.product.model_step],
-        levels=Levels(names=get_args(Level), thresholds=(usual.review, usual.decline)),
+        levels=Levels(names=get_args(Level)[: len(cuts) + 1], thresholds=cuts),
         sensitive=policy.sensitive,
     )

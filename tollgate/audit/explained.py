@@ -34,11 +34,11 @@ class Contribution(msgspec.Struct, frozen=True):
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """The thresholds that were asked: of which segment, and what they are."""
+    """The thresholds of the row's segment; without `decline` no score declines."""
 
     segment: str
     review: float
-    decline: float
+    decline: float | None
 
 
 class Explained(msgspec.Struct, frozen=True):

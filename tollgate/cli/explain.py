@@ -149,9 +149,14 @@ def _print(found: Explained) -> None:
     _line(f"record {found.record}, {found.place}")
     if found.threshold is not None:
         one = found.threshold
+        decline = (
+            "no score declines"
+            if one.decline is None
+            else f"decline from {one.decline:g}"
+        )
         _line(
             f"thresholds of segment {one.segment}: review from {one.review:g}, "
-            f"decline from {one.decline:g}"
+            f"{decline}"
         )
     for rule in found.rules:
         _line(f"rule {rule.name} held: {rule.value} ({rule.meaning})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tollgate.policy.definition import ESSENTIAL_MISSING, OWN_CODES
+from tollgate.policy.definition import ESSENTIAL_MISSING, OWN_CODES, SCORE_DECLINE
 from tollgate.policy.document import Document, RawMeaning
 from tollgate.schema import REASON_SEPARATOR
 
@@ -31,6 +31,9 @@ def name_codes(document: Document) -> tuple[str, ...]:
     if len(codes) > _MAX_CODES:
         document.refuse(("rules",), f"{len(codes)} codes, {_MAX_CODES} are allowed")
     told = dict.fromkeys([*codes, *raw.contributions.values()])
+    limits = [raw.thresholds, *(one.thresholds for one in raw.segments)]
+    if all(one.decline is None for one in limits):
+        del told[SCORE_DECLINE]  # keeps its place among the codes, and is never given
     for code in told:
         if code not in raw.reasons | _BUILT_IN:
             document.refuse(("reasons",), f"no text for {code}")

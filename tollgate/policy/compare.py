@@ -102,9 +102,11 @@ def _values(where: str, old: Any, new: Any) -> Iterator[Change]:
         for name in [*old, *(one for one in new if one not in old)]:
             place = f"{where}.{name}"
             if name not in new:
-                yield Change(place, "removed", _text(old[name]))
+                words = f"{_text(old[name])}{_hint(place, old[name], None)}"
+                yield Change(place, "removed", words)
             elif name not in old:
-                yield Change(place, "added", _text(new[name]))
+                words = f"{_text(new[name])}{_hint(place, None, new[name])}"
+                yield Change(place, "added", words)
             else:
                 yield from _values(place, old[name], new[name])
     elif old != new:
@@ -119,10 +121,12 @@ def _is_when(where: str) -> bool:
 
 
 def _hint(where: str, old: Any, new: Any) -> str:
-    """Say what a changed threshold does."""
+    """Say what a changed threshold does; one that is missing is never reached."""
     if where.split(".")[-1] not in _THRESHOLDS or "thresholds" not in where:
         return ""
-    return ": stricter" if new < old else ": milder"
+    if new is None:
+        return ": milder, no score declines"
+    return ": stricter" if old is None or new < old else ": milder"
 
 
 def _text(value: Any) -> str:

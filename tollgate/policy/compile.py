@@ -95,7 +95,12 @@ class _Compiler:
             tables=Tables(segments, rules),
             levels=Levels(
                 review=np.array([one.review for one in thresholds]),
-                decline=np.array([one.decline for one in thresholds]),
+                decline=np.array(
+                    [
+                        np.inf if one.decline is None else one.decline
+                        for one in thresholds
+                    ]
+                ),
                 fallback=np.array([one.fallback for one in thresholds], np.uint8),
             ),
             score_cuts=self._cuts(thresholds),
@@ -123,7 +128,10 @@ class _Compiler:
 
     def _pair(self, raw: RawThresholds, fallback: str, place: Place) -> Thresholds:
         review, decline = raw.review, raw.decline
-        if not 0 <= review <= decline <= 1:
+        if decline is None:
+            if not 0 <= review <= 1:
+                self._refuse(place, f"0 <= review {review} <= 1 is false")
+        elif not 0 <= review <= decline <= 1:
             self._refuse(
                 place, f"0 <= review {review} <= decline {decline} <= 1 is false"
             )
@@ -226,7 +234,8 @@ class _Compiler:
         return found
 
     def _cuts(self, thresholds: Sequence[Thresholds]) -> tuple[float, ...]:
-        cuts = {cut for one in thresholds for cut in (one.review, one.decline)}
+        cuts = {one.review for one in thresholds}
+        cuts |= {one.decline for one in thresholds if one.decline is not None}
         for rule in self._raw.rules:
             cuts.update(map(float, rule.when.get(SCORE, {}).values()))
         return tuple(sorted(cuts))

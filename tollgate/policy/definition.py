@@ -51,17 +51,22 @@ class Thresholds(msgspec.Struct, frozen=True):
 
     Attributes:
         review: Score from which a purchase is reviewed; within [0, decline].
-        decline: Score from which it is declined; within [review, 1].
+        decline: Score from which it is declined; within [review, 1]. None where no
+            score declines.
         fallback: Decision without a usable score.
     """
 
     review: float
-    decline: float
+    decline: float | None
     fallback: Decision
 
 
 class Levels(msgspec.Struct, frozen=True, eq=False):
-    """Thresholds by the number of a segment: float64 [S + 1], and uint8."""
+    """
+    Thresholds by the number of a segment: float64 [S + 1], and uint8.
+
+    `decline` is infinite where no score declines.
+    """
 
     review: npt.NDArray[np.float64]
     decline: npt.NDArray[np.float64]

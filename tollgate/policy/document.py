@@ -28,10 +28,14 @@ class RawScore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RawThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Scores at or above which a purchase is reviewed or declined."""
+    """
+    Scores at or above which a purchase is reviewed or declined.
+
+    Without `decline` no score declines one.
+    """
 
     review: float
-    decline: float
+    decline: float | None = None
 
 
 class RawFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -111,7 +111,7 @@ def slow_decide(
     if score is None:
         level = LEVELS.index(fallback)
         codes.add("MODEL_UNAVAILABLE")
-    elif used is not None and used >= limits["decline"]:
+    elif used is not None and "decline" in limits and used >= limits["decline"]:
         level = 2
         codes.add("SCORE_DECLINE")
     elif used is not None and used >= limits["review"]:

@@ -63,7 +63,7 @@ SCORES = {name: bounds(PARTS) for name in ("score", "stolen")}
 LEVEL = st.sampled_from(["approve", "review", "decline"])
 LIMITS = st.lists(st.sampled_from(PARTS), min_size=2, max_size=2).map(
     lambda two: {"review": min(two), "decline": max(two)}
-)
+) | st.sampled_from(PARTS).map(lambda one: {"review": one})
 
 
 @st.composite
@@ -150,7 +150,9 @@ def finished(doc: dict[str, Any]) -> dict[str, Any]:
         for name, meaning in zip(LISTS, ("deny", "allow"), strict=True)
         if any(name in when for when in asked)
     ]
-    codes = {"MODEL_UNAVAILABLE", "SCORE_DECLINE", "SCORE_REVIEW"}
+    codes = {"MODEL_UNAVAILABLE", "SCORE_REVIEW"}
+    if any("decline" in one["thresholds"] for one in (doc, *doc["segments"])):
+        codes.add("SCORE_DECLINE")
     codes |= {one["code"] for one in doc["rules"]}
     codes |= {one["code"] for one in doc["degraded"].values() if one != "none"}
     doc["reasons"] = dict.fromkeys(sorted(codes), "a text")
