@@ -15,7 +15,7 @@ from clients.decisions import Decisions
 from clients.errors import client_error
 from clients.options import Tls, bearer, bounded, check_secrecy, waits
 from clients.pipeline import answers
-from tollgate.errors import DeadlineExceeded, InvalidRequest
+from tollgate.errors import DeadlineExceeded, InputError, InvalidRequest
 from tollgate.schema import MAX_BATCH_ROWS
 
 TIMEOUT_S = 1.0  # a payment has less: pass what is left as deadline_s
@@ -35,12 +35,14 @@ class Client:
         fields: Its optional ones, which its features.yaml declares: BYTES or FP64.
         timeout_s: Deadline of a request that brings none of its own.
         bulk: Whether its requests can wait, and give way to payments.
+        store_deadline_ms: How long the store may take for its rows, ms; the server
+            has a limit. None for no longer than it may for a payment.
         tls: None asks in the clear.
         token: A key, sent as `authorization: Bearer …`; a function is called for
             every request. In the clear only to this very machine.
 
     Raises:
-        InputError: A token would travel in the clear.
+        InputError: A token would travel in the clear, or the store may take no time.
     """
 
     def __init__(
@@ -52,10 +54,15 @@ class Client:
         fields: Mapping[str, str] = NO_FIELDS,
         timeout_s: float = TIMEOUT_S,
         bulk: bool = False,
+        store_deadline_ms: int | None = None,
         tls: Tls | None = None,
         token: str | Callable[[], str] | None = None,
     ) -> None:
         check_secrecy(url, tls=tls, token=token)
+        if store_deadline_ms is not None and store_deadline_ms <= 0:
+            problem = f"{store_deadline_ms} is not whole milliseconds above 0"
+            raise InputError("store_deadline_ms", problem)
+        self._store_deadline_ms = store_deadline_ms
         self._where = f"{product} at {url}"
         self._product = product
         self._inputs = inputs
@@ -172,5 +179,10 @@ class Client:
     ) -> Iterator[service_pb2.ModelInferRequest]:
         product = self._product
         return requests_of(
-            rows, product=product, size=size, dry_run=dry_run, deadline_s=left_s
+            rows,
+            product=product,
+            size=size,
+            dry_run=dry_run,
+            deadline_s=left_s,
+            store_deadline_ms=self._store_deadline_ms,
         )

@@ -18,13 +18,25 @@ from clients.columns import Rows
 from clients.decisions import Decisions
 from clients.purchase import Purchase
 from tollgate.errors import ClientError
-from tollgate.schema import ANSWER_TYPES, DEADLINE_US, DRY_RUN, REASON_SEPARATOR
+from tollgate.schema import (
+    ANSWER_TYPES,
+    DEADLINE_US,
+    DRY_RUN,
+    REASON_SEPARATOR,
+    STORE_DEADLINE_MS,
+)
 
 _LENGTH = struct.Struct("<I")
 
 
 def requests_of(
-    rows: Rows, *, product: str, size: int, dry_run: bool, deadline_s: float
+    rows: Rows,
+    *,
+    product: str,
+    size: int,
+    dry_run: bool,
+    deadline_s: float,
+    store_deadline_ms: int | None = None,
 ) -> Iterator[service_pb2.ModelInferRequest]:
     """
     Cut rows into requests; each is written when it is asked for.
@@ -35,6 +47,8 @@ def requests_of(
         size: Rows per request; the last may have fewer.
         dry_run: Ask for an answer without effect.
         deadline_s: What is left for the answer.
+        store_deadline_ms: How long the store may take; None for no longer than it
+            may for a payment.
     """
     for start in range(0, rows.count, size):
         request = service_pb2.ModelInferRequest(model_name=product)
@@ -46,6 +60,8 @@ def requests_of(
         request.parameters[DEADLINE_US].int64_param = int(deadline_s * 1e6)
         if dry_run:
             request.parameters[DRY_RUN].bool_param = True
+        if store_deadline_ms is not None:
+            request.parameters[STORE_DEADLINE_MS].int64_param = store_deadline_ms
         yield request
 
 

@@ -53,6 +53,7 @@ CONFLICT = "conflict: was decided with other content"
 
 DRY_RUN = "dry_run"  # request parameters
 DEADLINE_US = "deadline_us"
+STORE_DEADLINE_MS = "store_deadline_ms"  # whole milliseconds above 0
 
 # gRPC metadata: what a caller says of a request, and the gateway's clock when it came.
 CLASS_HEADER = "tollgate-class"
@@ -65,6 +66,7 @@ STORE_URL_VARIABLE = "TOLLGATE_STORE_URL"  # of the environment that steps run i
 
 # Parameters of the feature step's configuration, by whoever operates it.
 STORE_DEADLINE_PARAMETER = "store_deadline_ms"
+STORE_DEADLINE_LIMIT_PARAMETER = "store_deadline_limit_ms"  # of what a request asks
 STORE_PROBE_PARAMETER = "store_probe_interval_ms"
 BREAKER_FAILURES_PARAMETER = "store_breaker_failures"
 BREAKER_CALLS_PARAMETER = "store_breaker_calls"
@@ -122,6 +124,12 @@ class Degraded(enum.IntFlag):
     LOOKUPS_UNREAD = 1 << 10  # lists and earlier decisions could not be read
     TABLE_MISSING = 1 << 11  # a table has no number that holds: its default
     HOOK_FAILED = 1 << 12  # the product's hook raised: its features are defaults
+
+
+# Bits of a row that the store gave no whole answer for.
+STORE_LOST = (
+    Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR | Degraded.LOOKUPS_UNREAD
+)
 
 
 def context_dtype(

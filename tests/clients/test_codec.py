@@ -87,6 +87,9 @@ def test_dry_run_and_deadline_travel_as_parameters():
     assert dict(wet.parameters).keys() == {"deadline_us"}
     assert wet.parameters["deadline_us"].int64_param == 50_000
     assert dry.parameters["dry_run"].bool_param is True
+    assert "store_deadline_ms" not in dry.parameters
+    (patient,) = requests(random_columns(1), store_deadline_ms=700)
+    assert patient.parameters["store_deadline_ms"].int64_param == 700
     assert dry.parameters["deadline_us"].int64_param == 12_500
 
 

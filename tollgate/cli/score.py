@@ -18,7 +18,7 @@ from tollgate.cli.repositories import to_read
 from tollgate.cli.wire import field_columns, wire_fields
 from tollgate.errors import InputError
 from tollgate.features.wire import wire_inputs
-from tollgate.schema import AMOUNT, EVENT_TIME, REASON_SEPARATOR
+from tollgate.schema import AMOUNT, EVENT_TIME, REASON_SEPARATOR, Degraded
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,6 +28,17 @@ Format = Literal["parquet", "csv", "jsonl"]
 _STDIN = Path("-")
 _SHOWN_ROWS = 20
 _TIMEOUT_S = 10.0
+_STORE_DEADLINE_MS = 1_000
+# Bits that name a failure of the server. The others say something of the row: that its
+# customer is new, that it lacks a field.
+_FAILED = (
+    Degraded.STORE_UNAVAILABLE
+    | Degraded.LAST_KNOWN_VECTOR
+    | Degraded.STATE_CORRUPT
+    | Degraded.MODEL_OUTPUT
+    | Degraded.LOOKUPS_UNREAD
+    | Degraded.HOOK_FAILED
+)
 _ANSWER = ("decision", "score", "reason_codes", "degraded", "error", "release")
 
 
@@ -46,6 +57,21 @@ def score(
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Decide as if, and keep nothing.")
+    ] = False,
+    store_deadline_ms: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="How long the store may take for a request; the server has a limit.",
+        ),
+    ] = _STORE_DEADLINE_MS,
+    fail_on_error: Annotated[
+        bool,
+        typer.Option(
+            "--fail-on-error",
+            help="Exit with status 1 if a row has an error, or was decided without "
+            "what the store, the model or the hook should have given.",
+        ),
     ] = False,
     repository: Annotated[
         str | None,
@@ -90,6 +116,7 @@ def score(
                 inputs=wire_inputs(spec),
                 fields=fields,
                 timeout_s=_TIMEOUT_S,
+                store_deadline_ms=store_deadline_ms,
                 tls=tls,
                 token=token,
             ) as client,
@@ -102,9 +129,34 @@ def score(
                 done += len(answer)
                 advance(done, len(good))
     _write(frame, answers, out=out, kind=kind)
-    bad = sum(error != "" for error in answers["error"])
-    if bad:
-        console.say(f"{bad:,} of {len(frame):,} rows could not be decided: see `error`")
+    failed = _report(answers)
+    if fail_on_error and failed:
+        text = f"--fail-on-error: {failed:,} of {len(frame):,} rows failed"
+        console.say(f"{text}; their answers are written all the same")
+        raise typer.Exit(1)
+
+
+def _report(answers: dict[str, list[Any]]) -> int:
+    """
+    Count on stderr the rows that were not decided, and the degraded ones by bit.
+
+    Returns:
+        How many rows failed: with an error, or a bit that names a failure.
+    """
+    from tollgate.audit.told import DEGRADED_WORDS
+
+    bad = np.array([error != "" for error in answers["error"]], np.bool_)
+    bits = np.array(answers["degraded"], np.uint32)
+    if bad.any():
+        text = f"{bad.sum():,} of {len(bad):,} rows could not be decided"
+        console.say(f"{text}: see `error`")
+    if bits.any():
+        console.say(f"{np.count_nonzero(bits):,} of {len(bits):,} rows are degraded:")
+    for bit in Degraded:
+        number = np.count_nonzero(bits & np.uint32(bit))
+        if number:
+            console.say(f"  {number:,} {bit.name}: {DEGRADED_WORDS[bit]}")
+    return int(np.count_nonzero(bad | ((bits & np.uint32(_FAILED)) != 0)))
 
 
 def _read(file: Path, format: Format) -> pl.DataFrame:

@@ -181,6 +181,13 @@ STEPS = (
         "found",
         "rows decided before: `same`, `conflict` (other content), `corrupt`",
     ),
+    _step(
+        "second_lookup_rows_total",
+        "counter",
+        "rows",
+        "found",
+        "rows looked up again because their request can wait: answered then or not",
+    ),
     _step("shared_rows_total", "counter", "rows", "", "dry rows without the store"),
     _step(
         "feed_watermark_seconds",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from tollgate.schema import (
     DEADLINE_US,
     DRY_RUN,
     EVENT_TIME,
+    STORE_DEADLINE_MS,
     Degraded,
 )
 from tollgate.steps import triton
@@ -43,6 +44,8 @@ class Batch(msgspec.Struct, frozen=True):
         degraded: Degraded bits that the request itself gives; uint32 [N], or one
             number for every row.
         fields: Declared fields that some request had; int64 [N] each.
+        store_deadline_ms: How long each request lets the store take, ms; 0 for one
+            that does not say. Empty when none does.
     """
 
     ids: Mapping[str, list[bytes]]
@@ -53,6 +56,7 @@ class Batch(msgspec.Struct, frozen=True):
     dry: list[bool]
     degraded: Array | int = 0
     fields: Mapping[str, Array] = {}
+    store_deadline_ms: Sequence[int] = ()
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -87,12 +91,15 @@ def gather(requests: Sequence[Any], *, spec: FeatureSpec, now_us: int) -> Batch:
     checked = check_rows(ids, amount=amount, time_us=time_us, now_us=now_us)
     fields, degraded = _fields(inputs, spec, bounds, errors=checked.errors)
     dry = []
+    patience: dict[int, int] = {}
     for position, request in enumerate(requests):
         parameters = triton.request_parameters(request)
         dry.append(parameters.get(DRY_RUN, False) is True)
         if parameters and (problem := _refused(parameters, now_us)):
             for row in range(bounds[position], bounds[position + 1]):
                 checked.errors.setdefault(row, problem)
+        elif STORE_DEADLINE_MS in parameters:
+            patience[position] = parameters[STORE_DEADLINE_MS]
     return Batch(
         ids=ids,
         cents=checked.cents,
@@ -102,7 +109,40 @@ def gather(requests: Sequence[Any], *, spec: FeatureSpec, now_us: int) -> Batch:
         dry=dry,
         degraded=degraded,
         fields=fields,
+        store_deadline_ms=[patience.get(at, 0) for at in range(len(dry))]
+        if patience
+        else (),
     )
+
+
+def one_request(batch: Batch, position: int) -> Batch:
+    """Take one request of a batch; nothing of it is Triton's memory."""
+    start, stop = batch.bounds[position : position + 2]
+    degraded = batch.degraded
+    return Batch(
+        ids={name: column[start:stop] for name, column in batch.ids.items()},
+        cents=batch.cents[start:stop].copy(),
+        time_us=batch.time_us[start:stop].copy(),
+        errors={
+            row - start: text
+            for row, text in batch.errors.items()
+            if start <= row < stop
+        },
+        bounds=[0, stop - start],
+        dry=[batch.dry[position]],
+        degraded=degraded if isinstance(degraded, int) else degraded[start:stop].copy(),
+        fields={name: one[start:stop].copy() for name, one in batch.fields.items()},
+    )
+
+
+def rows_but(batch: Batch, positions: Collection[int]) -> Array | slice:
+    """Choose the rows of all requests but some."""
+    if not positions:
+        return slice(None)
+    chosen = np.ones(batch.bounds[-1], np.bool_)
+    for position in positions:
+        chosen[slice(*batch.bounds[position : position + 2])] = False
+    return chosen
 
 
 def _fields(
@@ -208,6 +248,10 @@ def _refused(parameters: Mapping[str, Any], now_us: int) -> str:
     dry, left_us = parameters.get(DRY_RUN, False), parameters.get(DEADLINE_US)
     if not isinstance(dry, bool):
         return f"{DRY_RUN}: {dry!r:.40}: is neither true nor false"
+    store_ms = parameters.get(STORE_DEADLINE_MS, 1)
+    if isinstance(store_ms, bool) or not isinstance(store_ms, int) or store_ms <= 0:
+        problem = f"{store_ms!r:.40}: is not whole milliseconds above 0"
+        return f"{STORE_DEADLINE_MS}: {problem}"
     if left_us is None:
         return ""
     if isinstance(left_us, bool) or not isinstance(left_us, int):

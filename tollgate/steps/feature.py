@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from tollgate.features.fields import stacked
 from tollgate.features.fingerprint import fingerprints
@@ -27,12 +28,23 @@ from tollgate.schema import (
     context_dtype,
 )
 from tollgate.steps import triton
-from tollgate.steps.batch import Batch, Group, dry_spans, gather, groups, hopeless
+from tollgate.steps.batch import (
+    Batch,
+    Group,
+    dry_spans,
+    gather,
+    groups,
+    hopeless,
+    one_request,
+    rows_but,
+)
 from tollgate.steps.earlier import note_earlier
 from tollgate.steps.metrics import StepMetrics
+from tollgate.steps.second_lookup import SecondLookup, Waiting
 from tollgate.steps.sharing import DryShare
 from tollgate.steps.store_settings import store_settings
 from tollgate.steps.tracing import open_traces
+from tollgate.store.ladder import Ladder
 from tollgate.store.lists import read_lists
 from tollgate.store.opening import open_ladder
 from tollgate.store.scored import Scored
@@ -69,23 +81,40 @@ class FeatureStep:
         spool = os.environ.get(SPOOL_VARIABLE, "") if applies else ""
         path = config.directory / SPEC_FILE
         self._spool = open_spool(spool, path, product=self._spec.product)
+        lists = read_lists(config.parameters.get(LISTS_PARAMETER, ""))
         self._ladder = open_ladder(
-            self._spec,
-            url,
-            settings=settings,
-            lists=read_lists(config.parameters.get(LISTS_PARAMETER, "")),
-            spool=self._spool,
+            self._spec, url, settings=settings, lists=lists, spool=self._spool
+        )
+        # Without last known values of its own: the batch has those already.
+        patient = replace(
+            settings,
+            deadline_s=settings.deadline_limit_s,
+            last_known_bytes=0,
+            tables_bytes=0,
+        )
+        self._second = SecondLookup(
+            pb,
+            open_ladder=partial(
+                open_ladder, self._spec, url, settings=patient, lists=lists
+            ),
+            score=self._score,
+            respond=self._answer_later,
+            deadline_s=settings.deadline_s,
+            limit_s=settings.deadline_limit_s if url else 0.0,
         )
         share_ms = float(config.parameters.get(DRY_SHARE_PARAMETER, _DRY_SHARE_MS))
         self._share = DryShare(share_ms * 1e-3)
         labels = triton.metric_labels(args, product=self._spec.product)
-        self._metrics = StepMetrics(pb, self._ladder, self._share, labels=labels)
+        self._metrics = StepMetrics(
+            pb, self._ladder, self._share, self._second, labels=labels
+        )
         self._traces = open_traces(product=self._spec.product, model=args["model_name"])
         self._batches = open_batches(args["model_name"])
         triton.settle()
 
     def finalize(self) -> None:
         """Let go of the store, and leave nothing unwritten or untold."""
+        self._second.close()
         self._metrics.close()
         self._ladder.close()
         if self._spool is not None:
@@ -102,15 +131,10 @@ class FeatureStep:
             self._traces.begin(arrival_us)
         batch = gather(requests, spec=self._spec, now_us=now_us)
         features, context = self._score(batch, arrival_us=arrival_us)
-        self._metrics.batch(context["degraded"])
-        outputs = {
-            FEATURES: features,
-            CONTEXT: context.view(np.uint8).reshape(len(features), -1),
-        }
-        responses = triton.respond(self._pb, outputs, batch.bounds)
-        refused = hopeless(batch) if batch.errors else []
-        for position, text in refused:
-            responses[position] = triton.refuse(self._pb, text, invalid=True)
+        later = self._second.wanted(batch, context["degraded"])
+        answered = rows_but(batch, later)
+        self._metrics.batch(context["degraded"][answered])
+        responses, refused = self._respond(batch, features, context)
         if self._traces is not None:
             self._traces.scored(
                 requests,
@@ -123,10 +147,50 @@ class FeatureStep:
         if self._batches is not None and self._batches.wanted():
             rows = len(features)
             self._batches.tell(requests, rows=rows, began_us=arrival_us)
+        for position, deadline_s in later.items():
+            part = slice(*batch.bounds[position : position + 2])
+            waiting = Waiting(
+                batch=one_request(batch, position),
+                features=features[part],
+                context=context[part],
+                deadline_s=deadline_s,
+                sender=requests[position].get_response_sender(),
+            )
+            responses[position] = None  # it is sent later
+            self._second.add(waiting)
         return responses
 
-    def _score(self, batch: Batch, *, arrival_us: int) -> tuple[Array, Array]:
-        """Fill `features` float32 [N, F] and `context` [N] for the whole batch."""
+    def _respond(
+        self, batch: Batch, features: Array, context: Array
+    ) -> tuple[list[Any], list[tuple[int, str]]]:
+        """Write the answer to each request of a batch, and name those it refuses."""
+        outputs = {
+            FEATURES: features,
+            CONTEXT: context.view(np.uint8).reshape(len(features), -1),
+        }
+        responses = triton.respond(self._pb, outputs, batch.bounds)
+        refused = hopeless(batch) if batch.errors else []
+        for position, text in refused:
+            responses[position] = triton.refuse(self._pb, text, invalid=True)
+        return responses, refused
+
+    def _answer_later(self, batch: Batch, features: Array, context: Array) -> Any:
+        """Write the answer to a request that was looked up again."""
+        self._metrics.count(context["degraded"])
+        ((response,), _) = self._respond(batch, features, context)
+        return response
+
+    def _score(
+        self, batch: Batch, *, arrival_us: int, ladder: Ladder | None = None
+    ) -> tuple[Array, Array]:
+        """
+        Fill `features` float32 [N, F] and `context` [N] for the whole batch.
+
+        Args:
+            batch: Its rows; conflicts that the store names join its errors.
+            arrival_us: When work on it began, on the monotonic clock.
+            ladder: What to read; the step's own if None.
+        """
         rows = len(batch.cents)
         features = np.zeros((rows, len(self._spec.features)), np.float32)
         context = np.zeros(rows, self._dtype)
@@ -140,10 +204,10 @@ class FeatureStep:
             note()
         found = groups(batch)
         if found:
-            scored = self._read(found, features, context, meanwhile=note)
+            scored = self._read(found, features, context, meanwhile=note, ladder=ladder)
         note()
         if found:
-            counts = self._ladder.counts.earlier
+            counts = (ladder or self._ladder).counts.earlier
             counts.update(note_earlier(batch, found, scored, context=context))
         for row, text in batch.errors.items():
             encoded = text.encode()
@@ -195,13 +259,18 @@ class FeatureStep:
         context: Array,
         *,
         meanwhile: Callable[[], None],
+        ladder: Ladder | None,
     ) -> list[Scored]:
         """Get the vectors of the good rows, in one round trip at most."""
         ask: Callable[[Sequence[Group]], list[Scored]]
-        ask = partial(self._ask, meanwhile=meanwhile)
-        if self._traces is not None:
-            ask = self._traces.timed("store", ask)
-        scored = self._share.score(found, fingerprints=context["fingerprint"], ask=ask)
+        ask = partial(self._ask, ladder or self._ladder, meanwhile=meanwhile)
+        if ladder is not None:
+            scored = ask(found)
+        else:
+            if self._traces is not None:
+                ask = self._traces.timed("store", ask)
+            prints = context["fingerprint"]
+            scored = self._share.score(found, fingerprints=prints, ask=ask)
         for group, one in zip(found, scored, strict=True):
             # A slice is written several times faster than chosen rows are.
             whole = len(group.rows) == len(features)
@@ -214,9 +283,13 @@ class FeatureStep:
         return scored
 
     def _ask(
-        self, groups: Sequence[Group], *, meanwhile: Callable[[], None]
+        self,
+        ladder: Ladder,
+        groups: Sequence[Group],
+        *,
+        meanwhile: Callable[[], None],
     ) -> list[Scored]:
-        return self._ladder.score(
+        return ladder.score(
             [group.purchases for group in groups],
             write=[not group.dry for group in groups],
             meanwhile=meanwhile,

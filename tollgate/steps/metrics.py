@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tollgate.schema import Degraded
+from tollgate.steps.second_lookup import SecondLookup
 from tollgate.steps.sharing import DryShare
 from tollgate.steps.teller import Counters, EachSecond
 from tollgate.steps.triton import Array
@@ -43,6 +44,7 @@ COUNTERS = {
     "tollgate_earlier_decisions_total": (
         "Rows with an earlier decision: same, conflict, corrupt"
     ),
+    "tollgate_second_lookup_rows_total": "Rows looked up again, by found or not",
     "tollgate_shared_rows_total": "Dry rows answered without the store",
     "tollgate_gc_collections_total": "Collections of the step's garbage collector",
 }
@@ -66,6 +68,7 @@ class StepMetrics:
         pb: Triton's `triton_python_backend_utils`.
         ladder: What they are about.
         share: And this.
+        second: And this.
         labels: Of every metric; product, model and version.
     """
 
@@ -74,11 +77,13 @@ class StepMetrics:
         pb: Any,
         ladder: Ladder,
         share: DryShare,
+        second: SecondLookup,
         *,
         labels: Mapping[str, str],
     ) -> None:
         self._ladder = ladder
         self._share = share
+        self._second = second
         self._labels = dict(labels)
         self._counters = Counters(
             pb, counters=COUNTERS, histograms=HISTOGRAMS, labels=labels
@@ -107,6 +112,10 @@ class StepMetrics:
         call_s = self._ladder.counts.call_s
         if call_s is not None:
             self._calls_s.append(call_s)
+        self.count(degraded)
+
+    def count(self, degraded: Array) -> None:
+        """Count degraded bits of rows that are answered; uint32 [N]."""
         if degraded.any():
             self._degraded += ((degraded[:, None] >> self._shifts) & 1).sum(axis=0)
 
@@ -130,6 +139,8 @@ class StepMetrics:
         for found in EARLIER:
             number = counts.earlier[found]
             self._raise("tollgate_earlier_decisions_total", number, found)
+        for found, number in (("yes", self._second.found), ("no", self._second.lost)):
+            self._raise("tollgate_second_lookup_rows_total", number, found)
         self._raise("tollgate_shared_rows_total", self._share.rows, "")
         for bit, number in zip(Degraded, self._degraded.tolist(), strict=True):
             self._raise("tollgate_degraded_rows_total", number, str(bit.name))
@@ -180,5 +191,6 @@ _LABELS = {
     "tollgate_table_values_total": "found",
     "tollgate_spool_rows_total": "kept",
     "tollgate_earlier_decisions_total": "found",
+    "tollgate_second_lookup_rows_total": "found",
     "tollgate_gc_collections_total": "generation",
 }

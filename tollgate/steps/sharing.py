@@ -15,14 +15,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.schema import Degraded
+from tollgate.schema import STORE_LOST
 from tollgate.steps.batch import Group
 from tollgate.store.scored import Scored
 
 MOST_ROWS = 4_096  # 2 MB of vectors and look-ups
-_UNSHARED = np.uint32(
-    Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR | Degraded.LOOKUPS_UNREAD
-)
+_UNSHARED = np.uint32(STORE_LOST)
 
 Entity = tuple[int, bytes]  # its place in the spec, and an id
 Ask = Callable[[Sequence[Group]], list[Scored]]

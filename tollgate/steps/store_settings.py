@@ -12,6 +12,7 @@ from tollgate.schema import (
     BREAKER_SHARE_PARAMETER,
     LAST_KNOWN_AGE_PARAMETER,
     LAST_KNOWN_SIZE_PARAMETER,
+    STORE_DEADLINE_LIMIT_PARAMETER,
     STORE_DEADLINE_PARAMETER,
     STORE_PROBE_PARAMETER,
     TABLES_SIZE_PARAMETER,
@@ -25,6 +26,7 @@ _CONFIG = "config.pbtxt"
 # Parameter of the step's configuration -> its unit in seconds, bytes, or as it is.
 _UNITS = {
     STORE_DEADLINE_PARAMETER: 1e-3,
+    STORE_DEADLINE_LIMIT_PARAMETER: 1e-3,
     STORE_PROBE_PARAMETER: 1e-3,
     BREAKER_FAILURES_PARAMETER: 1.0,
     BREAKER_CALLS_PARAMETER: 1.0,
@@ -54,6 +56,9 @@ def store_settings(parameters: Mapping[str, str]) -> StoreSettings:
         raise InputError(_CONFIG, problem, where=UPDATES_PARAMETER)
     return StoreSettings(
         deadline_s=told.get(STORE_DEADLINE_PARAMETER, usual.deadline_s),
+        deadline_limit_s=told.get(
+            STORE_DEADLINE_LIMIT_PARAMETER, usual.deadline_limit_s
+        ),
         breaker=Rules(
             failures_in_a_row=round(
                 told.get(BREAKER_FAILURES_PARAMETER, breaker.failures_in_a_row)

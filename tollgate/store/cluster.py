@@ -48,7 +48,7 @@ class ClusterStore(RedisStore):
     """
 
     def __init__(self, address: Address, *, deadline_s: float, rules: Rules) -> None:
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._nodes = Nodes(address, deadline_s=deadline_s, rules=rules)
 
     @property
@@ -78,7 +78,7 @@ class ClusterStore(RedisStore):
             StorePartial: Some keys have no answer.
             OutcomeUnknown, StoreError: None has one.
         """
-        until_s = time.monotonic() + self._deadline_s
+        until_s = time.monotonic() + self.deadline_s
         split = [split_call(call, mode) for call, mode in calls]
         commands = [one for part in split for one in part]
         commands += [one for command in beside for one in split_command(command)]
@@ -99,7 +99,7 @@ class ClusterStore(RedisStore):
 
     def probe(self) -> bool:
         """Tell whether any node answers, by a new look at the map."""
-        return self._nodes.learn(time.monotonic() + self._deadline_s, patient=True)
+        return self._nodes.learn(time.monotonic() + self.deadline_s, patient=True)
 
     def close(self) -> None:
         """Drop all connections; the next call opens new ones."""

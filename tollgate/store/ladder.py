@@ -104,6 +104,7 @@ class Ladder:
         self._wall_us = wall_us
         self._essentials = Essentials(spec)
         self._online = OnlineFeatures(spec, store)
+        self._store = store
 
     def score(
         self,
@@ -161,6 +162,10 @@ class Ladder:
                 result.degraded[:] |= _FEED_STALE | self._essentials.behind(stale)
             scored.append(structs.replace(result, looked=looked[position]))
         return scored
+
+    def wait_for_store(self, deadline_s: float) -> None:
+        """Let the store take so long for each call from now on."""
+        self._store.deadline_s = deadline_s
 
     def _add_tables(self, result: Scored, held: Looked) -> None:
         """Say in a result what is to be said of the numbers out of tables."""

@@ -38,6 +38,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
 
     Attributes:
         deadline_s: How long a batch waits for it.
+        deadline_limit_s: The most that a request may let it take.
         breaker: When it is left alone, and how often it is probed.
         last_known_bytes: Memory for last known values.
         last_known_max_age_s: How old one may be. A value misses only what others
@@ -49,6 +50,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
     """
 
     deadline_s: float = 0.005
+    deadline_limit_s: float = 1.0
     breaker: Rules = Rules()
     last_known_bytes: int = 64_000_000
     last_known_max_age_s: float = 86_400.0

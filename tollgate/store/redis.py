@@ -41,7 +41,8 @@ class RedisStore:
 
     Args:
         url: redis://, rediss:// or unix:// address.
-        deadline_s: How long one call may take, connecting included.
+        deadline_s: How long one call may take, connecting included; it may be changed
+            between two calls.
 
     Raises:
         InputError: The address is not one of a single Redis.
@@ -51,7 +52,7 @@ class RedisStore:
         address = read_address(url)
         if address.cluster:
             raise InputError(SOURCE, "is a cluster's; this needs a single Redis")
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._link = Connection(address)
 
     @property
@@ -99,12 +100,12 @@ class RedisStore:
                 came; StoreTimeout, StoreLost. Or only a part was refused.
             StoreError: The store is not there, or refused; nothing was applied.
         """
-        until_s = time.monotonic() + self._deadline_s
+        until_s = time.monotonic() + self.deadline_s
         try:
             commands = [*(call_command(*call) for call in calls), *beside]
             replies = self._run(commands, until_s, meanwhile=meanwhile)
         except self._link.errors.TimeoutError as exc:
-            raise StoreTimeout(self._deadline_s) from exc
+            raise StoreTimeout(self.deadline_s) from exc
         except (self._link.errors.RedisError, OSError) as exc:
             raise StoreError(f"the store failed: {words_of(exc)}") from exc
         answers = replies[: len(calls)]
@@ -122,7 +123,7 @@ class RedisStore:
         The connection stays open for the next call, and the script is there. No one
         waits for this, so TLS may take its time to connect.
         """
-        return self._link.probe(self._deadline_s, load_command())
+        return self._link.probe(self.deadline_s, load_command())
 
     def _run(
         self, commands: list[Command], until_s: float, *, meanwhile: Meanwhile
@@ -153,6 +154,7 @@ class NoStore(RedisStore):
 
     def __init__(self) -> None:
         """Open nothing."""
+        self.deadline_s = 0.0
 
     def flush(
         self,

@@ -44,6 +44,7 @@ def stand_in() -> Any:
     triton.Tensor = Tensor
     triton.InferenceResponse = Response
     triton.TritonError = Refusal
+    triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
     triton.TritonModelException = RuntimeError
     return triton
 

@@ -13,7 +13,14 @@ from tollgate.features.entries import MISSING
 from tollgate.features.fields import hash_words
 from tollgate.features.spec import FeatureSpec, load_spec
 from tollgate.schema import Degraded
-from tollgate.steps.batch import Batch, dry_spans, gather, groups, hopeless
+from tollgate.steps.batch import (
+    Batch,
+    dry_spans,
+    gather,
+    groups,
+    hopeless,
+    one_request,
+)
 
 NOW_US = 1_700_000_000_000_000
 SPEC = """\
@@ -163,6 +170,13 @@ def test_each_dry_request_is_a_group_with_its_fields(spec: FeatureSpec) -> None:
         ({"dry_run": "yes"}, "dry_run: 'yes': is neither true nor false"),
         ({"deadline_us": "soon"}, "deadline_us: 'soon': is not whole microseconds"),
         ({"deadline_us": 0}, "deadline_us: no time left"),
+        *(
+            (
+                {"store_deadline_ms": one},
+                f"store_deadline_ms: {one!r}: is not whole milliseconds above 0",
+            )
+            for one in (0, -1, True, 2.5, "soon", None)
+        ),
     ],
 )
 def test_malformed_parameters_cost_their_own_request_only(
@@ -171,6 +185,17 @@ def test_malformed_parameters_cost_their_own_request_only(
     """The rows of the other are good."""
     batch = gathered(spec, Request(b"1", b"2", parameters=parameters), Request(b"3"))
     assert batch.errors == {0: words, 1: words}
+
+
+def test_each_request_says_how_long_the_store_may_take(spec: FeatureSpec) -> None:
+    """One that does not say has 0; where none says, there is no list."""
+    slow = Request(b"1", b"2", parameters={"store_deadline_ms": 700})
+    batch = gathered(spec, Request(b"0"), slow, Request(b"3"))
+    assert list(batch.store_deadline_ms) == [0, 700, 0]
+    assert batch.errors == {}
+    assert not gathered(spec, Request(b"0"), Request(b"3")).store_deadline_ms
+    alone = one_request(batch, 1)
+    assert (alone.ids["transaction_id"], alone.bounds) == ([b"1", b"2"], [0, 2])
 
 
 @pytest.mark.parametrize(

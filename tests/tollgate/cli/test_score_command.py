@@ -1,0 +1,193 @@
+"""`score` beside a store that is slow: what rows are decided on, and what is said."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from loadtests.proxy import Proxy
+from tollgate.cli import score
+from tollgate.features.spec import FeatureSpec
+from tollgate.schema import Degraded
+from tollgate.server.embedded import serve
+from tollgate.server.redis import EmbeddedRedis
+from tollgate.store.events import Purchases
+from tollgate.store.online import OnlineFeatures
+from tollgate.store.redis import RedisStore
+
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
+NOW_US = 1_700_000_000_000_000
+HOUR_US = 3_600_000_000
+ROWS = 96
+
+Score = Callable[..., tuple[subprocess.CompletedProcess[str], pl.DataFrame]]
+
+
+@pytest.fixture(scope="module")
+def proxy(
+    spec: FeatureSpec, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Proxy]:
+    """A network before a Redis that knows three purchases of each customer."""
+    with EmbeddedRedis(tmp_path_factory.mktemp("redis")) as server:
+        fill(server, spec)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        path = Path(server.url.removeprefix("unix://"))
+        with Proxy(path, listen=f"127.0.0.1:{port}") as one:
+            yield one
+
+
+def fill(server: EmbeddedRedis, spec: FeatureSpec) -> None:
+    """Let each customer have bought three times."""
+    store = RedisStore(server.url, deadline_s=30.0)
+    earlier = range(3 * ROWS)
+    OnlineFeatures(spec, store).load(
+        Purchases(
+            transaction_id=[b"e%d" % row for row in earlier],
+            entity_id=[
+                [b"c%d" % (row % ROWS) for row in earlier],
+                [b"m%d" % (row % ROWS) for row in earlier],
+            ],
+            event_time_us=NOW_US - HOUR_US * (1 + np.arange(3 * ROWS) // ROWS),
+            cents=np.full(3 * ROWS, 4_900),
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def score_file(
+    proxy: Proxy, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Score]:
+    """Score one purchase of each customer on a real server behind that network."""
+    folder = tmp_path_factory.mktemp("score")
+    pl.DataFrame(
+        {
+            "transaction_id": [f"b{row}" for row in range(ROWS)],
+            "customer_id": [f"c{row}" for row in range(ROWS)],
+            "terminal_id": [f"m{row}" for row in range(ROWS)],
+            "amount": [5.0 + 3 * row for row in range(ROWS)],
+            "event_time": [NOW_US] * ROWS,
+        }
+    ).write_parquet(folder / "in.parquet")
+    url = f"redis://{proxy.url}"
+    with serve(
+        REPOSITORY, state=folder / "state", store_url=url, journal_url=""
+    ) as server:
+
+        def run(
+            *words: str,
+        ) -> tuple[subprocess.CompletedProcess[str], pl.DataFrame]:
+            out = folder / "out.parquet"
+            out.unlink(missing_ok=True)
+            done = subprocess.run(
+                [
+                    *(sys.executable, "-c", "from tollgate.cli import main; main()"),
+                    *("score", str(folder / "in.parquet"), "--out", str(out)),
+                    *("--url", server.grpc_url, "--repository", str(REPOSITORY)),
+                    *("--dry-run", *words),
+                ],
+                cwd=folder,
+                env={**os.environ, "COLUMNS": "200"},
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            return done, pl.read_parquet(out)
+
+        yield run
+
+
+@pytest.mark.slow
+def test_a_file_is_decided_on_real_values_though_the_store_is_slow(
+    proxy: Proxy, score_file: Score
+) -> None:
+    """Each answer of the store takes 30 ms; a payment would have waited for 5."""
+    proxy.order("slow 0.03")
+    done, slow = score_file("--store-deadline-ms", "1")
+    assert done.returncode == 0
+    lost = Degraded.STORE_UNAVAILABLE | Degraded.LOOKUPS_UNREAD
+    assert slow["degraded"].to_list() == [lost] * ROWS
+    assert f"{ROWS} of {ROWS} rows are degraded:" in done.stderr
+    words = "The store gave no answer in time: some features are their declared"
+    assert f"  {ROWS} STORE_UNAVAILABLE: {words} defaults." in done.stderr
+    done, _ = score_file("--store-deadline-ms", "1", "--fail-on-error")
+    assert done.returncode == 1
+    assert f"--fail-on-error: {ROWS} of {ROWS} rows failed" in done.stderr
+
+    done, patient = score_file("--fail-on-error", "--store-deadline-ms", "1000")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert patient["degraded"].to_list() == [0] * ROWS
+    proxy.order("pass")
+    _, quick = score_file("--store-deadline-ms", "1000")
+    assert quick["degraded"].to_list() == [0] * ROWS
+    assert patient["score"].to_list() == quick["score"].to_list()
+    assert patient["score"].to_list() != slow["score"].to_list()
+
+
+def answers(*rows: tuple[str, int]) -> dict[str, list[object]]:
+    """Make the answers to rows: error and degraded bits."""
+    return {
+        "error": [error for error, _ in rows],
+        "degraded": [bits for _, bits in rows],
+    }
+
+
+def test_degraded_rows_are_counted_in_words_and_errors_fail(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A new customer and a missing field are of the row; no failure."""
+    cold, field = int(Degraded.COLD_START), int(Degraded.FIELD_MISSING)
+    known = int(Degraded.LAST_KNOWN_VECTOR)
+    rows = [("", 0), ("", cold), ("", cold | field), ("", cold | known), ("x: y: z", 0)]
+    assert score._report(answers(*rows)) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [
+        "1 of 5 rows could not be decided: see `error`",
+        "3 of 5 rows are degraded:",
+    ]
+    assert [line.split(":")[0] for line in lines[2:]] == [
+        "  1 LAST_KNOWN_VECTOR",
+        "  3 COLD_START",
+        "  1 FIELD_MISSING",
+    ]
+    assert score._report(answers(("", 0), ("", cold | field))) == 0
+    capsys.readouterr()
+    assert score._report(answers(("", 0))) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("bit", "failed"),
+    [
+        (Degraded.STORE_UNAVAILABLE, 1),
+        (Degraded.LAST_KNOWN_VECTOR, 1),
+        (Degraded.COLD_START, 0),
+        (Degraded.EVENT_TOO_LATE, 0),
+        (Degraded.WINDOW_OVERFLOW, 0),
+        (Degraded.STATE_CORRUPT, 1),
+        (Degraded.MODEL_OUTPUT, 1),
+        (Degraded.ESSENTIAL_MISSING, 0),
+        (Degraded.FEED_STALE, 0),
+        (Degraded.FIELD_MISSING, 0),
+        (Degraded.LOOKUPS_UNREAD, 1),
+        (Degraded.TABLE_MISSING, 0),
+        (Degraded.HOOK_FAILED, 1),
+    ],
+)
+def test_which_bits_fail(
+    bit: Degraded, failed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As docs/clients.md lists them."""
+    assert score._report(answers(("", int(bit)))) == failed
+    assert bit.name is not None
+    assert bit.name in capsys.readouterr().err
