@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -13,6 +13,7 @@ from tollgate.explanation import Explanation
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 
 Parameter = str | int | float | bool
 
@@ -102,9 +103,10 @@ class TrainedModel(Protocol):
     def facts(self) -> Facts:
         """What is known of it."""
 
-    def predict(self, rows: F32) -> F64:
-        """Return the probabilities of float32 [N, F] as float64 [N, K]; NaN when the
-        framework refuses a row."""
+    def predict(self, rows: Floats) -> F64:
+        """Return the probabilities of rows [N, F] as float64 [N, K]; NaN when the
+        framework refuses a row. float32 and float64 are handed over as they are: not
+        every framework answers both alike."""
 
     def convert(self) -> bytes:
         """Return an ONNX model from `features` [N, F] to `probabilities` [N, K]."""

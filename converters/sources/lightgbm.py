@@ -12,7 +12,15 @@ import onnxmltools
 from converters.boundaries import made_rows
 from converters.explain import explained
 from converters.explain_lightgbm import explain_lightgbm
-from converters.model import F32, F64, Facts, Probes, plain_classes, plain_parameters
+from converters.model import (
+    F32,
+    F64,
+    Facts,
+    Floats,
+    Probes,
+    plain_classes,
+    plain_parameters,
+)
 from converters.onnx_from_lightgbm import (
     CATEGORY,
     header,
@@ -83,8 +91,8 @@ class LightGbmModel:
             ),
         )
 
-    def predict(self, rows: F32) -> F64:
-        """Return the probabilities of float32 [N, F] as float64 [N, K]."""
+    def predict(self, rows: Floats) -> F64:
+        """Return the probabilities of rows [N, F] as float64 [N, K]."""
         found = np.asarray(self._booster.predict(rows, num_threads=1))
         return found if found.ndim == 2 else np.stack([1 - found, found], axis=1)
 

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 
 from converters.boundaries import boundary_rows, made_rows
-from converters.model import F32, F64, Facts, Probes
+from converters.model import F32, F64, Facts, Floats, Probes
 from converters.onnx_from_onnx import (
     adopted,
     read_onnx,
@@ -100,9 +100,10 @@ class OnnxModel:
             converter="tollgate",
         )
 
-    def predict(self, rows: F32) -> F64:
-        """Return the probabilities of float32 [N, F] as float64 [N, K]."""
-        given = {self._session.get_inputs()[0].name: rows}
+    def predict(self, rows: Floats) -> F64:
+        """Return the probabilities of rows [N, F] as float64 [N, K]."""
+        single = rows.astype(np.float32, copy=False)
+        given = {self._session.get_inputs()[0].name: single}
         answers = [_table(one) for one in self._session.run(None, given)]
         first = next(one for one in answers if one is not None)
         found = np.asarray(first, dtype=np.float64)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from converters.model import F32, F64, Facts, Probes, Pruning
+from converters.model import F32, F64, Facts, Floats, Probes, Pruning
 from converters.sources.child import Child, ChildLost
 from converters.sources.formats import Format
 from converters.sources.worker import Block, Reply, Request
@@ -70,8 +70,8 @@ class FileModel:
             raise InputError(self._path, "the reading process gave no facts")
         return found
 
-    def predict(self, rows: F32) -> F64:
-        """Return the probabilities of float32 [N, F] as float64 [N, K]."""
+    def predict(self, rows: Floats) -> F64:
+        """Return the probabilities of rows [N, F] as float64 [N, K]."""
         found: F64 = self._array(self._ask("predict", rows).first)
         return found
 
@@ -105,7 +105,7 @@ class FileModel:
             raise InputError(self._path, "the reading process gave no rows")
         return block.array()
 
-    def _ask(self, do: str, rows: F32 | None = None) -> Reply:
+    def _ask(self, do: str, rows: Floats | None = None) -> Reply:
         block = None if rows is None else Block.of(rows)
         request = Request(do, block, self._pruning)
         try:

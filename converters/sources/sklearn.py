@@ -19,6 +19,7 @@ from converters.model import (
     F32,
     F64,
     Facts,
+    Floats,
     Probes,
     Vocabulary,
     plain_classes,
@@ -75,9 +76,9 @@ class SklearnModel:
             written_by=self._written_by,
         )
 
-    def predict(self, rows: F32) -> F64:
+    def predict(self, rows: Floats) -> F64:
         """
-        Return the probabilities of float32 [N, F] as float64 [N, K].
+        Return the probabilities of rows [N, F] as float64 [N, K].
 
         scikit-learn refuses a whole call for one NaN, infinity or unknown category;
         here the rows it refuses are NaN and the others answered.
@@ -95,7 +96,7 @@ class SklearnModel:
             self._answer(rows, chosen, found, apart=False)
         return found
 
-    def _answer(self, rows: F32, chosen: Any, found: F64, *, apart: bool) -> None:
+    def _answer(self, rows: Floats, chosen: Any, found: F64, *, apart: bool) -> None:
         """Fill in the chosen rows; find the refused ones by halves when `apart`."""
         if not len(chosen):
             return
@@ -110,7 +111,7 @@ class SklearnModel:
                 self._answer(rows, chosen[:half], found, apart=True)
                 self._answer(rows, chosen[half:], found, apart=True)
 
-    def _given(self, rows: F32) -> Any:
+    def _given(self, rows: Floats) -> Any:
         """Return rows as the model was trained on them: with names or without."""
         if self._names is None:
             return rows

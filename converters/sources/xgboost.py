@@ -14,7 +14,15 @@ from xgboost import Booster, XGBClassifier, XGBRegressor
 from converters.boundaries import made_rows
 from converters.explain import explained
 from converters.explain_xgboost import explain_xgboost
-from converters.model import F32, F64, Facts, Probes, plain_classes, plain_parameters
+from converters.model import (
+    F32,
+    F64,
+    Facts,
+    Floats,
+    Probes,
+    plain_classes,
+    plain_parameters,
+)
 from converters.onnx_from_xgboost import (
     missing_value,
     onnx_from_xgboost,
@@ -78,8 +86,8 @@ class XGBoostModel:
             categories=of_trees(self._trees) | of_xgboost(self._raw()),
         )
 
-    def predict(self, rows: F32) -> F64:
-        """Return the probabilities of float32 [N, F] as float64 [N, K]."""
+    def predict(self, rows: Floats) -> F64:
+        """Return the probabilities of rows [N, F] as float64 [N, K]."""
         if isinstance(self._model, XGBClassifier) and self._own_missing():
             return np.asarray(self._model.predict_proba(rows), dtype=np.float64)
         margin = np.asarray(

@@ -22,7 +22,7 @@ from tollgate.product.ask_text import ASK_FILE, ask_text
 from tollgate.product.building import build_features, write_texts
 from tollgate.product.placing import place, require_free
 from tollgate.product.plan import Plan
-from tollgate.product.rows import Rows
+from tollgate.product.rows import Rows, table_vectors
 from tollgate.product.splitting import split
 from tollgate.product.thresholds import Chosen
 
@@ -149,7 +149,7 @@ def _make(
             score=learned.score,
             state=Path(state),
         )
-    tell("served and decided", f"{len(tried.rows)} held-out rows, then stopped")
+    tell("served and decided", _compared(plan, learned, tried))
     example = ask_text(
         learned.rows.frame,
         row=int(tried.rows[0]),
@@ -164,6 +164,21 @@ def _make(
         average_precision=average_precision(learned.label, learned.score),
         tried=tried,
     )
+
+
+def _compared(plan: Plan, learned: Learned, tried: Tried) -> str:
+    """Say how far served scores are from the source's, and what was compared."""
+    facts = learned.model.facts
+    text = (
+        f"served = source ({facts.framework} {facts.version}) on {tried.compared:,} "
+        f"raw rows of {plan.asked.table.name}: largest difference {tried.furthest:.1e}"
+    )
+    left = len(tried.rows) - tried.compared
+    if left:
+        text += f"; {left:,} more were degraded and are not compared"
+    if tried.replayed:
+        text += f"; {tried.replayed:,} vectors online = offline in every bit"
+    return text
 
 
 def _learned(
@@ -184,7 +199,9 @@ def _learned(
         )
     else:
         model = given.model
-    score = np.asarray(model.predict(features[test])[:, 1], np.float64)
+    # A model that was brought is asked for the table's rows, not for the served ones.
+    asked = features if given is None else table_vectors(spec, rows, features)
+    score = np.asarray(model.predict(asked[test])[:, 1], np.float64)
     if not np.isfinite(score).all():
         row = int(np.flatnonzero(test)[~np.isfinite(score)][0])
         raise InputError("--model", f"gives no probability for row {row}")

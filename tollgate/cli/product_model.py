@@ -158,6 +158,7 @@ def missing_of(fields: Sequence[Field], *, leave_to_model: bool) -> dict[str, fl
     for one in fields:
         middle = one.column.values.median() if one.column.kind == "number" else 0.0
         plain = middle if isinstance(middle, float) else 0.0
-        rounded = round(plain, one.column.decimals)
-        found[one.name] = float("nan") if leave_to_model else rounded
+        if one.column.decimals is not None:
+            plain = round(plain, one.column.decimals)
+        found[one.name] = float("nan") if leave_to_model else plain
     return found

@@ -48,6 +48,7 @@ def plan_tables(plan: Plan) -> None:
         if column.kind == "number":
             what = f"{number(column.low)} … {number(column.high)}"
             what += f", {column.decimals} decimals" if column.decimals else ""
+            what += ", exact" if column.decimals is None else ""
         name = "" if one.name == column.source else one.name
         missing = f"{column.missing:,}" if column.missing else ""
         cells = (column.source, name, what, missing, "; ".join(column.notes))
@@ -101,7 +102,8 @@ def result(plan: Plan, made: Made, *, repository: Path) -> None:
         f"AUC {made.auc:.4f}   average precision {made.average_precision:.4f}   on "
         f"{chosen.rows:,} held-out rows; review from {number(chosen.review)}, decline "
         f"from {number(chosen.decline)}: {chosen.reviewed:,} and {chosen.declined:,} "
-        f"rows; served scores are at most {tried.furthest:.1e} from the model's own"
+        f"rows; served scores are at most {tried.furthest:.1e} from the source's, on "
+        f"{tried.compared:,} rows as {plan.asked.table.name} has them"
     )
     _line(f"\n{product} is in {_short(repository)}; all of it is yours to edit:")
     for name, what in _files(product):

@@ -20,12 +20,15 @@ from tollgate.schema import Degraded
 if TYPE_CHECKING:
     from clients.decisions import Decisions
     from tollgate.features.spec import FeatureSpec
+    from tollgate.history import History
     from tollgate.product.rows import Rows
     from tollgate.server.embedded import Embedded
 
 I64 = npt.NDArray[np.int64]
 
-_TRIED = 64  # rows, in two requests
+_TRIED = 1_000  # rows without windows
+_TRIED_IN_TIME = 128  # with windows: each waits for what came before it
+_REPLAYED = 2_000  # purchases whose vectors are compared, and ties with the first
 _TIMEOUT_S = 10.0
 # As the proof of a conversion allows: one float32 against the framework's own.
 _TOLERANCE = 1e-5
@@ -45,12 +48,16 @@ class Tried(msgspec.Struct, frozen=True, eq=False):
         answers: To each.
         label: What they really were; int8 [K].
         furthest: The greatest difference of a score from the model's own.
+        compared: How many scores that is of; the others are of degraded rows.
+        replayed: Purchases whose online vectors were compared with the offline ones.
     """
 
     rows: I64
     answers: Decisions
     label: npt.NDArray[np.int8]
     furthest: float
+    compared: int
+    replayed: int
 
 
 def try_served(
@@ -70,7 +77,7 @@ def try_served(
         spec: Its features.
         rows: All rows.
         test: Those that were held out; positions [T].
-        score: The model's own scores of these; float64 [T].
+        score: The source's own scores of these; float64 [T].
         state: A folder for the server.
 
     Raises:
@@ -81,15 +88,55 @@ def try_served(
     at = _chosen(rows, test, timed=bool(spec.entities))
     with serve(repository, products=(spec.product,), state=state) as server:
         order, answers = _answers(test[at], spec=spec, rows=rows, server=server)
+    replayed = _replayed(spec, rows.history) if spec.entities else 0
     picked, wanted = test[at][order], score[at[order]]
     _require_answers(answers, spec.product)
     sound = (answers.degraded & _ELSEWHERE) == 0
-    apart = np.abs(answers.score - wanted)[sound]
-    furthest = float(apart.max(initial=0.0))
-    if furthest > _TOLERANCE:
-        problem = f"a served score is {furthest:.2g} from the model's own"
+    if not sound.any():
+        problem = f"all of {len(sound)} rows were degraded: none can be compared"
         raise ServerError(spec.product, problem)
-    return Tried(picked, answers, rows.history.label[picked], furthest)
+    apart = np.where(sound, np.abs(answers.score - wanted), 0.0)
+    furthest = float(apart.max())
+    if not furthest <= _TOLERANCE:
+        wrong = ~(apart <= _TOLERANCE)
+        row = int(np.argmax(wrong))
+        problem = (
+            f"{int(wrong.sum())} of {int(sound.sum())} served scores "
+            f"are not the source's; the first, of row {picked[row] + 1}: "
+            f"{answers.score[row]:.9g}, the source says {wanted[row]:.9g}"
+        )
+        raise ServerError(spec.product, problem)
+    label = rows.history.label[picked]
+    return Tried(picked, answers, label, furthest, int(sound.sum()), replayed)
+
+
+def _replayed(spec: FeatureSpec, history: History) -> int:
+    """
+    Compare online vectors with offline ones, as `features replay` does.
+
+    Returns:
+        How many: the newest purchases of the history, and of ties all.
+
+    Raises:
+        ServerError: One differs.
+    """
+    from tollgate.cli.replaying import compare_with_offline, cut
+
+    time_us = np.sort(history.event_time_us)
+    from_us = int(time_us[max(0, len(time_us) - _REPLAYED)])
+    until_us = int(time_us[-1]) + 1
+    read, differing = compare_with_offline(
+        spec,
+        cut(history, spec=spec, from_us=from_us, until_us=until_us),
+        [],
+        read_from_us=from_us,
+        store_url=None,
+        batch_rows=1_000,
+    )
+    if differing or not read:
+        problem = f"{differing:,} of {read:,} vectors read online differ from offline"
+        raise ServerError(spec.product, problem)
+    return read
 
 
 def _answers(
@@ -120,7 +167,7 @@ def _chosen(rows: Rows, test: I64, *, timed: bool) -> I64:
     """Take the last held-out rows in time, or some of each outcome, by position."""
     if timed:
         order = np.lexsort((test, rows.history.event_time_us[test]))
-        return np.asarray(order[-_TRIED:], np.int64)
+        return np.asarray(order[-_TRIED_IN_TIME:], np.int64)
     label = rows.history.label[test]
     half = _TRIED // 2
     parts = [np.flatnonzero(label == outcome)[:half] for outcome in (1, 0)]

@@ -39,7 +39,7 @@ class Column(msgspec.Struct, frozen=True):
         source: What the table calls it.
         kind: `number` or `category`.
         values: Float64 or String; null where there is none.
-        decimals: Of a number.
+        decimals: Of a number; None for exact floats.
         low, high: The least and the greatest number seen.
         words: Of a category, in the order of their codes.
         notes: What a person should know of it.
@@ -48,7 +48,7 @@ class Column(msgspec.Struct, frozen=True):
     source: str
     kind: Kind
     values: pl.Series
-    decimals: int = 0
+    decimals: int | None = 0
     low: float = 0.0
     high: float = 0.0
     words: tuple[str, ...] = ()
@@ -107,7 +107,6 @@ def look_at(column: pl.Series) -> Column | LeftOut:
 
 def _number_column(column: pl.Series) -> Column | LeftOut:
     """Look at numbers, some of which may be written as texts."""
-    import polars as pl
 
     found = as_numbers(column)
     notes = []
@@ -117,12 +116,11 @@ def _number_column(column: pl.Series) -> Column | LeftOut:
         )
     if found.infinite:
         notes.append(f"{found.infinite:,} infinite numbers count as missing")
-    single = column.dtype == pl.Float32
-    return _number(column.name, found.values, notes=tuple(notes), single=single)
+    return _number(column.name, found.values, notes=tuple(notes))
 
 
 def _number(
-    source: str, values: pl.Series, *, notes: tuple[str, ...], single: bool = False
+    source: str, values: pl.Series, *, notes: tuple[str, ...]
 ) -> Column | LeftOut:
     known = values.drop_nulls()
     if not len(known):
@@ -133,25 +131,16 @@ def _number(
         return LeftOut(source, f"goes beyond {MAX_SCALED:.0e}, up to {high:g}: an id?")
     if distinct == 1 and not values.null_count():
         return LeftOut(source, f"is {low:g} in every row")
-    decimals, exact = decimals_of(known, single=single)
+    decimals = decimals_of(known)
     if decimals == 0 and _numbers_rows(source, distinct, low, high, len(values)):
         return LeftOut(source, "numbers the rows: an id")
-    if not exact:
-        kept = known.round(decimals).n_unique()
-        if kept == 1 and distinct > 1:
-            problem = f"is all the same when rounded to {decimals} decimals: scale it"
-            return LeftOut(source, problem)
-        notes = (*notes, f"rounded to {decimals} decimals")
-        if kept < distinct / 2:
-            lost = f"which leaves {kept:,} of {distinct:,} values: scale it up"
-            notes = (*notes[:-1], f"{notes[-1]}, {lost}")
     return Column(
         source=source,
         kind="number",
         values=values,
         decimals=decimals,
-        low=round(low, decimals),
-        high=round(high, decimals),
+        low=low,
+        high=high,
         notes=notes,
     )
 

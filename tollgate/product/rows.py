@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tollgate.errors import InputError
 from tollgate.features.document import LABEL
@@ -76,6 +78,27 @@ def rows_of(
         told[name] = tuple(table[name].cast(pl.String).fill_null("").filter(good))
     history = history_of(frame, spec=spec, source=source)
     return Rows(frame=frame, history=history, segments=told)
+
+
+def table_vectors(
+    spec: FeatureSpec, rows: Rows, vectors: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float64]:
+    """
+    Return the vectors of rows with each number as the table has it, not as served.
+
+    A model that was trained on the table sees these. What the table does not hold
+    (codes of categories, windows, defaults) is as it is served.
+
+    Args:
+        spec: The features.
+        rows: N rows.
+        vectors: As they are served; float32 [N, F].
+    """
+    found = vectors.astype(np.float64)
+    for column, field in spec.numbers.items():
+        values = rows.frame[field.name].fill_null(np.nan).to_numpy()
+        found[:, column] = np.where(np.isnan(values), found[:, column], values)
+    return found
 
 
 def _renamed(

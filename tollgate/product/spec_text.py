@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tollgate.features.wellformed import MAX_SCALED
+from tollgate.features.describe import decimals_text
+from tollgate.features.wellformed import largest_number
 from tollgate.product.plan import Field, Plan, Watched
 from tollgate.product.yaml_text import WIDTH, flow_list, number, scalar
 
@@ -89,7 +90,7 @@ def _field(field: Field) -> str:
             return short + rows
         head = f"  - name: {field.name}\n    type: category\n    vocabulary:{rows}"
         return f"{head}      {words}\n"
-    decimals = f", decimals: {one.decimals}" if one.decimals else ""
+    decimals = f", decimals: {decimals_text(one.decimals)}" if one.decimals != 0 else ""
     low, high = bounds(one.low, one.high, decimals=one.decimals)
     seen = f"seen {number(one.low)} … {number(one.high)}"
     if one.missing:
@@ -97,14 +98,15 @@ def _field(field: Field) -> str:
     return f"{head}{decimals}, range: [{number(low)}, {number(high)}]}}  # {seen}\n"
 
 
-def bounds(low: float, high: float, *, decimals: int) -> tuple[float, float]:
+def bounds(low: float, high: float, *, decimals: int | None) -> tuple[float, float]:
     """
     Say which numbers to take for possible: up to ten times what was seen.
 
     Whatever was never below 0 may not be; a row with another number is bad.
     """
-    most = MAX_SCALED / 10**decimals
-    largest = max(abs(low), abs(high), 0.1**decimals)
+    most = largest_number(decimals)
+    least = 0.1**decimals if decimals is not None else float(low == high == 0)
+    largest = max(abs(low), abs(high), least)
     wide = 10.0 ** math.ceil(math.log10(largest * _BEYOND) - 1e-9)
     wide = min(wide, most)
     return (0.0 if low >= 0 else -wide), (0.0 if high <= 0 else wide)

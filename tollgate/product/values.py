@@ -28,9 +28,6 @@ _TIME_FORMATS = (
     "%d/%m/%Y",
     "%m/%d/%Y",
 )
-# What a decimal number loses at most as a double, and as a single; relative.
-_LOST, _LOST_SINGLE = 2.0**-50, 2.0**-22
-_TINY = 1e-9
 _PLACED_ZERO = re.compile(r"0\d").pattern
 _MOST_TIME_US = 7_258_118_400_000_000  # 2200-01-01
 
@@ -102,29 +99,25 @@ def has_placed_zeros(column: pl.Series) -> bool:
     return bool(column.str.contains(f"^{_PLACED_ZERO}").any())
 
 
-def decimals_of(values: pl.Series, *, single: bool = False) -> tuple[int, bool]:
+def decimals_of(values: pl.Series) -> int | None:
     """
-    Find how many decimals numbers have.
+    Find how many decimals numbers have, so that none changes when it is rounded.
 
     Args:
         values: Float64, with or without nulls.
-        single: Whether they were float32, which keeps fewer digits.
 
     Returns:
-        0 to 4 (fewer where the largest would not fit), and whether all numbers are
-        whole in the last of them; if not, they are rounded.
+        0 to 4; None where a number would come back as another float64.
     """
     numbers = values.drop_nulls().to_numpy()
     largest = float(np.abs(numbers).max(initial=0.0))
-    lost = _LOST_SINGLE if single else _LOST
     for decimals in range(MAX_DECIMALS + 1):
-        scaled = numbers * 10.0**decimals
-        if largest * 10.0**decimals > MAX_SCALED:
-            return max(decimals - 1, 0), False
-        near = np.abs(scaled - np.rint(scaled))
-        if (near <= _TINY + lost * np.abs(scaled)).all():
-            return decimals, True
-    return MAX_DECIMALS, False
+        unit = 10.0**decimals
+        if largest * unit > MAX_SCALED:
+            return None
+        if (np.rint(numbers * unit) / unit == numbers).all():
+            return decimals
+    return None
 
 
 def as_times_us(column: pl.Series) -> pl.Series:

@@ -20,10 +20,15 @@ def scalar(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """Write a number: whole ones without a point, none in powers of ten."""
+    """Write a number so that it is read as the same: whole ones without a point."""
     if value == int(value):
         return str(int(value))
-    return f"{value:.10f}".rstrip("0")
+    short = f"{value:.10f}".rstrip("0")
+    if float(short) == value:
+        return short
+    digits, mark, power = repr(value).partition("e")
+    # Without a point YAML takes a power of ten for a text.
+    return f"{digits}{'' if '.' in digits else '.0'}{mark}{power}"
 
 
 def flow_list(words: Sequence[str], *, indent: int) -> str:

@@ -229,17 +229,19 @@ def test_long_lists_are_folded_and_survive() -> None:
         (-5, -1, 0, (-100, 0)),
         (0, 0.001, 3, (0, 0.01)),
         (1, 9e11, 0, (0, 1e12)),
+        (1e-7, 2e-7, None, (0, 1e-5)),
+        (-0.3, 52.123456, None, (-1000, 1000)),
     ],
 )
 def test_numbers_far_beyond_what_was_seen_are_refused(
-    low: float, high: float, decimals: int, wanted: tuple[float, float]
+    low: float, high: float, decimals: int | None, wanted: tuple[float, float]
 ) -> None:
     """From ten times on, at the next power of ten; below 0 where none was below."""
     assert bounds(low, high, decimals=decimals) == pytest.approx(wanted)
 
 
 def test_numbers_are_written_out() -> None:
-    """No powers of ten, no point without need."""
+    """No point without need; powers of ten only where ten decimals are too few."""
     assert [number(one) for one in (3.0, 0.25, 1e12, 1e-4, -0.5)] == [
         "3",
         "0.25",
@@ -247,3 +249,5 @@ def test_numbers_are_written_out() -> None:
         "0.0001",
         "-0.5",
     ]
+    for one in (1e-12, -2.5e-11, 52.12345678901234, 1 / 3):
+        assert yaml.safe_load(number(one)) == one
