@@ -36,7 +36,7 @@ from tollgate.explanation import EXPLAIN_FILE, Explainer, read_explanation
 from tollgate.features.wire import wire_inputs
 from tollgate.product.building import build_features, write_texts
 from tollgate.product.plan import Asked, make_plan
-from tollgate.product.thresholds import choose
+from tollgate.product.thresholds import Rates, choose
 from tollgate.server.embedded import serve
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,12 @@ def served(request, shared_data, tmp_path_factory):
     )
     label = rows.history.label
     model = train_baseline(features, label, spec=spec, seed=SEED)
-    chosen = choose(model.predict_proba(features)[:, 1], label)
+    chosen = choose(
+        model.predict_proba(features)[:, 1],
+        label,
+        goal=Rates(review=0.1, decline=0.1),
+        origin="the rows that it was trained on",
+    )
     write_texts(plan, repository, spec=spec, chosen=chosen, kind="boosting", seen=True)
     purpose = purpose_of(repository, name)
     converted = convert_model(

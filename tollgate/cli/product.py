@@ -12,6 +12,10 @@ from tollgate.cli import console
 from tollgate.cli.options import Repository
 from tollgate.cli.product_options import (
     Amount,
+    CostMissed,
+    CostReview,
+    CostWrongDecline,
+    DeclineRate,
     Drop,
     Entity,
     Id,
@@ -22,6 +26,7 @@ from tollgate.cli.product_options import (
     MostFields,
     Name,
     Positive,
+    ReviewRate,
     Sensitive,
     Table,
     Time,
@@ -48,6 +53,11 @@ def new(
     model: Model = None,
     trust_pickle: TrustPickle = False,
     kind: Kind = "boosting",
+    cost_missed: CostMissed = None,
+    cost_review: CostReview = None,
+    cost_wrong_decline: CostWrongDecline = None,
+    review_rate: ReviewRate = None,
+    decline_rate: DeclineRate = None,
     yes: Yes = False,
     repository: Repository = None,
 ) -> None:
@@ -57,6 +67,7 @@ def new(
     from tollgate.product.asked import Asked
     from tollgate.product.placing import require_free
     from tollgate.product.plan import make_plan
+    from tollgate.product.thresholds import goal_of
 
     folder = console.settings(repository=repository).repository_path
     require_free(folder, name)
@@ -75,6 +86,13 @@ def new(
         sensitive=tuple(sensitive or ()),
         keep=tuple(keep or ()),
         most_fields=most_fields,
+        goal=goal_of(
+            missed=cost_missed,
+            review=cost_review,
+            wrong_decline=cost_wrong_decline,
+            review_rate=review_rate,
+            decline_rate=decline_rate,
+        ),
     )
     ask = not yes and product_asking.is_terminal()
     asked = product_asking.completed(asked, ask=ask)

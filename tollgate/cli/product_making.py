@@ -23,7 +23,7 @@ from tollgate.product.building import build_features, write_texts
 from tollgate.product.placing import place, require_free
 from tollgate.product.plan import Plan
 from tollgate.product.rows import Rows, table_vectors
-from tollgate.product.splitting import split
+from tollgate.product.splitting import describe, split
 from tollgate.product.thresholds import Chosen
 
 if TYPE_CHECKING:
@@ -221,7 +221,12 @@ def _learned(
         label=label[test],
         score=score,
         auc=auc,
-        chosen=thresholds.choose(score, label[test]),
+        chosen=thresholds.choose(
+            score,
+            label[test],
+            goal=plan.asked.goal,
+            origin=describe(test, time_us=rows.history.event_time_us),
+        ),
     )
 
 

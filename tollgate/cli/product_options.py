@@ -9,6 +9,7 @@ import typer
 
 _ROLES = "What columns are"
 _MODEL = "The model"
+_THRESHOLDS = "The thresholds: state either costs or rates"
 _AGAIN = " May be repeated."
 
 Name = Annotated[str, typer.Argument(help="Of the product: small letters, digits, _.")]
@@ -20,7 +21,7 @@ Positive = Annotated[
     str | None,
     typer.Option(
         help="The outcome that the score is the probability of; a high one is "
-        "declined.",
+        "reviewed or declined.",
         show_default="1, yes, true, or the rarer",
         rich_help_panel=_ROLES,
     ),
@@ -92,5 +93,45 @@ TrustPickle = Annotated[
 Kind = Annotated[
     Literal["boosting", "logistic"],
     typer.Option(help="Of the model that is trained.", rich_help_panel=_MODEL),
+]
+CostMissed = Annotated[
+    float | None,
+    typer.Option(
+        help="Of approving a row that has the outcome, in any unit.",
+        show_default="none: rates are used",
+        rich_help_panel=_THRESHOLDS,
+    ),
+]
+CostReview = Annotated[
+    float | None,
+    typer.Option(
+        help="Of one review, in the same unit.",
+        show_default="none: rates are used",
+        rich_help_panel=_THRESHOLDS,
+    ),
+]
+CostWrongDecline = Annotated[
+    float | None,
+    typer.Option(
+        help="Of declining a row without the outcome, in the same unit.",
+        show_default="none: no score declines",
+        rich_help_panel=_THRESHOLDS,
+    ),
+]
+ReviewRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the rows to review, 0 to 1.",
+        show_default="the share that has the outcome",
+        rich_help_panel=_THRESHOLDS,
+    ),
+]
+DeclineRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the rows to decline at most, 0 to 1.",
+        show_default="0: no score declines",
+        rich_help_panel=_THRESHOLDS,
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]

@@ -14,6 +14,7 @@ from tollgate.cli import console
 from tollgate.product.ask_text import ASK_FILE
 from tollgate.product.config_text import step_names
 from tollgate.product.plan import Plan
+from tollgate.product.policy_text import stated
 from tollgate.product.script_text import SCRIPT_FILE
 from tollgate.product.yaml_text import number
 
@@ -98,13 +99,17 @@ def result(plan: Plan, made: Made, *, repository: Path) -> None:
         )
     console.out.print(table)
     chosen = made.chosen
+    declined = "no score declines"
+    if chosen.decline is not None:
+        declined = f"decline from {number(chosen.decline)}: {chosen.declined:,} rows"
     _line(
         f"AUC {made.auc:.4f}   average precision {made.average_precision:.4f}   on "
-        f"{chosen.rows:,} held-out rows; review from {number(chosen.review)}, decline "
-        f"from {number(chosen.decline)}: {chosen.reviewed:,} and {chosen.declined:,} "
-        f"rows; served scores are at most {tried.furthest:.1e} from the source's, on "
-        f"{tried.compared:,} rows as {plan.asked.table.name} has them"
+        f"{chosen.rows:,} held-out rows; review from {number(chosen.review)}: "
+        f"{chosen.reviewed:,} rows, {declined}; served scores are at most "
+        f"{tried.furthest:.1e} from the source's, on {tried.compared:,} rows as "
+        f"{plan.asked.table.name} has them"
     )
+    _line(f"thresholds  {stated(chosen)}")
     _line(f"\n{product} is in {_short(repository)}; all of it is yours to edit:")
     for name, what in _files(product):
         _line(f"  {name:{max(len(one) for one, _ in _files(product))}}  {what}")

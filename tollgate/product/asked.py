@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from tollgate.product.thresholds import Goal, Rates
+
 MOST_FIELDS = 64  # each is a tensor of its own in every request
 
 
@@ -26,6 +28,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         sensitive: Columns to leave out, and to report the model's errors by.
         keep: Columns to take although they seem to give the outcome away.
         most_fields: Request fields at most.
+        goal: What the thresholds are chosen by.
     """
 
     product: str
@@ -40,3 +43,4 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     sensitive: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     most_fields: int = MOST_FIELDS
+    goal: Goal = Rates()

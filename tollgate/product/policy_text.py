@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tollgate.product.plan import Plan
-from tollgate.product.thresholds import Chosen
-from tollgate.product.yaml_text import number, scalar
+from tollgate.product.thresholds import Chosen, Costs, Rates
+from tollgate.product.yaml_text import comment, number, scalar
 
 
 def policy_text(plan: Plan, chosen: Chosen, *, seen: bool) -> str:
@@ -16,10 +16,11 @@ def policy_text(plan: Plan, chosen: Chosen, *, seen: bool) -> str:
         chosen: Its thresholds.
         seen: Whether the model may have been trained on the rows they come from.
     """
-    other, outcome = plan.other, plan.outcome
-    product, told = plan.asked.product, _told(chosen)
-    if seen:
-        told += "\n# The model came from elsewhere and may have seen these rows."
+    other, outcome, product = plan.other, plan.outcome, plan.asked.product
+    decline = text = ""
+    if chosen.decline is not None:
+        decline = f"\n  decline: {number(chosen.decline)}"
+        text = "\n  SCORE_DECLINE: The score is very high."
     return f"""\
 # How a score of `{product}` becomes a decision. Versions are immutable, so edit a copy
 # of this folder as version 2; `tollgate policy check` reads it as a server does,
@@ -28,15 +29,15 @@ version: 1
 product: {scalar(product)}
 
 # What the model's probabilities are of. The score is the probability of {outcome}: that
-# {_quoted(plan.asked.label)} is {_quoted(plan.label.positive)}. A high one is declined.
+# {_quoted(plan.asked.label)} is {_quoted(plan.label.positive)}.
 labels: [{other}, {outcome}]
 score: {outcome}
 
-# A score at or above a threshold gives that decision; below both it is approve.
-{told}
+# A score at or above a threshold gives that decision; below, it is approve. Without
+# `decline` no score declines.
+{_origin(chosen, seen=seen)}
 thresholds:
-  review: {number(chosen.review)}
-  decline: {number(chosen.decline)}
+  review: {number(chosen.review)}{decline}
 
 # What to decide when the model's output is not a probability.
 fallback:
@@ -50,10 +51,9 @@ fallback:
 #     code: INCOMPLETE          # and its text below
 rules: []
 
-# What a reason code means in words. What raised the score is told beside it.
+# What a reason code means in words. An answer also names what raised the score.
 reasons:
-  SCORE_REVIEW: The score is high.
-  SCORE_DECLINE: The score is very high.
+  SCORE_REVIEW: The score is high.{text}
   MODEL_UNAVAILABLE: The model gave no usable score.
 {_sensitive(plan)}"""
 
@@ -75,26 +75,60 @@ def _quoted(text: str) -> str:
     return repr(text)[:60]
 
 
-def _told(chosen: Chosen) -> str:
-    """Say where the thresholds come from, and what they do."""
-    head = (
-        f"# Chosen on {chosen.rows:,} held-out rows, {chosen.positives:,} of them "
-        "positive."
+def _origin(chosen: Chosen, *, seen: bool) -> str:
+    """Say where the thresholds come from, and what they did there."""
+    rows = (
+        f"Chosen on {chosen.rows:,} held-out rows ({chosen.origin}), "
+        f"{chosen.positives:,} of them positive. "
     )
-    declined = (
-        f"# decline: the lowest score from which 3 of 4 rows are positive; "
-        f"{chosen.declined:,} rows,\n# {chosen.found_declined:,} of them positive."
-    )
-    if chosen.decline >= 1:
-        declined = (
-            "# decline: from no score on are 3 of 4 rows positive, so nothing is "
-            "declined."
+    if seen:
+        rows += "The model came from elsewhere and may have been trained on them."
+    else:
+        rows += "The model was not trained on them, but new rows may fare a bit worse."
+    if chosen.few:
+        rows += " So few positive rows say little: others would give other thresholds."
+    review = _did("review", chosen.reviewed, chosen.found_reviewed, chosen=chosen)
+    decline = "decline: left out, no score declines."
+    if chosen.decline is not None:
+        decline = _did("decline", chosen.declined, chosen.found_declined, chosen=chosen)
+    return "\n".join(map(comment, (rows, stated(chosen), review, decline)))
+
+
+def stated(chosen: Chosen) -> str:
+    """Say in one sentence what the thresholds were chosen by."""
+    goal = chosen.goal
+    if isinstance(goal, Costs):
+        wrong = "and no cost of a wrong decline, so no score declines"
+        if goal.wrong_decline is not None:
+            wrong = f"a wrong decline {goal.wrong_decline:g}"
+        return (
+            f"Stated: a missed row costs {goal.missed:g}, a review {goal.review:g}, "
+            f"{wrong}. These thresholds cost least there: {chosen.cost:,.10g}, where "
+            f"to approve all costs {chosen.positives * goal.missed:,.10g}."
         )
-    reviewed = (
-        f"# review: the tenth of all rows that comes next; {chosen.reviewed:,} rows, "
-        f"{chosen.found_reviewed:,} of them positive."
+    if goal == Rates():
+        return (
+            "No cost and no rate was stated: about as many rows are reviewed as have "
+            "the outcome, and no score declines."
+        )
+    share = "about as many rows as have the outcome"
+    if goal.review is not None:
+        share = f"at most {_percent(goal.review)} of the rows"
+    most = f"the highest {_percent(goal.decline)}" if goal.decline else "none"
+    return f"Stated: review {share}, decline {most}."
+
+
+def _did(what: str, rows: int, found: int, *, chosen: Chosen) -> str:
+    """Say what a threshold did on the rows that it was chosen on."""
+    precision = f", {_percent(found / rows)}" if rows else ""
+    return (
+        f"{what}: {rows:,} rows ({_percent(rows / chosen.rows)}), {found:,} of them "
+        f"positive{precision}."
     )
-    return f"{head}\n{declined}\n{reviewed}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g} %"
 
 
 def slo_text(product: str) -> str:

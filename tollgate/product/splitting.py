@@ -56,6 +56,17 @@ def held_out(
     return _drawn(label, np.random.default_rng(seed)) if test is None else test
 
 
+def describe(test: Bool, *, time_us: npt.NDArray[np.int64]) -> str:
+    """Say in words which rows `held_out` chose."""
+    first, last = time_us[test].min(), time_us[test].max()
+    if first < time_us[~test].max() or first == last == time_us.min():
+        return "a fifth of each outcome, drawn by chance"
+    since, until = (
+        np.datetime64(int(one), "us").astype("M8[D]") for one in (first, last)
+    )
+    return f"the last fifth in time, {since} to {until}"
+
+
 def _last(label: npt.NDArray[np.int8], time_us: npt.NDArray[np.int64]) -> Bool | None:
     """Take the last fifth in time; None where one outcome is then missing."""
     order = np.argsort(time_us, kind="stable")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Sequence
 
 WIDTH = 88
@@ -29,6 +30,13 @@ def number(value: float) -> str:
     digits, mark, power = repr(value).partition("e")
     # Without a point YAML takes a power of ten for a text.
     return f"{digits}{'' if '.' in digits else '.0'}{mark}{power}"
+
+
+def comment(text: str) -> str:
+    """Write a sentence as a comment, over several lines where it is long."""
+    return textwrap.fill(
+        text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+    )
 
 
 def flow_list(words: Sequence[str], *, indent: int) -> str:

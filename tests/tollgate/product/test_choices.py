@@ -1,14 +1,12 @@
-"""Which rows a product is judged on, and the thresholds that come of them."""
+"""Which rows a product is judged on."""
 
 from __future__ import annotations
 
 import msgspec
 import numpy as np
-import pytest
 
 from tollgate.features.spec import FeatureSpec
-from tollgate.product.splitting import held_out, split
-from tollgate.product.thresholds import choose
+from tollgate.product.splitting import describe, held_out, split
 
 DAY_US = 86_400_000_000
 LABEL = np.tile(np.array([1, 0, 0, 0], np.int8), 50)
@@ -50,43 +48,13 @@ def test_rows_with_cut_windows_are_not_learned_from(spec: FeatureSpec) -> None:
     assert train.sum() == 160
 
 
-def test_three_of_four_declined_rows_are_right() -> None:
-    """From the lowest score on at which that holds; then comes a tenth for review."""
-    score = np.arange(1000) / 1000
-    label = np.zeros(1000, np.int8)
-    label[900:] = 1  # all of the last hundred
-    label[860:900:4] = 1  # a quarter of those before
-    chosen = choose(score, label)
-    declined = label[score >= chosen.decline]
-    assert 0.75 <= declined.mean() < 0.77
-    assert (chosen.declined, chosen.found_declined) == (len(declined), declined.sum())
-    assert chosen.reviewed == 100
-    reviewed = (score >= chosen.review) & (score < chosen.decline)
-    assert chosen.found_reviewed == label[reviewed].sum()
-
-
-@pytest.mark.parametrize("share", [0.0, 0.4])
-def test_where_no_score_is_sure_nothing_is_declined(share: float) -> None:
-    """A tenth is still looked at."""
-    label = np.zeros(1000, np.int8)
-    label[: round(share * 1000)] = 1
-    score = np.random.default_rng(1).permutation(1000) / 1001
-    chosen = choose(score, label)
-    assert (chosen.decline, chosen.declined) == (1.0, 0)
-    assert chosen.reviewed == 100
-
-
-def test_never_more_than_half_are_declined() -> None:
-    """Where nearly all have the outcome."""
-    label = np.ones(1000, np.int8)
-    label[::10] = 0
-    chosen = choose(np.arange(1000) / 1000, label)
-    assert chosen.declined == 500
-
-
-@pytest.mark.parametrize("label", [LABEL[:100], 1 - LABEL[:100]])
-def test_equal_scores_go_together(label: np.ndarray) -> None:
-    """One score for all would decline all; thresholds stay in their order."""
-    chosen = choose(np.full(100, 0.3), label.astype(np.int8))
-    assert chosen.review <= chosen.decline
-    assert chosen.declined == 0
+def test_the_rows_are_named_by_how_they_were_chosen() -> None:
+    """By their days, or as drawn: a policy's comment says so."""
+    day = np.datetime64("2026-01-01", "us").astype(np.int64)
+    time_us = day + np.arange(200) * DAY_US
+    test = held_out(LABEL, time_us=time_us)
+    words = "the last fifth in time, 2026-06-10 to 2026-07-19"
+    assert describe(test, time_us=time_us) == words
+    drawn = held_out(LABEL, time_us=np.zeros(200, np.int64))
+    words = "a fifth of each outcome, drawn by chance"
+    assert describe(drawn, time_us=np.zeros(200, np.int64)) == words

@@ -21,7 +21,7 @@ from tollgate.product.asked import Asked
 from tollgate.product.building import build_features, write_texts
 from tollgate.product.plan import Plan, make_plan
 from tollgate.product.spec_text import bounds
-from tollgate.product.thresholds import choose
+from tollgate.product.thresholds import Rates, choose
 from tollgate.product.yaml_text import flow_list, number, scalar
 from tollgate.repository.product import read_product
 from tollgate.repository.slo import read_slo
@@ -85,7 +85,12 @@ def written(folder: Path, *, windows: bool) -> Written:
     spec, rows, features = build_features(
         plan, models, fields=plan.fields, missing=missing
     )
-    chosen = choose(CHANCE.random(ROWS), rows.history.label)
+    chosen = choose(
+        CHANCE.random(ROWS),
+        rows.history.label,
+        goal=Rates(review=0.1, decline=0.1),
+        origin="drawn by chance",
+    )
     write_texts(plan, models, spec=spec, chosen=chosen, kind="boosting", seen=False)
     (models / "shop_model" / "1").mkdir()
     return Written(plan, models, rows.frame, features)

@@ -1,0 +1,283 @@
+"""Thresholds of a new product come from stated costs or rates, and say from which."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+
+from tollgate.cli.product_model import trained
+from tollgate.errors import InputError
+from tollgate.policy import Policy, RowFacts, decide, load_policy
+from tollgate.product.asked import Asked
+from tollgate.product.building import build_features, write_texts
+from tollgate.product.plan import make_plan
+from tollgate.product.splitting import describe, split
+from tollgate.product.thresholds import (
+    Chosen,
+    Costs,
+    Goal,
+    Rates,
+    choose,
+    goal_of,
+)
+
+ROWS, POSITIVES = 100_000, 170  # 0.17 %, as frauds among payments by card
+NOTHING: dict[str, float | None] = dict.fromkeys(
+    ("missed", "review", "wrong_decline", "review_rate", "decline_rate")
+)
+
+
+def picked(score: np.ndarray, label: np.ndarray, goal: Goal) -> Chosen:
+    """Choose on some rows."""
+    return choose(score, label.astype(np.int8), goal=goal, origin="drawn by chance")
+
+
+def cost_of(
+    score: np.ndarray,
+    label: np.ndarray,
+    *,
+    review: float,
+    decline: float,
+    costs: tuple[float, float, float],
+) -> float:
+    """Add up what two thresholds cost, row by row as a policy decides them."""
+    missed, looked, wrong = costs
+    declined = score >= decline
+    reviewed = (score >= review) & ~declined
+    passed = ~declined & ~reviewed
+    return float(
+        missed * label[passed].sum()
+        + looked * reviewed.sum()
+        + wrong * (label[declined] == 0).sum()
+    )
+
+
+def decided(policy: Policy, score: np.ndarray) -> np.ndarray:
+    """Decide rows that differ in their score only: 0 approve, 1 review, 2 decline."""
+    chance = score.astype(np.float32)
+    rows = len(chance)
+    facts = RowFacts(
+        probabilities=np.stack([1 - chance, chance], axis=1),
+        features=np.zeros((rows, 7), np.float32),
+        cents=np.full(rows, 100),
+        degraded=np.zeros(rows, np.uint32),
+        event_time_us=np.zeros(rows, np.int64),
+        list_hits=np.zeros(rows, np.uint32),
+        fields={},
+    )
+    return decide(facts, policy=policy).decision
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of payments of which 0.17 % are fraud, most of them easy to tell."""
+    chance = np.random.default_rng(17)
+    label = np.zeros(ROWS, np.int64)
+    label[chance.choice(ROWS, POSITIVES, replace=False)] = 1
+    easy = label * (chance.random(ROWS) < 0.8)
+    columns = {
+        f"v{at}": (chance.normal(size=ROWS) + shift * easy).astype(np.float32)
+        for at, shift in enumerate([3.0, -2.5, 2.0, 0.0, 0.0])
+    }
+    columns["amount"] = np.exp(chance.normal(3, 1.2, ROWS)).round(2)
+    path = tmp_path_factory.mktemp("rare") / "rare.parquet"
+    pl.DataFrame({**columns, "class": label}).write_parquet(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def held_out_scores(
+    rare: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """What boosting says of the fifth that it was not trained on, as float32."""
+    plan = make_plan(Asked(product="rare", table=rare, label="class"))
+    folder = tmp_path_factory.mktemp("spec")
+    missing = {one.name: float("nan") for one in plan.fields}
+    spec, rows, features = build_features(
+        plan, folder, fields=plan.fields, missing=missing
+    )
+    label, time_us = rows.history.label, rows.history.event_time_us
+    train, test = split(label, time_us=time_us, spec=spec)
+    assert not (train & test).any()
+    model, _ = trained(
+        features[train], label[train], spec=spec, kind="boosting", seed=0
+    )
+    score = np.asarray(model.predict(features[test])[:, 1], np.float32)
+    return score.astype(np.float64), label[test], describe(test, time_us=time_us)
+
+
+COSTS = [(100, 2, 50), (20, 5, 5), (500, 1, 1000), (30, 2, None)]
+
+
+@pytest.mark.parametrize("costs", COSTS)
+def test_no_other_thresholds_cost_less(
+    held_out_scores: tuple[np.ndarray, np.ndarray, str],
+    costs: tuple[float, float, float | None],
+) -> None:
+    """Every pair of cuts between the 300 highest scores is tried, one by one."""
+    score, label, _ = held_out_scores
+    chosen = picked(score, label, Costs(*costs))
+    plain = (costs[0], costs[1], costs[2] or 0.0)
+    cuts = np.unique(score)[-300:]
+    top = score >= cuts[0]
+    rest = plain[0] * label[~top].sum()  # approved, whatever the cuts are
+    declines = [np.inf]
+    if costs[2] is not None:
+        declines += [one for one in cuts if (score >= one).sum() >= 20]
+    least = min(
+        rest
+        + cost_of(score[top], label[top], review=review, decline=decline, costs=plain)
+        for review, decline in itertools.product(cuts, declines)
+        if review <= decline
+    )
+    decline = np.inf if chosen.decline is None else chosen.decline
+    found = cost_of(score, label, review=chosen.review, decline=decline, costs=plain)
+    assert found == least == chosen.cost
+    assert found < label.sum() * costs[0]  # than to approve all
+    assert chosen.reviewed == ((score >= chosen.review) & (score < decline)).sum()
+    assert chosen.found_declined == label[score >= decline].sum()
+
+
+@pytest.mark.parametrize(
+    "goal", [Rates(), Rates(0.001, 0.001), Rates(0.01), Costs(100, 2, 50)]
+)
+def test_the_policy_says_what_it_does_on_the_held_out_rows(
+    rare: Path,
+    held_out_scores: tuple[np.ndarray, np.ndarray, str],
+    tmp_path: Path,
+    goal: Goal,
+) -> None:
+    """Its own comment, its own decisions and a plain count give the same numbers."""
+    score, label, origin = held_out_scores
+    plan = make_plan(Asked(product="rare", table=rare, label="class", goal=goal))
+    missing = {one.name: float("nan") for one in plan.fields}
+    spec, _, _ = build_features(plan, tmp_path, fields=plan.fields, missing=missing)
+    chosen = choose(score, label, goal=goal, origin=origin)
+    write_texts(plan, tmp_path, spec=spec, chosen=chosen, kind="boosting", seen=False)
+    path = tmp_path / "rare_decision" / "1" / "policy.yaml"
+    text = path.read_text()
+    policy = load_policy(path, feature_names=spec.feature_names, fields=spec.fields)
+    decision = decided(policy, score)
+    flat = " ".join(re.sub("^# ?", "", text, flags=re.MULTILINE).split())
+    assert f"on {len(score):,} held-out rows ({origin}), {label.sum()} of" in flat
+    assert "The model was not trained on them" in flat
+    for level, name in ((1, "review"), (2, "decline")):
+        rows, found = (decision == level).sum(), label[decision == level].sum()
+        if name in yaml.safe_load(text)["thresholds"]:
+            share = f"{100 * rows / len(score):.4g} %"
+            right = f"{100 * found / rows:.4g} %"
+            words = f"{name}: {rows:,} rows ({share}), {found:,} of them positive"
+            assert f"{words}, {right}." in flat
+        else:
+            assert not rows
+            assert f"{name}: left out" in flat
+
+
+def test_without_a_word_as_many_are_reviewed_as_are_bad_and_none_declined(
+    held_out_scores: tuple[np.ndarray, np.ndarray, str],
+) -> None:
+    """Of 20,000 rows with 34 frauds about 34."""
+    score, label, _ = held_out_scores
+    chosen = picked(score, label, Rates())
+    assert (chosen.rows, chosen.positives) == (20_000, 34)
+    assert chosen.decline is None
+    assert 25 <= chosen.reviewed <= 34
+    assert chosen.found_reviewed > 0.1 * chosen.reviewed  # 0.17 % of all rows are bad
+    assert decided_by(chosen, np.array([1.0])) == [1]
+
+
+def decided_by(chosen: Chosen, score: np.ndarray) -> list[int]:
+    """Compare scores with two thresholds."""
+    decline = np.inf if chosen.decline is None else chosen.decline
+    return [int(one >= chosen.review) + int(one >= decline) for one in score]
+
+
+def test_rates_are_of_the_held_out_rows() -> None:
+    """Of a thousand different scores the highest 30 are declined, then 100 reviewed."""
+    score = np.random.default_rng(1).permutation(1000) / 1000
+    chosen = picked(score, score > 0.5, Rates(0.1, 0.03))
+    assert (chosen.review, chosen.decline) == (0.8695, 0.9695)
+    assert (chosen.reviewed, chosen.declined) == (100, 30)
+
+
+def test_equal_scores_go_together() -> None:
+    """Never more are declined than stated; where all are alike, all are reviewed."""
+    score = np.repeat([0.9, 0.5, 0.1], [45, 55, 900])
+    label = np.zeros(1000, np.int8)
+    chosen = picked(score, label, Rates(0.01, 0.03))
+    assert (chosen.decline, chosen.declined, chosen.reviewed) == (None, 0, 45)
+    chosen = picked(score, label, Rates(0.055, 0.06))
+    assert (chosen.declined, chosen.reviewed) == (45, 55)
+    chosen = picked(np.full(100, 0.3), label[:100], Rates())
+    assert (chosen.review, chosen.reviewed, chosen.decline) == (0.0, 100, None)
+
+
+def test_scores_of_exactly_one_are_not_declined_where_nothing_is() -> None:
+    """45 of 100,000 rows have such a score; a threshold of 1 would decline them."""
+    score = np.append(np.full(45, 1.0), np.random.default_rng(3).random(99_955) * 0.3)
+    label = np.zeros(100_000, np.int8)
+    label[:40] = 1
+    for goal in (Rates(0.001), Costs(100, 2)):
+        chosen = picked(score, label, goal)
+        assert set(decided_by(chosen, score[:45])) == {1}
+
+
+def test_a_few_rows_are_no_ground_to_decline() -> None:
+    """All of the highest 19 are bad: reviewed. Of 20: declined."""
+    score = np.arange(1000) / 1000
+    for bad, declined in ((19, 0), (20, 20)):
+        chosen = picked(score, score >= 1 - bad / 1000, Costs(100, 2, 50))
+        assert chosen.declined == declined
+        assert chosen.reviewed == bad - declined
+
+
+def test_thresholds_are_as_exact_as_the_scores_need() -> None:
+    """Between two scores that are 1e-9 apart there is one."""
+    score = np.arange(1, 1001).astype(np.float32) * np.float32(1e-9)
+    chosen = picked(score, score > 9e-7, Rates(0.1))
+    assert chosen.reviewed == 100
+    assert float(score[899]) < chosen.review < float(score[900])
+
+
+def test_costs_at_which_nothing_is_worth_a_look_are_refused() -> None:
+    """Instead of a policy that approves all."""
+    label = np.arange(1000) % 100 == 0
+    score = np.random.default_rng(2).random(1000)
+    with pytest.raises(InputError, match="no held-out row of 1,000 is worth a review"):
+        picked(score, label, Costs(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"missed": 10, "review_rate": 0.1}, "--cost-missed, --review-rate: states a"),
+        ({"missed": 10}, "--cost-missed: needs --cost-review as well"),
+        ({"wrong_decline": 10, "review": 1}, "--cost-review: needs --cost-missed"),
+        ({"missed": 0, "review": 1}, "--cost-missed: 0 is not a number above 0"),
+        ({"missed": 1, "review": float("nan")}, "--cost-review: nan is not a number"),
+        ({"review_rate": 1.5}, "--review-rate: 1.5 is not a share from 0 to 1"),
+        ({"decline_rate": -1}, "--decline-rate: -1 is not a share from 0 to 1"),
+        ({"review_rate": 0.7, "decline_rate": 0.7}, "are more than all rows"),
+        ({"review_rate": 0}, "is 0, and so is --decline-rate"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(given: dict[str, float], words: str) -> None:
+    """In a line that names the option and the value."""
+    with pytest.raises(InputError) as caught:
+        goal_of(**(NOTHING | given))
+    assert words in str(caught.value)
+
+
+def test_what_is_stated_is_what_is_meant() -> None:
+    """Nothing stated is neither a cost nor a rate."""
+    assert goal_of(**NOTHING) == Rates() == Rates(None, 0.0)
+    both = NOTHING | {"review_rate": 0.0, "decline_rate": 0.02}
+    assert goal_of(**both) == Rates(0.0, 0.02)
+    costs = NOTHING | {"missed": 10, "review": 1}
+    assert goal_of(**costs) == Costs(10, 1, None)
