@@ -16,6 +16,7 @@ from converters.proof import prove
 from converters.purpose import Purpose
 from converters.sample import Sample, read_sample
 from converters.shrinking import Shrinking, quantized, smaller_source, tensorized
+from converters.sources.described import with_words
 from converters.sources.opening import open_source
 from converters.trade import Judge
 from tollgate.errors import InputError, RepositoryError
@@ -130,6 +131,8 @@ def convert_model(
     names = _names(origin, purpose.names, model.facts, sample)
     if purpose.names is not None:
         _require_order(origin, model.facts.classes)
+    if purpose.spec is not None:
+        model = with_words(origin, model, purpose.spec)
     judge = None if sample is None else _judge(sample, purpose, model.facts)
     source = smaller_source(model, shrinking, judge=judge)
     rows = None if sample is None else sample.rows

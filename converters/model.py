@@ -10,27 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.explanation import Explanation
+from tollgate.repository.vocabulary import Vocabulary as Vocabulary
+from tollgate.repository.vocabulary import Words as Words
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.floating[Any]]
 
 Parameter = str | int | float | bool
-
-
-class Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """
-    The categories that a model knows of one feature.
-
-    Attributes:
-        codes: The feature holds the position of a category in `known`; otherwise it
-            holds the category itself, a number.
-        known: The categories; without `codes`, of a boosted model, those that some
-            split tests.
-    """
-
-    codes: bool
-    known: tuple[str | int | float, ...]
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +37,8 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         categories: Column -> the categories it knows; columns of categories only.
         written_by: Version of the library that wrote the file, where the one that reads
             it does not promise the same answers; otherwise empty.
+        unplaced: Words of all category columns, in the order of these, where the file
+            does not say which columns they are.
     """
 
     framework: str
@@ -63,6 +52,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     converter: str
     categories: dict[int, Vocabulary] = {}
     written_by: str = ""
+    unplaced: tuple[Words, ...] = ()
 
     @property
     def feature_names(self) -> tuple[str, ...]:

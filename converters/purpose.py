@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 
 from converters.quality_record import HALVES, Levels
-from tollgate.features.spec import SPEC_FILE, load_spec
+from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
 from tollgate.policy.document import Level
 from tollgate.repository.release import spec_hash_text
@@ -27,6 +27,7 @@ class Purpose(msgspec.Struct, frozen=True, eq=False):
         config: Configuration of the model step, a ModelConfig; None without.
         levels: What its policy turns scores into, segments and rules aside.
         sensitive: What its policy says that nobody may be judged by.
+        spec: Its features; None without a product.
     """
 
     thresholds: tuple[float, ...] = (0.5,)
@@ -35,6 +36,7 @@ class Purpose(msgspec.Struct, frozen=True, eq=False):
     config: Any = None
     levels: Levels = HALVES
     sensitive: tuple[str, ...] = ()
+    spec: FeatureSpec | None = None
 
 
 def purpose_of(repository: Path, product: str) -> Purpose:
@@ -59,4 +61,5 @@ def purpose_of(repository: Path, product: str) -> Purpose:
         config=served.product.steps[served.product.model_step],
         levels=Levels(names=get_args(Level)[: len(cuts) + 1], thresholds=cuts),
         sensitive=policy.sensitive,
+        spec=spec,
     )

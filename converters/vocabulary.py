@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from converters.model import Vocabulary
+from converters.model import Vocabulary, Words
 from converters.probes import Tree
 
-_MOST_KEPT = 1000  # of one feature; more would make the record a list of customers
+_MOST_KEPT = 1000  # codes of one feature; more would make the record a customer list
+_SPAN = re.compile(r"\[(-?\d+):(-?\d+)\]")  # of a column of whole numbers
+_MOST_PLACINGS = 10_000  # ways to place lists of words that are tried
 
 
 def of_trees(trees: Iterable[Tree]) -> dict[int, Vocabulary]:
@@ -39,7 +43,7 @@ def of_xgboost(raw: bytes) -> dict[int, Vocabulary]:
     found = {}
     for column, entry in enumerate(model.get("cats", {}).get("enc", ())):
         known = tuple(_entries(entry))
-        if 0 < len(known) <= _MOST_KEPT:
+        if known:
             found[column] = Vocabulary(codes=True, known=known)
     return found
 
@@ -59,22 +63,69 @@ def _entries(entry: dict[str, list[int]]) -> Iterator[str | int | float]:
 
 def of_lightgbm(
     kept: Sequence[Sequence[Any]] | None, *, infos: Sequence[str]
-) -> dict[int, Vocabulary]:
+) -> tuple[dict[int, Vocabulary], tuple[Words, ...]]:
     """
     Read the categories of a data frame that LightGBM keeps.
+
+    LightGBM lists the words of each category column in the order of the columns, and
+    does not say which columns these are. An ordered category is a number to it, with
+    its codes as values, and a column with one word is `none`.
 
     Args:
         kept: The booster's `pandas_categorical`.
         infos: Its `feature_infos`: `[low:high]` for numbers, codes for categories.
+
+    Returns:
+        The words by column, and, where several columns could have them, all lists of
+        words in the order of their columns.
     """
-    columns = [at for at, info in enumerate(infos) if info[:1] not in ("[", "n")]
-    if not kept or len(kept) != len(columns):  # a constant column is "none" here
-        return {}
+    lists = tuple(_plain(known) for known in kept or ())
+    if not lists:
+        return {}, ()
+    coded = [at for at, one in enumerate(infos) if one[:1] not in ("[", "n")]
+    others = [at for at in range(len(infos)) if at not in coded]
+    ways = _placings(lists, infos=infos, coded=coded, others=others)
+    if len(ways) != 1:
+        return {}, lists
+    (columns,) = ways
     return {
-        column: Vocabulary(codes=True, known=_plain(known))
-        for column, known in zip(columns, kept, strict=True)
-        if len(known) <= _MOST_KEPT
-    }
+        column: Vocabulary(codes=True, known=known)
+        for column, known in zip(columns, lists, strict=True)
+    }, ()
+
+
+def _placings(
+    lists: Sequence[Words],
+    *,
+    infos: Sequence[str],
+    coded: Sequence[int],
+    others: Sequence[int],
+) -> list[list[int]]:
+    """List the ways to give each list of words a column; [] too where they are many."""
+    longest = max(map(len, lists))
+    others = [at for at in others if _may_hold(infos[at], longest)]
+    more = len(lists) - len(coded)
+    if more < 0 or math.comb(len(others), more) > _MOST_PLACINGS:
+        return []
+    found = []
+    for chosen in combinations(others, more):
+        columns = sorted([*coded, *chosen])
+        if all(
+            _may_hold(infos[column], len(known))
+            for column, known in zip(columns, lists, strict=True)
+        ):
+            found.append(columns)
+    return found
+
+
+def _may_hold(info: str, count: int) -> bool:
+    """Tell whether a column's values may be the codes of so many words."""
+    if info == "none":  # the same in every row
+        return True
+    span = _SPAN.fullmatch(info)
+    if span:
+        return 0 <= int(span[1]) <= int(span[2]) < count
+    return info[:1] != "[" and max(map(int, info.split(":"))) < count
 
 
 def of_sklearn(estimator: Any) -> dict[int, Vocabulary]:
@@ -115,12 +166,14 @@ def _keeps_columns(step: Any, count: int) -> bool:
     )
 
 
-def _plain(known: Any) -> tuple[str | int | float, ...]:
-    """Return categories as JSON can hold them: no NaN, infinity or None."""
+def _plain(known: Any) -> Words:
+    """Return categories as JSON can hold them: no truth, NaN, infinity or None."""
     values = np.asarray(known, dtype=object).tolist()
-    return tuple(
-        value
-        if isinstance(value, (int, float)) and math.isfinite(value)
-        else str(value)
-        for value in values
-    )
+    return tuple(map(_plain_one, values))
+
+
+def _plain_one(value: Any) -> str | int | float:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    number = isinstance(value, (int, float)) and math.isfinite(value)
+    return value if number else str(value)

@@ -74,6 +74,10 @@ class LightGbmModel:
     def facts(self) -> Facts:
         """What is known of it."""
         classes = max(2, int(header(self._text, "num_class")))
+        categories, unplaced = of_lightgbm(
+            self._booster.pandas_categorical,
+            infos=header(self._text, "feature_infos").split(),
+        )
         return Facts(
             framework="lightgbm",
             version=lightgbm.__version__,
@@ -84,11 +88,8 @@ class LightGbmModel:
             trees=len(self._trees),
             parameters=plain_parameters(self._parameters),
             converter=f"onnxmltools {onnxmltools.__version__}",
-            categories=of_trees(self._trees)
-            | of_lightgbm(
-                self._booster.pandas_categorical,
-                infos=header(self._text, "feature_infos").split(),
-            ),
+            categories=of_trees(self._trees) | categories,
+            unplaced=unplaced,
         )
 
     def predict(self, rows: Floats) -> F64:

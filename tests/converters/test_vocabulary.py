@@ -110,3 +110,29 @@ def test_a_model_without_categories_has_none(frame):
         LogisticRegression(),
     ):
         assert model_of(model.fit(rows, label)).facts.categories == {}
+
+
+def test_ordered_categories_of_lightgbm_have_their_words(frame):
+    """LightGBM takes an ordered category for a number, and keeps its words."""
+    table, label = frame
+    order = ["web", "app", "shop"]
+    ordered = table.assign(channel=pd.Categorical(table.channel, order, ordered=True))
+    model = lightgbm.LGBMClassifier(n_estimators=5, n_jobs=1, verbose=-1)
+    facts = model_of(model.fit(ordered, label)).facts
+    assert facts.unplaced == ()
+    assert facts.categories[1] == Vocabulary(codes=True, known=tuple(order))
+    assert facts.categories[2] == Vocabulary(codes=True, known=LEVEL)
+
+
+def test_words_that_two_columns_could_have_are_given_to_neither(frame):
+    """A column of small whole numbers may be the ordered category, or the other."""
+    table, label = frame
+    order = ["web", "app", "shop"]
+    ordered = table.assign(
+        channel=pd.Categorical(table.channel, order, ordered=True),
+        amount=np.arange(len(table)) % 3,
+    )
+    model = lightgbm.LGBMClassifier(n_estimators=5, n_jobs=1, verbose=-1)
+    facts = model_of(model.fit(ordered, label)).facts
+    assert facts.unplaced == (tuple(order), LEVEL)
+    assert not any(one.codes for one in facts.categories.values())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,7 @@ from tollgate.cli import console
 from tollgate.cli.options import Repository
 from tollgate.cli.product_options import (
     Amount,
+    Columns,
     CostMissed,
     CostReview,
     CostWrongDecline,
@@ -31,10 +33,14 @@ from tollgate.cli.product_options import (
     Table,
     Time,
     TrustPickle,
+    Words,
     Yes,
 )
 from tollgate.errors import InputError, RepositoryError
 from tollgate.product.asked import MOST_FIELDS
+
+if TYPE_CHECKING:
+    from tollgate.product.plan import Plan
 
 
 def new(
@@ -52,6 +58,8 @@ def new(
     most_fields: MostFields = MOST_FIELDS,
     model: Model = None,
     trust_pickle: TrustPickle = False,
+    columns: Columns = None,
+    words: Words = None,
     kind: Kind = "boosting",
     cost_missed: CostMissed = None,
     cost_review: CostReview = None,
@@ -64,6 +72,7 @@ def new(
     """Make a product out of a table: files, features, model, release; try it out."""
     from tollgate.cli import product_asking, product_told
     from tollgate.cli.product_making import make
+    from tollgate.cli.product_model import Given
     from tollgate.product.asked import Asked
     from tollgate.product.placing import require_free
     from tollgate.product.plan import make_plan
@@ -73,6 +82,13 @@ def new(
     require_free(folder, name)
     if entity and not time_:
         raise InputError("--entity", "windows need to know when: --time COLUMN")
+    given = None
+    if model is not None:
+        order = tuple(one.strip() for one in columns.split(",")) if columns else ()
+        given = Given(model, trust_pickle=trust_pickle, columns=order, words=words)
+    for option, said in (("--columns", columns), ("--words", words)):
+        if said is not None and given is None:
+            raise InputError(option, "belongs to a trained model: --model FILE")
     asked = Asked(
         product=name,
         table=table,
@@ -85,7 +101,8 @@ def new(
         drop=tuple(drop or ()),
         sensitive=tuple(sensitive or ()),
         keep=tuple(keep or ()),
-        most_fields=most_fields,
+        # A model that is trained already needs every column of its own.
+        most_fields=most_fields if given is None else sys.maxsize,
         goal=goal_of(
             missed=cost_missed,
             review=cost_review,
@@ -97,16 +114,14 @@ def new(
     ask = not yes and product_asking.is_terminal()
     asked = product_asking.completed(asked, ask=ask)
     clock = _Clock()
+
+    def show(plan: Plan) -> None:
+        product_told.plan_tables(plan)
+        clock.tell("looked at", f"{len(plan.fields)} columns taken")
+
     plan = make_plan(asked)
-    product_told.plan_tables(plan)
-    clock.tell("looked at", f"{len(plan.fields)} columns taken")
     made = make(
-        plan,
-        repository=folder,
-        model=model,
-        trust_pickle=trust_pickle,
-        kind=kind,
-        tell=clock.tell,
+        plan, repository=folder, model=given, kind=kind, tell=clock.tell, show=show
     )
     product_told.result(plan, made, repository=folder)
 

@@ -12,7 +12,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.cli.product_model import Brought, Kind, brought, missing_of, trained
+from tollgate.cli.product_model import (
+    Brought,
+    Given,
+    Kind,
+    brought,
+    missing_of,
+    trained,
+)
 from tollgate.cli.product_trying import Tried, try_served
 from tollgate.cli.wire import wire_fields
 from tollgate.errors import InputError, RepositoryError
@@ -83,10 +90,10 @@ def make(
     plan: Plan,
     *,
     repository: Path,
-    model: Path | None,
-    trust_pickle: bool,
+    model: Given | None,
     kind: Kind,
     tell: Tell,
+    show: Callable[[Plan], None] = lambda plan: None,
 ) -> Made:
     """
     Make a product and put it into a repository; a failure leaves that as it was.
@@ -95,9 +102,9 @@ def make(
         plan: The product.
         repository: The model repository.
         model: A trained model; None trains one.
-        trust_pickle: Load a pickle, which runs the code in it.
         kind: Of the model that is trained.
-        tell: Told each step that is done, and what came of it.
+        tell: Called with each step that is done, and its result.
+        show: Called with the plan once the model's features are found in it.
 
     Raises:
         InputError: Table, model or name do not do.
@@ -111,8 +118,9 @@ def make(
     with ExitStack() as stack:
         given = None
         if model is not None:
-            opened = brought(model, plan, trust_pickle=trust_pickle)
-            given = stack.enter_context(opened)
+            given = stack.enter_context(brought(model, plan))
+            plan = msgspec.structs.replace(plan, fields=given.fields)
+        show(plan)
         folder = stack.enter_context(staging(repository)).version
         staged = folder / "models"
         staged.mkdir(parents=True)
@@ -187,9 +195,10 @@ def _learned(
     """Build the features, train on most rows unless a model is given, judge it."""
     from tollgate.evaluation import roc_auc
 
-    fields = given.fields if given else plan.fields
-    missing = missing_of(fields, leave_to_model=given is None or given.takes_nan)
-    spec, rows, features = build_features(plan, staged, fields=fields, missing=missing)
+    missing = missing_of(plan, given)
+    spec, rows, features = build_features(
+        plan, staged, fields=plan.fields, missing=missing
+    )
     tell("features", f"{len(features):,} rows of {len(spec.features)}")
     label = rows.history.label
     train, test = split(label, time_us=rows.history.event_time_us, spec=spec)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.cli.product_matching import matched
 from tollgate.errors import InputError
 from tollgate.product.label import Label
 from tollgate.product.plan import Field, Plan
@@ -31,11 +33,13 @@ class Brought(msgspec.Struct, frozen=True, eq=False):
         model: The model, its features under the product's names.
         fields: The product's fields in the order of its features.
         takes_nan: Whether it answers a row without numbers.
+        encoded: Fields that an encoder of its own reads, which knows codes below 0.
     """
 
     model: TrainedModel
     fields: tuple[Field, ...]
     takes_nan: bool
+    encoded: frozenset[str] = frozenset()
 
     def classes_of(self, label: npt.NDArray[np.int8]) -> tuple[object, ...]:
         """Write outcomes as the model's classes."""
@@ -43,68 +47,64 @@ class Brought(msgspec.Struct, frozen=True, eq=False):
         return tuple(classes[one] for one in label.tolist())
 
 
-class Renamed:
-    """A model whose features are called as the product calls them."""
+class Given(msgspec.Struct, frozen=True):
+    """
+    A model's file, and what a person says of it.
 
-    def __init__(self, model: TrainedModel, names: tuple[str, ...]) -> None:
-        self._model = model
-        self.facts: Facts = msgspec.structs.replace(model.facts, names=names)
+    Attributes:
+        path: The file.
+        trust_pickle: Load a pickle, which runs the code in it.
+        columns: The table's columns in the order of its features; empty where the file
+            names them.
+        words: File with the words of its columns, where its own has none.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
+    path: Path
+    trust_pickle: bool = False
+    columns: tuple[str, ...] = ()
+    words: Path | None = None
 
 
 @contextmanager
-def brought(path: Path, plan: Plan, *, trust_pickle: bool) -> Iterator[Brought]:
+def brought(given: Given, plan: Plan) -> Iterator[Brought]:
     """
     Open a model's file and find its features among the table's columns.
 
     Raises:
-        InputError: It cannot be read, has not two classes, or a feature is no column.
+        InputError: It cannot be read, has not two classes, a feature is no column, or
+            the order of its features or their words are not known.
         ConversionError: It would not convert faithfully.
     """
+    from converters.sources.described import DescribedModel
     from converters.sources.opening import open_source
 
-    asked = plan.asked
+    asked, path = plan.asked, given.path
     if asked.entities or asked.time or asked.amount:
         problem = (
             "takes the table's columns alone; with --entity, --time or --amount make "
             "the product first, then train on `tollgate features build` and publish"
         )
         raise InputError("--model", problem)
-    count = len(plan.fields)
-    with open_source(path, trust_pickle=trust_pickle, columns=count) as model:
+    count = len(given.columns or plan.fields)
+    with open_source(path, trust_pickle=given.trust_pickle, columns=count) as model:
         _require_outcome(path, model.facts, plan.label)
-        fields = _matched(path, model.facts, plan)
-        named = Renamed(model, tuple(one.name for one in fields))
+        facts = model.facts
+        found = matched(path, facts, plan, columns=given.columns, words=given.words)
+        fields = found.fields
+        own = msgspec.structs.replace(
+            facts,
+            names=tuple(one.name for one in fields),
+            categories={**facts.categories, **found.categories},
+            unplaced=(),
+        )
         empty = np.full((1, len(fields)), np.nan, np.float32)
+        encoders = facts.categories if facts.framework == "scikit-learn" else ()
         yield Brought(
-            model=named,
+            model=DescribedModel(model, own),
             fields=fields,
             takes_nan=bool(np.isfinite(model.predict(empty)).all()),
+            encoded=frozenset(fields[at].name for at in encoders),
         )
-
-
-def _matched(path: Path, facts: Facts, plan: Plan) -> tuple[Field, ...]:
-    """Order the fields as the model has its features: by name, else by number."""
-    if facts.names is None:
-        if facts.columns != len(plan.fields):
-            shown = ", ".join(one.column.source for one in plan.fields)[:200]
-            problem = (
-                f"has {facts.columns} features without names, the table has "
-                f"{len(plan.fields)} columns for them: {shown}; --drop some"
-            )
-            raise InputError(path, problem)
-        return plan.fields
-    known = {one.column.source: one for one in plan.fields}
-    known |= {one.name: one for one in plan.fields}
-    reasons = {one.source: one.reason for one in plan.left_out}
-    for name in facts.names:
-        if name not in known:
-            why = f" ({reasons[name]})" if name in reasons else ""
-            problem = f"was trained with {name!r}, which the product has not{why}"
-            raise InputError(path, problem)
-    return tuple(known[name] for name in facts.names)
 
 
 def _require_outcome(path: Path, facts: Facts, label: Label) -> None:
@@ -152,13 +152,25 @@ def trained(
     raise InputError(spec.product, problem)
 
 
-def missing_of(fields: Sequence[Field], *, leave_to_model: bool) -> dict[str, float]:
-    """Say what stands for a missing number: NaN, or the middle of those there are."""
+def missing_of(plan: Plan, given: Brought | None) -> dict[str, float]:
+    """
+    Say what stands for a missing value, by field.
+
+    NaN leaves it to the model, else it is the middle of the numbers. Without a word,
+    and with an unseen one, a category has codes below 0 that our own encoders know;
+    libraries of trees see NaN there.
+    """
     found = {}
-    for one in fields:
-        middle = one.column.values.median() if one.column.kind == "number" else 0.0
+    for one in plan.fields if given is None else given.fields:
+        if one.column.kind == "category":
+            trees = given is not None and given.takes_nan
+            to_model = trees and given is not None and one.name not in given.encoded
+            found[one.name] = math.nan if to_model else 0.0
+            continue
+        middle = one.column.values.median()
         plain = middle if isinstance(middle, float) else 0.0
         if one.column.decimals is not None:
             plain = round(plain, one.column.decimals)
-        found[one.name] = float("nan") if leave_to_model else plain
+        to_model = given is None or given.takes_nan
+        found[one.name] = math.nan if to_model else plain
     return found

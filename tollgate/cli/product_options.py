@@ -90,6 +90,23 @@ TrustPickle = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        help="The table's columns in the order that the model was trained on, where "
+        "its file does not name them.",
+        metavar="A,B,…",
+        rich_help_panel=_MODEL,
+    ),
+]
+Words = Annotated[
+    Path | None,
+    typer.Option(
+        help="YAML or JSON: columns with the words of their codes, in order, where "
+        "the model's file does not list them.",
+        rich_help_panel=_MODEL,
+    ),
+]
 Kind = Annotated[
     Literal["boosting", "logistic"],
     typer.Option(help="Of the model that is trained.", rich_help_panel=_MODEL),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import MappingProxyType
 
@@ -158,8 +159,10 @@ class _Batch:
         if feature.category is not None:
             values = field_values(self._fields, feature.category, len(self._cents))
             field = self._spec.field(feature.category)
-            self.features[:, column] = codes(values, field)
-            return None
+            places = codes(values, field)
+            self.features[:, column] = places
+            # With `default: .nan` the model sees NaN for no word and for an unseen one.
+            return places < 0 if math.isnan(feature.default) else None
         if feature.table is not None:
             return self._taken(column, (feature.table, str(feature.column)))
         if feature.hook is not None and self._spec.hook is not None:

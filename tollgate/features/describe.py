@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -53,10 +54,11 @@ def in_words(feature: Feature, spec: FeatureSpec) -> str:
         text = _CALENDAR[feature.calendar]
     elif feature.category is not None:
         words = ", ".join(spec.field(feature.category).vocabulary)
-        text = (
-            f"place of {feature.category} among {words}, from 0; "
-            f"{MISSING_CODE} without, {UNSEEN_CODE} if none of these"
-        )
+        text = f"place of {feature.category} among {words}, from 0; "
+        if math.isnan(feature.default):
+            text += "NaN without, or if none of these"
+        else:
+            text += f"{MISSING_CODE} without, {UNSEEN_CODE} if none of these"
     elif feature.hook is not None and spec.hook is not None:
         read = (*spec.hook.request, *_names(spec, spec.hook.features))
         text = f"{feature.hook} of {Path(spec.hook.path).name}"
@@ -80,8 +82,8 @@ def _names(spec: FeatureSpec, places: Iterable[int]) -> list[str]:
 
 def always_there(feature: Feature) -> bool:
     """Tell whether a feature never needs its default."""
-    fixed = feature.calendar is not None or feature.category is not None
-    return fixed or feature.field == AMOUNT
+    coded = feature.category is not None and not math.isnan(feature.default)
+    return coded or feature.calendar is not None or feature.field == AMOUNT
 
 
 def window_text(feature: Feature, spec: FeatureSpec) -> str:

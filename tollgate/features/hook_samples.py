@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,8 @@ def _feature(spec: FeatureSpec, feature: Feature, rows: int, draw: Draw) -> F64:
     if feature.calendar is not None:
         return draw.integers(0, 2, rows).astype(np.float64)
     if feature.category is not None:
-        return _codes(spec.field(feature.category), rows, draw).astype(np.float64)
+        made = _codes(spec.field(feature.category), rows, draw).astype(np.float64)
+        return np.where(made < 0, np.nan, made) if math.isnan(feature.default) else made
     made = _value(spec, feature, rows, draw)
     if feature.range is not None:
         made = np.clip(made, *feature.range)

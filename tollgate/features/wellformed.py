@@ -47,7 +47,8 @@ _KINDS = (
     "rate_of_change",
     "hook",
 )
-_OPEN_KINDS = ("field", "ratio", "difference", "hook")  # these may be left to the model
+# These may be left to the model.
+_OPEN_KINDS = ("field", "category", "ratio", "difference", "hook")
 OF_NUMBER = ("sum", "mean", "min", "max", "last")
 
 
@@ -157,8 +158,9 @@ class _Values:
         self._taken(where, feature)
         self._of(where, feature)
         self._default(where, feature)
-        if feature.category is not None and (feature.default or feature.range):
-            problem = "a category has codes of its own: no default and no range"
+        codes_alone = not feature.default or math.isnan(feature.default)
+        if feature.category is not None and (feature.range or not codes_alone):
+            problem = "a category has codes of its own: no range, no default but .nan"
             self._refuse(where, problem)
         self._duration(f"{where}.max_age", feature.max_age)
         if feature.essential and kinds[0] == "calendar":

@@ -38,7 +38,7 @@ def build_features(
         plan: The product.
         folder: A model repository.
         fields: Of the product, in the order of the vector.
-        missing: What stands for a missing number, by field.
+        missing: What stands for a missing value, by field; NaN leaves it to the model.
 
     Returns:
         The features, the rows, and their vectors; float32 [N, F].

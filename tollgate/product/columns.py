@@ -65,10 +65,18 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A column that no model gets, and why."""
+    """
+    A column that no model gets, and why.
+
+    Attributes:
+        source: What the table calls it.
+        reason: Why.
+        by_values: Its values are the reason; a model that was trained on it takes it.
+    """
 
     source: str
     reason: str
+    by_values: bool = False
 
 
 def look_at(column: pl.Series) -> Column | LeftOut:

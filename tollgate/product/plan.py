@@ -68,6 +68,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
 
+    def name_of(self, column: str) -> str:
+        """Name the field of a column that was left out for its values."""
+        namer = Namer()
+        for one in (self.outcome, self.other):
+            namer.name(one)
+        taken = (one.column.source for one in self.fields)
+        left = (one.source for one in self.left_out if one.by_values)
+        return namer.names((*self.asked.entities, *taken, *left))[column]
+
     @property
     def aliases(self) -> dict[str, str]:
         """What the table calls those of our columns that it calls something else."""
@@ -140,7 +149,7 @@ def _columns(
         if isinstance(found, Column):
             columns.append(found)
         else:
-            left.append(found)
+            left.append(msgspec.structs.replace(found, by_values=True))
     columns, twins = keep_first(columns)
     columns, leaks = without_leaks(
         columns, label.values == 1, keep=asked.keep, notes=notes

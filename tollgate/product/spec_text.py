@@ -29,7 +29,7 @@ def spec_text(
     Args:
         plan: The product.
         fields: Its fields in the order of the vector.
-        missing: What stands for a missing number, by field; NaN leaves it to the model.
+        missing: What stands for a missing value, by field; NaN leaves it to the model.
         usual_amount: What a mean of amounts is where there is no history.
     """
     asked = plan.asked
@@ -161,7 +161,8 @@ def _features(
             lines.append("{name: at_night, calendar: night}")
     for one in fields:
         if one.column.kind == "category":
-            lines.append(f"{{name: {one.name}, category: {one.name}}}")
+            open_ = ", default: .nan" if math.isnan(missing[one.name]) else ""
+            lines.append(f"{{name: {one.name}, category: {one.name}{open_}}}")
             continue
         blank = missing[one.name]
         default = ".nan" if math.isnan(blank) else number(blank)

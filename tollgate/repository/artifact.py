@@ -13,6 +13,7 @@ from tollgate.repository.parity import TOLERANCE, ParityReport
 from tollgate.repository.release import Name, Sha256, SpecHash
 from tollgate.repository.targets import OURS
 from tollgate.repository.trade import Gate, Trade
+from tollgate.repository.vocabulary import Vocabulary
 from tollgate.schema import ARTIFACT_FILE
 
 __all__ = [
@@ -36,6 +37,7 @@ class Artifact(msgspec.Struct, frozen=True):
         trades: What was lost and won by making it smaller.
         allowed: What might be lost by that; None for the usual.
         files: SHA-256 of the files beside the model that are read later, by name.
+        categories: Feature -> the categories that the source knows of it.
     """
 
     sha256: Sha256
@@ -45,6 +47,7 @@ class Artifact(msgspec.Struct, frozen=True):
     trades: tuple[Trade, ...] = ()
     allowed: Gate | None = None
     files: dict[Name, Sha256] = {}
+    categories: dict[str, Vocabulary] = {}
 
 
 def require_proof(version: Path) -> None:

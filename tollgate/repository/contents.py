@@ -22,6 +22,7 @@ from tollgate.repository.product import Product
 from tollgate.repository.release import Release, release_path, spec_hash_text
 from tollgate.repository.rules import PYTHON_BACKEND
 from tollgate.repository.told import load_policy_of
+from tollgate.repository.vocabulary import word_differences
 from tollgate.repository.wires import Tensor, tensors_of
 from tollgate.repository.wiring import field_findings
 
@@ -167,8 +168,6 @@ def _artifact_breaks(
     if artifact.sha256 != sha256:
         named, found = artifact.sha256[:SHORT_DIGITS], sha256[:SHORT_DIGITS]
         yield "sha256", f"{MODEL_FILE} has changed: record {named}…, file {found}…"
-    if artifact.spec_hash != spec_hash_text(spec.spec_hash):
-        yield "spec_hash", _spec_hash_problem(artifact.spec_hash, spec)
     if artifact.features != spec.feature_names:
         pairs = zip(artifact.features, spec.feature_names, strict=False)
         place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
@@ -178,3 +177,7 @@ def _artifact_breaks(
         else:
             was, now = artifact.features[place], spec.feature_names[place]
             yield f"features[{place}]", f'"{was}" is "{now}" in features.yaml'
+    yield from word_differences(artifact.categories, spec)
+    # Last: names and words say more plainly why the hash is another one.
+    if artifact.spec_hash != spec_hash_text(spec.spec_hash):
+        yield "spec_hash", _spec_hash_problem(artifact.spec_hash, spec)

@@ -107,7 +107,7 @@ def test_fields_are_scaled_and_features_linked(tmp_path: Path) -> None:
         ("field: items", "field: channel", "'channel' is not a number of the request"),
         ("category: channel", "category: items", "'items' is not a category"),
         ("category: channel", "category: device", "'device' has no vocabulary"),
-        ("essential: true", "default: 1", "no default and no range"),
+        ("essential: true", "default: 1", "no range, no default but .nan"),
         ("of: items", "of: channel", "items_1d.of: 'channel' is not a number"),
         ("of: device", "of: colour", "'colour' is neither a field nor the key"),
         ("of: terminal_id", "of: customer_id", "is the entity's own key"),

@@ -148,7 +148,10 @@ def test_anything_else_is_not_a_duration(text: str) -> None:
         (
             "default: 1",
             "default: .nan",
-            ["features.n_1d.default: only field, ratio, difference, hook may be .nan"],
+            [
+                "features.n_1d.default: only field, category, ratio, difference, hook "
+                "may be .nan"
+            ],
         ),
         ("default: 1", "default: -.inf", ["features.n_1d.default: -inf is not a"]),
         ("default: 1", "default: 1.0e+39", ["n_1d.default: 1e+39 is not a finite"]),

@@ -1,0 +1,84 @@
+"""A model with other facts than its own file gives: names and words of its features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from converters.model import Facts, TrainedModel, Vocabulary
+from tollgate.errors import InputError
+from tollgate.features.definition import FeatureSpec
+from tollgate.repository.vocabulary import word_differences
+
+
+class DescribedModel:
+    """
+    A model that somebody knows more of than its file says.
+
+    Args:
+        model: The model.
+        facts: What is known of it.
+    """
+
+    def __init__(self, model: TrainedModel, facts: Facts) -> None:
+        self._model = model
+        self.facts = facts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def pruned(self, *, trees: int | None, depth: int | None) -> DescribedModel:
+        """Return it with fewer or shallower trees."""
+        smaller = self._model.pruned(trees=trees, depth=depth)
+        kept = msgspec.structs.replace(self.facts, trees=smaller.facts.trees)
+        return DescribedModel(smaller, kept)
+
+
+def placed(facts: Facts, columns: Sequence[int]) -> Facts:
+    """
+    Give the words that have no column yet to columns that are known to hold words.
+
+    Args:
+        facts: Of a model.
+        columns: The columns of categories, ascending.
+
+    Returns:
+        The facts with these words among the categories; unchanged where there are
+        more or fewer lists of words than columns.
+    """
+    if not facts.unplaced or len(columns) != len(facts.unplaced):
+        return facts
+    found = {
+        column: Vocabulary(codes=True, known=known)
+        for column, known in zip(columns, facts.unplaced, strict=True)
+    }
+    both = {**facts.categories, **found}
+    return msgspec.structs.replace(facts, categories=both, unplaced=())
+
+
+def with_words(origin: str, model: TrainedModel, spec: FeatureSpec) -> TrainedModel:
+    """
+    Compare a model's words with those of the features it is to be served with.
+
+    Returns:
+        The model; words that its file gives to no column are with their columns.
+
+    Raises:
+        InputError: A word, the order of words or their number differs.
+    """
+    facts = model.facts
+    coded = [at for at, one in enumerate(spec.features) if one.category is not None]
+    found = placed(facts, coded)
+    if found.unplaced:
+        problem = (
+            f"knows the words of {len(found.unplaced)} columns, and features.yaml has "
+            f"{len(coded)} features with `category`: declare each of them as one, with "
+            "the model's words as its vocabulary"
+        )
+        raise InputError(origin, problem, where="categories")
+    known = {spec.feature_names[at]: one for at, one in found.categories.items()}
+    for where, problem in word_differences(known, spec):
+        raise InputError(origin, problem.replace("artifact.json", "it"), where=where)
+    return model if found == facts else DescribedModel(model, found)
