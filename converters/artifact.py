@@ -15,6 +15,7 @@ from tollgate.repository.artifact import ARTIFACT_FILE, require_same_files
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.hashes import hash_file
 from tollgate.repository.onnx_model import MODEL_FILE
+from tollgate.repository.oracle import Oracle
 from tollgate.repository.parity import ParityReport
 from tollgate.repository.release import Name, Sha256, SpecHash, UtcTime
 from tollgate.repository.trade import Gate, Trade
@@ -130,6 +131,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             it was quantised from, which no proof covers.
         files: SHA-256 of the files beside the model that are read later, by name.
             Cards, pictures and parity.json are for people.
+        oracle: Against what it was proven; None in older records.
     """
 
     sha256: Sha256
@@ -147,6 +149,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     trades: tuple[Trade, ...] = ()
     parity_of: Literal["model", "before quantize"] = "model"
     files: dict[Name, Sha256] = {}
+    oracle: Oracle | None = None
 
 
 def describe_training(

@@ -31,6 +31,12 @@ def proof(artifact: Artifact) -> Section:
         line(_compared(artifact)),
         Table(head=head, rows=rows),
     ]
+    oracle = artifact.oracle
+    if oracle is not None:
+        for text in oracle.lines:
+            blocks.append(line(f"{text[0].upper()}{text[1:]}."))
+        for text in oracle.warnings:
+            blocks.append(line(f"Not covered: {text}."))
     kinds = reports[0].kinds
     if kinds:
         words = ", ".join(f"{count(rows)} {kind}" for kind, rows in kinds.items())

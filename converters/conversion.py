@@ -12,6 +12,7 @@ import msgspec
 from converters.converted import Converted
 from converters.explain import explain
 from converters.model import Facts, TrainedModel
+from converters.oracle import oracle_of
 from converters.proof import prove
 from converters.purpose import Purpose
 from converters.sample import Sample, read_sample
@@ -42,6 +43,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         trust_pickle: Load a pickle, which runs the code in it.
         missing: What stands for a missing value, where the file does not say.
         shrinking: How to make it smaller.
+        expected: The author's answers to the rows of the sample; see `read_expected`.
     """
 
     source: Path
@@ -54,6 +56,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     trust_pickle: bool = False
     missing: float | None = None
     shrinking: Shrinking = Shrinking()
+    expected: Path | None = None
 
 
 def convert_file(asked: Conversion) -> Converted:
@@ -97,6 +100,8 @@ def convert_file(asked: Conversion) -> Converted:
             sample=sample,
             targets=asked.targets,
             shrinking=asked.shrinking,
+            expected=asked.expected,
+            from_file=True,
         )
 
 
@@ -108,6 +113,8 @@ def convert_model(
     sample: Sample | None,
     targets: Sequence[str] = (),
     shrinking: Shrinking = Shrinking(),  # noqa: B008  (frozen)
+    expected: Path | None = None,
+    from_file: bool = False,
 ) -> Converted:
     """
     Convert and prove a model that has been opened, made smaller where asked.
@@ -119,8 +126,11 @@ def convert_model(
         sample: Rows to prove it on; None makes some.
         targets: Releases of Triton to prove it for as well.
         shrinking: How to make it smaller.
+        expected: The author's answers to the rows of the sample.
+        from_file: Whether the source was read from a file.
 
     Raises:
+        ParityError: It answers otherwise than the author expects.
         InputError: Its features are not those of the product, a label is none of its
             classes, or what is asked for does not go together.
         ConversionError: It cannot be converted.
@@ -128,6 +138,9 @@ def convert_model(
         RepositoryError: It does not fit the configuration of its step.
     """
     shrinking.require_possible(sample)
+    if expected is not None and shrinking != Shrinking(gate=shrinking.gate):
+        problem = "says what the whole model answers, not a smaller or another one"
+        raise InputError("--expected", problem)
     names = _names(origin, purpose.names, model.facts, sample)
     if purpose.names is not None:
         _require_order(origin, model.facts.classes)
@@ -141,6 +154,13 @@ def convert_model(
     )
     if shrinking.tensorize is not None:
         proven = tensorized(proven, shrinking.tensorize, targets=targets)
+    oracle = oracle_of(
+        source.model,
+        proven.model,
+        sample=sample,
+        expected=expected,
+        from_file=from_file,
+    )
     served, trades = proven.model, source.trades
     explanation = explain(
         source.model, names=names, samples=rows, reference=proven.reference
@@ -162,6 +182,7 @@ def convert_model(
         purpose=purpose,
         sample=sample,
         explanation=explanation,
+        oracle=oracle,
         trades=trades,
         allowed=shrinking.gate if trades else None,
         sweep=source.sweep,

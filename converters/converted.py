@@ -16,6 +16,7 @@ from converters.runner import onnx_runner
 from converters.sample import Sample
 from converters.trade import Gate, Trade
 from tollgate.explanation import Explanation
+from tollgate.repository.oracle import Oracle
 
 I64 = npt.NDArray[np.int64]
 
@@ -33,6 +34,7 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         purpose: What it is for.
         sample: The rows that were handed in; None without.
         explanation: What its answers are a sum of, or why that is not known.
+        oracle: Against what it was proven.
         trades: What was lost and won by making it smaller.
         allowed: What might be lost; None without trades.
         sweep: Prunings that were tried; None without.
@@ -46,6 +48,7 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     purpose: Purpose
     sample: Sample | None
     explanation: Explanation
+    oracle: Oracle
     trades: tuple[Trade, ...] = ()
     allowed: Gate | None = None
     sweep: Sweep | None = None

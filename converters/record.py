@@ -48,6 +48,7 @@ def artifact_of(converted: Converted, *, beside: Mapping[str, bytes]) -> Artifac
         ),
         graph=_graph(converted),
         parity=proven.reports,
+        oracle=converted.oracle,
         training=_training(converted),
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         # What was quantised was judged in this machine's runtime alone.

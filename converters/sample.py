@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from converters.model import F32
+from converters.model import F32, F64
 from converters.sample_files import read_table
 from tollgate.errors import InputError
 
@@ -25,6 +25,7 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         rows: Features as served; float32 [N, F].
+        raw: The same as the file has them; float64 [N, F], None where there is none.
         names: Of the features.
         source: The file, or what else a message should name.
         label: What each row really was, as the file says it; [N] or None.
@@ -44,6 +45,7 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
     segments: Mapping[str, tuple[str, ...]] = {}
     sensitive: tuple[str, ...] = ()
     origin: Literal["training", "held out", "sample"] = "sample"
+    raw: F64 | None = None
 
     @property
     def note(self) -> str:
@@ -62,6 +64,7 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
         return msgspec.structs.replace(
             self,
             rows=self.rows[rows],
+            raw=None if self.raw is None else self.raw[rows],
             label=None if self.label is None else tuple(self.label[at] for at in rows),
             segments={
                 name: tuple(values[at] for at in rows)
@@ -138,10 +141,12 @@ def read_sample(
             raise InputError(path, "is a feature of the model", where=name)
     if not len(frame) or not names:
         raise InputError(path, "holds no rows of numbers")
+    raw = np.stack([_numbers(path, frame[name]) for name in names], axis=1)
     with np.errstate(over="ignore"):
-        found = [_numbers(path, frame[name]).astype(np.float32) for name in names]
+        served = np.ascontiguousarray(raw, np.float32)
     return Sample(
-        rows=np.ascontiguousarray(np.stack(found, axis=1)),
+        rows=served,
+        raw=raw,
         names=names,
         source=str(path),
         label=None if label is None else _labels(path, frame[label]),

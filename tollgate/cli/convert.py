@@ -10,6 +10,7 @@ import typer
 from tollgate.cli import console
 from tollgate.cli.convert_options import (
     Distill,
+    Expected,
     Label,
     MaxApLoss,
     MaxAucLoss,
@@ -48,6 +49,7 @@ def convert(
         typer.Option(help="What stood for a missing value in training, if not NaN."),
     ] = None,
     sample: Sample = None,
+    expected: Expected = None,
     target: Target = None,
     label: Label = None,
     segment: Segment = None,
@@ -67,6 +69,7 @@ def convert(
     asked = Conversion(
         source=source,
         sample=sample,
+        expected=expected,
         label=label,
         segments=tuple(segment or ()),
         sensitive=tuple(sensitive or ()),
@@ -91,6 +94,7 @@ def adopt(
     product: Product = None,
     repository: Repository = None,
     sample: Sample = None,
+    expected: Expected = None,
     target: Target = None,
     label: Label = None,
     segment: Segment = None,
@@ -105,6 +109,7 @@ def adopt(
     asked = Conversion(
         source=source,
         sample=sample,
+        expected=expected,
         label=label,
         segments=tuple(segment or ()),
         sensitive=tuple(sensitive or ()),
@@ -154,6 +159,10 @@ def _run(asked: Conversion, *, out: Path) -> None:
     proven = converted.proven
     console.out.print(proof_table(proven.reports, title=str(asked.source)))
     write_converted(converted, out)
+    for line in converted.oracle.lines:
+        console.say(line)
+    for line in converted.oracle.warnings:
+        console.say(f"warning: {line}")
     facts = proven.facts
     if facts.written_by:
         console.say(

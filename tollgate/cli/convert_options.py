@@ -38,6 +38,14 @@ Sample = Annotated[
         help="Rows of features: Parquet, CSV or JSON lines.", rich_help_panel=_PROOF
     ),
 ]
+Expected = Annotated[
+    Path | None,
+    typer.Option(
+        help="What the author's own library answers to the rows of --sample: a line "
+        "each, the probability of the second class or one for each class.",
+        rich_help_panel=_PROOF,
+    ),
+]
 Target = Annotated[
     list[str] | None,
     typer.Option(

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -49,7 +49,9 @@ class Learned(msgspec.Struct, frozen=True, eq=False):
         rows: All rows.
         model: The model.
         kind: Of the model that train.py trains.
-        features: Of the held-out rows; float32 [T, F].
+        features: Of the held-out rows, as served; float32 [T, F].
+        asked: What the source was asked for these; as they are served, or as the
+            table has them where a model was brought; [T, F].
         test: Which rows these are; int64 [T].
         label: What they really were; int8 [T].
         score: Its probabilities of the outcome; float64 [T].
@@ -62,6 +64,7 @@ class Learned(msgspec.Struct, frozen=True, eq=False):
     model: TrainedModel
     kind: Kind
     features: npt.NDArray[np.float32]
+    asked: npt.NDArray[np.floating[Any]]
     test: npt.NDArray[np.int64]
     label: npt.NDArray[np.int8]
     score: npt.NDArray[np.float64]
@@ -226,6 +229,7 @@ def _learned(
         model=model,
         kind=kind,
         features=features[test],
+        asked=asked[test],
         test=np.flatnonzero(test),
         label=label[test],
         score=score,
@@ -263,7 +267,10 @@ def _released(
             },
             sensitive=plan.asked.sensitive,
             origin="sample" if given else "held out",
+            source=str(plan.asked.table),
+            raw=learned.asked if given else None,
         ),
+        from_file=given is not None,
     )
     reason = f"made from {plan.asked.table.name}"
     return publish_and_release(

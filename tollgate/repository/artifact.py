@@ -9,6 +9,7 @@ import msgspec
 
 from tollgate.errors import RepositoryError
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file
+from tollgate.repository.oracle import Oracle
 from tollgate.repository.parity import TOLERANCE, ParityReport
 from tollgate.repository.release import Name, Sha256, SpecHash
 from tollgate.repository.targets import OURS
@@ -38,6 +39,7 @@ class Artifact(msgspec.Struct, frozen=True):
         allowed: What might be lost by that; None for the usual.
         files: SHA-256 of the files beside the model that are read later, by name.
         categories: Feature -> the categories that the source knows of it.
+        oracle: Against what it was proven; None in older records.
     """
 
     sha256: Sha256
@@ -48,6 +50,7 @@ class Artifact(msgspec.Struct, frozen=True):
     allowed: Gate | None = None
     files: dict[Name, Sha256] = {}
     categories: dict[str, Vocabulary] = {}
+    oracle: Oracle | None = None
 
 
 def require_proof(version: Path) -> None:

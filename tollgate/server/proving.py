@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.repository.artifact import require_proof
+from tollgate.repository.artifact import read_artifact, require_proof
 from tollgate.repository.budget import ModelBudget, read_budget, require_budget
 from tollgate.repository.candidate import require_fit
 from tollgate.repository.onnx_model import MODEL_FILE
@@ -56,6 +56,10 @@ def prove(
     require_fit(version, models=models)
     require_proof(version)
     progress("the files are what they say, are proven, and fit the repository")
+    oracle = read_artifact(version).oracle
+    if oracle is not None:
+        for line in (*oracle.lines, *(f"warning: {one}" for one in oracle.warnings)):
+            progress(line)
     model = version / MODEL_FILE
     trial = try_model(model)
     budget = read_budget(models)
