@@ -81,7 +81,7 @@ def opened(upstream: str, *, folder: Path) -> Iterator[list[Way]]:
 
 
 def _gateway(upstream: str, folder: Path, changes: dict[str, Any]) -> Gateway:
-    port, health_port = _free_port(), _free_port()
+    port, health_port = free_port(), free_port()
     told = {
         "state": folder / str(port),
         "upstream": upstream,
@@ -103,7 +103,8 @@ def _version() -> str:
     return done.stderr.strip().rpartition(": ")[2]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Find a port that is free."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

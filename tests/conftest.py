@@ -29,12 +29,16 @@ SHARED = CHECKOUT.parent / "shared"
 PACKAGES = {
     "envsubst": "gettext-base",
     "h2load": "nghttp2-client",
+    "nghttp": "nghttp2-client",
     "nginx": "nginx",
     "openssl": "openssl",
     "prometheus": "prometheus",
     "promtool": "prometheus",
     "redis-server": "redis-server",
 }
+# The gateway's nginx loads it; a test that needs nginx needs it too.
+NJS_MODULE = Path("/usr/lib/nginx/modules/ngx_http_js_module.so")
+NJS_PACKAGE = "libnginx-mod-http-js"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -53,9 +57,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     own = str(Path(sys.executable).parent)
     path = ":".join([*(place for place in places if place != own), "/usr/sbin"])
     absent = [name for name in sorted(wanted) if shutil.which(name, path=path) is None]
+    text = ""
     if absent:
         packages = " ".join(sorted({PACKAGES[name] for name in absent}))
         text = f"no {', '.join(absent)} on PATH: apt-get install {packages}"
+    elif "nginx" in wanted and not NJS_MODULE.exists():
+        text = f"no {NJS_MODULE}: apt-get install {NJS_PACKAGE}"
+    if text:
         if os.environ.get("CI") == "true":
             pytest.fail(text, pytrace=False)
         pytest.skip(text)

@@ -18,14 +18,18 @@ def test_the_programs_that_tests_need_are_installed_and_told() -> None:
     table = re.search(r"^PACKAGES = (\{.*?^\})", text, re.MULTILINE | re.DOTALL)
     assert table is not None
     packages: dict[str, str] = ast.literal_eval(table[1])
-    script = (HOUSE / "tools" / "install-programs.sh").read_text().partition("; do")[0]
-    pairs = dict(re.findall(r"([a-z0-9-]+)=([a-z0-9-]+)(?= )", script))
+    script = (HOUSE / "tools" / "install-programs.sh").read_text()
+    listed = script.partition("; do")[0]
+    pairs = dict(re.findall(r"([a-z0-9-]+)=([a-z0-9-]+)(?= )", listed))
     assert pairs == packages
+    # A module is no program: conftest and the script look for its file.
+    (module,) = re.findall(r'^NJS_PACKAGE = "(.*)"$', text, re.MULTILINE)
+    assert f'MISSING="$MISSING {module}"' in script
     told = re.search(
         r"^apt-get install (.*)$", (HOUSE / "README.md").read_text(), re.MULTILINE
     )
     assert told is not None
-    assert set(told[1].split()) == set(packages.values())
+    assert set(told[1].split()) == {*packages.values(), module}
 
 
 def test_a_missing_program_of_the_system_is_named(tmp_path: Path) -> None:

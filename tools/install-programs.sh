@@ -9,10 +9,12 @@ set -eu
 PATH="$PATH:/usr/sbin:/sbin"
 MISSING=""
 for pair in \
-  envsubst=gettext-base h2load=nghttp2-client nginx=nginx openssl=openssl \
+  envsubst=gettext-base h2load=nghttp2-client nghttp=nghttp2-client nginx=nginx openssl=openssl \
   prometheus=prometheus promtool=prometheus redis-server=redis-server cc="gcc libc6-dev" ; do
   command -v "${pair%%=*}" >/dev/null || MISSING="$MISSING ${pair#*=}"
 done
+[ -e /usr/lib/nginx/modules/ngx_http_js_module.so ] ||
+  MISSING="$MISSING libnginx-mod-http-js"
 [ -n "$MISSING" ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then

@@ -271,7 +271,9 @@ def test_nginx_takes_its_file_with_the_charts_values(tmp_path: Path) -> None:
     objects = ALL["gateway"]
     pod = dict(pods(objects))["Deployment/prod-tollgate-gateway"]
     environment = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
-    template = objects["ConfigMap/prod-tollgate-gateway"]["data"]["nginx.conf.template"]
+    files = objects["ConfigMap/prod-tollgate-gateway"]["data"]
+    template = files["nginx.conf.template"]
+    (tmp_path / "inspection.js").write_text(files["inspection.js"])
     names = [name for name in environment if name.startswith("GATEWAY_")]
     here = {
         name: value.replace("/etc/tollgate", str(tmp_path))

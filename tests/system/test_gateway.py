@@ -15,6 +15,7 @@ from clients.client import Client
 from clients.decision_client import DecisionClient
 from clients.fallback import Fallback
 from clients.options import Options, tls_from
+from loadtests.hostile_requests import good_request
 from tollgate.errors import InvalidRequest
 from tollgate.gateway.template import Gateway
 from tollgate.testing import TestServer
@@ -79,7 +80,13 @@ def test_only_decisions_health_and_metadata_are_passed_on(
     place: Place, channel: grpc.Channel, method: str
 ) -> None:
     """With the right key, all other methods of Triton are denied by the gateway."""
-    said = ask(channel, SERVICE + method, key=place.shop)
+    named = service_pb2.ModelReadyRequest(name="fraud").SerializeToString()
+    bodies = {
+        "ModelReady": named,
+        "ModelMetadata": named,
+        "ModelInfer": good_request(1, tag="t").SerializeToString(),
+    }
+    said = ask(channel, SERVICE + method, key=place.shop, body=bodies.get(method, b""))
     assert (said != "PERMISSION_DENIED") == (method in PASSED_ON)
 
 
@@ -145,21 +152,21 @@ def test_nothing_is_answered_in_the_clear(gateway: Gateway) -> None:
 
 
 def test_the_largest_request_passes_and_a_larger_one_does_not(
-    place: Place, channel: grpc.Channel
+    place: Place, channel: grpc.Channel, upstream: TestServer
 ) -> None:
     """128 KiB is the limit; the connection goes on after it."""
     path = f"{SERVICE}ModelInfer"
-    small = service_pb2.ModelInferRequest(
-        model_name="unknown", raw_input_contents=[bytes(130_000)]
-    )
-    large = service_pb2.ModelInferRequest(
-        model_name="unknown", raw_input_contents=[bytes(132_000)]
-    )
     for _ in range(2):
-        body = small.SerializeToString()
-        assert ask(channel, path, key=place.shop, body=body) == "NOT_FOUND"
-        body = large.SerializeToString()
-        assert ask(channel, path, key=place.shop, body=body) == "RESOURCE_EXHAUSTED"
+        for id_bytes, said in (
+            (130_000, "INVALID_ARGUMENT"),  # by the server: the id is too long
+            (131_072, "RESOURCE_EXHAUSTED"),
+            (1_000_000, "RESOURCE_EXHAUSTED"),
+        ):
+            before = len(upstream.asked)
+            request = good_request(1, tag="x" * id_bytes)
+            body = request.SerializeToString()
+            assert ask(channel, path, key=place.shop, body=body) == said
+            assert len(upstream.asked) - before == (id_bytes == 130_000)
 
 
 def test_the_server_sees_the_trace_and_not_the_key(

@@ -99,6 +99,7 @@ def test_a_flood_is_counted_to_the_last_request(
 
 def test_each_refusal_is_counted_by_its_reason(place: Place) -> None:
     """And what passed by the server's own status; a wrong key names no caller."""
+    good = REQUEST.SerializeToString()
     with TestServer() as behind:
         told = counted_at(place, behind.url, workers=1)
         with counting(told) as counts, place.channel(told.listen) as opened:
@@ -108,15 +109,19 @@ def test_each_refusal_is_counted_by_its_reason(place: Place) -> None:
                 (f"{SERVICE}RepositoryModelLoad", place.shop, b""),
                 (INFER, place.shop, bytes(200_000)),
                 (f"{SERVICE}ServerMetadata", place.shop, b""),
-                (INFER, place.shop, b""),
+                (INFER, place.shop, good[:-1]),
+                (INFER, place.shop, good),
+                (INFER, place.shop, good.replace(b"fraud", b"other")),
             ):
                 ask(opened, path, key=key, body=body)
             behind.drop()
-            ask(opened, INFER, key=place.shop)
-            found = counts.of(7)
+            ask(opened, INFER, key=place.shop, body=good)
+            found = counts.of(9)
     assert found == {
         ("metadata", "passed", "shop", "UNIMPLEMENTED"): 1,
-        ("decision", "passed", "shop", "NOT_FOUND"): 1,
+        ("decision", "malformed", "shop", "INVALID_ARGUMENT"): 1,
+        ("decision", "passed", "shop", "OK"): 1,
+        ("decision", "denied", "shop", "PERMISSION_DENIED"): 1,
         ("decision", "unauthenticated", "", "UNAUTHENTICATED"): 2,
         ("other", "denied", "shop", "PERMISSION_DENIED"): 1,
         ("decision", "size", "shop", "RESOURCE_EXHAUSTED"): 1,

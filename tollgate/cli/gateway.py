@@ -70,6 +70,14 @@ def run(
         int, typer.Option(help="Of these, that can wait.", min=1)
     ] = 1,
     max_body: Annotated[str, typer.Option(help="Size of a request.")] = "128k",
+    product: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Ensemble that callers may call; again for each of several.",
+            metavar="NAME",
+            show_default="those of the server in --state, or TOLLGATE_PRODUCT, fraud",
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes of nginx.", min=1)] = 2,
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
@@ -101,6 +109,7 @@ def run(
         caller_in_flight=caller_in_flight,
         bulk_in_flight=bulk_in_flight,
         max_body=max_body,
+        products=tuple(product or ()) or _products(chosen),
         workers=workers,
         requests=folder / REQUESTS_FILE if metrics_port else Path(os.devnull),
     )
@@ -109,6 +118,7 @@ def run(
     try:
         console.say(
             f"{gateway.listen} → {gateway.upstream}, {gateway.auth}, "
+            f"{', '.join(gateway.products)}, "
             f"{rate:,} requests/s of each caller; log {nginx.log}; Ctrl-C ends"
         )
         _watch(nginx, counted)
@@ -196,6 +206,13 @@ def _upstream(chosen: Settings) -> str:
 
     found = find_server(chosen.state_path)
     return found.grpc_url if found else f"127.0.0.1:{chosen.grpc_port}"
+
+
+def _products(chosen: Settings) -> tuple[str, ...]:
+    from tollgate.server.address import find_server
+
+    found = find_server(chosen.state_path)
+    return found.products if found else chosen.products
 
 
 def _counted(gateway: Gateway, port: int, *, host: str) -> GatewayMetrics | None:

@@ -19,8 +19,8 @@ from tollgate.steps.decision_metrics import STEP_BUCKETS_S
 # The words of nginx.conf; a test holds them to it.
 ASKED = ("decision", "bulk", "health", "metadata", "other")
 REFUSALS = (
-    *("unauthenticated", "denied", "malformed", "size", "rate"),
-    *("overloaded", "no_server"),
+    *("unauthenticated", "denied", "malformed", "harmful", "suspended", "size"),
+    *("rate", "overloaded", "no_server"),
 )
 OUTCOMES = ("passed", "gave_up", *REFUSALS)
 # By number: https://grpc.io/docs/guides/status-codes/

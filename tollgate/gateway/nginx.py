@@ -11,9 +11,16 @@ import subprocess
 import time
 from pathlib import Path
 
+import msgspec
+
 from tollgate.errors import InputError, ServerError, SetupError
 from tollgate.gateway.keys import read_keys
-from tollgate.gateway.template import TEMPLATE, Gateway, render
+from tollgate.gateway.template import (
+    SUSPENSIONS_FOLDER,
+    TEMPLATE,
+    Gateway,
+    render,
+)
 from tollgate.server.child import Child
 from tollgate.server.lock import FolderLock
 
@@ -24,6 +31,8 @@ _CONFIGURATION = "nginx.conf"
 _START_S = 10.0
 _GRACE_S = 12.0  # of requests under way; the configuration gives them 10
 _FOREGROUND = "daemon off;"
+# As nginx.conf loads it: Debian and the official image have it here.
+NJS_MODULE = Path("/usr/lib/nginx/modules/ngx_http_js_module.so")
 
 
 def find_nginx() -> Path:
@@ -50,20 +59,35 @@ class Nginx:
 
     Raises:
         InputError: Keys or a value are not sound, or an address is taken.
-        SetupError: There is no nginx, or a gateway runs in that folder already.
+        SetupError: There is no nginx, it lacks its JavaScript module, or a gateway runs
+            in that folder already.
         ServerError: It refuses the configuration, or does not start.
     """
 
     def __init__(self, gateway: Gateway, *, template: Path = TEMPLATE) -> None:
         self._binary = find_nginx()
+        if not NJS_MODULE.exists():
+            problem = f"no {NJS_MODULE}, nginx's JavaScript module"
+            raise SetupError(problem, remedy="apt-get install libnginx-mod-http-js")
         self._gateway = gateway
         self._check_keys()
-        text = render(gateway, template=template)
+        render(gateway, template=template)
         # What another one would read anew is not to be changed under its feet.
         self._lock = FolderLock(gateway.state, name=_LOCK_FILE)
         try:
-            self._child = self._started(text)
+            self._suspensions = _open_folder(gateway.state / SUSPENSIONS_FOLDER)
         except BaseException:
+            self._lock.release()
+            raise
+        try:
+            # nginx's processes run as a user who may not be able to walk the path to
+            # the state folder; an open folder they inherit.
+            reachable = msgspec.structs.replace(
+                gateway, suspensions=Path(f"/proc/self/fd/{self._suspensions}")
+            )
+            self._child = self._started(render(reachable, template=template))
+        except BaseException:
+            os.close(self._suspensions)
             self._lock.release()
             raise
 
@@ -79,7 +103,7 @@ class Nginx:
             name="nginx",
             env={"PATH": os.defpath, "LC_ALL": "C"},
             log=self.log,
-            keep_fds=(self._lock.fd,),
+            keep_fds=(self._lock.fd, self._suspensions),
         )
         self._wait(child)
         return child
@@ -129,6 +153,7 @@ class Nginx:
         self._child.signal(signal.SIGQUIT)
         self._child.wait(_GRACE_S)
         self._child.stop(grace_s=1.0)
+        os.close(self._suspensions)
         self._lock.release()
 
     def _check_keys(self) -> None:
@@ -177,6 +202,11 @@ class Nginx:
                 places.pop(0)
             else:
                 time.sleep(0.02)
+
+
+def _open_folder(folder: Path) -> int:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _listens(place: str) -> bool:

@@ -10,14 +10,18 @@ import msgspec
 
 from tollgate.errors import InputError
 
-TEMPLATE = Path(__file__).parents[2] / "helm/tollgate/files/gateway/nginx.conf"
+_FILES = Path(__file__).parents[2] / "helm/tollgate/files/gateway"
+TEMPLATE = _FILES / "nginx.conf"
+INSPECTION = _FILES / "inspection.js"
+SUSPENSIONS_FOLDER = "suspended"  # as nginx.conf has it
 Proof = Literal["keys", "mtls", "either", "both"]
 PROOFS: tuple[Proof, ...] = ("keys", "mtls", "either", "both")
 # For one server on two cores; its requests have one row.
 IN_FLIGHT, CALLER_IN_FLIGHT, BULK_IN_FLIGHT = 40, 28, 1
 _PLACE = re.compile(r"\$\{(GATEWAY_[A-Z_]+)\}")
+_PRODUCT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # What may stand in nginx's configuration without being more than a value.
-_PLAIN = re.compile(r"[A-Za-z0-9_./:@\[\]-]+")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:,@\[\]-]+")
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -56,6 +60,10 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
         caller_in_flight: Of these, one caller's.
         bulk_in_flight: Of these, that can wait.
         max_body: Of one request: bytes, or with k or m.
+        products: Names of the ensembles that callers may call.
+        inspection: The script that inspects each request.
+        suspensions: Folder of suspended callers, as nginx's processes reach it; None
+            for the one that nginx makes in `state`.
         workers: Processes of nginx.
         log: Where lines of refused requests go.
         requests: Where a few words of every request go, to be counted.
@@ -76,6 +84,9 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     caller_in_flight: int = CALLER_IN_FLIGHT
     bulk_in_flight: int = BULK_IN_FLIGHT
     max_body: str = "128k"
+    products: tuple[str, ...] = ("fraud",)
+    inspection: Path = INSPECTION
+    suspensions: Path | None = None
     workers: int = 2
     log: str = "/dev/stdout"
     requests: Path = Path("/dev/null")
@@ -94,6 +105,12 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
         if not re.fullmatch(r"[1-9][0-9]*[km]?", self.max_body):
             problem = f"{self.max_body!r} is no number of bytes, such as 131072 or 128k"
             raise InputError("--max-body", problem)
+        for name in self.products:
+            if not _PRODUCT.fullmatch(name):
+                problem = f"{name!r:.80} is not a name of A-Z a-z 0-9 _.-"
+                raise InputError("--product", problem)
+        if not self.products:
+            raise InputError("--product", "name at least one ensemble")
 
     @property
     def limits(self) -> Limits:
@@ -114,6 +131,8 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
             # nginx opens a file even where it asks for no certificate.
             "client_ca": self.client_ca or self.tls_cert,
             "keys": self.keys or "/dev/null",
+            "products": ",".join(self.products),
+            "suspensions": self.suspensions or self.state / SUSPENSIONS_FOLDER,
             "verify_client": "off" if self.auth == "keys" else "optional",
         }
         return {
@@ -150,7 +169,9 @@ def render(gateway: Gateway, *, template: Path = TEMPLATE) -> str:
         if name not in values:
             raise InputError(template, "has no value", where=name)
         if not _PLAIN.fullmatch(values[name]):
-            problem = f"{values[name]!r} has other characters than A-Z a-z 0-9 _./:@[]-"
+            problem = (
+                f"{values[name]!r} has other characters than A-Z a-z 0-9 _./:,@[]-"
+            )
             raise InputError("gateway", problem, where=name)
         return values[name]
 

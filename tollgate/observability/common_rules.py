@@ -29,10 +29,10 @@ def _score_moved() -> str:
 
 
 def _rejected() -> str:
-    # Of payments; who has no valid key, and what is no decision, is not among them.
+    # Of payments of callers with a valid key. Harmful requests are none.
     asked = 'tollgate_gateway_requests_total{asked="decision",outcome'
-    refused = f'{asked}=~"malformed|size|rate|overloaded|no_server"}}'
-    every = f'{asked}!~"unauthenticated|denied"}}'
+    refused = f'{asked}=~"denied|malformed|suspended|size|rate|overloaded|no_server"}}'
+    every = f'{asked}!="unauthenticated"}}'
     return f"sum(rate({refused}[5m])) / (sum(rate({every}[5m])) > 0)"
 
 

@@ -18,9 +18,9 @@ GATEWAY = (
         "asked outcome caller status",
         "by what asked (`decision`, `bulk`, `health`, `metadata`, `other`), what "
         "became of it (`passed` on and answered by a server, `gave_up`: the caller; or "
-        "refused as `unauthenticated`, `denied`, `malformed`, `size`, `rate`, "
-        "`overloaded`, `no_server`), caller (empty for a stranger; after a hundred, "
-        "`(others)`) and gRPC status",
+        "refused as `unauthenticated`, `denied`, `malformed`, `harmful`, "
+        "`suspended`, `size`, `rate`, `overloaded`, `no_server`), "
+        "caller (empty for a stranger; after a hundred, `(others)`) and gRPC status",
     ),
     _row(
         "request_seconds",

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tollgate.gateway.metrics import ASKED, CALLERS, OUTCOMES, STATUSES, GatewayMetrics
-from tollgate.gateway.template import TEMPLATE, Limits
+from tollgate.gateway.template import INSPECTION, TEMPLATE, Limits
 
 COMMAND = "from tollgate.cli import main; main()"
 PASSED = b'["decision","passed","shop","0",0.008]\n'
@@ -85,6 +85,7 @@ def test_words_are_those_of_the_configuration() -> None:
     """What nginx may say is what is counted, and the other way round."""
     text = TEMPLATE.read_text()
     refusals = set(re.findall(r"set \$gateway_refused (\w+);", text))
+    refusals |= set(re.findall(r"new Refusal\('(\w+)'", INSPECTION.read_text()))
     numbers = re.search(r"map \$gateway_refused \$gateway_said {(.*?)}", text, re.S)
     assert numbers is not None
     assert refusals == set(re.findall(r"^ +(\w+) \d+;", numbers[1], re.M))

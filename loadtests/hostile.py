@@ -1,0 +1,424 @@
+"""
+Hostile requests beside good ones: `python -m loadtests.hostile`.
+
+`tollgate up` behind the gateway. One caller sends fuzzed requests, another sends good
+ones at a steady rate. The command reports how many good requests were lost, how the
+gateway took the fuzzed ones, and whether tritonserver is still the same process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import grpc
+import msgspec
+
+from clients.channel import CHANNEL_OPTIONS, open_channel
+from clients.codec import decisions_of
+from clients.options import bearer, tls_from
+from loadtests.bodies import unframe
+from loadtests.gateway_ways import free_port
+from loadtests.hostile_requests import (
+    MODEL_INFER,
+    Hostile,
+    good_request,
+    hostile_requests,
+)
+from loadtests.supervised import Supervised, supervised
+from loadtests.surroundings import CHECKOUT
+from tollgate.errors import InputError, ServerError, SetupError, TollgateError
+from tollgate.gateway.certificates import make_certificates
+from tollgate.gateway.keys import add_key
+from tollgate.gateway.metrics import GatewayMetrics
+from tollgate.gateway.nginx import Nginx
+from tollgate.gateway.template import SUSPENSIONS_FOLDER, Gateway
+
+_TIMEOUT_S = 10.0
+_SETTLE_S = 2.0  # in which good requests go on after the last hostile one
+_SENDERS = 4
+_RAW_SENDERS = 2
+_SUSPENDED = "suspended for"  # as inspection.js says it
+_GRPC_STATUS = re.compile(r"recv \(stream_id=\d+\) grpc-status: (\d+)")
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What the command line says."""
+
+    requests: int
+    rate: float
+    good_rate: float
+    seed: int
+
+
+class Place(msgspec.Struct, frozen=True):
+    """
+    A gateway and its two callers.
+
+    Attributes:
+        gateway: What it is told.
+        authority: Who signs its certificate.
+        good, hostile: The keys of the callers.
+    """
+
+    gateway: Gateway
+    authority: Path
+    good: str
+    hostile: str
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """
+    What became of all requests.
+
+    Attributes:
+        good_sent: Good requests.
+        good_answered: Of these, with a decision for each row.
+        good_lost: The others, by status and words.
+        hostile_sent: Fuzzed requests.
+        outcomes: What the gateway's metrics say of the hostile caller, by outcome and
+            status; a request that found its caller suspended was sent again.
+        passed: Kinds of fuzzed requests that were answered with OK.
+        pids: Of tritonserver, before and after.
+        mended: What the supervisor mended.
+        seconds: How long it took.
+    """
+
+    good_sent: int
+    good_answered: int
+    good_lost: Counter[str]
+    hostile_sent: int
+    outcomes: Counter[tuple[str, str]]
+    passed: Counter[str]
+    pids: tuple[int, int]
+    mended: list[str]
+    seconds: float
+
+    @property
+    def sound(self) -> bool:
+        """Tell whether nothing was lost and tritonserver is the same process."""
+        return not self.good_lost and self.pids[0] == self.pids[1]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Send and report; exit status 1 where a good request was lost."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.hostile")
+    parser.add_argument("--requests", type=int, default=20_000, help="fuzzed ones")
+    parser.add_argument("--rate", type=float, default=200.0, help="fuzzed ones/s")
+    parser.add_argument("--good-rate", type=float, default=200.0, help="good ones/s")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args(arguments)
+    options = Options(given.requests, given.rate, given.good_rate, given.seed)
+    try:
+        figures = run(options)
+    except TollgateError as error:
+        print(f"loadtests.hostile: {error}", file=sys.stderr)
+        return error.exit_status
+    print(to_text(figures), end="")
+    return 0 if figures.sound else 1
+
+
+def run(options: Options) -> Figures:
+    """Serve the product behind a gateway, and send both kinds of requests."""
+    if shutil.which("nghttp") is None:
+        raise SetupError("no nghttp on PATH", remedy="apt-get install nghttp2-client")
+    with tempfile.TemporaryDirectory(prefix="tollgate-hostile-") as name:
+        folder = Path(name)
+        repository = CHECKOUT / "model_repository"
+        with supervised(repository, state=folder / "state") as product:
+            place = make_place(folder / "gateway", upstream=product.grpc_url)
+            nginx = Nginx(place.gateway)
+            try:
+                return _measure(options, product, place)
+            finally:
+                nginx.stop()
+
+
+def make_place(folder: Path, *, upstream: str) -> Place:
+    """Make certificates, keys and the description of a gateway."""
+    make_certificates(folder, names=["127.0.0.1"], callers=[], days=2)
+    keys = folder / "keys"
+    good, hostile = (add_key(keys, caller) for caller in ("good", "hostile"))
+    gateway = Gateway(
+        state=folder / "state",
+        upstream=upstream,
+        listen=f"127.0.0.1:{free_port()}",
+        health_listen=f"127.0.0.1:{free_port()}",
+        tls_cert=folder / "server.pem",
+        tls_key=folder / "server.key",
+        keys=keys,
+        requests=folder / "requests.log",
+        # A slow machine is not to refuse good requests as too many.
+        rate=100_000,
+        in_flight=400,
+        caller_in_flight=300,
+    )
+    return Place(gateway, folder / "ca.pem", good, hostile)
+
+
+def _measure(options: Options, product: Supervised, place: Place) -> Figures:
+    metrics = GatewayMetrics(place.gateway.requests, limits=place.gateway.limits)
+    with contextlib.closing(metrics):
+        before = product.pid("tritonserver")
+        began_s = perf_counter()
+        sender = Sender(place, folder=place.gateway.state)
+        sent = asyncio.run(_send_both(sender, metrics, options=options))
+        seconds = perf_counter() - began_s
+        product.wait(product.ready)
+        return Figures(
+            good_sent=sent[0],
+            good_answered=sent[0] - sender.lost.total(),
+            good_lost=sender.lost,
+            hostile_sent=options.requests,
+            outcomes=outcomes_of(metrics, caller="hostile"),
+            passed=sender.passed,
+            pids=(before, product.pid("tritonserver")),
+            mended=product.mended(),
+            seconds=seconds,
+        )
+
+
+class Sender:
+    """
+    Sends requests of both kinds through a gateway, and notes what becomes of them.
+
+    Args:
+        place: The gateway.
+        folder: Where bodies for nghttp are written.
+
+    Attributes:
+        lost: Good requests without a decision, by status and words.
+        passed: Hostile requests with the status OK, by kind.
+    """
+
+    def __init__(self, place: Place, *, folder: Path) -> None:
+        self._place = place
+        self._folder = folder
+        self._raw = asyncio.Semaphore(_RAW_SENDERS)
+        self.lost: Counter[str] = Counter()
+        self.passed: Counter[str] = Counter()
+
+    def channel(self) -> Any:
+        """Open a connection of its own to the gateway."""
+        own = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+        tls = tls_from(authority=self._place.authority)
+        return open_channel(self._place.gateway.listen, grpc.aio, tls=tls, told=own)
+
+    async def send_good(self, infer: Any, tag: str) -> None:
+        """Send a good request; without a decision it is lost."""
+        request = good_request(1, tag=tag)
+        try:
+            answer = await infer(
+                request, timeout=_TIMEOUT_S, metadata=bearer(self._place.good)
+            )
+        except grpc.RpcError as error:
+            self.lost[f"{error.code().name}: {error.details()}"[:200]] += 1
+            return
+        decisions = decisions_of(answer, latency_s=0.0)
+        if list(decisions.decision) not in (["approve"], ["review"], ["decline"]):
+            self.lost[f"no decision: {decisions.error[0]}"[:200]] += 1
+
+    async def send_hostile(self, channel: Any, one: Hostile) -> str:
+        """
+        Send a hostile request, and lift its caller's suspension where it meets one.
+
+        Returns:
+            The status that the caller got, such as INVALID_ARGUMENT.
+        """
+        while True:
+            status, words = await self._send(channel, one)
+            if not words.startswith(_SUSPENDED):
+                break
+            lift_suspensions(self._place.gateway)
+        if status == "OK":
+            self.passed[one.kind] += 1
+        return status
+
+    async def _send(self, channel: Any, one: Hostile) -> tuple[str, str]:
+        try:
+            message = unframe(one.body)
+        except InputError:
+            return await self._send_raw(one)
+        call = channel.unary_unary(one.path)
+        try:
+            await call(
+                message, timeout=_TIMEOUT_S, metadata=bearer(self._place.hostile)
+            )
+        except grpc.RpcError as error:
+            return str(error.code().name), str(error.details())
+        return "OK", ""
+
+    async def _send_raw(self, one: Hostile) -> tuple[str, str]:
+        """Post a body as it is: no client of gRPC writes such frames."""
+        async with self._raw:
+            return await post(
+                self._place.gateway.listen,
+                one,
+                key=self._place.hostile,
+                folder=self._folder,
+            )
+
+
+async def post(
+    address: str, one: Hostile, *, key: str, folder: Path
+) -> tuple[str, str]:
+    """
+    Post a body with nghttp, whatever its frames are.
+
+    Returns:
+        The name of gRPC's status, and its words.
+    """
+    handle, name = tempfile.mkstemp(dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(one.body)
+        process = await asyncio.create_subprocess_exec(
+            *("nghttp", "-nv", "-t", "20", "-d", name, f"https://{address}{one.path}"),
+            *("-H", "content-type: application/grpc", "-H", "te: trailers"),
+            *("-H", f"authorization: Bearer {key}"),
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        text = re.sub(r"\x1b\[[\d;]*m", "", (await process.communicate())[0].decode())
+    finally:
+        Path(name).unlink()
+    status = _GRPC_STATUS.search(text)
+    if status is None:
+        raise ServerError("nghttp", "got no status of gRPC", log=text[-2000:])
+    words = re.search(r"recv \(stream_id=\d+\) grpc-message: (.*)", text)
+    code = next(one for one in grpc.StatusCode if one.value[0] == int(status[1]))
+    return code.name, words[1] if words else ""
+
+
+def lift_suspensions(gateway: Gateway) -> None:
+    """Let suspended callers in again, so that a fuzzer's requests are inspected."""
+    for record in (gateway.state / SUSPENSIONS_FOLDER).iterdir():
+        record.unlink(missing_ok=True)
+
+
+async def _send_both(
+    sender: Sender, metrics: GatewayMetrics, *, options: Options
+) -> tuple[int, int]:
+    """Send good requests for as long as hostile ones are sent; how many of each."""
+    ended = asyncio.Event()
+    good = asyncio.create_task(_good(sender, options.good_rate, ended=ended))
+    counting = asyncio.create_task(_count(metrics, ended=ended))
+    requests = _some(hostile_requests(options.seed), options.requests)
+    try:
+        await asyncio.gather(
+            *(_hostile(sender, requests, options=options) for _ in range(_SENDERS))
+        )
+        await asyncio.sleep(_SETTLE_S)
+    finally:
+        ended.set()
+    sent = await good
+    await counting
+    await asyncio.sleep(_SETTLE_S)  # nginx writes what it counted after a second
+    metrics.look()
+    return sent, options.requests
+
+
+def _some(requests: Iterator[Hostile], count: int) -> Iterator[Hostile]:
+    for number in range(count):
+        if number and number % 2000 == 0:
+            print(f"{number} fuzzed requests", file=sys.stderr, flush=True)
+        yield next(requests)
+
+
+async def _hostile(
+    sender: Sender, requests: Iterator[Hostile], *, options: Options
+) -> None:
+    """Send one after the other, no faster than this sender's part of the rate."""
+    step_s = _SENDERS / options.rate
+    channel = sender.channel()
+    due_s = perf_counter()
+    for one in requests:
+        await sender.send_hostile(channel, one)
+        due_s = max(due_s + step_s, perf_counter() - 1.0)
+        await asyncio.sleep(max(0.0, due_s - perf_counter()))
+    await channel.close()
+
+
+async def _good(sender: Sender, rate: float, *, ended: asyncio.Event) -> int:
+    """Send at fixed times, whatever becomes of the ones before; how many."""
+    channel = sender.channel()
+    infer = channel.unary_unary(
+        MODEL_INFER,
+        request_serializer=type(good_request(1, tag="")).SerializeToString,
+        response_deserializer=_answer_type().FromString,
+    )
+    tasks: set[asyncio.Task[None]] = set()
+    began_s, number = perf_counter(), 0
+    while not ended.is_set():
+        task = asyncio.create_task(sender.send_good(infer, f"good-{number}"))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        number += 1
+        await asyncio.sleep(max(0.0, began_s + number / rate - perf_counter()))
+    await asyncio.gather(*tasks)
+    await channel.close()
+    return number
+
+
+def _answer_type() -> Any:
+    from tritonclient.grpc import service_pb2
+
+    return service_pb2.ModelInferResponse
+
+
+async def _count(metrics: GatewayMetrics, *, ended: asyncio.Event) -> None:
+    while not ended.is_set():
+        metrics.look()
+        await asyncio.sleep(1.0)
+
+
+def outcomes_of(metrics: GatewayMetrics, *, caller: str) -> Counter[tuple[str, str]]:
+    """Count a caller's requests by outcome and status."""
+    found: Counter[tuple[str, str]] = Counter()
+    for family in metrics.registry.collect():
+        for sample in family.samples:
+            if (
+                sample.name == "tollgate_gateway_requests_total"
+                and sample.labels["caller"] == caller
+            ):
+                key = sample.labels["outcome"], sample.labels["status"]
+                found[key] += int(sample.value)
+    return found
+
+
+def to_text(figures: Figures) -> str:
+    """Write the report."""
+    lost = figures.good_lost.total()
+    lines = [
+        f"good      {figures.good_sent:,} sent, {figures.good_answered:,} answered, "
+        f"{lost:,} lost, {figures.good_sent / figures.seconds:.0f}/s"
+    ]
+    lines += [
+        f"          {count:,} x {words}" for words, count in figures.good_lost.items()
+    ]
+    lines.append(f"fuzzed    {figures.hostile_sent:,} sent in {figures.seconds:.0f} s")
+    for (outcome, status), count in sorted(figures.outcomes.items()):
+        lines.append(f"          {count:,} x {outcome} {status}")
+    passed = ", ".join(f"{kind} {n:,}" for kind, n in sorted(figures.passed.items()))
+    lines.append(f"          answered with OK: {passed or 'none'}")
+    before, after = figures.pids
+    same = "the same process" if before == after else "another process"
+    lines.append(f"triton    pid {before} before and {after} after: {same}")
+    lines.append(f"mended    {', '.join(figures.mended) or 'nothing'}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
