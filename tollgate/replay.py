@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.features.cap import NEVER_US, dropped_us
 from tollgate.features.ids import order_keys, tie_hashes
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import History
@@ -36,8 +37,9 @@ def spans(
     A label goes out with the first batch that holds a purchase at or after its
     label time; reading is as of each purchase, so none sees it early. A batch never
     spans more than half of the lateness: what it applies must not push what it
-    reads out of the windows. Labels of legitimate purchases change no feature and
-    are not fed.
+    reads out of the windows. For the same reason no purchase of a batch drops, from
+    a full value, what the windows of an earlier one in it count. Labels of legitimate
+    purchases change no feature and are not fed.
     """
     high, low = order_keys(history.transaction_id)
     ties = tie_hashes(history.transaction_id)
@@ -46,13 +48,43 @@ def spans(
     labelled = np.flatnonzero(history.label == FRAUD_LABEL)
     labelled = labelled[np.argsort(history.label_time_us[labelled], kind="stable")]
     known_us = history.label_time_us[labelled]
+    alone_from = _alone_from(spec, history, order)
     start, fed = 0, 0
     while start < len(order):
         last_us = time_us[start] + spec.lateness_us // 2
         stop = min(start + batch_rows, int(np.searchsorted(time_us, last_us, "right")))
+        dropping = np.flatnonzero(alone_from[start + 1 : stop] > start)
+        if len(dropping):
+            stop = start + 1 + int(dropping[0])
         known = int(np.searchsorted(known_us, time_us[stop - 1], "right"))
         yield Span(purchases=order[start:stop], labels=labelled[fed:known])
         start, fed = stop, known
+
+
+def _alone_from(spec: FeatureSpec, history: History, order: I64) -> I64:
+    """
+    Find, for each purchase, those that it must not be applied together with.
+
+    Args:
+        spec: Whose entities.
+        history: N purchases.
+        order: Their places in it, in the order of (time, id).
+
+    Returns:
+        The place in `order` of the first purchase whose windows no longer reach what it
+        drops from a full value; it must not share a batch with those before; int64 [N].
+    """
+    time_us = history.event_time_us[order]
+    found = np.zeros(len(order), np.int64)
+    for entity in spec.entities:
+        code = history.entity_codes(entity.key)[order]
+        by_id = np.argsort(code, kind="stable")
+        dropped = dropped_us(code[by_id], time_us[by_id], entity.cap)
+        full = dropped != NEVER_US
+        past_us = dropped[full] + entity.windows_us[-1] + entity.delay_us
+        places = by_id[full]
+        found[places] = np.maximum(found[places], time_us.searchsorted(past_us))
+    return found
 
 
 def purchases_of(spec: FeatureSpec, history: History, rows: I64) -> Purchases:

@@ -184,6 +184,19 @@ CASES = (
         "180m",
         TICKET,
     ),
+    # A customer who is new is no reason to hear of it.
+    Case(
+        "TollgateWindowOverflow",
+        {
+            counter("tollgate_degraded_rows_total", bit="WINDOW_OVERFLOW"): (
+                "0x60 1+1x60"
+            ),
+            counter("tollgate_degraded_rows_total", bit="COLD_START"): "0+60x120",
+        },
+        "60m",
+        "75m",
+        TICKET,
+    ),
     # Promtool's clock begins at 0.
     Case(
         "TollgateFeedStale",

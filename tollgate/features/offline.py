@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tollgate.errors import HookError, InputError
 from tollgate.features import assemble, ids
+from tollgate.features.cap import require_within_cap
 from tollgate.features.definition import Hook
 from tollgate.features.demands import Demand, entity_demands
 from tollgate.features.entries import Entries
@@ -57,7 +58,8 @@ def build(
         float64 [N, F], in the order of the history.
 
     Raises:
-        InputError: A table has no rows given.
+        InputError: A table has no rows given, or the store keeps less of an id than
+            a window of the history counts.
         HookError: The hook failed, or hangs on more than a purchase's own columns.
     """
     taken = join_tables(spec, history, tables)
@@ -177,6 +179,15 @@ def _entity_sums(
 ) -> Sums:
     """Sum one entity's windows for all rows, a group of entities at a time."""
     sorted_rows = np.lexsort((ties, order[1], order[0], history.event_time_us, code))
+    require_within_cap(
+        entity,
+        code[sorted_rows],
+        history.event_time_us[sorted_rows],
+        ids=history.entity_id[entity.key],
+        transaction_id=history.transaction_id,
+        rows=sorted_rows,
+        source=history.source,
+    )
     starts = np.searchsorted(code[sorted_rows], np.arange(code.max(initial=-1) + 2))
     shape = (len(code), len(entity.windows_us))
     sums = Sums(

@@ -76,6 +76,14 @@ ALERTS = (
         wait="30m",
     ),
     Alert(
+        "TollgateWindowOverflow",
+        "sum by (product) (increase(tollgate_degraded_rows_total"
+        '{bit="WINDOW_OVERFLOW"}[15m])) > 0',
+        "Rows are decided on windows that lack events: an id has more than are kept",
+        severity="ticket",
+        wait="5m",
+    ),
+    Alert(
         "TollgateFeedStale",
         "time() - max by (product, feed) (tollgate_feed_watermark_seconds) > "
         f"{STALE_S} and on (product) {_DECIDED}",

@@ -1,0 +1,167 @@
+"""Commands that compute features offline refuse what the store cannot hold."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tollgate.repository.hashes import hash_tree
+
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
+START_US = 1_532_476_800_000_000  # 2018-07-25
+MINUTE_US = 60_000_000
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run `tollgate` in a folder that has a copy of the repository."""
+    shutil.copytree(REPOSITORY, tmp_path / "model_repository")
+    kept = {
+        name: one
+        for name, one in os.environ.items()
+        if not name.startswith("TOLLGATE_")
+    }
+
+    def run_(*words: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [
+                *(sys.executable, "-c", "from tollgate.cli import main; main()"),
+                *map(str, words),
+            ],
+            cwd=tmp_path,
+            env=kept | {"COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    return run_
+
+
+def history(path: Path, *, busy: int) -> Path:
+    """Write purchases of three weeks; customer c buys `busy` times in one of them."""
+    rows = [
+        (f"r{row}", f"d{row % 40}", f"m{row % 50}", START_US + row * 30 * MINUTE_US)
+        for row in range(1_008)
+    ]
+    rows += [
+        (f"b{row}", "c", f"n{row}", START_US + row * MINUTE_US) for row in range(busy)
+    ]
+    names = ("transaction_id", "customer_id", "terminal_id", "event_time")
+    frame = pl.DataFrame(rows, schema=names, orient="row").with_columns(
+        amount=pl.lit(25.0),
+        label=(pl.int_range(len(rows)) % 40 < 4).cast(pl.Int8),
+        event_time=pl.col("event_time").cast(pl.Datetime("us")),
+    )
+    frame.write_parquet(path)
+    return path
+
+
+COMMANDS = {
+    "build": ("features", "build", "h.parquet", "out.parquet"),
+    "replay": (
+        *("features", "replay", "h.parquet"),
+        *("--from", "2018-07-25", "--until", "2018-08-15"),
+    ),
+    "evaluate": ("evaluate", "h.parquet", "--train-from", "2018-07-25"),
+    "new": (
+        *("product", "new", "shop", "--from", "h.parquet", "--label", "label", "--yes"),
+        *("--entity", "customer_id", "--time", "event_time", "--amount", "amount"),
+        *("--id", "transaction_id", "--drop", "terminal_id"),
+    ),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_customer_beyond_the_cap_is_named_and_nothing_is_written(
+    run: Run, tmp_path: Path, command: str
+) -> None:
+    """One line, exit status 2: whose, how many, how many are kept, since when."""
+    history(tmp_path / "h.parquet", busy=1_025)
+    before = hash_tree(tmp_path)
+    done = run(*COMMANDS[command])
+    assert done.returncode == 2, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("tollgate: h.parquet: customer_id: 'c' has 1,025 events")
+    assert "at 2018-07-25T17:04:00.000000 (transaction 'b1024')" in line
+    assert "the store keeps 1,024 of an id, so served vectors would differ" in line
+    assert "shorten the windows of customer" in line
+    assert hash_tree(tmp_path) == before
+
+
+def test_as_many_as_are_kept_are_built_and_replayed(run: Run, tmp_path: Path) -> None:
+    """1,024 purchases of one customer: every vector is the same online."""
+    history(tmp_path / "h.parquet", busy=1_024)
+    done = run(*COMMANDS["build"])
+    assert done.returncode == 0, done.stderr
+    done = run(*COMMANDS["replay"])
+    assert done.stdout == "2,032 vectors read online, 0 differ from offline\n"
+
+
+def test_sensors_that_report_every_five_minutes_are_refused(
+    run: Run, tmp_path: Path, shared_data: Path
+) -> None:
+    """
+    A machine's temperature with windows of 1 and 7 days: 2,016 readings a week.
+
+    Counted in the file itself, by plain arithmetic.
+    """
+    frame = pl.read_parquet(shared_data / "sensors" / "nab.parquet").filter(
+        pl.col("series").cast(pl.String).str.contains("machine_temperature")
+    )
+    times = frame["timestamp"].sort().to_list()
+    week = datetime.timedelta(days=7)
+    first = next(
+        at for at in range(1_024, len(times)) if times[at] - times[at - 1_024] < week
+    )
+    frame.select(
+        machine=pl.lit("press"),
+        event_time=pl.col("timestamp").cast(pl.Datetime("us")),
+        transaction_id=pl.int_range(len(frame)).cast(pl.String),
+        celsius=pl.col("value"),
+        label=pl.col("in_window").cast(pl.Int8),
+    ).write_parquet(tmp_path / "temperature.parquet")
+    (tmp_path / "plant.yaml").write_text(PLANT)
+    done = run(
+        *("features", "build", "temperature.parquet", "out.parquet"),
+        *("--spec", "plant.yaml"),
+    )
+    assert done.returncode == 2
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith(
+        "tollgate: temperature.parquet: machine: 'press' has 1,025 events within 7d "
+        f"at {times[first].isoformat()}.000000 "
+    )
+    assert ", up to 2,0" in line
+    done = run(
+        *("product", "new", "plant", "--from", "temperature.parquet", "--yes"),
+        *("--label", "label", "--entity", "machine", "--time", "event_time"),
+    )
+    assert done.returncode == 2
+    assert "machine: 'press' has 1,025 events within " in done.stderr
+    assert not (tmp_path / "model_repository" / "plant").exists()
+
+
+PLANT = """\
+version: 1
+product: plant
+amount: false
+entities: {machine: {key: machine}}
+fields:
+  - {name: celsius, type: number, decimals: 2, range: [-100, 200]}
+features:
+  - {name: celsius, field: celsius}
+  - {name: mean_1d, entity: machine, aggregate: mean, of: celsius, window: 1d}
+  - {name: mean_7d, entity: machine, aggregate: mean, of: celsius, window: 7d}
+"""
