@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tollgate.backfill.checkpoint import Checkpoint
 from tollgate.backfill.pace import Pace, open_pace
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec import Entity, FeatureSpec
 from tollgate.history import History
 from tollgate.replay import FRAUD_LABEL, labels_of, purchases_of
 from tollgate.store.events import Purchases
@@ -46,6 +46,9 @@ class Materialized(msgspec.Struct):
         duplicates: Those that the store had already.
         too_late: Those that something newer in the store had left behind.
         foreign: Those of an entity whose value is damaged.
+        full: Ids of which the history has more than their entity's cap.
+        over_cap: Purchases of these that are within reach and that the store will not
+            keep, because newer ones fill the value.
     """
 
     history: int = 0
@@ -57,6 +60,8 @@ class Materialized(msgspec.Struct):
     duplicates: int = 0
     too_late: int = 0
     foreign: int = 0
+    full: int = 0
+    over_cap: int = 0
 
 
 def within_reach(spec: FeatureSpec, history: History) -> I64:
@@ -72,11 +77,29 @@ def within_reach(spec: FeatureSpec, history: History) -> I64:
     kept = np.zeros(len(history), np.bool_)
     for entity in spec.entities:
         code = history.entity_codes(entity.key)
-        newest_us = np.zeros(code.max(initial=-1) + 1, np.int64)
-        np.maximum.at(newest_us, code, history.event_time_us)
-        kept |= history.event_time_us >= newest_us[code] - entity.horizon_us
+        kept |= _within(entity, code, history.event_time_us)
     rows = np.flatnonzero(kept)
     return rows[np.argsort(history.event_time_us[rows], kind="stable")]
+
+
+def _over_cap(spec: FeatureSpec, history: History) -> tuple[int, int]:
+    """Count the ids that fill their values, and what the store drops of them."""
+    full = dropped = 0
+    for entity in spec.entities:
+        code = history.entity_codes(entity.key)
+        kept = _within(entity, code, history.event_time_us)
+        over = np.maximum(np.bincount(code[kept]) - entity.cap, 0)
+        full += int((over > 0).sum())
+        dropped += int(over.sum())
+    return full, dropped
+
+
+def _within(entity: Entity, code: I64, time_us: I64) -> npt.NDArray[np.bool_]:
+    """Name the purchases that are no further from their id's newest than is kept."""
+    newest_us = np.zeros(code.max(initial=-1) + 1, np.int64)
+    np.maximum.at(newest_us, code, time_us)
+    within: npt.NDArray[np.bool_] = time_us >= newest_us[code] - entity.horizon_us
+    return within
 
 
 def materialize(
@@ -103,6 +126,7 @@ def materialize(
     rows = within_reach(spec, history)
     checkpoint = Checkpoint(spec, _fingerprint(history), store)
     done = Materialized(history=len(history), out_of_reach=len(history) - len(rows))
+    done.full, done.over_cap = _over_cap(spec, history)
     done.done_before = min(checkpoint.read(), len(rows))
     writer, pace = EventWriter(spec, store), open_pace(spec, store, rate_per_s)
     for start in range(done.done_before, len(rows), _PART_ROWS):

@@ -155,7 +155,11 @@ def _told(done: Materialized) -> str:
     ):
         if number:
             parts.append(f"{number:,} {text}")
-    return ", ".join(parts)
+    text = ", ".join(parts)
+    if done.full:
+        text += f"; {done.full:,} ids have more than their entity's cap: "
+        text += f"{done.over_cap:,} of their purchases are not kept (WINDOW_OVERFLOW)"
+    return text
 
 
 def _told_copy(done: Copied) -> str:

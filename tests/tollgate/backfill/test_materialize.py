@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import time
@@ -75,6 +76,36 @@ def test_it_leaves_what_a_feed_would_have_left(
     assert done.applied + done.too_late == done.sent
     assert done.labels > 0
     assert seen[-1] == (done.sent, done.sent)
+
+
+def test_what_a_full_value_drops_is_counted(
+    spec: FeatureSpec, store_url: str, open_store: OpenStore
+) -> None:
+    """
+    1,500 purchases of one customer, 1,024 of another, at terminals of their own.
+
+    The values' headers, read by hand, have the same: bytes 8 to 11 are the overflow,
+    12 to 15 the count.
+    """
+    count = 2_524
+    frame = pl.DataFrame(
+        {
+            "transaction_id": [f"t{row}" for row in range(count)],
+            "customer_id": ["busy"] * 1_500 + ["full"] * 1_024,
+            "terminal_id": [f"m{row}" for row in range(count)],
+            "amount": [1.0] * count,
+            "event_time": [1_600_000_000_000_000 + row for row in range(count)],
+        }
+    )
+    history = history_of(frame, spec=spec, source="busy.csv")
+    done = materialize(spec, history, open_store(store_url))
+    assert (done.full, done.over_cap) == (1, 476)
+    found = {
+        key.rsplit(b":", 1)[1]: struct.unpack("<II", value[8:16])
+        for key, value in values(store_url).items()
+        if b":customer:" in key
+    }
+    assert found == {b"busy": (476, 1_024), b"full": (0, 1_024)}
 
 
 def test_a_second_run_has_nothing_to_do(
