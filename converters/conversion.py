@@ -41,6 +41,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         sensitive: The same, of what nobody may be judged by: never features.
         targets: Releases of Triton to prove it for as well.
         trust_pickle: Load a pickle, which runs the code in it.
+        python: Of the environment that trained it; None for our own.
         missing: What stands for a missing value, where the file does not say.
         shrinking: How to make it smaller.
         expected: The author's answers to the rows of the sample; see `read_expected`.
@@ -54,6 +55,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     sensitive: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     trust_pickle: bool = False
+    python: Path | None = None
     missing: float | None = None
     shrinking: Shrinking = Shrinking()
     expected: Path | None = None
@@ -83,6 +85,7 @@ def convert_file(asked: Conversion) -> Converted:
     with open_source(
         asked.source,
         trust_pickle=asked.trust_pickle,
+        python=asked.python,
         missing=asked.missing,
         columns=None if known is None else len(known),
     ) as model:

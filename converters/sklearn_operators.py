@@ -20,6 +20,7 @@ from sklearn.preprocessing import (
     MaxAbsScaler,
     MinMaxScaler,
     OneHotEncoder,
+    OrdinalEncoder,
     RobustScaler,
     StandardScaler,
 )
@@ -40,33 +41,37 @@ def one_hot_encoder(scope: Any, operator: Any, container: Any) -> None:
     """
     Compare with every category as a number; what is unknown is 0 everywhere.
 
-    Where the encoder would refuse the unknown it becomes NaN, and so does what a
-    linear model makes of it: an answer that no decision is taken from.
+    Words are codes here (`converters.sources.estimator_words`). Where the encoder
+    would refuse the unknown it becomes NaN, and so does what a linear model makes of
+    it: an answer that no decision is taken from.
     """
     step = operator.raw_operator
-    if getattr(step, "_infrequent_enabled", False):
-        raise ConversionError(
-            "OneHotEncoder: min_frequency and max_categories are not converted; "
-            "group rare categories before training"
-        )
     write = StepNodes(scope, container)
-    features = write.joined(operator)
-    parts = []
-    for column, categories in enumerate(step.categories_):
-        if np.asarray(categories).dtype.kind not in "biuf":
-            raise ConversionError(
-                f"OneHotEncoder: its column {column} has text categories, "
-                f"{list(categories)[:2]}; the served features are numbers: "
-                "encode them as codes and train on those"
-            )
-        index = write.constant(np.array([column], dtype=np.int64))
-        value = write.add("Gather", features, index, axis=1)
-        parts.append(_one_hot(write, value, step, column=column))
+    parts = [
+        _one_hot(write, value, step, column=column)
+        for column, value in enumerate(_columns(write, operator))
+    ]
     write.put("Concat", *parts, output=operator.outputs[0].full_name, axis=1)
 
 
-def _one_hot(write: StepNodes, value: str, step: Any, *, column: int) -> str:
-    categories = np.asarray(step.categories_[column], dtype=np.float64)
+def _columns(write: StepNodes, operator: Any) -> list[str]:
+    """Take an encoder's input apart, one column each."""
+    features = write.joined(operator)
+    found = []
+    for column, categories in enumerate(operator.raw_operator.categories_):
+        if np.asarray(categories).dtype.kind not in "biuf":
+            raise ConversionError(
+                f"{type(operator.raw_operator).__name__}: its column {column} has "
+                f"categories that are no numbers, {list(categories)[:2]}"
+            )
+        index = write.constant(np.array([column], dtype=np.int64))
+        found.append(write.add("Gather", features, index, axis=1))
+    return found
+
+
+def _flags(write: StepNodes, value: str, categories: Any) -> str:
+    """Write 1 for the category that a value is, 0 for the others; float32 [N, K]."""
+    categories = np.asarray(categories, dtype=np.float64)
     equal = write.add(
         "Equal", write.cast(value, np.float64), write.constant(categories[None])
     )
@@ -75,14 +80,77 @@ def _one_hot(write: StepNodes, value: str, step: Any, *, column: int) -> str:
         is_nan = write.cast(write.add("IsNaN", value), np.float32)
         place = np.isnan(categories).astype(np.float32)[None]
         flags = write.add("Add", flags, write.add("Mul", is_nan, write.constant(place)))
+    return flags
+
+
+def _one_hot(write: StepNodes, value: str, step: Any, *, column: int) -> str:
+    count = len(step.categories_[column])
+    flags = _flags(write, value, step.categories_[column])
+    known = write.add("ReduceMax", flags, axes=[1], keepdims=1)
     if step.handle_unknown == "error":
-        known = write.add("ReduceMax", flags, axes=[1], keepdims=1)
         flags = write.add("Div", flags, known)  # 0 / 0 is NaN
+    rare = None
+    if getattr(step, "_infrequent_enabled", False):
+        if step.drop is not None:
+            raise ConversionError(
+                "OneHotEncoder: min_frequency and max_categories are not converted "
+                "together with drop"
+            )
+        rare = step._default_to_infrequent_mappings[column]
+    if rare is not None:
+        place = np.zeros((count, int(rare.max()) + 1), dtype=np.float32)
+        place[np.arange(count), rare] = 1
+        flags = write.add("MatMul", flags, write.constant(place))
+        if step.handle_unknown in ("infrequent_if_exist", "warn"):
+            # The last column is that of the rare ones.
+            last = np.zeros((1, place.shape[1]), dtype=np.float32)
+            last[0, -1] = 1
+            unknown = write.add("Sub", write.constant(np.ones(1, np.float32)), known)
+            other = write.add("Mul", unknown, write.constant(last))
+            flags = write.add("Add", flags, other)
     dropped = None if step.drop_idx_ is None else step.drop_idx_[column]
     if dropped is None:
         return flags
-    kept = [one for one in range(len(categories)) if one != dropped]
+    kept = [one for one in range(count) if one != dropped]
     return write.add("Gather", flags, write.constant(np.array(kept, np.int64)), axis=1)
+
+
+def ordinal_encoder(scope: Any, operator: Any, container: Any) -> None:
+    """Write the place of every category; NaN where the encoder refuses the unknown."""
+    step = operator.raw_operator
+    if getattr(step, "_infrequent_enabled", False):
+        raise ConversionError(
+            "OrdinalEncoder: min_frequency and max_categories are not converted; "
+            "group rare categories before training"
+        )
+    write = StepNodes(scope, container)
+    unknown = np.nan if step.handle_unknown == "error" else step.unknown_value
+    parts = []
+    for column, value in enumerate(_columns(write, operator)):
+        flags = _flags(write, value, step.categories_[column])
+        codes = np.arange(len(step.categories_[column]), dtype=np.float32)
+        missing = step._missing_indices.get(column)
+        if missing is not None:
+            codes[missing] = 0
+        code = write.add("MatMul", flags, write.constant(codes[:, None]))
+        if missing is not None:
+            at = write.constant(np.array([missing], dtype=np.int64))
+            code = _where(
+                write,
+                write.add("Gather", flags, at, axis=1),
+                write.constant(np.array([[step.encoded_missing_value]], np.float32)),
+                code,
+            )
+        known = write.add("ReduceMax", flags, axes=[1], keepdims=1)
+        other = write.constant(np.array([[unknown]], np.float32))
+        parts.append(_where(write, known, code, other))
+    write.put("Concat", *parts, output=operator.outputs[0].full_name, axis=1)
+
+
+def _where(write: StepNodes, flag: str, first: str, second: str) -> str:
+    """Choose the first where a flag is 1."""
+    chosen = write.add("Greater", flag, write.constant(np.array([[0.5]], np.float32)))
+    return write.add("Where", chosen, first, second)
 
 
 def logistic_regression(scope: Any, operator: Any, container: Any) -> None:
@@ -158,6 +226,7 @@ CONVERTERS = {
     MaxAbsScaler: max_abs_scaler,
     MinMaxScaler: min_max_scaler,
     OneHotEncoder: one_hot_encoder,
+    OrdinalEncoder: ordinal_encoder,
     LogisticRegression: logistic_regression,
     LogisticRegressionCV: logistic_regression,
     LinearDiscriminantAnalysis: logistic_regression,

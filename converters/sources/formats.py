@@ -8,7 +8,8 @@ from typing import Literal
 
 from tollgate.errors import InputError
 
-Format = Literal["xgboost", "lightgbm", "pickle", "onnx"]
+# "plain" is what a model of another environment is carried over as, in no file.
+Format = Literal["xgboost", "lightgbm", "pickle", "onnx", "plain"]
 
 LARGEST_BYTES = 1 << 30
 _HEAD_BYTES = 1 << 16

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from converters.model import TrainedModel
+from converters.sources.environment import EnvironmentModel
 from converters.sources.formats import format_of
 from converters.sources.process import FileModel
 from tollgate.errors import ConversionError, InputError
@@ -19,6 +20,7 @@ def open_source(
     trust_pickle: bool = False,
     missing: float | None = None,
     columns: int | None = None,
+    python: Path | None = None,
 ) -> Iterator[TrainedModel]:
     """
     Read a model's file; what may run code or crash is read by another process.
@@ -29,6 +31,8 @@ def open_source(
         missing: The number that stands for a missing value in XGBoost's files, which
             do not keep it.
         columns: Number of features, for ONNX files that do not say.
+        python: Of the environment that trained it, which then reads and answers;
+            None for our own.
 
     Raises:
         InputError: It is missing, damaged, of no known format, or a pickle that is
@@ -42,6 +46,14 @@ def open_source(
             "is a pickle: loading it runs whatever code is in it; --trust-pickle "
             "loads it, in a process of its own",
         )
+    if python is not None:
+        if form == "onnx":
+            raise InputError("--python", f"{path} is ONNX, which needs no Python")
+        with EnvironmentModel(
+            path, python=python, form=form, missing=missing
+        ) as elsewhere:
+            yield elsewhere
+        return
     if form == "onnx":
         from converters.sources.onnx import OnnxModel
 

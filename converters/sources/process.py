@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,9 @@ from tollgate.explanation import Explanation, decode_explanation
 TIMEOUT_S = 300.0
 
 
+_RECORDED = re.compile(rb"_sklearn_version\x94?.{1,3}?(\d+\.\d+\.\d+)", re.DOTALL)
+
+
 class FileModel:
     """
     A model's file, read by a child process; use it as a context manager.
@@ -30,6 +34,7 @@ class FileModel:
         missing: The number that stands for a missing value, where the file does not
             say; None for NaN.
         timeout_s: How long one answer may take.
+        origin: The file that messages name; None for this one.
     """
 
     def __init__(
@@ -39,8 +44,9 @@ class FileModel:
         form: Format,
         missing: float | None = None,
         timeout_s: float = TIMEOUT_S,
+        origin: Path | None = None,
     ) -> None:
-        self._path = path
+        self._path = origin or path
         self._pruning = Pruning()
         value = "" if missing is None else repr(missing)
         worker = "converters.sources.worker"
@@ -116,6 +122,11 @@ class FileModel:
             reply = msgspec.msgpack.decode(body, type=Reply)
         except msgspec.DecodeError as error:
             raise InputError(self._path, "the reading process went astray") from error
+        if reply.newer:
+            raise ConversionError(
+                f"{self._path}: {reply.problem.rstrip('.')}; if another environment "
+                f"wrote it{_wanted(self._path)}, name that one's Python: --python"
+            )
         if reply.problem:
             raise ConversionError(f"{self._path}: {reply.problem}")
         return reply
@@ -124,3 +135,12 @@ class FileModel:
         if not lost.how:
             return f"was not read within {self._child.timeout_s:g} s, or out of memory"
         return f"the process that read it ended with {lost.how}: the file is damaged"
+
+
+def _wanted(path: Path) -> str:
+    """Say what a pickle records of its environment, read as bytes."""
+    body = path.read_bytes()
+    found = [f"scikit-learn {one.decode()}" for one in _RECORDED.findall(body)[:1]]
+    if b"numpy._core" in body:
+        found.append("NumPy 2")
+    return f" (it records {' and '.join(found)})" if found else ""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import skl2onnx
 import sklearn
 from sklearn.pipeline import Pipeline
-from threadpoolctl import ThreadpoolController
 
 from converters.boundaries import boundary_rows, made_rows, with_codes
 from converters.explain import explained
@@ -35,7 +32,10 @@ from converters.probes import (
 )
 from converters.prune_sklearn import pruned_estimator
 from converters.sklearn_trees import ensembles, probe_trees
+from converters.sources.estimator_rows import EstimatorRows
+from converters.sources.estimator_words import WordsError, coded, words_of
 from converters.vocabulary import of_sklearn
+from tollgate.errors import ConversionError
 from tollgate.explanation import Explanation
 
 
@@ -55,8 +55,14 @@ class SklearnModel:
         refuse_unfaithful(estimator)
         self._written_by = written_by
         self._estimator = estimator
+        try:
+            self._words = words_of(estimator)
+            self._coded = coded(estimator, self._words)
+        except WordsError as error:
+            raise ConversionError(str(error)) from error
         self._trees = [tree for trees in ensembles(estimator) for tree in trees]
         self._names = getattr(estimator, "feature_names_in_", None)
+        self._rows = EstimatorRows(estimator, self._names, words=self._words)
 
     @property
     def facts(self) -> Facts:
@@ -72,7 +78,11 @@ class SklearnModel:
             trees=len(self._trees),
             parameters=plain_parameters(self._estimator.get_params()),
             converter=f"skl2onnx {skl2onnx.__version__}",
-            categories=of_sklearn(self._estimator),
+            categories=of_sklearn(self._estimator)
+            | {
+                column: Vocabulary(codes=True, known=tuple(words.known))
+                for column, words in self._words.items()
+            },
             written_by=self._written_by,
         )
 
@@ -80,52 +90,14 @@ class SklearnModel:
         """
         Return the probabilities of rows [N, F] as float64 [N, K].
 
-        scikit-learn refuses a whole call for one NaN, infinity or unknown category;
-        here the rows it refuses are NaN and the others answered.
+        Rows that scikit-learn refuses are NaN; where it reads words, codes are words.
         """
-        found = np.full((len(rows), len(self._estimator.classes_)), np.nan)
-        plain = np.isfinite(rows).all(axis=1)
-        self._answer(rows, np.flatnonzero(plain), found, apart=True)
-        others = np.flatnonzero(~plain)
-        # Scaled, a huge number may be refused; rows that only lack one are not.
-        huge = np.abs(rows[others]) >= _HUGE
-        odd = np.isnan(rows[others]) * 1 + huge * 2
-        patterns, group = np.unique(odd, axis=0, return_inverse=True)
-        for number in range(len(patterns)):
-            chosen = others[group.ravel() == number]
-            self._answer(rows, chosen, found, apart=False)
+        found: F64 = self._rows.predict(rows)
         return found
-
-    def _answer(self, rows: Floats, chosen: Any, found: F64, *, apart: bool) -> None:
-        """Fill in the chosen rows; find the refused ones by halves when `apart`."""
-        if not len(chosen):
-            return
-        try:
-            # Its threads wait for one another, on a busy machine ten times as long as
-            # one thread takes.
-            with np.errstate(all="ignore"), _threads().limit(limits=1):
-                found[chosen] = self._estimator.predict_proba(self._given(rows[chosen]))
-        except ValueError:
-            if apart and len(chosen) > 1:
-                half = len(chosen) // 2
-                self._answer(rows, chosen[:half], found, apart=True)
-                self._answer(rows, chosen[half:], found, apart=True)
-
-    def _given(self, rows: Floats) -> Any:
-        """Return rows as the model was trained on them: with names or without."""
-        if self._names is None:
-            return rows
-        try:
-            import pandas
-        except ModuleNotFoundError:
-            import polars
-
-            return polars.DataFrame(rows, schema=[str(one) for one in self._names])
-        return pandas.DataFrame(rows, columns=self._names)
 
     def convert(self) -> bytes:
         """Return it as ONNX."""
-        return onnx_from_sklearn(self._estimator)
+        return onnx_from_sklearn(self._coded)
 
     def pruned(self, *, trees: int | None, depth: int | None) -> SklearnModel:
         """
@@ -140,8 +112,9 @@ class SklearnModel:
     def explanation(self) -> Explanation:
         """Return its trees and their covers, or its coefficients."""
         facts = self.facts
+        given = EstimatorRows(self._coded, self._names).table
         return explained(
-            lambda: explain_sklearn(self._estimator, facts=facts, given=self._given),
+            lambda: explain_sklearn(self._coded, facts=facts, given=given),
             facts=facts,
         )
 
@@ -167,19 +140,12 @@ class SklearnModel:
         )
 
 
-_HUGE = 1e25
-
-
-@functools.cache
-def _threads() -> ThreadpoolController:
-    """Find the libraries that make threads once: it takes longer than to tell them."""
-    return ThreadpoolController()
-
-
 def _codes(known: Mapping[int, Vocabulary]) -> dict[int, list[float]]:
-    """Take the categories that are numbers."""
+    """Take the categories that are numbers, and the codes of those that are words."""
     return {
-        column: [float(one) for one in words.known if not isinstance(one, str)]
+        column: list(map(float, range(len(words.known))))
+        if words.codes
+        else [float(one) for one in words.known if not isinstance(one, str)]
         for column, words in known.items()
     }
 

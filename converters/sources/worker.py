@@ -55,9 +55,11 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The answer, or in one line why there is none."""
+    """The answer, or in one line why there is none; `newer` when a pickle could not be
+    loaded because other versions of its libraries wrote it."""
 
     problem: str = ""
+    newer: bool = False
     facts: Facts | None = None
     model: bytes = b""
     first: Block | None = None
@@ -76,6 +78,10 @@ def open_model(path: Path, *, form: Format, missing: float | None) -> TrainedMod
         from converters.sources.lightgbm import read_lightgbm
 
         return read_lightgbm(path)
+    if form == "plain":
+        from converters.sources.plain import read_plain
+
+        return read_plain(path)
     return _unpickled(path, missing=missing)
 
 
@@ -163,7 +169,10 @@ def main() -> None:
             # xgboost begins with the time and its source file, and ends in a stack.
             said = re.sub(r"^\[[\d:]+\] \S+ ", "", " ".join(str(error).split()))
             said = said.partition(" Stack trace:")[0][:300]
-            reply = Reply(problem=f"cannot be used: {type(error).__name__}: {said}")
+            reply = Reply(
+                problem=f"cannot be used: {type(error).__name__}: {said}",
+                newer=form == "pickle" and model is None,
+            )
         send(replies, msgspec.msgpack.encode(reply))
 
 

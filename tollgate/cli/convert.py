@@ -18,6 +18,7 @@ from tollgate.cli.convert_options import (
     Out,
     Product,
     Prune,
+    Python,
     Quantize,
     Sample,
     Segment,
@@ -44,6 +45,7 @@ def convert(
     trust_pickle: Annotated[
         bool, typer.Option(help="Load a pickle: that runs the code in it.")
     ] = False,
+    python: Python = None,
     missing: Annotated[
         float | None,
         typer.Option(help="What stood for a missing value in training, if not NaN."),
@@ -82,6 +84,7 @@ def convert(
             gate=_gate(max_flips, max_auc_loss, max_ap_loss),
         ),
         trust_pickle=trust_pickle,
+        python=python,
         missing=missing,
         purpose=_purpose(product, repository),
     )

@@ -28,6 +28,15 @@ class Strategy(str, Enum):
     traversal = "traversal"
 
 
+Python = Annotated[
+    Path | None,
+    typer.Option(
+        "--python",
+        help="Python of the environment that trained the model: it reads the file "
+        "and answers the rows of the proof.",
+        show_default="our own",
+    ),
+]
 Product = Annotated[
     str | None,
     typer.Option(help="Prove it for this product's policy, features and model step."),

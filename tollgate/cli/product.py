@@ -28,6 +28,7 @@ from tollgate.cli.product_options import (
     MostFields,
     Name,
     Positive,
+    Python,
     ReviewRate,
     Sensitive,
     Table,
@@ -58,6 +59,7 @@ def new(
     most_fields: MostFields = MOST_FIELDS,
     model: Model = None,
     trust_pickle: TrustPickle = False,
+    python: Python = None,
     columns: Columns = None,
     words: Words = None,
     kind: Kind = "boosting",
@@ -85,8 +87,18 @@ def new(
     given = None
     if model is not None:
         order = tuple(one.strip() for one in columns.split(",")) if columns else ()
-        given = Given(model, trust_pickle=trust_pickle, columns=order, words=words)
-    for option, said in (("--columns", columns), ("--words", words)):
+        given = Given(
+            model,
+            trust_pickle=trust_pickle,
+            columns=order,
+            python=python,
+            words=words,
+        )
+    for option, said in (
+        ("--columns", columns),
+        ("--python", python),
+        ("--words", words),
+    ):
         if said is not None and given is None:
             raise InputError(option, "belongs to a trained model: --model FILE")
     asked = Asked(

@@ -56,12 +56,14 @@ class Given(msgspec.Struct, frozen=True):
         trust_pickle: Load a pickle, which runs the code in it.
         columns: The table's columns in the order of its features; empty where the file
             names them.
+        python: Of the environment that trained it; None for our own.
         words: File with the words of its columns, where its own has none.
     """
 
     path: Path
     trust_pickle: bool = False
     columns: tuple[str, ...] = ()
+    python: Path | None = None
     words: Path | None = None
 
 
@@ -86,7 +88,12 @@ def brought(given: Given, plan: Plan) -> Iterator[Brought]:
         )
         raise InputError("--model", problem)
     count = len(given.columns or plan.fields)
-    with open_source(path, trust_pickle=given.trust_pickle, columns=count) as model:
+    with open_source(
+        path,
+        trust_pickle=given.trust_pickle,
+        columns=count,
+        python=given.python,
+    ) as model:
         _require_outcome(path, model.facts, plan.label)
         facts = model.facts
         found = matched(path, facts, plan, columns=given.columns, words=given.words)

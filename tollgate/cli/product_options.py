@@ -107,6 +107,15 @@ Words = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
+Python = Annotated[
+    Path | None,
+    typer.Option(
+        "--python",
+        help="Python of the environment that trained --model, if not this one.",
+        show_default="our own",
+        rich_help_panel=_MODEL,
+    ),
+]
 Kind = Annotated[
     Literal["boosting", "logistic"],
     typer.Option(help="Of the model that is trained.", rich_help_panel=_MODEL),
