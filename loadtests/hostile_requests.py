@@ -39,7 +39,15 @@ _TENSOR_PARAMETERS = (
 _REQUEST_PARAMETERS = (
     *("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"),
     *("headers", "triton_enable_empty_final_response", "triton_final_response"),
-    *("triton_x", "deadline_us", "dry_run", "binary_data_output", "max_tokens", "x"),
+    *(
+        "triton_x",
+        "deadline_us",
+        "dry_run",
+        "store_deadline_ms",
+        "binary_data_output",
+        "max_tokens",
+        "x",
+    ),
     *("tollgate-arrived", "traceparent", ""),
 )
 _CONTENTS = (

@@ -138,6 +138,7 @@ def with_parameters(request: Request) -> None:
     """Say all that a request may say; numbers of ten bytes included."""
     request.parameters["dry_run"].bool_param = True
     request.parameters["deadline_us"].int64_param = -1
+    request.parameters["store_deadline_ms"].int64_param = 1000
 
 
 def other_product(request: Request) -> None:
@@ -436,7 +437,7 @@ def allowed(request: Request) -> bool:
     return (
         request.model_name in ("fraud", "credit")
         and not request.model_version
-        and set(request.parameters) <= {"deadline_us", "dry_run"}
+        and set(request.parameters) <= {"deadline_us", "dry_run", "store_deadline_ms"}
         and all(list(one.shape) == [rows, 1] for one in tensors)
         and 1 <= rows <= 32
         and not any(len(UnknownFieldSet(part)) for part in parts)

@@ -33,6 +33,7 @@ const DATATYPES = {
 const PARAMETERS = {
     deadline_us: { field: 2, words: 'an int64' },
     dry_run: { field: 1, words: 'a bool' },
+    store_deadline_ms: { field: 2, words: 'an int64' },
 };
 
 const READERS = {
