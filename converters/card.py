@@ -8,7 +8,7 @@ explanation; what is not known stands there as not known.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from converters import card_limits, card_model, card_proof
 from converters.artifact import Artifact
@@ -16,7 +16,7 @@ from converters.card_document import Card, Name, Tile, line
 from converters.card_html import html_of
 from converters.card_markdown import markdown_of
 from converters.card_numbers import count, delta, measure, speed
-from converters.card_quality import quality_sections
+from converters.card_quality import is_perfect, quality_sections
 from converters.quality_record import Quality
 from tollgate.repository.atomic import replace_file
 
@@ -63,7 +63,7 @@ def card_of(
     sections = [
         card_model.identity(artifact),
         card_proof.proof(artifact),
-        *quality_sections(quality),
+        *quality_sections(quality, trained_on=_trained_on(artifact)),
         card_proof.timing(artifact),
         card_proof.trades(artifact),
         card_model.training(artifact),
@@ -76,7 +76,7 @@ def card_of(
         ),
         tiles=(
             _agreement(artifact),
-            _ranking(quality),
+            _ranking(quality, trained_on=_trained_on(artifact)),
             _speed(artifact),
             _size(artifact),
         ),
@@ -99,8 +99,18 @@ def _agreement(artifact: Artifact) -> Tile:
     )
 
 
-def _ranking(quality: Quality | None) -> Tile:
+def _trained_on(artifact: Artifact) -> bool:
+    """Tell whether the labelled rows of the record are those it was trained on."""
+    found = artifact.training
+    labelled = found is not None and found.frauds is not None
+    return labelled and found is not None and found.origin == "training"
+
+
+def _ranking(quality: Quality | None, *, trained_on: bool) -> Tile:
     if quality is None:
+        if trained_on:
+            problem = "training rows alone, which say nothing about new ones"
+            return Tile("AUC", "not measured", problem, "bad")
         return Tile("AUC", "not measured", "no labels were handed in")
     found = quality.overall
     if found.auc is None:
@@ -109,9 +119,15 @@ def _ranking(quality: Quality | None) -> Tile:
     if found.interval is not None:
         low, high = found.interval
         between = f"95 %: {measure(low)} to {measure(high)}, "
-    title = "AUC" if quality.positive is not None else "Mean AUC"
-    detail = f"{between}{count(found.rows)} labelled rows"
-    return Tile(title, measure(found.auc), detail)
+    title, positives = "Mean AUC", ""
+    if quality.positive is not None:
+        title, positives = "AUC", f", {count(found.positives)} of them positive"
+    trained = "not trained on"
+    if quality.origin == "sample":
+        trained = "perhaps trained on, which would say nothing about new ones"
+    detail = f"{between}{count(found.rows)} labelled rows{positives}, {trained}"
+    mood: Literal["plain", "bad"] = "bad" if is_perfect(quality) else "plain"
+    return Tile(title, measure(found.auc), detail, mood)
 
 
 def _speed(artifact: Artifact) -> Tile:

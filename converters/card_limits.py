@@ -24,7 +24,7 @@ def limits(
     points = [
         *_of_the_proof(artifact),
         *_of_the_rows(artifact),
-        *_of_the_quality(quality, artifact=artifact),
+        *_of_the_quality(quality),
     ]
     if explanation is None or explanation.reason:
         points.append(line("No exact explanation of a single score can be given."))
@@ -108,15 +108,15 @@ def _of_the_rows(artifact: Artifact) -> list[Line]:
     return points
 
 
-def _of_the_quality(quality: Quality | None, *, artifact: Artifact) -> list[Line]:
+def _of_the_quality(quality: Quality | None) -> list[Line]:
     if quality is None:
         return [line("How good it is, and for whom, was not measured.")]
     points = []
-    if artifact.training is not None and artifact.training.origin == "training":
+    if quality.origin == "sample":
         points.append(
             line(
-                "If quality was measured on rows that the model was trained on, new "
-                "rows will show less of it."
+                "Whether it was trained on the rows that quality was measured on is "
+                "not known. If so, that quality says nothing about new rows."
             )
         )
     points.append(

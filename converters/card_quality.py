@@ -9,9 +9,24 @@ from converters.card_picture import histogram, reliability
 from converters.quality import LEAST_OF_A_CLASS
 from converters.quality_record import Group, Quality, Segment
 
+_TOO_GOOD = 0.99995  # shown as 1.0000
 
-def quality_sections(quality: Quality | None) -> tuple[Section, ...]:
-    """Show quality overall and by segment; say so when there were no labels."""
+
+def is_perfect(quality: Quality) -> bool:
+    """Tell whether the AUC is shown as 1.0000, which real outcomes hardly allow."""
+    return quality.overall.auc is not None and quality.overall.auc >= _TOO_GOOD
+
+
+def quality_sections(
+    quality: Quality | None, *, trained_on: bool
+) -> tuple[Section, ...]:
+    """Show quality overall and by segment; say so where nothing could be judged."""
+    if quality is None and trained_on:
+        nothing = line(
+            "The only labelled rows are those it was trained on. They say nothing "
+            "about new ones, so how good it is was not measured."
+        )
+        return (Section("Quality", (nothing,)),)
     if quality is None:
         nothing = line(
             "No labels were handed in: how good it is was not measured. That it "
@@ -32,6 +47,13 @@ def _overall(quality: Quality) -> Section:
     blocks: list[Block] = [
         line(f"Judged on {count(found.rows)} labelled rows: {note}.{left_out}")
     ]
+    if is_perfect(quality):
+        words = (
+            "An AUC of 1.0000 is suspicious: outcomes are hardly ever known that well. "
+            "Look for a feature that gives the outcome away, and for rows that it was "
+            "trained on."
+        )
+        blocks.append(line(words))
     if found.reason:
         blocks.append(line(f"How well it ranks cannot be told: {found.reason}."))
     elif quality.positive is None:

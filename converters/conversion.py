@@ -114,6 +114,7 @@ def convert_model(
     origin: str,
     purpose: Purpose,
     sample: Sample | None,
+    judged: Sample | None = None,
     targets: Sequence[str] = (),
     shrinking: Shrinking = Shrinking(),  # noqa: B008  (frozen)
     expected: Path | None = None,
@@ -127,6 +128,8 @@ def convert_model(
         origin: What messages call it.
         purpose: What it is for.
         sample: Rows to prove it on; None makes some.
+        judged: Labelled rows to measure its quality on; None takes the sample, unless
+            that is what it was trained on.
         targets: Releases of Triton to prove it for as well.
         shrinking: How to make it smaller.
         expected: The author's answers to the rows of the sample.
@@ -184,6 +187,7 @@ def convert_model(
         names=names,
         purpose=purpose,
         sample=sample,
+        judged=judged,
         explanation=explanation,
         oracle=oracle,
         trades=trades,

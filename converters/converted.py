@@ -33,6 +33,7 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         names: Of its features.
         purpose: What it is for.
         sample: The rows that were handed in; None without.
+        judged: Other rows that its quality is measured on; None for the sample's.
         explanation: What its answers are a sum of, or why that is not known.
         oracle: Against what it was proven.
         trades: What was lost and won by making it smaller.
@@ -49,6 +50,7 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     sample: Sample | None
     explanation: Explanation
     oracle: Oracle
+    judged: Sample | None = None
     trades: tuple[Trade, ...] = ()
     allowed: Gate | None = None
     sweep: Sweep | None = None
@@ -64,12 +66,16 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return onnx_runner(self.model).batched(rows, size=_ROWS)
 
     def quality(self) -> Quality | None:
-        """Judge it on the labelled rows that nothing was fitted to; None without."""
-        sample = self.sample
-        if sample is None or sample.label is None:
+        """
+        Judge it on the labelled rows that nothing was fitted to; None without.
+
+        Rows that it was trained on are never judged on.
+        """
+        sample = self.judged or self.sample
+        if sample is None or sample.label is None or sample.origin == "training":
             return None
-        note = sample.note
-        if self.unseen is not None:
+        note, origin = sample.note, sample.origin
+        if self.unseen is not None and self.judged is None:
             sample = sample.take(self.unseen)
             note += "; these are those that the student did not learn from"
         classes = self.proven.facts.classes
@@ -87,6 +93,7 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             },
             sensitive={name: sample.segments[name] for name in sample.sensitive},
             note=note,
+            origin=origin,
         )
         wanted = [one for one in self.purpose.sensitive if one not in sample.sensitive]
         return msgspec.structs.replace(found, unreported=tuple(wanted))

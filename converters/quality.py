@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -48,6 +48,7 @@ def measure_quality(
     segments: Mapping[str, Sequence[str]] | None = None,
     sensitive: Mapping[str, Sequence[str]] | None = None,
     note: str = "",
+    origin: Literal["held out", "sample"] = "sample",
 ) -> Quality:
     """
     Judge a model's answers; of two classes the second is the positive one.
@@ -60,6 +61,7 @@ def measure_quality(
         segments: Column -> what each row has there, as text.
         sensitive: The same of attributes that are no features; two classes only.
         note: What the rows are, in words.
+        origin: Whether it is known that the model was not trained on them.
 
     Raises:
         InputError: The shapes do not match, no row is left, or errors by group are
@@ -107,6 +109,7 @@ def measure_quality(
             for column, values in (sensitive or {}).items()
         ),
         note=note,
+        origin=origin,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
@@ -161,6 +163,8 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bins: All rows by score; empty with more than two classes.
         unanswered: Rows left out because the model's answer is not a number.
         note: What the rows are, in words.
+        origin: `held out` for rows that the model was not trained on; `sample` for rows
+            of which nobody knows that.
         sensitive: The same rows, divided by what the model is never shown.
         unreported: Attributes that the policy calls sensitive and nobody handed in.
     """
@@ -173,5 +177,6 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bins: tuple[Bin, ...]
     unanswered: int = 0
     note: str = ""
+    origin: Literal["held out", "sample"] = "sample"
     sensitive: tuple[Sensitive, ...] = ()
     unreported: tuple[str, ...] = ()

@@ -35,6 +35,7 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
         origin: `training` for the very rows that a model was trained on; `held out` for
             rows that were kept back from training; `sample` for rows of which nobody
             knows that.
+        described: The rows in words; empty for what the origin says.
     """
 
     rows: F32
@@ -46,10 +47,13 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
     sensitive: tuple[str, ...] = ()
     origin: Literal["training", "held out", "sample"] = "sample"
     raw: F64 | None = None
+    described: str = ""
 
     @property
     def note(self) -> str:
         """What the rows are, in words."""
+        if self.described:
+            return self.described
         if self.origin == "training":
             return "the rows that the model was trained on"
         if self.origin == "held out":

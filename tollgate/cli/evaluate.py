@@ -81,6 +81,8 @@ def evaluate(
                 purchases,
                 spec=spec,
                 train=parts.train,
+                judged=parts.test,
+                source=f"purchases of {history.name} (no cards known as defrauded)",
                 repository=copy,
                 reason=f"evaluation on {history.name}",
                 progress=advance,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.cli.later_rows import later_rows
 from tollgate.cli.replaying import LOAD_DEADLINE_S
 from tollgate.errors import InputError, RepositoryError
 from tollgate.features.offline import build
@@ -49,6 +50,8 @@ def train_and_release(
     *,
     spec: FeatureSpec,
     train: npt.NDArray[np.bool_],
+    judged: npt.NDArray[np.bool_],
+    source: str,
     repository: Path,
     reason: str,
     progress: Callable[[int, int], None] | None = None,
@@ -60,6 +63,8 @@ def train_and_release(
         history: Purchases with labels.
         spec: Features; the repository must serve the same.
         train: Which purchases to learn from; bool [N].
+        judged: Which later purchases its card judges it on; bool [N].
+        source: Where the purchases come from, in words.
         repository: Where to publish.
         reason: What the release says of itself.
         progress: Called with (entities done, entities in all).
@@ -78,18 +83,21 @@ def train_and_release(
     require_library("xgboost")
     from converters.training import train_xgboost
 
-    features = build(spec, history, progress=progress)[train].astype(np.float32)
+    features = build(spec, history, progress=progress).astype(np.float32)
     label = history.label[train]
     require_spec(read_served(repository, spec.product), spec)
     converted = convert_model(
-        model_of(train_xgboost(features, label, seed=0)),
+        model_of(train_xgboost(features[train], label, seed=0)),
         origin="the trained classifier",
         purpose=purpose_of(repository, spec.product),
         sample=Sample(
-            rows=features,
+            rows=features[train],
             names=spec.feature_names,
             label=tuple(label.tolist()),
             origin="training",
+        ),
+        judged=later_rows(
+            history, features, spec=spec, train=train, judged=judged, source=source
         ),
     )
     return publish_and_release(
