@@ -31,7 +31,7 @@ from loadtests.surroundings import CHECKOUT
 from loadtests.traffic import traffic_of
 from tollgate.errors import TollgateError
 from tollgate.features.spec import load_spec
-from tollgate.schema import STORE_URL_VARIABLE
+from tollgate.schema import CONTEXT_KEY_VARIABLE, STORE_URL_VARIABLE
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.steps.feature import FeatureStep
 
@@ -187,7 +187,10 @@ def open_step(
     # Both are looked at here alone; what runs later in this process must not see them.
     with (
         mock.patch.dict(sys.modules, {triton.__name__: triton}),
-        mock.patch.dict(os.environ, {STORE_URL_VARIABLE: store_url}),
+        mock.patch.dict(
+            os.environ,
+            {STORE_URL_VARIABLE: store_url, CONTEXT_KEY_VARIABLE: "0" * 64},
+        ),
     ):
         step.initialize(
             {

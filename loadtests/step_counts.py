@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tollgate.server.control import Reachable, connected
+from tollgate.server.control import Reachable, connected, steps_by_public_name
 
 _WORK = ("compute_input", "compute_infer", "compute_output")
 
@@ -75,8 +75,10 @@ def counts_of(
         ServerError: It does not answer.
     """
     with connected(server) as client:
-        answer = client.get_inference_statistics(as_json=True, client_timeout=timeout_s)
-    return counts_of_answer(answer, models)
+        answer = client.get_inference_statistics(
+            headers=server.admin_headers, as_json=True, client_timeout=timeout_s
+        )
+    return counts_of_answer({"model_stats": steps_by_public_name(answer)}, models)
 
 
 def counts_of_answer(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
@@ -21,9 +22,10 @@ MAX_CENTS = 1_000_000_000
 MAX_AHEAD_US = 86_400_000_000
 MIN_EVENT_TIME_US = 946_684_800_000_000  # 2000-01-01T00:00:00Z
 CENTS_TOLERANCE = 1e-6  # relative: what a decimal amount loses as a double
-ERROR_BYTES = 192  # an error text in the context; "field: value: rule", cut if longer
+ERROR_BYTES = 160  # an error text in the context; "field: value: rule", cut if longer
 
-CONTEXT_VERSION = 3
+CONTEXT_VERSION = 4
+TAG_BYTES = 16  # of an HMAC-SHA256 over a request's features and context
 EARLIER_BYTES = 320  # an earlier decision in the context, packed
 
 TRANSACTION_ID = "transaction_id"
@@ -51,6 +53,11 @@ ARTIFACT_FILE = "artifact.json"  # the record of a model, in its version directo
 # The rule that a row breaks whose id was decided with other content.
 CONFLICT = "conflict: was decided with other content"
 
+# An optional input that a server of ours gives to the Python steps. Only the refusing
+# ensembles under the steps' public names fill it: docs/threat-model.md.
+DIRECT_CALL = "direct_call"
+_PRIVATE = re.compile(r"--[0-9a-f]{32}(?![0-9a-f])")  # what a private name ends with
+
 DRY_RUN = "dry_run"  # request parameters
 DEADLINE_US = "deadline_us"
 STORE_DEADLINE_MS = "store_deadline_ms"  # whole milliseconds above 0
@@ -62,7 +69,9 @@ ARRIVED_HEADER = "tollgate-arrived"  # s since 1970, such as 1763775000.125
 # How the words of a refusal begin when there is more to decide than can be.
 OVERLOADED = "overloaded"
 
-STORE_URL_VARIABLE = "TOLLGATE_STORE_URL"  # of the environment that steps run in
+# The environment that steps run in.
+STORE_URL_VARIABLE = "TOLLGATE_STORE_URL"
+CONTEXT_KEY_VARIABLE = "TOLLGATE_CONTEXT_KEY"  # 64 hexadecimal digits
 
 # Parameters of the feature step's configuration, by whoever operates it.
 STORE_DEADLINE_PARAMETER = "store_deadline_ms"
@@ -132,6 +141,11 @@ STORE_LOST = (
 )
 
 
+def public_name(name: str) -> str:
+    """Replace private names in a text, such as a step's, by the public ones."""
+    return _PRIVATE.sub("", name)
+
+
 def context_dtype(
     entities: tuple[str, ...], fields: tuple[str, ...] = ()
 ) -> np.dtype[np.void]:
@@ -168,6 +182,8 @@ def context_dtype(
     for entity in entities:
         layout += [(f"{entity}_id_length", "<u2"), (f"{entity}_id", f"V{MAX_ID_BYTES}")]
     layout += [("error_length", "<u2"), ("error", f"V{ERROR_BYTES}")]
+    # In the first row of a request: tollgate/steps/context_mac.py.
+    layout += [("stream", "<u8"), ("sequence", "<u8"), ("tag", f"V{TAG_BYTES}")]
     layout += [(f"field_{name}", "<i8") for name in fields]  # as features/fields.py
     return np.dtype(layout)
 

@@ -187,8 +187,9 @@ def test_health_and_metadata_are_answered_and_control_is_not(
             assert said == "PERMISSION_DENIED"
         assert stub.ModelReady(ready, metadata=key).ready
     with grpc.insecure_channel(server.grpc_url) as direct:
-        # The same calls are answered by the server itself.
-        assert ask(direct, f"{SERVICE}ModelStatistics") == "OK"
+        # The server answers without a key, and keeps its statistics to itself.
+        assert ask(direct, f"{SERVICE}ServerReady") == "OK"
+        assert ask(direct, f"{SERVICE}ModelStatistics") == "UNAVAILABLE"
 
 
 def test_metrics_tell_what_callers_were_told(

@@ -188,6 +188,15 @@ STEPS = (
         "found",
         "rows looked up again because their request can wait: answered then or not",
     ),
+    _step(
+        "refused_requests_total",
+        "counter",
+        "requests",
+        "reason",
+        "requests that a step refused because they may be forged: `direct` call of a "
+        "step, context `unsigned`, `replayed` or `expired` "
+        "([threat model](threat-model.md))",
+    ),
     _step("shared_rows_total", "counter", "rows", "", "dry rows without the store"),
     _step(
         "feed_watermark_seconds",

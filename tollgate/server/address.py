@@ -41,6 +41,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         side_port_url: Where readiness and releases are told; empty for nowhere.
         origin: Address of the object store that the repository mirrors; empty for a
             repository that is a folder.
+        private_suffix: What the names of its steps end with; as secret as the rest.
     """
 
     grpc_url: str
@@ -54,6 +55,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: str = ""
     side_port_url: str = ""
     origin: str = ""
+    private_suffix: str = ""
 
     @property
     def repository_name(self) -> str:
@@ -109,6 +111,7 @@ def announce(
         slots=str(triton.own_repository),
         side_port_url=side_port_url,
         origin=origin,
+        private_suffix=triton.private_suffix,
     )
     text = msgspec.json.format(msgspec.json.encode(address), indent=2)
     replace_file(state / ADDRESS_FILE, text + b"\n", mode=_OWNER_ONLY)

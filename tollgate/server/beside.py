@@ -17,9 +17,11 @@ from tollgate.repository.hashes import hash_version
 from tollgate.repository.product import Product
 from tollgate.repository.serving_plan import Part
 from tollgate.repository.turns import one_at_a_time
+from tollgate.schema import public_name
 from tollgate.server import control, placement
 from tollgate.server.control import Reachable
 from tollgate.server.model_trial import Trial, require_answers
+from tollgate.server.private_names import hide_instances
 from tollgate.server.probe import probe
 from tollgate.server.slots import Slots
 
@@ -116,7 +118,7 @@ def _running_config(server: Reachable, models: Product) -> ModelConfig:
     running = control.model_config(server, models.model_step)
     chosen = running
     for config in _written_configs(models):
-        written = json.loads(placement.placed(config, gpu=placement.has_gpu()))
+        written = _as_loaded(config, name=running["name"])
         written.pop("version_policy", None)
         if _within(written, running):
             # Parameters that a server was given since stay: the count of renewals.
@@ -125,13 +127,26 @@ def _running_config(server: Reachable, models: Product) -> ModelConfig:
     return json_format.ParseDict(chosen, ModelConfig(), ignore_unknown_fields=True)
 
 
-def _written_configs(models: Product) -> Iterator[str]:
+def _as_loaded(config: ModelConfig, *, name: str) -> dict[str, Any]:
+    """Write a configuration as a server loads it under a name."""
+    loaded = ModelConfig()
+    loaded.CopyFrom(config)
+    if name != config.name:
+        hide_instances(loaded, config.name)
+        loaded.name = name
+    written: dict[str, Any] = json.loads(
+        placement.placed(to_json(loaded), gpu=placement.has_gpu())
+    )
+    return written
+
+
+def _written_configs(models: Product) -> Iterator[ModelConfig]:
     """Yield config.pbtxt, then the named configurations, one of which is running."""
     step = models.model_step
-    yield to_json(models.steps[step])
+    yield models.steps[step]
     for path in sorted((models.repository / step / NAMED_CONFIGS).glob("*.pbtxt")):
         with contextlib.suppress(RepositoryError):  # no server runs one it cannot read
-            yield to_json(read_config(models.repository, step, config_name=path.stem))
+            yield read_config(models.repository, step, config_name=path.stem)
 
 
 def _within(part: Any, whole: Any) -> bool:
@@ -150,7 +165,8 @@ def _load(server: Reachable, running: ModelConfig, *, versions: Sequence[int]) -
     try:
         control.load_model(server, running.name, config=config)
     except ServerError as error:
-        raise ServerError(running.name, f"did not load: {error.problem}") from error
+        problem = f"did not load: {public_name(error.problem)}"
+        raise ServerError(public_name(running.name), problem) from error
 
 
 def _restore(

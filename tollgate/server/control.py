@@ -17,6 +17,8 @@ import msgspec
 import numpy.typing as npt
 
 from tollgate.errors import ServerError
+from tollgate.schema import public_name
+from tollgate.server.private_names import private_name
 
 LOAD_S = 60.0
 
@@ -36,6 +38,10 @@ class Reachable(Protocol):
     def own_repository(self) -> Path | None:
         """Folder that it reads models from, if that can be known here."""
 
+    @property
+    def private_suffix(self) -> str:
+        """What its private names end with; empty if that is not known here."""
+
 
 class Endpoint(msgspec.Struct, frozen=True):
     """A server that somebody else started."""
@@ -43,6 +49,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     grpc_url: str
     admin_headers: dict[str, str] = {}
     own_repository: Path | None = None
+    private_suffix: str = ""
 
 
 @contextmanager
@@ -69,6 +76,19 @@ def connected(server: Reachable) -> Iterator[Any]:
         client.close()
 
 
+def served_name(server: Reachable, name: str) -> str:
+    """
+    Give the name that a server has a model loaded under.
+
+    That is a private one for the steps of its products. All functions here that ask
+    about a model take the public name; those that load and unload take this one.
+    """
+    private, folder = private_name(name, server.private_suffix), server.own_repository
+    if private != name and folder is not None and (folder / private).is_symlink():
+        return private
+    return name
+
+
 def load_model(
     server: Reachable, name: str, *, config: str | None, timeout_s: float = LOAD_S
 ) -> None:
@@ -77,7 +97,7 @@ def load_model(
 
     Args:
         server: A Triton in explicit mode.
-        name: The model.
+        name: The model, by the name it is served under.
         config: Its whole configuration as JSON; None takes config.pbtxt.
         timeout_s: For the whole load.
 
@@ -124,6 +144,7 @@ def is_ready(server: Reachable, name: str, *, timeout_s: float = 5.0) -> bool:
     """
     try:
         with connected(server) as client:
+            name = served_name(server, name)
             return bool(client.is_model_ready(name, client_timeout=timeout_s))
     except ServerError:
         return False
@@ -140,15 +161,37 @@ def statistics(
     """
     with connected(server) as client:
         answer = client.get_inference_statistics(
-            name, as_json=True, client_timeout=timeout_s
+            served_name(server, name) if name else "",
+            headers=server.admin_headers,
+            as_json=True,
+            client_timeout=timeout_s,
         )
-    return {entry["name"]: entry for entry in answer.get("model_stats", [])}
+    return {entry["name"]: entry for entry in steps_by_public_name(answer)}
+
+
+def steps_by_public_name(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """
+    List the entries of Triton's statistics, with steps under their public names.
+
+    The ensembles that refuse calls of a step's public name are left out.
+    """
+    entries = answer.get("model_stats", [])
+    private = {
+        one["name"] for one in entries if public_name(one["name"]) != one["name"]
+    }
+    hidden = {public_name(name) for name in private}
+    return [
+        {**one, "name": public_name(one["name"])}
+        for one in entries
+        if one["name"] in private or one["name"] not in hidden
+    ]
 
 
 def ready_versions(
     server: Reachable, name: str, *, timeout_s: float = 5.0
 ) -> list[int]:
     """List the versions of a model that are loaded and answer, ascending."""
+    name = served_name(server, name)
     with connected(server) as client:
         index = client.get_model_repository_index(
             headers=server.admin_headers, client_timeout=timeout_s
@@ -166,7 +209,7 @@ def model_config(
     """Read the configuration a model runs with, Triton's own field names."""
     with connected(server) as client:
         answer = client.get_model_config(
-            name,
+            served_name(server, name),
             headers=server.admin_headers,
             as_json=True,
             client_timeout=timeout_s,
@@ -211,7 +254,7 @@ def infer(
             tensor.set_data_from_numpy(values)
             tensors.append(tensor)
         answer = client.infer(
-            name,
+            served_name(server, name),
             tensors,
             model_version="" if version is None else str(version),
             parameters=dict(parameters),

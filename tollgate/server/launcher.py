@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from tollgate.errors import RepositoryError, ServerError
-from tollgate.schema import ARRIVED_HEADER
+from tollgate.errors import RepositoryError, ServerError, SetupError
+from tollgate.schema import ARRIVED_HEADER, CONTEXT_KEY_VARIABLE
 from tollgate.server import control
 from tollgate.server.backend_directory import build_backend_directory
 from tollgate.server.child import Child
@@ -26,6 +26,9 @@ from tollgate.server.environment import (
 from tollgate.server.installed import INSTALLED, Installed, find_installed
 from tollgate.server.listening import listens
 from tollgate.server.lock import FolderLock
+from tollgate.server.metrics_page import PATH as METRICS_PATH
+from tollgate.server.metrics_page import MetricsPage
+from tollgate.server.private_names import draw_suffix, unlink_private
 from tollgate.server.regions import region_prefix, remove_regions
 from tollgate.server.server_log import useful_lines
 from tollgate.server.step_python import build_step_python, server_environment
@@ -35,9 +38,10 @@ from tollgate.tracing.context import TRACEPARENT
 
 ADMIN_HEADER = "triton-grpc-protocol-admin"
 # Whoever may load a model runs code as this user; shared-memory registration has
-# published holes in this release; the others write files. Open stay health,
-# metadata, inference and statistics.
-RESTRICTED = "model-repository,model-config,shared-memory,trace,logging"
+# published holes in this release; configurations and statistics name the steps, which
+# callers must not reach; the others write files. Open stay health, metadata, inference.
+RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"
+_LOOPBACK = "127.0.0.1"
 SPOOL_FOLDER = "spool"  # in the state folder: purchases that the store missed
 JOURNAL_SPOOL_FOLDER = "journal-spool"  # likewise: records that the stream missed
 DRAIN_S = 10  # requests in flight end long before: the SLA is 50 ms
@@ -71,6 +75,7 @@ class TritonServer:
         installed: Folder of a Triton that is taken where it exists, else the wheel's.
 
     Attributes:
+        private_suffix: What the private names of this start end with.
         admin_headers: What a call to a restricted protocol must carry. Triton takes
             the secret on its command line only, so users of this machine see it.
     """
@@ -110,7 +115,9 @@ class TritonServer:
         self._log_offset = 0
         self.log = self._state / "logs" / "triton.log"
         self._secret = secrets.token_hex(24)
+        self.private_suffix = ""
         self.grpc_port, self.metrics_port = self._wanted_ports
+        self._triton_metrics_port = 0
 
     @property
     def pid(self) -> int:
@@ -125,7 +132,7 @@ class TritonServer:
     @property
     def metrics_url(self) -> str:
         """Where Prometheus scrapes."""
-        return f"http://{bracketed(self._host)}:{self.metrics_port}/metrics"
+        return f"http://{bracketed(self._host)}:{self.metrics_port}{METRICS_PATH}"
 
     @property
     def admin_headers(self) -> dict[str, str]:
@@ -153,6 +160,9 @@ class TritonServer:
             remove_regions(self._state)
             self.log.parent.mkdir(parents=True, exist_ok=True)
             (self._state / TRACE_FOLDER).mkdir(exist_ok=True)
+            page = self._open_metrics_page()
+            stack.callback(page.close)
+            self.metrics_port = page.port
             self._begin = partial(self._start, self._laid_out(triton), lock=lock)
             for left in reversed(range(_PORT_TRIES)):
                 try:
@@ -163,6 +173,20 @@ class TritonServer:
                         raise
             self._stack = stack.pop_all()
         return self
+
+    def _open_metrics_page(self) -> MetricsPage:
+        try:
+            return MetricsPage(
+                self._host,
+                self._wanted_ports[1],
+                triton_port=lambda: self._triton_metrics_port,
+            )
+        except OSError as error:
+            place = f"{bracketed(self._host)}:{self._wanted_ports[1]}"
+            raise SetupError(
+                f"{place} cannot be listened on: {error.strerror}",
+                remedy="choose another --metrics-port",
+            ) from error
 
     def _require_machine(self) -> Wheel | Installed:
         if not self._repository.is_dir():
@@ -184,9 +208,10 @@ class TritonServer:
         return Installed(triton.tritonserver, backends, triton.caches, gpu=False)
 
     def _start(self, triton: Installed, *, lock: FolderLock) -> None:
-        grpc_port, metrics_port = self._wanted_ports
-        self.grpc_port = grpc_port or free_port(self._host)
-        self.metrics_port = metrics_port or free_port(self._host)
+        self.grpc_port = self._wanted_ports[0] or free_port(self._host)
+        self._triton_metrics_port = free_port(_LOOPBACK)
+        unlink_private(self._repository)
+        self.private_suffix = draw_suffix()
         self._log_offset = self.log.stat().st_size if self.log.exists() else 0
         self._child = Child(
             [
@@ -200,6 +225,7 @@ class TritonServer:
                 allocator=self._allocator,
             )
             | {
+                CONTEXT_KEY_VARIABLE: secrets.token_hex(32),
                 "TOLLGATE_SPOOL": str(self._state / SPOOL_FOLDER),
                 "TOLLGATE_JOURNAL_URL": self.journal_url,
                 "TOLLGATE_JOURNAL_SPOOL": str(self._state / JOURNAL_SPOOL_FOLDER),
@@ -239,8 +265,8 @@ class TritonServer:
             f"--grpc-address={bracketed(self._host)}",
             f"--grpc-port={self.grpc_port}",
             f"--grpc-restricted-protocol={RESTRICTED}:admin={self._secret}",
-            f"--metrics-address={_evhtp(self._host)}",
-            f"--metrics-port={self.metrics_port}",
+            f"--metrics-address={_LOOPBACK}",
+            f"--metrics-port={self._triton_metrics_port}",
             f"--exit-timeout-secs={DRAIN_S}",
             f"--log-verbose={self._log_verbose}",
         ]
@@ -264,7 +290,8 @@ class TritonServer:
 
     def _answers(self) -> bool:
         # A port that was free may by now be another server's, which answers too.
-        ours = all(listens(self.pid, p) for p in (self.grpc_port, self.metrics_port))
+        ports = (self.grpc_port, self._triton_metrics_port)
+        ours = all(listens(self.pid, port) for port in ports)
         return ours and control.is_live(self)
 
     def restart(self) -> None:
@@ -300,11 +327,6 @@ class TritonServer:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def _evhtp(host: str) -> str:
-    """Write an address as the server of Triton's metrics reads it."""
-    return f"ipv6:{host}" if ":" in host else host
 
 
 def bracketed(host: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tollgate.errors import RepositoryError
+from tollgate.schema import public_name
 from tollgate.server.onnx_session import OnnxSession, Tensor, check_wiring
 from tollgate.server.placement import REQUESTED_KIND
 from tollgate.tracing.batches import open_batches
@@ -49,13 +50,13 @@ class OnnxBackendModel:
             self._session = OnnxSession(path, intra_op_threads=threads)
             check_wiring(self._session, config)
         except RepositoryError as error:
-            raise triton.TritonModelException(str(error)) from None
+            raise triton.TritonModelException(public_name(str(error))) from None
         self._batched = int(config.get("max_batch_size", 0)) > 0
-        self._batches = open_batches(args["model_name"])
+        self._batches = open_batches(public_name(args["model_name"]))
         wanted = config.get("parameters", {}).get(REQUESTED_KIND, {})
         kind = wanted.get("string_value") or f"KIND_{args['model_instance_kind']}"
         triton.Logger.log_info(
-            f"{args['model_instance_name']}: {path} in onnxruntime "
+            f"{args['model_instance_name']}: {public_name(str(path))} in onnxruntime "
             f"{self._session.version}, intra_op_thread_count {threads}; "
             + _placement(kind)
         )

@@ -154,6 +154,7 @@ class Serving:
             self._try(new)
             told("switching")
             self._switch_ensemble(new, back_to=old)
+            self._loading.refusals(new)
         except BaseException:
             self._restore(old)
             raise
@@ -226,7 +227,9 @@ class Serving:
         for step, slots in loaded_slots(record).items():
             self._loading.step(record, step, slots)
         self._loading.ensemble(record, name=record.product, line=record.active)
-        return probe_whole(self._triton, record.product)
+        release = probe_whole(self._triton, record.product)
+        self._loading.refusals(record)
+        return release
 
     def _try(self, new: Record) -> None:
         """Have an ensemble of the new parts decide, before anybody depends on it."""

@@ -155,10 +155,15 @@ class Slots:
             (self.folder / name / "1").mkdir(parents=True, exist_ok=True)
 
     def sweep(self, step: str, *, keep: Collection[int]) -> None:
-        """Remove the slots of a step that nothing needs any more."""
+        """
+        Remove the slots of a step that nothing needs any more.
+
+        An empty directory is a version of an ensemble, and stays.
+        """
         for number in list_versions(self.folder, step):
-            if number not in keep:
-                shutil.rmtree(self.folder / step / str(number), ignore_errors=True)
+            directory = self.folder / step / str(number)
+            if number not in keep and any(directory.iterdir()):
+                shutil.rmtree(directory, ignore_errors=True)
 
     def require_whole(self, step: str, number: int) -> None:
         """

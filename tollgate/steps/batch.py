@@ -74,16 +74,22 @@ class Group(msgspec.Struct, frozen=True):
     dry: bool
 
 
-def gather(requests: Sequence[Any], *, spec: FeatureSpec, now_us: int) -> Batch:
+def gather(
+    requests: Sequence[Any],
+    inputs: triton.Inputs,
+    *,
+    spec: FeatureSpec,
+    now_us: int,
+) -> Batch:
     """
     Take the tensors of all requests as columns, and check every row.
 
     Args:
         requests: A dynamic batch of them.
+        inputs: Their inputs by name.
         spec: Which ids a row has.
         now_us: The server's clock, for "over a day ahead".
     """
-    inputs = triton.inputs_of(requests)
     ids = {name: triton.gather(inputs, name)[:, 0].tolist() for name in spec.id_names}
     times, bounds = triton.gather_rows(inputs, EVENT_TIME)
     time_us = times[:, 0]

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import structs
 
+from tollgate.errors import trace_of
 from tollgate.imports import gently, import_gently
 from tollgate.journal.rows import Heading
 from tollgate.policy import POLICY_FILE, RowFacts, decide, load_policy
+from tollgate.policy.decide import Decided
 from tollgate.schema import (
     CHALLENGER_PROBABILITIES,
     CONTEXT,
@@ -29,9 +32,11 @@ from tollgate.schema import (
 )
 from tollgate.steps import triton
 from tollgate.steps.canary import read_canary
+from tollgate.steps.context_mac import DIRECT, ContextVerifier, read_key
 from tollgate.steps.decision_metrics import DecisionMetrics
 from tollgate.steps.journal import open_journal
 from tollgate.steps.kept import KeptTensors
+from tollgate.steps.refusals import Refusals, refusal_error
 from tollgate.steps.tracing import open_traces
 from tollgate.store.decided import read_decided
 from tollgate.tracing.batches import open_batches
@@ -39,6 +44,27 @@ from tollgate.tracing.batches import open_batches
 _WORDS = np.array([level.name.lower().encode() for level in Decision], np.object_)
 
 Array = triton.Array
+
+
+class _Batch(msgspec.Struct, frozen=True, eq=False):
+    """
+    The rows of all requests taken together.
+
+    Attributes:
+        context: Of `tollgate.schema.context_dtype`; [N], contiguous.
+        features: [N, F].
+        probabilities: float32 [N, K], of the model that decides each row.
+        chosen: Whether that is the challenger's; bool [N], None while there is none.
+        bounds: Where each request's rows begin, and where the last one's end.
+        began_us: When the step took the batch, on the monotonic clock.
+    """
+
+    context: Array
+    features: Array
+    probabilities: Array
+    chosen: Array | None
+    bounds: list[int]
+    began_us: int
 
 
 class DecisionStep:
@@ -51,6 +77,10 @@ class DecisionStep:
         import_gently("redis", "hiredis")
         self._pb = pb
         config = triton.step_config(args)
+        try:
+            self._verifier = ContextVerifier(read_key())
+        except ValueError as error:
+            raise pb.TritonModelException(str(error)) from error
         parameters = config.parameters
         missing = {
             RELEASE_PARAMETER,
@@ -86,10 +116,10 @@ class DecisionStep:
         )
         labels = triton.metric_labels(args, product=self._policy.product)
         told = dict(labels)
-        self._traces = open_traces(
-            product=self._policy.product, model=args["model_name"]
-        )
-        self._batches = open_batches(args["model_name"])
+        self._refusals = Refusals(pb, labels=told)
+        name = triton.step_name(args)
+        self._traces = open_traces(product=self._policy.product, model=name)
+        self._batches = open_batches(name)
         window_s = self._policy.idempotency_s
         self._journal = open_journal(pb, heading, window_s=window_s, labels=labels)
         self._canary = read_canary(parameters, entities)
@@ -115,6 +145,7 @@ class DecisionStep:
             if journal is not None:
                 journal.close()
         self._metrics.close()
+        self._refusals.close()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a dynamic batch of requests."""
@@ -122,51 +153,74 @@ class DecisionStep:
 
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
         began_us = time.monotonic_ns() // 1000
-        if self._traces is not None:
-            self._traces.begin(began_us)
         inputs = triton.inputs_of(requests)
+        reasons = dict.fromkeys(triton.direct_calls(inputs), DIRECT)
+        if not reasons:
+            batch = self._read(inputs, began_us=began_us)
+            reasons = self._verifier.refusals(
+                batch.features, batch.context, bounds=batch.bounds
+            )
+            if not reasons:
+                return self._answer(requests, batch)
+        self._refusals.note(reasons.values())
+        errors = {place: refusal_error(reason) for place, reason in reasons.items()}
+        if DIRECT in reasons.values():
+            answer = self.execute
+        else:
+            answer = partial(self._answer_again, began_us=began_us)
+        return triton.refuse_some(self._pb, requests, errors, answer=answer)
+
+    def _read(self, inputs: triton.Inputs, *, began_us: int) -> _Batch:
         packed = np.ascontiguousarray(triton.gather(inputs, CONTEXT))
         context = packed.view(self._dtype)[:, 0]
-        foreign = context["spec_hash"] != self._spec_hash
         probabilities, bounds = triton.gather_rows(inputs, PROBABILITIES)
         chosen = None
         if self._canary is not None:
             chosen = self._canary.rows(context)
             theirs = triton.gather(inputs, CHALLENGER_PROBABILITIES)
             probabilities = np.where(chosen[:, None], theirs, probabilities)
-        outputs = self._decide(
-            context,
-            probabilities,
-            triton.gather(inputs, FEATURES),
+        return _Batch(
+            context=context,
+            features=triton.gather(inputs, FEATURES),
+            probabilities=probabilities,
             chosen=chosen,
+            bounds=bounds,
             began_us=began_us,
         )
-        responses = self._kept.respond(outputs, bounds)
-        if foreign.any():
-            for position in range(len(responses)):
-                if foreign[bounds[position] : bounds[position + 1]].any():
-                    responses[position] = self._mixed(context, bounds[position])
-        if self._traces is not None:
-            self._traces.decided(
-                requests, context, outputs=outputs, bounds=bounds, began_us=began_us
-            )
-        if self._batches is not None and self._batches.wanted():
-            self._batches.tell(requests, rows=len(context), began_us=began_us)
-        return responses
 
-    def _decide(
-        self,
-        context: Array,
-        probabilities: Array,
-        features: Array,
-        *,
-        chosen: Array | None,
-        began_us: int,
-    ) -> dict[str, Array]:
-        """Fill the answer's columns, [N, 1] each; keep what was decided."""
+    def _answer_again(self, requests: Sequence[Any], *, began_us: int) -> list[Any]:
+        """Answer requests whose signatures were verified in a larger batch."""
+        batch = self._read(triton.inputs_of(requests), began_us=began_us)
+        return self._answer(requests, batch)
+
+    def _answer(self, requests: Sequence[Any], batch: _Batch) -> list[Any]:
+        """Decide verified requests; if that fails, each of them by itself."""
+        if self._traces is not None:
+            self._traces.begin(batch.began_us)
+        try:
+            decided = self._decide(batch)
+        except Exception as exc:  # noqa: BLE001 - one of them may be the reason
+            if len(requests) == 1:
+                return triton.failed(self._pb, requests, exc)
+            triton.log.error("a batch was not decided: %s", trace_of(exc))
+            decided = None
+        if decided is None:
+            return [
+                answer
+                for one in requests
+                for answer in self._answer_again([one], began_us=batch.began_us)
+            ]
+        try:
+            return self._respond(requests, batch, decided)
+        except Exception as exc:  # noqa: BLE001 - a part of it may be in the journal
+            return triton.failed(self._pb, requests, exc)
+
+    def _decide(self, batch: _Batch) -> Decided:
+        """Apply the policy; this changes nothing outside."""
+        context = batch.context
         facts = RowFacts(
-            probabilities=probabilities,
-            features=features,
+            probabilities=batch.probabilities,
+            features=batch.features,
             cents=context["cents"],
             degraded=context["degraded"],
             event_time_us=context["event_time_us"],
@@ -176,6 +230,36 @@ class DecisionStep:
         decided = decide(facts, policy=self._policy)
         if self._traces is not None:
             self._traces.part("policy")
+        return decided
+
+    def _respond(
+        self, requests: Sequence[Any], batch: _Batch, decided: Decided
+    ) -> list[Any]:
+        """Write the journal's records, count, and make one response per request."""
+        context, bounds = batch.context, batch.bounds
+        self._record(batch, decided)
+        outputs = self._columns(batch, decided)
+        responses = self._kept.respond(outputs, bounds)
+        foreign = context["spec_hash"] != self._spec_hash
+        if foreign.any():
+            for position in range(len(responses)):
+                if foreign[bounds[position] : bounds[position + 1]].any():
+                    responses[position] = self._mixed(context, bounds[position])
+        if self._traces is not None:
+            self._traces.decided(
+                requests,
+                context,
+                outputs=outputs,
+                bounds=bounds,
+                began_us=batch.began_us,
+            )
+        if self._batches is not None and self._batches.wanted():
+            rows = len(context)
+            self._batches.tell(requests, rows=rows, began_us=batch.began_us)
+        return responses
+
+    def _record(self, batch: _Batch, decided: Decided) -> None:
+        context, chosen = batch.context, batch.chosen
         for journal, left_out in (
             (self._journal, chosen),
             (self._canary_journal, None if chosen is None else ~chosen),
@@ -184,14 +268,18 @@ class DecisionStep:
                 journal.keep(
                     context,
                     decided,
-                    features=features,
-                    probabilities=probabilities,
-                    began_us=began_us,
+                    features=batch.features,
+                    probabilities=batch.probabilities,
+                    began_us=batch.began_us,
                     left_out=left_out,
                 )
-        self._metrics.batch(context, decided, chosen=chosen, began_us=began_us)
+        self._metrics.batch(context, decided, chosen=chosen, began_us=batch.began_us)
         if self._traces is not None:
             self._traces.part("journal")
+
+    def _columns(self, batch: _Batch, decided: Decided) -> dict[str, Array]:
+        """Fill the answer's columns, [N, 1] each."""
+        context = batch.context
         columns = {
             "decision": _WORDS[decided.decision],
             "score": decided.score,
@@ -201,7 +289,7 @@ class DecisionStep:
             "release": np.full(len(context), self._release, np.object_),
         }
         if self._canary is not None:
-            columns["release"][chosen] = self._canary.release.encode()
+            columns["release"][batch.chosen] = self._canary.release.encode()
         made = np.flatnonzero(context["earlier_length"])
         if len(made):
             earlier = read_decided(context["earlier"][made])

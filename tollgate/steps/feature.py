@@ -38,8 +38,10 @@ from tollgate.steps.batch import (
     one_request,
     rows_but,
 )
+from tollgate.steps.context_mac import DIRECT, ContextSigner, read_key
 from tollgate.steps.earlier import note_earlier
 from tollgate.steps.metrics import StepMetrics
+from tollgate.steps.refusals import Refusals, refusal_error
 from tollgate.steps.second_lookup import SecondLookup, Waiting
 from tollgate.steps.sharing import DryShare
 from tollgate.steps.store_settings import store_settings
@@ -68,6 +70,10 @@ class FeatureStep:
         import_gently("redis", "hiredis")
         self._pb = pb
         config = triton.step_config(args)
+        try:
+            self._signer = ContextSigner(read_key())
+        except ValueError as error:
+            raise pb.TritonModelException(str(error)) from error
         self._spec = gently(partial(load_spec, config.directory / SPEC_FILE))
         if self._spec.hook is not None:
             gently(partial(prove, self._spec, self._spec.hook))
@@ -108,14 +114,17 @@ class FeatureStep:
         self._metrics = StepMetrics(
             pb, self._ladder, self._share, self._second, labels=labels
         )
-        self._traces = open_traces(product=self._spec.product, model=args["model_name"])
-        self._batches = open_batches(args["model_name"])
+        self._refusals = Refusals(pb, labels=labels)
+        name = triton.step_name(args)
+        self._traces = open_traces(product=self._spec.product, model=name)
+        self._batches = open_batches(name)
         triton.settle()
 
     def finalize(self) -> None:
         """Let go of the store, and leave nothing unwritten or untold."""
         self._second.close()
         self._metrics.close()
+        self._refusals.close()
         self._ladder.close()
         if self._spool is not None:
             self._spool.close()
@@ -127,9 +136,14 @@ class FeatureStep:
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
         arrival_us = time.monotonic_ns() // 1000
         now_us = time.time_ns() // 1000
+        inputs = triton.inputs_of(requests)
+        if direct := triton.direct_calls(inputs):
+            self._refusals.note([DIRECT] * len(direct))
+            errors = dict.fromkeys(direct, refusal_error(DIRECT))
+            return triton.refuse_some(self._pb, requests, errors, answer=self.execute)
         if self._traces is not None:
             self._traces.begin(arrival_us)
-        batch = gather(requests, spec=self._spec, now_us=now_us)
+        batch = gather(requests, inputs, spec=self._spec, now_us=now_us)
         features, context = self._score(batch, arrival_us=arrival_us)
         later = self._second.wanted(batch, context["degraded"])
         answered = rows_but(batch, later)
@@ -164,6 +178,7 @@ class FeatureStep:
         self, batch: Batch, features: Array, context: Array
     ) -> tuple[list[Any], list[tuple[int, str]]]:
         """Write the answer to each request of a batch, and name those it refuses."""
+        self._signer.sign(features, context, bounds=batch.bounds)
         outputs = {
             FEATURES: features,
             CONTEXT: context.view(np.uint8).reshape(len(features), -1),

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import trace_of
-from tollgate.schema import SLOT_FILE
+from tollgate.schema import DIRECT_CALL, SLOT_FILE, public_name
 
 log = logging.getLogger("tollgate.steps")
 
@@ -63,11 +63,16 @@ def settle() -> None:
     gc.freeze()
 
 
+def step_name(args: Mapping[str, str]) -> str:
+    """Give a step's name in the repository; the server may serve it under another."""
+    return public_name(args["model_name"])
+
+
 def metric_labels(args: Mapping[str, str], *, product: str) -> dict[str, str]:
-    """Tell a step's metrics from those of every other step of the server."""
+    """Label a step's metrics, apart from those of every other step of the server."""
     return {
         "product": product,
-        "model": args["model_name"],
+        "model": step_name(args),
         "version": args["model_version"],
     }
 
@@ -80,6 +85,11 @@ def inputs_of(requests: Sequence[Any]) -> Inputs:
     with 100 of them that took most of the step's time.
     """
     return [{one.name(): one for one in request.inputs()} for request in requests]
+
+
+def direct_calls(inputs: Inputs) -> list[int]:
+    """List the requests that came by a step's public name, not by its ensemble."""
+    return [place for place, one in enumerate(inputs) if DIRECT_CALL in one]
 
 
 def gather(inputs: Inputs, name: str) -> Array:
@@ -155,15 +165,54 @@ def guarded(
     pb: Any, requests: Sequence[Any], execute: Callable[[Sequence[Any]], list[Any]]
 ) -> list[Any]:
     """
-    Run a step's work; whatever it did not foresee becomes an answer.
+    Run a step's work; an error that nobody foresaw becomes an answer.
 
-    An exception that left `execute` would answer the same, but with its traceback
-    in the caller's hands. Its own words stay out of the log: they may hold an id or an
-    amount. What they were can be told again by their hash.
+    The requests of a batch that fails are run again one by one, so that the request
+    that caused the error fails alone. `execute` must allow that.
     """
     try:
         return execute(requests)
     except Exception as exc:  # noqa: BLE001 - the edge of a step
+        if len(requests) == 1:
+            return failed(pb, requests, exc)
         log.error("a batch of %d requests failed: %s", len(requests), trace_of(exc))
-        text = f"the step failed: {type(exc).__name__}; the server's log has more"
-        return [refuse(pb, text, invalid=False) for _ in requests]
+    return [answer for one in requests for answer in guarded(pb, [one], execute)]
+
+
+def failed(pb: Any, requests: Sequence[Any], error: Exception) -> list[Any]:
+    """
+    Answer requests with an error that nobody foresaw.
+
+    An exception that left `execute` would answer the same, but with its traceback
+    in the caller's hands. Its own words stay out of the log, because they may hold an
+    id or an amount; the log has their hash.
+    """
+    log.error("a batch of %d requests failed: %s", len(requests), trace_of(error))
+    text = f"the step failed: {type(error).__name__}; the server's log has more"
+    return [refuse(pb, text, invalid=False) for _ in requests]
+
+
+def refuse_some(
+    pb: Any,
+    requests: Sequence[Any],
+    refusals: Mapping[int, str],
+    *,
+    answer: Callable[[Sequence[Any]], list[Any]],
+) -> list[Any]:
+    """
+    Refuse some requests of a batch and answer the others together.
+
+    Args:
+        pb: Triton's `triton_python_backend_utils`.
+        requests: A dynamic batch.
+        refusals: Place of each request to refuse, and the error to answer with.
+        answer: Called with the other requests, if there are any.
+    """
+    others = [one for place, one in enumerate(requests) if place not in refusals]
+    answers = iter(answer(others) if others else [])
+    return [
+        refuse(pb, refusals[place], invalid=True)
+        if place in refusals
+        else next(answers)
+        for place in range(len(requests))
+    ]

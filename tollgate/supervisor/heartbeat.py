@@ -101,11 +101,12 @@ class Heartbeat:
         return None not in (decided, self._decided) and decided != self._decided
 
     def _count(self) -> int | None:
-        """Read how many decisions the product has made; None when nobody says."""
+        """Read how many decisions the product has made; None if that fails."""
         try:
             counters = control.statistics(self._server, self.product, timeout_s=1.0)
             return int(counters[self.product].get("inference_count", 0))
-        except (ServerError, KeyError):
+        except Exception as exc:  # noqa: BLE001 - the heartbeat goes on
+            log.debug("decisions of %s are not known: %s", self.product, exc)
             return None
 
     def _live(self) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from tollgate.schema import public_name
+
 _PROGRAM = "triton_python_backend_stub"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -96,7 +98,7 @@ def _stub(process: Path, server_pid: int, uptime_s: float) -> Stub | None:
     return Stub(
         pid=int(process.name),
         step=Step(
-            model=version.parent.name,
+            model=public_name(version.parent.name),
             version=int(version.name),
             instance=[word for word in words if word][-2],
         ),

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -142,8 +143,8 @@ def test_metrics_are_served_and_http_inference_is_not(
     root = server.metrics_url.removesuffix("metrics")
     with urllib.request.urlopen(server.metrics_url) as answer:
         assert b"nv_inference_request_success" in answer.read()
-    with urllib.request.urlopen(f"{root}v2/models/echo") as answer:
-        assert answer.read() == b""
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{root}v2/models/echo")
 
 
 def test_an_unknown_model_is_one_line(server: TritonServer) -> None:

@@ -19,7 +19,13 @@ from tollgate.repository.told import (
     features_parameters,
     load_policy_of,
 )
-from tollgate.schema import CONTEXT, FEATURES, PROBABILITIES, STORE_URL_VARIABLE
+from tollgate.schema import (
+    CONTEXT,
+    CONTEXT_KEY_VARIABLE,
+    FEATURES,
+    PROBABILITIES,
+    STORE_URL_VARIABLE,
+)
 from tollgate.steps.decision import DecisionStep
 from tollgate.steps.feature import FeatureStep
 from tollgate.steps.journal import JOURNAL_URL_VARIABLE
@@ -158,6 +164,7 @@ def use(monkeypatch: pytest.MonkeyPatch, *, store_url: str, journal_url: str) ->
     """Put the stand-in where the steps look for Triton's; name store and journal."""
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stand_in())
     monkeypatch.setenv(STORE_URL_VARIABLE, store_url)
+    monkeypatch.setenv(CONTEXT_KEY_VARIABLE, "5e" * 32)
     monkeypatch.setenv(JOURNAL_URL_VARIABLE, journal_url)
     monkeypatch.delenv("TOLLGATE_SPOOL", raising=False)
     monkeypatch.delenv("TOLLGATE_JOURNAL_SPOOL", raising=False)

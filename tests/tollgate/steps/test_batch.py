@@ -21,6 +21,7 @@ from tollgate.steps.batch import (
     hopeless,
     one_request,
 )
+from tollgate.steps.triton import inputs_of
 
 NOW_US = 1_700_000_000_000_000
 SPEC = """\
@@ -92,7 +93,7 @@ def spec(tmp_path: Path) -> FeatureSpec:
 
 def gathered(spec: FeatureSpec, *requests: Request) -> Batch:
     """Gather a dynamic batch."""
-    return gather(requests, spec=spec, now_us=NOW_US)
+    return gather(requests, inputs_of(requests), spec=spec, now_us=NOW_US)
 
 
 def test_requests_with_and_without_fields_are_one_batch(spec: FeatureSpec) -> None:

@@ -22,6 +22,7 @@ from tollgate.schema import (
     BREAKER_CALLS_PARAMETER,
     BREAKER_FAILURES_PARAMETER,
     BREAKER_SHARE_PARAMETER,
+    CONTEXT_KEY_VARIABLE,
     STORE_DEADLINE_PARAMETER,
     STORE_PROBE_PARAMETER,
     STORE_URL_VARIABLE,
@@ -100,6 +101,7 @@ def step_over(
     monkeypatch.setattr(triton, "MetricFamily", Family, raising=False)
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", triton)
     monkeypatch.setenv(STORE_URL_VARIABLE, url)
+    monkeypatch.setenv(CONTEXT_KEY_VARIABLE, "5e" * 32)
     parameters = {STORE_DEADLINE_PARAMETER: {"string_value": "500"}}
     step = FeatureStep()
     step.initialize(

@@ -50,4 +50,17 @@ def test_neither_answer_nor_log_repeats_what_an_exception_says(
     assert "a batch of 2 requests failed: KeyError" in text
     assert "caused by ValueError" in text
     assert "in fail" in text
-    assert text.count("its words hash to ") == 2
+    # Once for the batch and once for each of its requests, with the cause.
+    assert text.count("its words hash to ") == 2 * 3
+
+
+def test_a_request_that_fails_leaves_the_rest_of_its_batch_their_answers() -> None:
+    """The batch is run again request by request."""
+
+    def execute(requests: Sequence[Any]) -> list[Any]:
+        return [10 // one for one in requests]
+
+    answers = guarded(Backend, [1, 0, 5], execute)
+    assert answers[0] == 10
+    assert answers[2] == 2
+    assert answers[1].startswith("the step failed: ZeroDivisionError; ")

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2_grpc
 
 from clients.client import Client
 from clients.codec import decisions_of, requests_of
@@ -25,6 +25,7 @@ from tollgate.repository.compose import compose_release
 from tollgate.repository.hashes import hash_file
 from tollgate.repository.release import spec_hash_text, write_release
 from tollgate.schema import Degraded
+from tollgate.server import control
 from tollgate.server.embedded import Embedded, serve
 
 pytestmark = pytest.mark.slow
@@ -223,11 +224,11 @@ def test_requests_with_and_without_fields_are_answered_together(
         )
     with grpc.insecure_channel(served.grpc_url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        before = batches(stub)
+        before = batches(served)
         futures = [stub.ModelInfer.future(one, timeout=20) for one in requests]
         answers = [decisions_of(one.result(), latency_s=0.0) for one in futures]
         if always:
-            assert batches(stub) - before < len(requests) * 0.9
+            assert batches(served) - before < len(requests) * 0.9
     for number, answer in enumerate(answers):
         assert_shows(answer, number)
 
@@ -243,7 +244,7 @@ def assert_shows(answer: Decisions, number: int) -> None:
     assert missing == (number % 2 == 0)
 
 
-def batches(stub: service_pb2_grpc.GRPCInferenceServiceStub) -> int:
+def batches(served: Embedded) -> int:
     """Count the batches that the feature step ran."""
-    request = service_pb2.ModelStatisticsRequest(name="fraud_features")
-    return stub.ModelStatistics(request).model_stats[0].execution_count
+    counts = control.statistics(served.triton, "fraud_features")
+    return int(counts["fraud_features"]["execution_count"])

@@ -1,0 +1,122 @@
+"""
+Serve Triton's metrics page without the private names of steps.
+
+Triton itself listens on a port of loopback that nobody is told of. A label there holds
+the name a step is served under, which callers must not learn.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_PRIVATE = re.compile(rb"--[0-9a-f]{32}")
+_PRIVATE_MODEL = re.compile(rb'model="([^"]+?)--[0-9a-f]{32}"')
+_MODEL = re.compile(rb'^nv_.*model="([^"]+)"')
+_TIMEOUT_S = 5.0
+PATH = "/metrics"
+
+
+def public_page(page: bytes) -> bytes:
+    """
+    Give steps their public names on Triton's page.
+
+    The ensembles that refuse calls of those names are left out: their series would
+    have the same labels.
+    """
+    steps = set(_PRIVATE_MODEL.findall(page))
+    lines = [
+        line
+        for line in page.split(b"\n")
+        if (found := _MODEL.match(line)) is None or found[1] not in steps
+    ]
+    return _PRIVATE.sub(b"", b"\n".join(lines))
+
+
+class MetricsPage:
+    """
+    Answers `GET /metrics` until it is closed.
+
+    Args:
+        host: Address to listen on.
+        port: 0 takes a free one.
+        triton_port: Called for the port of loopback on which Triton has its page.
+
+    Attributes:
+        port: The port it listens on.
+
+    Raises:
+        OSError: The address cannot be listened on.
+    """
+
+    def __init__(self, host: str, port: int, *, triton_port: Callable[[], int]) -> None:
+        class Answers(_Answers):
+            source = staticmethod(triton_port)
+
+        server = _SixServer if ":" in host else ThreadingHTTPServer
+        self._server = server((host, port), Answers)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            args=(0.5,),
+            name="metrics-page",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _SixServer(ThreadingHTTPServer):
+    """Of an address of IPv6; `::` is all of both."""
+
+    address_family = socket.AF_INET6
+
+
+class _Answers(BaseHTTPRequestHandler):
+    source: Callable[[], int]
+    timeout = 5.0  # s; a connection that sends nothing does not hold its thread
+    server_version = "tollgate"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer one request."""
+        status, kind, body = 404, "text/plain", b"not found; the page is /metrics\n"
+        if self.path.partition("?")[0] == PATH:
+            status, kind, body = self._page()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _page(self) -> tuple[int, str, bytes]:
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", type(self).source(), timeout=_TIMEOUT_S
+        )
+        try:
+            connection.request("GET", PATH)
+            answer = connection.getresponse()
+            kind = answer.getheader("Content-Type", "text/plain")
+            return answer.status, kind, public_page(answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            log.debug("Triton's metrics page: %s", error)
+            return 503, "text/plain", b"tritonserver does not answer\n"
+        finally:
+            connection.close()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: Prometheus scrapes every few seconds."""

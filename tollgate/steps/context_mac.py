@@ -1,0 +1,195 @@
+"""
+Authenticate what the feature step hands to the decision step.
+
+The feature step signs the features and the context of each request with the first 16
+bytes of an HMAC-SHA256. The decision step accepts each signed request once, and only
+while it is fresh, so nobody can hand it a context that was changed, made up or used
+before.
+The server draws the key at each start and gives it to its steps in the environment.
+
+Source of the replay window: RFC 4303, section 3.4.3 and appendix A2.
+"""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.schema import CONTEXT_KEY_VARIABLE, TAG_BYTES
+
+MAX_AGE_US = 60_000_000  # no caller waits for an answer that long
+WINDOW = 8192  # requests that may overtake one another
+_KEY_BYTES = 32
+
+# Why a request is refused; the values of the metrics label `reason`.
+DIRECT = "direct"
+UNSIGNED = "unsigned"
+REPLAYED = "replayed"
+EXPIRED = "expired"
+REASONS = (DIRECT, UNSIGNED, REPLAYED, EXPIRED)
+
+Array = npt.NDArray[np.void]
+Floats = npt.NDArray[Any]
+
+
+def read_key() -> bytes:
+    """
+    Read the key that all steps of a server share from the environment.
+
+    Raises:
+        ValueError: The variable is missing, or is not 64 hexadecimal digits.
+    """
+    text = os.environ.get(CONTEXT_KEY_VARIABLE, "")
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise ValueError(
+            f"{CONTEXT_KEY_VARIABLE} is not 64 hexadecimal digits. `tollgate up` draws "
+            "a key at each start; for another server set one, such as the output of "
+            "`openssl rand -hex 32`"
+        )
+    return key
+
+
+class ContextSigner:
+    """
+    Sign the features and the context of requests; one per feature step.
+
+    Threads may share one.
+
+    Args:
+        key: 32 bytes, shared with the decision step.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._numbers = itertools.count()  # one that is drawn belongs to its thread
+        self._stream = int.from_bytes(os.urandom(8), "little")
+
+    def sign(self, features: Floats, context: Array, *, bounds: Sequence[int]) -> None:
+        """
+        Write stream, sequence number and tag into the first row of each request.
+
+        Args:
+            features: [N, F].
+            context: Rows of `tollgate.schema.context_dtype`; [N], changed.
+            bounds: Where each request's rows begin, and where the last one's end.
+        """
+        starts = bounds[:-1]
+        context["stream"][starts] = self._stream
+        context["sequence"][starts] = [next(self._numbers) for _ in starts]
+        tags = _tags(self._key, features, context, bounds=bounds)
+        context["tag"][starts] = np.frombuffer(b"".join(tags), f"V{TAG_BYTES}")
+
+
+class ContextVerifier:
+    """
+    Accept each signed request once; one per decision step.
+
+    Args:
+        key: 32 bytes, shared with the feature step.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._windows: dict[int, _ReplayWindow] = {}
+
+    def refusals(
+        self, features: Floats, context: Array, *, bounds: Sequence[int]
+    ) -> dict[int, str]:
+        """
+        List the requests that must not be decided.
+
+        Args:
+            features: [N, F].
+            context: Rows of `tollgate.schema.context_dtype`; [N], contiguous.
+            bounds: Where each request's rows begin, and where the last one's end.
+
+        Returns:
+            Place of the request to one of REASONS; empty when all are genuine.
+        """
+        starts = bounds[:-1]
+        found = {}
+        now_us = time.monotonic_ns() // 1000
+        wanted = _tags(self._key, features, context, bounds=bounds)
+        given = context["tag"][starts].tolist()
+        streams = context["stream"][starts].tolist()
+        numbers = context["sequence"][starts].tolist()
+        arrivals = context["arrival_us"][starts].tolist()
+        for place, tag in enumerate(wanted):
+            if not hmac.compare_digest(tag, given[place]):
+                found[place] = UNSIGNED
+            elif not 0 <= now_us - arrivals[place] <= MAX_AGE_US:
+                found[place] = EXPIRED
+            elif not self._window(streams[place], now_us).accept(numbers[place]):
+                found[place] = REPLAYED
+        return found
+
+    def _window(self, stream: int, now_us: int) -> _ReplayWindow:
+        window = self._windows.get(stream)
+        if window is None:
+            # A context of a stream that was silent for longer than this has expired.
+            self._windows = {
+                name: one
+                for name, one in self._windows.items()
+                if now_us - one.used_us <= 2 * MAX_AGE_US
+            }
+            window = self._windows[stream] = _ReplayWindow()
+        window.used_us = now_us
+        return window
+
+
+class _ReplayWindow:
+    """Remember which of a stream's latest sequence numbers were accepted."""
+
+    def __init__(self) -> None:
+        self.used_us = 0
+        self._next = 0  # one more than the highest number accepted
+        self._seen = 0  # bit i: the number `_next - 1 - i` was accepted
+
+    def accept(self, number: int) -> bool:
+        """Take a number; False if it was taken before or is too old to know."""
+        ahead = number - self._next + 1
+        if ahead > 0:
+            kept = (self._seen << ahead) if ahead < WINDOW else 0
+            self._seen = (kept | 1) & ((1 << WINDOW) - 1)
+            self._next = number + 1
+            return True
+        behind = -ahead
+        if behind >= WINDOW or self._seen >> behind & 1:
+            return False
+        self._seen |= 1 << behind
+        return True
+
+
+def _tags(
+    key: bytes, features: Floats, context: Array, *, bounds: Sequence[int]
+) -> list[bytes]:
+    """Compute the tag of each request over all its bytes but the tag itself."""
+    rows = context.view(np.uint8).data
+    numbers = np.ascontiguousarray(features).reshape(-1).view(np.uint8).data
+    width = context.dtype.itemsize
+    wide = len(numbers) // len(context)
+    assert context.dtype.fields is not None
+    tag = context.dtype.fields["tag"][1]
+    found = []
+    for start, stop in itertools.pairwise(bounds):
+        first = start * width
+        text = b"".join(
+            (
+                rows[first : first + tag],
+                rows[first + tag + TAG_BYTES : stop * width],
+                numbers[start * wide : stop * wide],
+            )
+        )
+        found.append(hmac.digest(key, text, "sha256")[:TAG_BYTES])
+    return found
