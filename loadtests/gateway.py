@@ -2,7 +2,8 @@
 What the gateway costs: `python -m loadtests.gateway`.
 
 The same requests to one server, in turn directly, through nginx in the clear, with TLS
-and a key, and with mTLS; closed loop, by one asyncio process.
+and a key with and without the inspection, and with mTLS; closed loop, by one asyncio
+process.
 """
 
 from __future__ import annotations

@@ -56,6 +56,11 @@ def opened(upstream: str, *, folder: Path) -> Iterator[list[Way]]:
     version = _version()
     clear = folder / "clear.conf"
     clear.write_text(TEMPLATE.read_text().replace(" ssl http2 ", " http2 "))
+    uninspected = folder / "uninspected.conf"
+    passed = TEMPLATE.read_text().replace(
+        "js_content inspection.inspect;", "grpc_pass grpc://tollgate;"
+    )
+    uninspected.write_text(passed)
     authority = folder / "ca.pem"
     own = (folder / "caller.pem", folder / "caller.key")
     with contextlib.ExitStack() as stack:
@@ -68,6 +73,13 @@ def opened(upstream: str, *, folder: Path) -> Iterator[list[Way]]:
         yield [
             Way(DIRECT, upstream),
             Way("nginx, clear, key", run(clear), version, token),
+            Way(
+                "nginx, TLS, key, no inspection",
+                run(uninspected),
+                version,
+                token,
+                authority,
+            ),
             Way("nginx, TLS, key", run(), version, token, authority),
             Way(
                 "nginx, mTLS",

@@ -274,7 +274,7 @@ def nothing(request: Request) -> None:
         (parameter("dry_run", int64_param=1), "dry_run is not a bool"),
         (shape(), "input amount: shape is not"),
         (shape(1), "shape is not"),
-        (shape(1, 1, 1), "over 2 numbers"),
+        (shape(1, 1, 1), "shape is not"),
         (shape(0, 1), "shape is not"),
         (shape(-1, 1), "shape is not"),
         (shape(33, 1), "shape is not"),
@@ -520,7 +520,8 @@ def test_the_third_harmful_request_suspends_its_caller_and_nobody_else(
                 ready = f"{SERVICE}ServerReady"
                 assert said(channel, b"", ready, key=place.shop) == suspended
                 assert said(channel, GOOD, INFER, key=place.bank) == "OK"
-        (record,) = (behind.gateway.state / "suspended").iterdir()
+        folder = behind.gateway.state / "suspended"
+        (record,) = (one for one in folder.iterdir() if one.name != "latest")
         a_minute_ago = time.time() - 61
         os.utime(record, (a_minute_ago, a_minute_ago))
         assert behind.send(GOOD) == "OK"

@@ -16,6 +16,7 @@ const HARMFUL_REQUESTS = 3;
 const SUSPENSION_MS = 60000;
 
 const NAME = /^[A-Za-z0-9_][A-Za-z0-9_.-]*$/;
+const NAMES = /^(?:\/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$/;
 
 // Wire types of protobuf.
 const VARINT = 0;
@@ -66,100 +67,88 @@ function quoted(text) {
 }
 
 // Protobuf ---------------------------------------------------------------------------
+//
+// njs interprets this for each request, and objects and regular expressions cost it
+// microseconds each. So positions in the body are plain numbers, and the functions leave
+// the bounds of what they have read in these two.
+let from = 0;
+let to = 0;
 
-// A part of the body: it is read from `at` to `end`.
-function Part(body, at, end) {
-    this.body = body;
-    this.at = at;
-    this.end = end;
-    this.wire = 0;
-}
-
-// Read a number; over 2^53 it is not exact, and nothing here allows so large a one.
-Part.prototype.varint = function () {
-    const body = this.body;
-    const most = Math.min(this.end, this.at + VARINT_BYTES);
+// Read a number; it ends before `to`. Over 2^53 it is not exact, and nothing here allows
+// so large a one.
+function numberAt(body, at, end) {
+    const most = Math.min(end, at + VARINT_BYTES);
     let scale = 1;
     let value = 0;
-    while (this.at < most) {
-        const byte = body[this.at++];
+    while (at < most) {
+        const byte = body[at++];
         if (byte < 128) {
+            to = at;
             return value + byte * scale;
         }
         value += (byte - 128) * scale;
         scale *= 128;
     }
     refuse('a number is cut or too long');
-};
+}
 
-// Read the next field's number. All fields that are allowed have a tag of one byte.
-Part.prototype.field = function (what) {
-    const tag = this.body[this.at++];
-    if (tag > 127) {
-        refuse(what + ' has an unknown field');
+// Read a length, and find what it is of: from `from` to `to`.
+function partAt(body, at, end) {
+    const first = at < end ? body[at] : 128;
+    if (first < 128) {
+        from = at + 1;
+        to = from + first;
+    } else {
+        const bytes = numberAt(body, at, end);
+        from = to;
+        to = from + bytes;
     }
-    this.wire = tag & 7;
-    return tag >> 3;
-};
-
-Part.prototype.want = function (wire, what) {
-    if (this.wire !== wire) {
-        refuse(what + ' has the wrong wire type');
-    }
-};
-
-// Step over so many bytes.
-Part.prototype.skip = function (bytes) {
-    this.at += bytes;
-    if (this.at > this.end) {
+    if (to > end) {
         refuse('the message is cut');
     }
-};
+}
 
-Part.prototype.part = function (what) {
-    this.want(BYTES, what);
-    const bytes = this.varint();
-    const at = this.at;
-    this.skip(bytes);
-    return new Part(this.body, at, this.at);
-};
-
-Part.prototype.text = function (what) {
-    const part = this.part(what);
-    if (part.end - part.at > MAX_NAME_BYTES) {
+function textAt(body, at, end, what) {
+    partAt(body, at, end);
+    if (to - from > MAX_NAME_BYTES) {
         refuse(what + ' has over ' + MAX_NAME_BYTES + ' bytes');
     }
-    const text = this.body.toString('utf8', part.at, part.end);
+    const text = body.toString('utf8', from, to);
     if (text.indexOf('\ufffd') >= 0) {
         refuse(what + ' is not UTF-8');
     }
     return text;
-};
+}
 
-function once(seen, key, what) {
-    if (seen[key]) {
-        refuse(what + ' is there twice');
-    }
-    seen[key] = true;
+function unknownField(what) {
+    refuse(what + ' has an unknown field, or one of the wrong wire type');
+}
+
+// Show a name: as it is, or so that it fits into a header.
+function shown(name) {
+    return NAME.test(name) ? name : quoted(name);
 }
 
 // The messages -----------------------------------------------------------------------
+//
+// A tag is compared as a whole: the field's number times 8, and its wire type. All
+// fields that are allowed have a tag of one byte.
 
-function readEmpty(message) {
-    if (message.at < message.end) {
+function readEmpty(body, at, end) {
+    if (at < end) {
         refuse('the message has a field, and this method takes none');
     }
 }
 
-function readHealth(message) {
-    const seen = {};
-    while (message.at < message.end) {
-        const field = message.field('the message');
-        once(seen, field, 'field ' + field);
-        if (field !== 1) {
-            refuse('the message has an unknown field');
+function readHealth(body, at, end) {
+    let seen = false;
+    while (at < end) {
+        if (body[at] !== 10 || seen) {
+            unknownField('the message');
         }
-        message.text('service');
+        seen = true;
+        textAt(body, at + 1, end, 'service');
+        at = to;
     }
 }
 
@@ -175,262 +164,336 @@ function checkVersion(version) {
     }
 }
 
-function readModel(message, products) {
-    const seen = {};
+function readModel(body, at, end, products) {
+    let seen = 0;
     let name = '';
-    while (message.at < message.end) {
-        const field = message.field('the message');
-        once(seen, field, 'field ' + field);
-        if (field === 1) {
-            name = message.text('name');
-        } else if (field === 2) {
-            checkVersion(message.text('version'));
+    while (at < end) {
+        const tag = body[at++];
+        if (tag !== 10 && tag !== 18) {
+            unknownField('the message');
+        }
+        if (seen & tag & 24) {
+            refuse('a part of the message is there twice');
+        }
+        seen |= tag & 24;
+        const text = textAt(body, at, end, 'a name');
+        at = to;
+        if (tag === 10) {
+            name = text;
         } else {
-            refuse('the message has an unknown field');
+            checkVersion(text);
         }
     }
     checkModel(name, products);
 }
 
-function readInfer(message, products) {
-    const seen = {};
-    const inputs = [];
-    const raw = [];
-    const names = { input: {}, output: {}, parameter: {} };
+function readInfer(body, at, end, products) {
+    // By position: what the inputs are called and of, and where their contents are.
+    const found = { names: [], types: [], froms: [], tos: [], rows: 0 };
+    const inputNames = {};
+    const outputNames = {};
+    const parameterNames = {};
+    const rawFroms = [];
+    const rawTos = [];
+    let seen = 0;
     let model = '';
-    while (message.at < message.end) {
-        const field = message.field('the message');
-        if (field < 4) {
-            once(seen, field, 'field ' + field);
-        }
-        switch (field) {
-        case 1:
-            model = message.text('model_name');
+    while (at < end) {
+        const tag = body[at++];
+        switch (tag) {
+        case 42:
+            partAt(body, at, end);
+            at = to;
+            readInput(body, from, to, found, inputNames);
             break;
-        case 2:
-            checkVersion(message.text('model_version'));
+        case 58:
+            partAt(body, at, end);
+            at = to;
+            rawFroms.push(from);
+            rawTos.push(to);
             break;
-        case 3:
-            message.text('id');
+        case 34:
+            partAt(body, at, end);
+            at = to;
+            readParameter(body, from, to, parameterNames);
             break;
-        case 4:
-            readParameter(message.part('parameters'), names.parameter);
+        case 50:
+            partAt(body, at, end);
+            at = to;
+            readOutput(body, from, to, outputNames);
             break;
-        case 5:
-            inputs.push(readInput(message.part('inputs'), names.input));
-            break;
-        case 6:
-            readOutput(message.part('outputs'), names.output);
-            break;
-        case 7:
-            raw.push(message.part('raw_input_contents'));
+        case 10:
+        case 18:
+        case 26:
+            if (seen & 1 << (tag >> 3)) {
+                refuse('field ' + (tag >> 3) + ' is there twice');
+            }
+            seen |= 1 << (tag >> 3);
+            if (tag === 10) {
+                model = textAt(body, at, end, 'model_name');
+            } else if (tag === 18) {
+                checkVersion(textAt(body, at, end, 'model_version'));
+            } else {
+                textAt(body, at, end, 'id');
+            }
+            at = to;
             break;
         default:
-            refuse('the message has an unknown field');
+            unknownField('the message');
         }
     }
     checkModel(model, products);
-    checkInputs(inputs, raw);
+    checkInputs(body, found, rawFroms, rawTos);
 }
 
-function readParameter(entry, names) {
-    const seen = {};
-    let name = '';
-    let value = null;
-    while (entry.at < entry.end) {
-        const field = entry.field('parameters');
-        once(seen, field, 'a part of parameters');
-        if (field === 1) {
-            name = entry.text('a parameter');
-        } else if (field === 2) {
-            value = entry.part('parameters');
+function readParameter(body, at, end, names) {
+    let name = null;
+    let valueFrom = -1;
+    let valueTo = -1;
+    while (at < end) {
+        const tag = body[at++];
+        if (tag === 10 && name === null) {
+            name = textAt(body, at, end, 'a parameter');
+        } else if (tag === 18 && valueFrom < 0) {
+            partAt(body, at, end);
+            valueFrom = from;
+            valueTo = to;
         } else {
-            refuse('parameters has an unknown field');
+            unknownField('parameters');
         }
+        at = to;
     }
-    if (!PARAMETERS.hasOwnProperty(name)) {
-        refuse('parameter ' + quoted(name) + ' is not known');
+    if (name === null || !PARAMETERS.hasOwnProperty(name)) {
+        refuse('parameter ' + quoted(name || '') + ' is not known');
     }
     const known = PARAMETERS[name];
-    once(names, name, 'parameter ' + name);
-    if (value === null || value.at === value.end
-        || value.field('parameter ' + name) !== known.field || value.wire !== VARINT) {
+    once(names, name, 'parameter ');
+    if (valueFrom < 0 || valueFrom === valueTo
+        || body[valueFrom] !== known.field * 8) {
         refuse('parameter ' + name + ' is not ' + known.words);
     }
-    value.varint();
-    if (value.at < value.end) {
+    numberAt(body, valueFrom + 1, valueTo);
+    if (to < valueTo) {
         refuse('parameter ' + name + ' is not ' + known.words);
     }
 }
 
-function readInput(part, names) {
-    const seen = {};
-    const shape = [];
-    const input = { name: '', datatype: '', rows: 0, contents: null };
+// A sign before each name keeps names such as __proto__ apart from what objects have.
+function once(names, name, kind) {
+    const key = '=' + name;
+    if (names[key]) {
+        refuse(kind + shown(name) + ' is there twice');
+    }
+    names[key] = true;
+}
+
+function readInput(body, at, end, found, names) {
+    let name = '';
+    let datatype = '';
+    let dims = 0;
+    let rows = 0;
+    let columns = 0;
+    let contentsFrom = -1;
+    let contentsTo = -1;
     let parameters = false;
-    while (part.at < part.end) {
-        const field = part.field('inputs');
-        if (field !== 3 && field !== 4) {
-            once(seen, field, 'a part of inputs');
+    let seen = 0;
+    while (at < end) {
+        const tag = body[at++];
+        if (tag === 10 || tag === 18 || tag === 42) {
+            if (seen & 1 << (tag >> 3)) {
+                refuse('a part of inputs is there twice');
+            }
+            seen |= 1 << (tag >> 3);
         }
-        switch (field) {
-        case 1:
-            input.name = part.text('the name of an input');
+        switch (tag) {
+        case 10:
+            name = textAt(body, at, end, 'the name of an input');
             break;
-        case 2:
-            input.datatype = part.text('datatype');
+        case 18:
+            datatype = textAt(body, at, end, 'datatype');
             break;
-        case 3:
-            readShape(part, shape);
+        case 24:
+            columns = numberAt(body, at, end);
+            if (dims++ === 0) {
+                rows = columns;
+            }
             break;
-        case 4:
-            part.part('inputs');
+        case 26: {
+            partAt(body, at, end);
+            const packedTo = to;
+            let next = from;
+            while (next < packedTo && dims < 3) {
+                columns = numberAt(body, next, packedTo);
+                next = to;
+                if (dims++ === 0) {
+                    rows = columns;
+                }
+            }
+            to = packedTo;
+            break;
+        }
+        case 34:
+            partAt(body, at, end);
             parameters = true;
             break;
-        case 5:
-            input.contents = part.part('contents');
+        case 42:
+            partAt(body, at, end);
+            contentsFrom = from;
+            contentsTo = to;
             break;
         default:
-            refuse('inputs has an unknown field');
+            unknownField('inputs');
         }
+        at = to;
     }
-    const what = checkName('input', input.name, names);
     if (parameters) {
-        harmful(what + ' has parameters; none are taken');
+        harmful('input ' + shown(name) + ' has parameters; none are taken');
     }
-    if (!DATATYPES.hasOwnProperty(input.datatype)) {
-        refuse(what + ': datatype ' + quoted(input.datatype)
+    once(names, name, 'input ');
+    if (!DATATYPES.hasOwnProperty(datatype)) {
+        refuse('input ' + shown(name) + ': datatype ' + quoted(datatype)
                + ' is not BYTES, FP64 or INT64');
     }
-    if (shape.length !== 2 || shape[1] !== 1 || shape[0] < 1 || shape[0] > MAX_ROWS) {
-        refuse(what + ': shape is not [N, 1] with N from 1 to ' + MAX_ROWS);
+    if (dims !== 2 || columns !== 1 || rows < 1 || rows > MAX_ROWS) {
+        refuse('input ' + shown(name) + ': shape is not [N, 1] with N from 1 to '
+               + MAX_ROWS);
     }
-    input.rows = shape[0];
-    return input;
+    if (found.rows === 0) {
+        found.rows = rows;
+    } else if (found.rows !== rows) {
+        refuse('input ' + shown(name) + ' has ' + rows + ' rows, and others have '
+               + found.rows);
+    }
+    found.names.push(name);
+    found.types.push(DATATYPES[datatype]);
+    found.froms.push(contentsFrom);
+    found.tos.push(contentsTo);
 }
 
-function readShape(part, shape) {
-    if (part.wire === VARINT) {
-        shape.push(part.varint());
-    } else {
-        const packed = part.part('shape');
-        while (packed.at < packed.end && shape.length < 3) {
-            shape.push(packed.varint());
-        }
-    }
-    if (shape.length > 2) {
-        refuse('shape has over 2 numbers');
-    }
-}
-
-function readOutput(part, names) {
-    const seen = {};
-    let name = '';
+function readOutput(body, at, end, names) {
+    let name = null;
     let parameters = false;
-    while (part.at < part.end) {
-        const field = part.field('outputs');
-        if (field === 1) {
-            once(seen, field, 'the name of an output');
-            name = part.text('the name of an output');
-        } else if (field === 2) {
-            part.part('outputs');
+    while (at < end) {
+        const tag = body[at++];
+        if (tag === 10 && name === null) {
+            name = textAt(body, at, end, 'the name of an output');
+        } else if (tag === 18) {
+            partAt(body, at, end);
             parameters = true;
         } else {
-            refuse('outputs has an unknown field');
+            unknownField('outputs');
         }
+        at = to;
     }
-    const what = checkName('output', name, names);
     if (parameters) {
-        harmful(what + ' has parameters; none are taken');
+        harmful('output ' + shown(name || '') + ' has parameters; none are taken');
     }
+    if (name === null || !NAME.test(name)) {
+        refuse('an output is called ' + quoted(name || ''));
+    }
+    once(names, name, 'output ');
 }
 
-function checkName(kind, name, names) {
-    if (!NAME.test(name)) {
-        refuse('an ' + kind + ' is called ' + quoted(name));
-    }
-    // The sign keeps names such as __proto__ apart from what every object has.
-    once(names, '=' + name, kind + ' ' + name);
-    return kind + ' ' + name;
-}
-
-// Tensors hold as many elements as their shape says.
-function checkInputs(inputs, raw) {
-    if (inputs.length === 0) {
+// Inputs have proper names, and as many elements as their shape says.
+function checkInputs(body, found, rawFroms, rawTos) {
+    const names = found.names;
+    const count = names.length;
+    if (count === 0) {
         refuse('there are no inputs');
     }
-    if (raw.length && raw.length !== inputs.length) {
-        refuse(raw.length + ' raw_input_contents for ' + inputs.length + ' inputs');
+    if (!NAMES.test('/' + names.join('/'))) {
+        for (let i = 0; i < count; i++) {
+            if (!NAME.test(names[i])) {
+                refuse('an input is called ' + quoted(names[i]));
+            }
+        }
     }
-    for (let i = 0; i < inputs.length; i++) {
-        const input = inputs[i];
-        const what = 'input ' + input.name;
-        if (input.rows !== inputs[0].rows) {
-            refuse(what + ' has ' + input.rows + ' rows, and others have '
-                   + inputs[0].rows);
+    const raw = rawFroms.length;
+    if (raw && raw !== count) {
+        refuse(raw + ' raw_input_contents for ' + count + ' inputs');
+    }
+    for (let i = 0; i < count; i++) {
+        const typedFrom = found.froms[i];
+        if (raw && typedFrom >= 0) {
+            refuse('input ' + names[i] + ' has raw and typed contents');
         }
-        if (raw.length && input.contents !== null) {
-            refuse(what + ' has raw and typed contents');
+        if (!raw && typedFrom < 0) {
+            refuse('input ' + names[i] + ' has no contents');
         }
-        if (!raw.length && input.contents === null) {
-            refuse(what + ' has no contents');
-        }
-        const type = DATATYPES[input.datatype];
-        const found = raw.length ? countRaw(raw[i], type, what)
-            : countTyped(input.contents, type, what);
-        if (found !== input.rows) {
-            refuse(what + ' has not as many elements as its shape says');
+        const elements = raw ? countRaw(body, rawFroms[i], rawTos[i], found.types[i])
+            : countTyped(body, typedFrom, found.tos[i], found.types[i], names[i]);
+        if (elements !== found.rows) {
+            refuse('input ' + names[i]
+                   + ' has not as many elements as its shape says');
         }
     }
 }
 
-function countRaw(part, type) {
+function countRaw(body, at, end, type) {
     if (type.width) {
-        return (part.end - part.at) / type.width;
+        return (end - at) / type.width;
     }
     let count = 0;
-    while (part.at < part.end && count <= MAX_ROWS) {
-        const at = part.at;
-        part.skip(4);
-        part.skip(part.body.readUInt32LE(at));
+    while (at < end && count <= MAX_ROWS) {
+        if (at + 4 > end) {
+            refuse('the message is cut');
+        }
+        at += 4 + body.readUInt32LE(at);
         count++;
     }
+    if (at > end) {
+        refuse('the message is cut');
+    }
     return count;
 }
 
-function countTyped(contents, type, what) {
+function countTyped(body, at, end, type, name) {
+    const one = type.field * 8 + type.wire;
+    const packed = type.field * 8 + BYTES;
     let count = 0;
-    while (contents.at < contents.end && count <= MAX_ROWS) {
-        if (contents.field(what) !== type.field) {
-            refuse(what + ' has contents of another type');
-        }
-        if (type.wire === BYTES || contents.wire !== BYTES) {
-            contents.want(type.wire, what);
-            stepOver(contents, type.wire);
+    while (at < end && count <= MAX_ROWS) {
+        const tag = body[at++];
+        if (tag === one) {
+            at = stepOver(body, at, end, type.wire);
             count++;
-            continue;
-        }
-        const packed = contents.part(what);
-        while (packed.at < packed.end && count <= MAX_ROWS) {
-            stepOver(packed, type.wire);
-            count++;
+        } else if (tag === packed) {
+            partAt(body, at, end);
+            const packedTo = to;
+            let next = from;
+            while (next < packedTo && count <= MAX_ROWS) {
+                next = stepOver(body, next, packedTo, type.wire);
+                count++;
+            }
+            at = packedTo;
+        } else {
+            refuse('input ' + name + ' has contents of another type');
         }
     }
     return count;
 }
 
-function stepOver(part, wire) {
+// Step over a number or text: the position after it.
+function stepOver(body, at, end, wire) {
     if (wire === VARINT) {
-        part.varint();
-    } else {
-        part.skip(wire === BYTES ? part.varint() : 8);
+        numberAt(body, at, end);
+        return to;
     }
+    if (wire === BYTES) {
+        partAt(body, at, end);
+        return to;
+    }
+    if (at + 8 > end) {
+        refuse('the message is cut');
+    }
+    return at + 8;
 }
 
 // Suspension -------------------------------------------------------------------------
 
-// A file of each caller who sent something harmful, a line for each such request. All
-// processes of nginx see it. It counts for nothing once it is older than the suspension.
+// A file of each caller who sent something harmful, a line for each such request, and one
+// that is as old as the latest of them all. All processes of nginx see them. A file
+// counts for nothing once it is older than the suspension.
+const LATEST = '/latest';
+
 function recordOf(r) {
     const name = crypto.createHash('sha256').update(r.variables.gateway_caller);
     return r.variables.gateway_suspensions + '/' + name.digest('hex');
@@ -442,8 +505,13 @@ function isRecent(record) {
     return found !== undefined && Date.now() - found.mtimeMs < SUSPENSION_MS;
 }
 
-function isSuspended(record) {
+function isSuspended(r) {
     try {
+        // Mostly nobody is, and this is the one look at the folder.
+        if (!isRecent(r.variables.gateway_suspensions + LATEST)) {
+            return false;
+        }
+        const record = recordOf(r);
         return isRecent(record)
             && fs.readFileSync(record, 'utf8').split('\n').length > HARMFUL_REQUESTS;
     } catch (problem) {
@@ -453,9 +521,11 @@ function isSuspended(record) {
     }
 }
 
-function note(r, record) {
+function note(r) {
+    const record = recordOf(r);
     const line = new Date().toISOString() + ' ' + r.variables.request_id + '\n';
     (isRecent(record) ? fs.appendFileSync : fs.writeFileSync)(record, line);
+    fs.writeFileSync(r.variables.gateway_suspensions + LATEST, line);
 }
 
 // The answer -------------------------------------------------------------------------
@@ -483,13 +553,12 @@ function read(r) {
         refuse('the body is not one message of gRPC');
     }
     const reader = READERS[r.uri];
-    reader(new Part(body, 5, body.length), r.variables.gateway_products);
+    reader(body, 5, body.length, r.variables.gateway_products);
 }
 
 function inspect(r) {
-    const record = recordOf(r);
     try {
-        if (isSuspended(record)) {
+        if (isSuspended(r)) {
             throw new Refusal('suspended', 'suspended for a minute after '
                               + HARMFUL_REQUESTS + ' harmful requests');
         }
@@ -501,7 +570,7 @@ function inspect(r) {
         }
         if (error.outcome === 'harmful') {
             try {
-                note(r, record);
+                note(r);
             } catch (problem) {
                 r.error('inspection: no record of a harmful request: ' + problem);
             }
