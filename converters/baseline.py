@@ -31,8 +31,8 @@ from converters.training import check_training_rows
 from tollgate.errors import InputError
 from tollgate.features.definition import FeatureSpec
 
-Kind = Literal["boosting", "logistic"]
-KINDS: tuple[Kind, ...] = ("boosting", "logistic")
+Kind = Literal["boosting", "deep-boosting", "logistic"]
+KINDS: tuple[Kind, ...] = ("boosting", "deep-boosting", "logistic")
 FOLDS = 5
 # Shallow and slow: on tables of a thousand to some ten thousand rows deeper or faster
 # trees gain nothing, and each reason would cost more.
@@ -75,7 +75,8 @@ def baseline(
             frozen there; a code that is none (missing, or an unknown word) is 0 in
             each of its columns.
         seed: Random state.
-        kind: `boosting` (histogram gradient boosting) or `logistic` (regression).
+        kind: `boosting` (shallow histogram gradient boosting), `deep-boosting` (with
+            scikit-learn's own parameters) or `logistic` (regression).
         monotone: Feature -> 1 where a larger number never lowers the probability of
             label 1, -1 where it never raises it. Boosting alone honours it.
 
@@ -199,11 +200,14 @@ def _estimator(
         for one in spec.features
         if one.category is not None
     )
+    shallow: dict[str, Any] = {
+        "max_iter": _ROUNDS,
+        "learning_rate": _RATE,
+        "max_depth": _DEPTH,
+        "min_samples_leaf": _LEAF_ROWS,
+    }
     return HistGradientBoostingClassifier(
-        max_iter=_ROUNDS,
-        learning_rate=_RATE,
-        max_depth=_DEPTH,
-        min_samples_leaf=_LEAF_ROWS,
+        **(shallow if kind == "boosting" else {}),
         early_stopping=False,
         categorical_features=None,
         monotonic_cst=signs if monotone else None,

@@ -36,6 +36,8 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
             rows that were kept back from training; `sample` for rows of which nobody
             knows that.
         described: The rows in words; empty for what the origin says.
+        comparison: How simple models rank the rows, in words; empty where that was not
+            looked at.
     """
 
     rows: F32
@@ -48,10 +50,15 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
     origin: Literal["training", "held out", "sample"] = "sample"
     raw: F64 | None = None
     described: str = ""
+    comparison: str = ""
 
     @property
     def note(self) -> str:
-        """What the rows are, in words."""
+        """What the rows are, in words, and how simple models rank them."""
+        return self._origin + (f"; {self.comparison}" if self.comparison else "")
+
+    @property
+    def _origin(self) -> str:
         if self.described:
             return self.described
         if self.origin == "training":

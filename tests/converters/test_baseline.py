@@ -82,14 +82,10 @@ def plain(kind):
     model = (
         LogisticRegression(max_iter=1000)
         if kind == "logistic"
-        else HistGradientBoostingClassifier(
-            max_iter=150,
-            learning_rate=0.06,
-            max_depth=4,
-            early_stopping=False,
-            random_state=3,
-        )
+        else HistGradientBoostingClassifier(early_stopping=False, random_state=3)
     )
+    if kind == "boosting":
+        model.set_params(max_iter=150, learning_rate=0.06, max_depth=4)
     columns = make_column_transformer(
         (make_pipeline(*numbers), [0, 2]), (words, [1, 3])
     )
@@ -164,7 +160,7 @@ def test_boosting_keeps_to_its_constraints(rows):
         ("boosting", {"home": 1}, "'home' is a category: its words have no order"),
         ("boosting", {"debt": 2}, "'debt' is 2; must be 1 (rises) or -1 (falls)"),
         ("logistic", {"debt": 1}, "LogisticRegression takes no constraints"),
-        ("forest", {}, "'forest' is none of boosting, logistic"),
+        ("forest", {}, "'forest' is none of boosting, deep-boosting, logistic"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(kind, monotone, words):

@@ -62,7 +62,7 @@ def new(
     python: Python = None,
     columns: Columns = None,
     words: Words = None,
-    kind: Kind = "boosting",
+    kind: Kind = "auto",
     cost_missed: CostMissed = None,
     cost_review: CostReview = None,
     cost_wrong_decline: CostWrongDecline = None,

@@ -48,6 +48,7 @@ class Learned(msgspec.Struct, frozen=True, eq=False):
         spec: The product's features.
         rows: All rows.
         model: The model.
+        comparison: How simple models rank the same rows, in words.
         kind: Of the model that train.py trains.
         features: Of the held-out rows, as served; float32 [T, F].
         asked: What the source was asked for these; as they are served, or as the
@@ -61,6 +62,7 @@ class Learned(msgspec.Struct, frozen=True, eq=False):
 
     spec: FeatureSpec
     rows: Rows
+    comparison: str
     model: TrainedModel
     kind: Kind
     features: npt.NDArray[np.float32]
@@ -196,6 +198,7 @@ def _learned(
     plan: Plan, staged: Path, *, given: Brought | None, kind: Kind, tell: Tell
 ) -> Learned:
     """Build the features, train on most rows unless a model is given, judge it."""
+    from converters.comparison import AHEAD, comparison_text, simple_models
     from tollgate.evaluation import roc_auc
 
     missing = missing_of(plan, given)
@@ -207,10 +210,17 @@ def _learned(
     train, test = split(label, time_us=rows.history.event_time_us, spec=spec)
     if given is None:
         model, kind = trained(
-            features[train], label[train], spec=spec, kind=kind, seed=0
+            features[train],
+            label[train],
+            spec=spec,
+            kind=kind,
+            time_us=rows.history.event_time_us[train],
+            seed=0,
+            tell=tell,
         )
     else:
         model = given.model
+        kind = "boosting" if kind == "auto" else kind  # for train.py alone
     # A model that was brought is asked for the table's rows, not for the served ones.
     asked = features if given is None else table_vectors(spec, rows, features)
     score = np.asarray(model.predict(asked[test])[:, 1], np.float64)
@@ -223,10 +233,22 @@ def _learned(
         "model",
         f"{model.facts.framework}, AUC {auc:.4f} on {len(score):,} held-out rows{seen}",
     )
+    simple = simple_models(features, label, spec=spec, test=test, train=train)
+    comparison = f"AUC of simple models on them: {comparison_text(simple)}"
+    tell("compared", comparison)
+    best = max(simple, key=lambda one: one.auc)
+    if best.auc > auc + AHEAD:
+        warning = (
+            f"{best.name} has an AUC of {best.auc:.4f} on these rows, the model "
+            f"{auc:.4f}: do not release it before you know why"
+        )
+        tell("WARNING", warning)
+        comparison += f"; WARNING: {warning}"
     return Learned(
         spec=spec,
         rows=rows,
         model=model,
+        comparison=comparison,
         kind=kind,
         features=features[test],
         asked=asked[test],
@@ -266,6 +288,7 @@ def _released(
                 for name, values in learned.rows.segments.items()
             },
             sensitive=plan.asked.sensitive,
+            comparison=learned.comparison,
             origin="sample" if given else "held out",
             source=str(plan.asked.table),
             raw=learned.asked if given else None,

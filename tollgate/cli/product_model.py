@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tollgate.features.spec import FeatureSpec
 
 F32 = npt.NDArray[np.float32]
-Kind = Literal["boosting", "logistic"]
+Kind = Literal["auto", "boosting", "deep-boosting", "logistic"]
 
 
 class Brought(msgspec.Struct, frozen=True, eq=False):
@@ -134,9 +134,11 @@ def trained(
     spec: FeatureSpec,
     kind: Kind,
     seed: int,
+    time_us: npt.NDArray[np.int64] | None = None,
+    tell: Callable[[str, str], None] = lambda title, text: None,
 ) -> tuple[TrainedModel, Kind]:
     """
-    Train the first model.
+    Train the first model: of the kind that ranks these rows best, if none is named.
 
     Boosting finds nothing to split on in very small tables, and would answer every row
     alike; then it is a regression.
@@ -147,11 +149,23 @@ def trained(
     Raises:
         InputError: The rows cannot be trained on, or say nothing of the outcome.
     """
-    from converters.baseline import train_baseline
+    from converters.baseline import KINDS, train_baseline
+    from converters.baseline import Kind as BaselineKind
+    from converters.comparison import compare_kinds, comparison_text
     from converters.sources.worker import model_of
 
-    kinds: tuple[Kind, ...] = ("boosting", "logistic")
-    for one in kinds[kinds.index(kind) :]:
+    kinds = KINDS[KINDS.index(kind) :] if kind != "auto" else KINDS
+    if kind == "auto":
+        when = np.zeros(len(label), np.int64) if time_us is None else time_us
+        found = compare_kinds(features, label, spec=spec, time_us=when, seed=seed)
+        if found:
+            tell(
+                "kinds compared", f"AUC of {comparison_text(found)}: the first is taken"
+            )
+            kinds = msgspec.convert(
+                [one.name for one in found], tuple[BaselineKind, ...]
+            )
+    for one in kinds:
         pipeline = train_baseline(features, label, spec=spec, seed=seed, kind=one)
         if np.ptp(pipeline.predict_proba(features)[:, 1]) > 0:
             return model_of(pipeline), one

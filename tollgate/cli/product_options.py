@@ -117,8 +117,12 @@ Python = Annotated[
     ),
 ]
 Kind = Annotated[
-    Literal["boosting", "logistic"],
-    typer.Option(help="Of the model that is trained.", rich_help_panel=_MODEL),
+    Literal["auto", "boosting", "deep-boosting", "logistic"],
+    typer.Option(
+        help="Of the model that is trained; auto takes the one that ranks outcomes "
+        "best, judged on parts of the rows to learn from.",
+        rich_help_panel=_MODEL,
+    ),
 ]
 CostMissed = Annotated[
     float | None,

@@ -8,7 +8,7 @@ import msgspec
 
 from tollgate.product.thresholds import Goal, Rates
 
-MOST_FIELDS = 64  # each is a tensor of its own in every request
+MOST_FIELDS = 256  # each is a tensor of its own in every request
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,13 +9,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.wellformed import MAX_SCALED
+from tollgate.features.wellformed import MAX_SCALED, MAX_TEXT_BYTES
 from tollgate.product.values import (
     as_numbers,
     as_text,
     as_times_us,
     decimals_of,
     has_placed_zeros,
+    too_long,
 )
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["number", "category"]
 
-MOST_WORDS = 100  # of a category; what is rarer counts as unseen
+MOST_WORDS = 250  # of a category; what is rarer counts as unseen
 _MOSTLY = 0.9  # share of cells that must be numbers, or times, to call a column so
 _FEW_ROWS = 20  # below, that no two values are equal says nothing
 _COVERED = 0.5  # share of rows that the commonest words must have
@@ -163,11 +164,23 @@ def _numbers_rows(
     return in_a_row or _LOOKS_LIKE_ID.search(source) is not None
 
 
+def long_words_note(rows: int) -> str:
+    """Say what becomes of rows with words that are too long for a request."""
+    return (
+        f"{rows:,} rows have words over {MAX_TEXT_BYTES} bytes, which are refused when "
+        "served: these rows are left out; shorten the words, or --drop the column"
+    )
+
+
 def _category(column: pl.Series, told: str = "") -> Column | LeftOut:
     """Look at words; `told` names what they are, with a place for one of them."""
     words = as_text(column)
     counts = words.drop_nulls().value_counts(sort=True, name="rows")
     source, distinct, rows = column.name, len(counts), int(counts["rows"].sum())
+    far = int(too_long(column).sum())
+    if far > len(column) / 2:
+        problem = f"{far:,} of {len(column):,} rows have texts over {MAX_TEXT_BYTES} "
+        return LeftOut(source, f"{problem}bytes, which no request may have")
     if distinct == 0:
         return LeftOut(source, "is empty")
     first = str(counts[source][0])
@@ -177,6 +190,8 @@ def _category(column: pl.Series, told: str = "") -> Column | LeftOut:
         problem = f"has {distinct:,} different texts in {rows:,} rows: ids or free text"
         return LeftOut(source, problem)
     notes = (told.format(repr(first)),) if told else ()
+    if far:
+        notes = (*notes, long_words_note(far))
     if distinct > MOST_WORDS:
         kept = counts.head(MOST_WORDS)
         covered = int(kept["rows"].sum()) / rows

@@ -16,7 +16,13 @@ from tollgate.features.spec import FeatureSpec
 from tollgate.history import History, history_of
 from tollgate.product.label import label_texts
 from tollgate.product.reading import read_any
-from tollgate.product.values import are_ids, as_numbers, as_text, as_times_us
+from tollgate.product.values import (
+    are_ids,
+    as_numbers,
+    as_text,
+    as_times_us,
+    too_long,
+)
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
 
 if TYPE_CHECKING:
@@ -108,7 +114,8 @@ def _renamed(
     Give a table's columns the product's names and types.
 
     What is no number becomes missing, as when it is served; rows without an outcome,
-    or without something that each must have, are left out; returns which stay, too.
+    without something that each must have, or with a word that no request may have are
+    left out; returns which stay, too.
     """
     import polars as pl
 
@@ -131,6 +138,8 @@ def _renamed(
             column = column.cast(pl.Float64)
         is_number = field.type == "number"
         made[field.name] = as_numbers(column).values if is_number else as_text(column)
+        if not is_number:
+            good &= ~too_long(column)  # refused when served, so not learned from
     rows = pl.DataFrame([one.alias(name) for name, one in made.items()]).filter(good)
     if TRANSACTION_ID not in made:
         numbers = pl.int_range(1, len(rows) + 1, eager=True).cast(pl.String)

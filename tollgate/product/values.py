@@ -59,6 +59,15 @@ def as_text(column: pl.Series) -> pl.Series:
     return text
 
 
+def too_long(column: pl.Series) -> pl.Series:
+    """Return which cells are texts that a request may not have: it is refused."""
+    import polars as pl
+
+    text = column.cast(pl.String, strict=False)
+    found: pl.Series = (text.str.len_bytes() > MAX_TEXT_BYTES).fill_null(False)
+    return found
+
+
 def are_ids(column: pl.Series) -> bool:
     """Tell whether a column names each row: a text or a number, all different."""
     import polars as pl

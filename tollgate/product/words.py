@@ -10,8 +10,8 @@ import msgspec
 
 from tollgate.errors import InputError
 from tollgate.features.wellformed import MAX_TEXT_BYTES, MAX_VOCABULARY
-from tollgate.product.columns import Column
-from tollgate.product.values import as_text
+from tollgate.product.columns import Column, long_words_note
+from tollgate.product.values import as_text, too_long
 from tollgate.repository.vocabulary import Words, same_word
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def category_column(
     notes = ["the model's words"]
     if unseen:
         notes.append(f"{unseen:,} rows have others, which count as missing")
+    if far := int(too_long(column).sum()):
+        notes.append(long_words_note(far))
     return Column(
         source=source,
         kind="category",

@@ -313,3 +313,20 @@ def test_words_that_contradict_the_record_are_refused_everywhere(
         status, said = run("publish", tmp_path / "sound")
         assert status == 2
         assert differ.format("artifact.json") in said
+
+
+@pytest.mark.slow
+def test_a_model_that_one_column_beats_is_shipped_with_a_warning(
+    new: New, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trained on labels drawn by chance; the output and the card name the column."""
+    rows = ordered_rows(1500, seed=3)
+    rows["x"] += 2 * rows["bad"]
+    chance = np.random.default_rng(0).integers(0, 2, len(rows))
+    rows.to_csv(tmp_path / "table.csv", index=False)
+    saved = save(lgb(categorical(rows), pd.Series(chance)), tmp_path / "model")
+    status, _ = new("--from", tmp_path / "table.csv", "--model", saved)
+    assert status == 0
+    card = (tmp_path / "models" / "shop_model" / "1" / "card.md").read_text()
+    assert "WARNING: " in card
+    assert "column x alone has an AUC of 0." in card or "a plain" in card

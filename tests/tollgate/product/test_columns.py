@@ -63,11 +63,11 @@ def test_words_are_in_alphabetical_order() -> None:
 
 def test_of_many_words_the_commonest_are_kept() -> None:
     """If they cover half of the rows."""
-    words = [f"w{at:03}" for at in range(150) for _ in range(3)] + ["w000"] * 50
+    words = [f"w{at:03}" for at in range(400) for _ in range(3)] + ["w000"] * 50
     found = taken(pl.Series("it", words))
     assert len(found.words) == MOST_WORDS
-    assert found.notes[0].startswith("the commonest 100 of 150 words")
-    rare = [f"w{at:03}" for at in range(400) for _ in range(3)]
+    assert found.notes[0].startswith("the commonest 250 of 400 words")
+    rare = [f"w{at:03}" for at in range(600) for _ in range(3)]
     assert "none of them common" in reason(pl.Series("it", rare))
 
 
