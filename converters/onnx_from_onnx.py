@@ -20,6 +20,7 @@ from tollgate.schema import FEATURES, PROBABILITIES
 
 LARGEST_EXTERNAL_BYTES = 1 << 30
 _CONSTANTS_APART_IR = 4
+_OLDEST_IR = 3
 
 
 def read_onnx(path: Path) -> onnx.ModelProto:
@@ -35,6 +36,13 @@ def read_onnx(path: Path) -> onnx.ModelProto:
         raise InputError(path, "is no ONNX model, or is cut off") from error
     if not model.graph.node:
         raise InputError(path, "is an ONNX model without nodes, or is cut off")
+    if not _OLDEST_IR <= model.ir_version <= onnx.IR_VERSION:
+        raise InputError(
+            path,
+            f"is {model.ir_version}; the installed onnx {onnx.__version__} reads "
+            f"{_OLDEST_IR} to {onnx.IR_VERSION}: export it again for one of those",
+            where="ir_version",
+        )
     folder = path.resolve().parent
     wanted = 0
     for tensor in _tensors(model.graph):

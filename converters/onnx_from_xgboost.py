@@ -16,7 +16,7 @@ import numpy as np
 from xgboost import Booster, XGBClassifier, XGBRegressor
 
 from converters.graph import Margin, Repairs, tree_graph
-from converters.xgboost_trees import tree_operator
+from converters.xgboost_trees import tree_operator, tree_part, weigh_leaves
 from tollgate.errors import ConversionError
 
 OBJECTIVE = "binary:logistic"
@@ -62,7 +62,30 @@ def served_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
     Return the trees that `predict_proba` uses, without column names and types.
 
     Rows are asked without names here, and codes of categories as numbers. Trees after
-    the best iteration of an early stop are cut off.
+    the best iteration of an early stop are cut off; the leaves of a DART model are
+    multiplied with the weights of their trees.
+
+    Raises:
+        ConversionError: The model is of a kind that would not convert faithfully.
+    """
+    booster = sliced_booster(model)
+    document = json.loads(booster.save_raw("json"))
+    part, weights = tree_part(document)
+    if weights is None:
+        return booster
+    for tree, weight in zip(part["trees"], weights, strict=True):
+        weigh_leaves(tree, weight)
+    part.pop("weight_drop", None)
+    document["learner"]["gradient_booster"] = {"name": "gbtree", "model": part}
+    weighed = Booster()
+    weighed.load_model(bytearray(json.dumps(document).encode()))
+    weighed.feature_types = column_types(weighed)
+    return weighed
+
+
+def sliced_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
+    """
+    Return the trees that `predict_proba` uses as they were saved.
 
     Raises:
         ConversionError: The model is of a kind that would not convert faithfully.
@@ -90,12 +113,18 @@ def served_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
     booster = whole[:rounds]
     booster.feature_names = None
     booster.feature_types = None
-    categories = category_columns(booster)
-    if categories:
-        # Not stripped: a split by category belongs to a column declared as one.
-        columns = range(booster.num_features())
-        booster.feature_types = ["c" if one in categories else "q" for one in columns]
+    booster.feature_types = column_types(booster)
     return booster
+
+
+def column_types(booster: Booster) -> list[str] | None:
+    """Return "c" for columns that are split by category; None without any."""
+    categories = category_columns(booster)
+    if not categories:
+        return None
+    # Not stripped: a split by category belongs to a column declared as one.
+    columns = range(booster.num_features())
+    return ["c" if one in categories else "q" for one in columns]
 
 
 def missing_value(model: XGBClassifier | XGBRegressor | Booster) -> float:
@@ -116,17 +145,17 @@ def category_columns(booster: Booster) -> tuple[int, ...]:
 
 def _gbtree(booster: Booster) -> dict[str, Any]:
     """Read the trees and the class of each as xgboost saves them."""
-    learner = json.loads(booster.save_raw("json"))["learner"]
-    found: dict[str, Any] = learner["gradient_booster"]["model"]
-    return found
+    return tree_part(json.loads(booster.save_raw("json")))[0]
 
 
 def _refuse_unfaithful(booster: Booster) -> None:
     """Raise ConversionError with the reason when trees must not be converted."""
     config = json.loads(booster.save_config())["learner"]
     kind = config["gradient_booster"]["name"]
-    if kind != "gbtree":
-        raise ConversionError(f"booster is {kind!r}; only 'gbtree' is converted")
+    if kind not in ("gbtree", "dart"):
+        raise ConversionError(
+            f"booster is {kind!r}; only 'gbtree' and 'dart' are converted"
+        )
     objective = config["objective"]["name"]
     if objective not in OBJECTIVES:
         raise ConversionError(

@@ -42,6 +42,34 @@ def tree_operator(model: Mapping[str, Any]) -> dict[str, Any]:
     return parts
 
 
+def tree_part(
+    document: Mapping[str, Any],
+) -> tuple[dict[str, Any], Sequence[float] | None]:
+    """
+    Find the trees in a booster's JSON, and the weights of a DART model.
+
+    Returns:
+        The object with `trees`, and a weight for each or None. Until 3.2 a DART model
+        is a booster `dart` around a `gbtree`; since 3.4 it is a `gbtree` with weights.
+    """
+    booster = document["learner"]["gradient_booster"]
+    if "gbtree" in booster:
+        return booster["gbtree"]["model"], booster["weight_drop"]
+    return booster["model"], booster["model"].get("weight_drop")
+
+
+def weigh_leaves(tree: dict[str, Any], weight: float) -> None:
+    """Multiply the leaves of a tree, and what its splits would answer, in float32."""
+    factor = np.float32(weight)
+    for name in ("split_conditions", "base_weights"):
+        tree[name] = [
+            float(factor * np.float32(value))
+            if left < 0 or name == "base_weights"
+            else value
+            for value, left in zip(tree[name], tree["left_children"], strict=True)
+        ]
+
+
 def category_sets(tree: Mapping[str, Any]) -> dict[int, Sequence[int]]:
     """
     Read the categories that splits send to the right, by node.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import lightgbm
@@ -34,6 +33,8 @@ from converters.onnx_from_lightgbm import (
 )
 from converters.probes import Tree, probes
 from converters.prune_lightgbm import pruned_text
+from converters.sources.lightgbm_arithmetic import require_agreement
+from converters.sources.lightgbm_file import read_lightgbm_text
 from converters.vocabulary import of_lightgbm, of_trees
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explanation
@@ -127,20 +128,18 @@ class LightGbmModel:
 
 def read_lightgbm(path: Path) -> LightGbmModel:
     """
-    Read a model's text.
+    Read a model's text; every key of it is known or refused.
 
     Raises:
         ConversionError: It cannot be read, or not converted.
     """
-    text = path.read_text(encoding="utf-8", errors="replace")
-    # Since version 3 "end of trees" stands behind them, the importances in any.
-    if not re.search(r"^(end of trees|feature.importances:)", text, re.MULTILINE):
-        raise ConversionError("is cut off: nothing stands behind the trees")
-    refuse_unfaithful(text)
+    model = read_lightgbm_text(path.read_text(encoding="utf-8", errors="replace"))
     try:
-        booster = lightgbm.Booster(model_str=text)
-    except lightgbm.basic.LightGBMError as error:
-        raise ConversionError(f"lightgbm cannot read it: {error}") from error
+        booster = lightgbm.Booster(model_str=model.text)
+    except (lightgbm.basic.LightGBMError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise ConversionError(f"lightgbm cannot read it: {said}") from error
+    require_agreement(booster, model)
     return LightGbmModel(booster)
 
 

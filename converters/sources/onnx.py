@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 
 from converters.boundaries import boundary_rows, made_rows
-from converters.model import F32, F64, Facts, Floats, Probes
+from converters.model import F32, F64, Facts, Floats, Probes, plain_classes
 from converters.onnx_from_onnx import (
     adopted,
     read_onnx,
@@ -19,6 +19,7 @@ from converters.onnx_from_onnx import (
 )
 from converters.probes import assemble, special_rows
 from converters.runner import onnx_runner
+from converters.sources.onnx_file import check_onnx
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explanation
 from tollgate.explanation.document import unexplained
@@ -41,6 +42,7 @@ class OnnxModel:
 
     def __init__(self, path: Path, *, columns: int | None = None) -> None:
         self._model = read_onnx(path)
+        labels = check_onnx(self._model)
         normal = adopted(self._model_copy(), columns=columns)
         self._columns = (
             onnx.load_from_string(normal)
@@ -58,12 +60,11 @@ class OnnxModel:
         if answer.shape[1] == 1:
             normal = with_first_class(normal)
         self._classes = max(2, answer.shape[1])
+        self._labels: tuple[int | str, ...] = tuple(range(self._classes))
+        if labels is not None and len(labels) == self._classes:
+            self._labels = plain_classes(labels)
         self._normal = with_classes(normal, classes=self._classes)
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        self._session = onnxruntime.InferenceSession(
-            self._model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        self._session = _session(self._model)
         given = made_rows([], columns=self._columns)
         found = self.predict(given)
         outside = ~((found >= 0) & (found <= 1)).all(axis=1)
@@ -92,7 +93,7 @@ class OnnxModel:
             framework="onnx",
             version=onnx.__version__,
             objective=f"exported by {producer} {self._model.producer_version}".strip(),
-            classes=tuple(range(self._classes)),
+            classes=self._labels,
             columns=self._columns,
             names=None,
             trees=0,
@@ -141,6 +142,20 @@ class OnnxModel:
                 "special": special_rows(samples),
             }
         )
+
+
+def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """Load the model as its exporter wrote it; raise ConversionError."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        return onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:
+        # Each of its errors has a class of its own, without a common base.
+        said = str(error).splitlines()[0][:200]
+        raise ConversionError(f"onnxruntime cannot load it: {said}") from error
 
 
 def _table(answer: Any) -> Any:

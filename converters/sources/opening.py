@@ -10,7 +10,7 @@ from converters.model import TrainedModel
 from converters.sources.environment import EnvironmentModel
 from converters.sources.formats import format_of
 from converters.sources.process import FileModel
-from tollgate.errors import ConversionError, InputError
+from tollgate.errors import InputError
 
 
 @contextmanager
@@ -54,15 +54,6 @@ def open_source(
         ) as elsewhere:
             yield elsewhere
         return
-    if form == "onnx":
-        from converters.sources.onnx import OnnxModel
-
-        try:
-            model = OnnxModel(path, columns=columns)
-        except ConversionError as error:
-            raise ConversionError(f"{path}: {error}") from error
-        yield model
-        return
-    with FileModel(path, form=form, missing=missing) as child:
+    with FileModel(path, form=form, missing=missing, columns=columns) as child:
         child.facts  # noqa: B018  (the file is read now, not later)
         yield child

@@ -33,6 +33,7 @@ class FileModel:
         form: What it is.
         missing: The number that stands for a missing value, where the file does not
             say; None for NaN.
+        columns: Number of features, for ONNX files that do not say.
         timeout_s: How long one answer may take.
         origin: The file that messages name; None for this one.
     """
@@ -43,6 +44,7 @@ class FileModel:
         *,
         form: Format,
         missing: float | None = None,
+        columns: int | None = None,
         timeout_s: float = TIMEOUT_S,
         origin: Path | None = None,
     ) -> None:
@@ -51,7 +53,10 @@ class FileModel:
         value = "" if missing is None else repr(missing)
         worker = "converters.sources.worker"
         self._child = Child(
-            [sys.executable, "-m", worker, str(path.resolve()), form, value],
+            [
+                *(sys.executable, "-m", worker, str(path.resolve()), form, value),
+                str(columns or 0),
+            ],
             timeout_s=timeout_s,
         )
 

@@ -66,8 +66,14 @@ class Reply(msgspec.Struct, frozen=True):
     second: Block | None = None
 
 
-def open_model(path: Path, *, form: Format, missing: float | None) -> TrainedModel:
+def open_model(
+    path: Path, *, form: Format, missing: float | None, columns: int | None = None
+) -> TrainedModel:
     """Read a file with the library of its format."""
+    if form == "onnx":
+        from converters.sources.onnx import OnnxModel
+
+        return OnnxModel(path, columns=columns)
     if form in ("xgboost", "lightgbm"):
         require_library(form)
     if form == "xgboost":
@@ -90,7 +96,9 @@ def _unpickled(path: Path, *, missing: float | None) -> TrainedModel:
     import joblib
     from sklearn.exceptions import InconsistentVersionWarning
 
-    with warnings.catch_warnings(record=True) as caught:
+    from converters.sources.pickles import checked_boosters, refuse_newer
+
+    with warnings.catch_warnings(record=True) as caught, checked_boosters():
         warnings.simplefilter("always", InconsistentVersionWarning)
         trained = joblib.load(path)
     wrote = {
@@ -98,6 +106,7 @@ def _unpickled(path: Path, *, missing: float | None) -> TrainedModel:
         for one in caught
         if isinstance(one.message, InconsistentVersionWarning)
     }
+    refuse_newer(wrote)
     return model_of(trained, missing=missing, written_by=", ".join(sorted(wrote)))
 
 
@@ -147,7 +156,7 @@ def answer(model: TrainedModel, request: Request) -> Reply:
 def main() -> None:
     """Serve until standard input ends."""
     warnings.simplefilter("ignore")
-    path, form, missing = sys.argv[1:4]
+    path, form, missing, columns = sys.argv[1:5]
     requests, replies = take_streams()
     model: TrainedModel | None = None
     pruned: dict[Pruning, TrainedModel] = {}
@@ -156,7 +165,10 @@ def main() -> None:
             if model is None:
                 value = None if missing == "" else float(missing)
                 model = open_model(
-                    Path(path), form=msgspec.convert(form, Format), missing=value
+                    Path(path),
+                    form=msgspec.convert(form, Format),
+                    missing=value,
+                    columns=int(columns) or None,
                 )
             request = msgspec.msgpack.decode(body, type=Request)
             chosen = request.pruning
@@ -164,7 +176,8 @@ def main() -> None:
                 pruned = {chosen: model.pruned(trees=chosen.trees, depth=chosen.depth)}
             reply = answer(pruned.get(chosen, model), request)
         except TollgateError as error:
-            reply = Reply(problem=" ".join(str(error).split()))
+            said = " ".join(str(error).split())
+            reply = Reply(problem=said.removeprefix(f"{path}: "))
         except Exception as error:  # noqa: BLE001  (the edge of this process)
             # xgboost begins with the time and its source file, and ends in a stack.
             said = re.sub(r"^\[[\d:]+\] \S+ ", "", " ".join(str(error).split()))

@@ -24,12 +24,16 @@ from converters.model import (
     plain_parameters,
 )
 from converters.onnx_from_xgboost import (
+    column_types,
     missing_value,
     onnx_from_xgboost,
     served_booster,
+    sliced_booster,
 )
 from converters.probes import probes, trees_of
 from converters.prune_xgboost import pruned_booster
+from converters.sources.xgboost_arithmetic import require_agreement
+from converters.sources.xgboost_file import encode, read_xgboost_file
 from converters.vocabulary import of_trees, of_xgboost
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explanation
@@ -54,6 +58,9 @@ class XGBoostModel:
         missing: float | None = None,
     ) -> None:
         self._model = model
+        # A DART model answers with its own weights; its trees are converted with the
+        # weights inside, so that the proof compares the two.
+        self._answering = sliced_booster(model)
         self._served = served_booster(model)
         self._missing = missing_value(model) if missing is None else missing
         self._trees = trees_of(self._served)
@@ -91,7 +98,7 @@ class XGBoostModel:
         if isinstance(self._model, XGBClassifier) and self._own_missing():
             return np.asarray(self._model.predict_proba(rows), dtype=np.float64)
         margin = np.asarray(
-            self._served.inplace_predict(
+            self._answering.inplace_predict(
                 rows, missing=self._missing, predict_type="margin"
             ),
             dtype=np.float64,
@@ -150,17 +157,42 @@ class XGBoostModel:
 
 def read_xgboost(path: Path, *, missing: float | None = None) -> XGBoostModel:
     """
-    Read a JSON or UBJ file.
+    Read a JSON or UBJSON file; every field of it is known or refused.
 
     Raises:
         ConversionError: It cannot be read, or not converted.
     """
+    booster, noted = checked_booster(path.read_bytes())
+    if noted is not None and missing is None:
+        raise ConversionError(
+            "learner.attributes.scikit_learn: a missing value was written as "
+            f"{noted:g} in training; convert with --missing {noted:g}"
+        )
+    return XGBoostModel(booster, missing=missing)
+
+
+def checked_booster(data: bytes) -> tuple[Booster, float | None]:
+    """
+    Check a file, let xgboost read it, and hold its answers against the file's numbers.
+
+    Returns:
+        The booster, and the missing value that the file notes.
+
+    Raises:
+        ConversionError: It cannot be read, or xgboost misreads it.
+    """
+    major, minor, *_ = xgboost.__version__.split(".")
+    model = read_xgboost_file(data, installed=(int(major), int(minor)))
     booster = Booster()
     try:
-        booster.load_model(bytearray(path.read_bytes()))
+        booster.load_model(bytearray(encode(model.document)))
+        plain = copy.copy(booster)
     except (xgboost.core.XGBoostError, ValueError) as error:
         raise ConversionError(f"xgboost cannot read it: {first_line(error)}") from error
-    return XGBoostModel(booster, missing=missing)
+    plain.feature_names = None
+    plain.feature_types = column_types(plain)
+    require_agreement(plain, model)
+    return booster, model.missing
 
 
 def first_line(error: Exception) -> str:

@@ -203,8 +203,10 @@ def refused(model):
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"booster": "dart"}, "booster is 'dart'; only 'gbtree' is converted"),
-        ({"booster": "gblinear"}, "booster is 'gblinear'; only 'gbtree' is converted"),
+        (
+            {"booster": "gblinear"},
+            "booster is 'gblinear'; only 'gbtree' and 'dart' are converted",
+        ),
         ({"objective": "binary:hinge"}, "objective is 'binary:hinge'; converted are"),
         ({"objective": "binary:logitraw"}, "objective is 'binary:logitraw'; conv"),
         ({"objective": "count:poisson"}, "objective is 'count:poisson'; converted"),

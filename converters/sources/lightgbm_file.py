@@ -1,0 +1,310 @@
+"""
+Read LightGBM's text line by line, before lightgbm reads it.
+
+lightgbm ignores keys that it does not know, takes the last of two, and trusts the
+byte counts of `tree_sizes`. Here every key is known or refused, and numbers that
+contradict each other are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from converters.sources.format_fields import LIGHTGBM, unknown_field
+from converters.sources.lightgbm_tree_check import TextTree, checked_tree
+from converters.sources.xgboost_fields import BadField
+from tollgate.errors import ConversionError
+
+_VERSIONS = ("v2", "v3", "v4")
+_KINDS = ("binary", "multiclass")
+_FLAGS = ("average_output",)
+_PART = re.compile(r"(?m)^(?=Tree=|end of trees$|feature.importances:$)")
+
+
+class TextModel(msgspec.Struct, frozen=True, eq=False):
+    """
+    What a LightGBM text says, checked.
+
+    Attributes:
+        text: The same without `tree_sizes`, which no answer depends on.
+        columns: Number of features.
+        outputs: 1 for two classes, otherwise classes.
+        sigmoid: Factor of the margin.
+        averaged: Whether sums are divided by the number of rounds.
+        trees: In their order, one for each output in turn.
+    """
+
+    text: str
+    columns: int
+    outputs: int
+    sigmoid: float
+    averaged: bool
+    trees: tuple[TextTree, ...]
+
+
+def checked_text(text: str) -> str:
+    """Return a text that lightgbm reads as it is meant; raise ConversionError."""
+    return read_lightgbm_text(text).text
+
+
+def read_lightgbm_text(text: str) -> TextModel:
+    """
+    Check a model's text.
+
+    Raises:
+        ConversionError: It is cut off, of a kind that is not converted, or has a key
+            that is not read; names the key.
+    """
+    try:
+        return _read(text.replace("\r\n", "\n"))
+    except BadField as error:
+        raise ConversionError(str(error)) from error
+
+
+def _read(text: str) -> TextModel:
+    head, *parts = _PART.split(text)
+    # Since version 3 "end of trees" stands behind them, the importances in any.
+    trees = [part for part in parts if part.startswith("Tree=")]
+    tail = "".join(part for part in parts if not part.startswith("Tree="))
+    if not tail:
+        raise ConversionError("is cut off: nothing stands behind the trees")
+    if not parts[len(trees) :][0:1] or any(
+        part.startswith("Tree=") for part in parts[len(trees) :]
+    ):
+        raise BadField("end of trees", "stands before the last tree")
+    header = _header(head)
+    kind, sigmoid = _objective(header)
+    blocks = [_block(part, at=f"Tree={at}") for at, part in enumerate(trees)]
+    footer = _footer(tail)
+    unknown = unknown_field(header | footer, LIGHTGBM)
+    for number, block in enumerate(blocks):
+        unknown = unknown or _within(unknown_field({"Tree": block}, LIGHTGBM), number)
+    if unknown is not None:
+        raise BadField(*unknown)
+    if not trees:
+        raise ConversionError("the model has no trees")
+    columns, outputs = _numbers(header, kind=kind)
+    averaged = "average_output" in header
+    _check_parameters(
+        footer["parameters"],
+        kind=kind,
+        sigmoid=sigmoid,
+        classes=outputs,
+        averaged=averaged,
+    )
+    if len(trees) % outputs:
+        raise BadField("num_class", f"is {outputs}, for {len(trees)} trees")
+    sizes = header.get("tree_sizes")
+    if sizes is not None and len(sizes.split()) != len(trees):
+        raise BadField(
+            "tree_sizes", f"lists {len(sizes.split())} of {len(trees)} trees"
+        )
+    checked = tuple(
+        checked_tree(block, at=f"Tree={number}", number=number, columns=columns)
+        for number, block in enumerate(blocks)
+    )
+    if not sum(float(np.abs(one.leaf_value).max()) for one in checked) * sigmoid < (
+        float(np.finfo(np.float32).max)
+    ):
+        raise BadField("leaf_value", "adds up to infinity in float32")
+    return TextModel(
+        text=re.sub(r"(?m)^tree_sizes=.*\n", "", text),
+        columns=columns,
+        outputs=outputs,
+        sigmoid=sigmoid,
+        averaged=averaged,
+        trees=checked,
+    )
+
+
+def _within(found: tuple[str, str] | None, number: int) -> tuple[str, str] | None:
+    if found is None:
+        return None
+    return found[0].replace("Tree.", f"Tree={number}: ", 1), found[1]
+
+
+def _header(text: str) -> dict[str, str]:
+    lines = [line for line in text.split("\n") if line]
+    if lines[:1] != ["tree"]:
+        raise BadField("tree", "is not the first line")
+    found: dict[str, str] = {}
+    for line in lines[1:]:
+        name, equals, value = line.partition("=")
+        if not equals and name not in _FLAGS:
+            raise BadField(name[:60], "is a line that this version does not know")
+        if name in found:
+            raise BadField(name, "stands twice")
+        found[name] = value.strip()
+    if found.get("average_output"):
+        raise BadField("average_output", f"is {found['average_output']!r}, not a flag")
+    if found.get("version") not in _VERSIONS:
+        said = found.get("version", "missing")
+        raise ConversionError(
+            f"version is {said}; read are {', '.join(_VERSIONS)}: export it to ONNX "
+            "with the library that wrote it, and adopt that"
+        )
+    return found
+
+
+def _block(part: str, *, at: str) -> dict[str, str]:
+    """Read the lines of one tree; the first numbers it."""
+    first, *lines = part.split("\n")
+    if first.strip() != at:
+        raise BadField(first[:40], f"stands where {at} belongs")
+    found: dict[str, str] = {}
+    for line in lines:
+        if not line.strip():
+            continue
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise BadField(f"{at}: {name[:60]}", "is a line without a value")
+        if name in found:
+            raise BadField(f"{at}: {name}", "stands twice")
+        found[name] = value.strip()
+    return found
+
+
+def _footer(text: str) -> dict[str, Any]:
+    """Read what stands behind the trees: importances, parameters, categories."""
+    parameters: dict[str, str] = {}
+    found: dict[str, Any] = {"parameters": parameters}
+    section, closed = "", True
+    for line in text.split("\n"):
+        if not line.strip() or line == "end of trees":
+            continue
+        if line in ("feature_importances:", "feature importances:"):
+            section = line[:-1]
+            found[section] = ""
+        elif line in ("parameters:", "end of parameters"):
+            section = "" if line.startswith("end") else "parameters"
+            closed = not section
+        elif line.startswith("pandas_categorical:"):
+            if "pandas_categorical" in found:
+                raise BadField("pandas_categorical", "stands twice")
+            found["pandas_categorical"] = _words(line.partition(":")[2])
+        elif section == "parameters" and line.startswith("[") and line.endswith("]"):
+            name, _, value = line[1:-1].partition(":")
+            if name in parameters:
+                raise BadField(f"parameters: {name}", "stands twice")
+            parameters[name] = value.strip()
+        elif not (section.startswith("feature") and re.fullmatch(r".*=\d+", line)):
+            raise BadField(line[:60], "is a line that this version does not know")
+    if not closed:
+        raise ConversionError("is cut off: the parameters have no end")
+    return found
+
+
+def _words(text: str) -> str:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadField("pandas_categorical", "is no JSON") from error
+    if found is None:
+        return ""
+    if not isinstance(found, list) or not all(isinstance(x, list) for x in found):
+        raise BadField("pandas_categorical", "is no list of lists")
+    for number, words in enumerate(found):
+        if len({json.dumps(one) for one in words}) != len(words):
+            raise BadField(f"pandas_categorical[{number}]", "has a category twice")
+    return ""
+
+
+def _objective(header: Mapping[str, str]) -> tuple[str, float]:
+    kind, *settings = (header.get("objective") or "none").split()
+    if kind not in _KINDS:
+        raise ConversionError(
+            f"objective is {kind!r}; converted are 'binary' and 'multiclass'"
+        )
+    found: dict[str, str] = {}
+    for one in settings:
+        name, _, value = one.partition(":")
+        if name not in ("sigmoid", "num_class") or name in found:
+            raise BadField("objective", f"has {one!r}, which is not read")
+        found[name] = value
+    if kind == "multiclass":
+        if "sigmoid" in found:
+            raise BadField("objective", "is 'multiclass' and has a sigmoid")
+        if found.get("num_class") != header.get("num_class"):
+            raise BadField(
+                "objective",
+                f"has num_class:{found.get('num_class')}, num_class is "
+                f"{header.get('num_class')}",
+            )
+        return kind, 1.0
+    try:
+        sigmoid = float(found.get("sigmoid", "missing"))
+    except ValueError:
+        sigmoid = 0.0
+    if "num_class" in found or not 0 < sigmoid < 1e6:
+        raise BadField(
+            "objective", f"is {header['objective']!r}; needed is a sigmoid above 0"
+        )
+    return kind, sigmoid
+
+
+def _numbers(header: Mapping[str, str], *, kind: str) -> tuple[int, int]:
+    """Return columns and outputs."""
+    found = {}
+    for name in ("num_class", "num_tree_per_iteration", "max_feature_idx"):
+        value = header.get(name, "missing")
+        if not (value.isascii() and value.isdigit() and len(value) < 8):
+            raise BadField(name, f"is {value}, no count")
+        found[name] = int(value)
+    classes, columns = found["num_class"], found["max_feature_idx"] + 1
+    if found["num_tree_per_iteration"] != classes:
+        raise BadField(
+            "num_tree_per_iteration",
+            f"is {found['num_tree_per_iteration']}, num_class is {classes}",
+        )
+    if (kind == "binary") != (classes == 1) or not classes:
+        raise BadField("num_class", f"is {classes}, the objective is {kind!r}")
+    for name in ("feature_names", "feature_infos"):
+        parts = header.get(name, "").split()
+        if name in header and len(parts) != columns:
+            raise BadField(name, f"has {len(parts)} for {columns} columns")
+        if name == "feature_names" and len(set(parts)) != len(parts):
+            raise BadField(name, "has a name twice")
+    return columns, classes
+
+
+def _check_parameters(
+    parameters: Mapping[str, str],
+    *,
+    kind: str,
+    sigmoid: float,
+    classes: int,
+    averaged: bool,
+) -> None:
+    boosting = parameters.get("boosting", "")
+    if boosting and averaged != (boosting in ("rf", "random_forest")):
+        flag = "is there" if averaged else "is not there"
+        raise BadField(
+            "average_output", f"{flag}, and parameters: boosting: {boosting}"
+        )
+    wanted = parameters.get("objective", kind)
+    if wanted in ("softmax",):
+        wanted = "multiclass"
+    if wanted != kind:
+        raise BadField("objective", f"is {kind!r}, parameters: objective: {wanted}")
+    if parameters.get("linear_tree", "0") not in ("0", "false"):
+        raise ConversionError(
+            "linear_tree: leaves are linear models, which a tree in ONNX cannot hold; "
+            "train with linear_tree=False"
+        )
+    for name, own in (("sigmoid", sigmoid), ("num_class", float(classes))):
+        if name == "sigmoid" and kind != "binary":
+            continue
+        try:
+            value = float(parameters.get(name, own))
+        except ValueError:
+            value = float("nan")
+        if value != own:
+            raise BadField(
+                f"parameters: {name}", f"is {parameters[name]}, above it is {own:g}"
+            )

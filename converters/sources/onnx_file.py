@@ -1,0 +1,186 @@
+"""
+Read an ONNX file field by field, before onnxruntime reads it.
+
+protobuf carries fields that it does not know along without a word, and onnxruntime
+trusts the lists of a tree operator. Here both are checked, and the class labels must
+stand in the order that libraries sort them in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+from onnx import helper
+
+from converters.sources.format_fields import ONNX
+from converters.sources.onnx_tree_check import check_trees
+from converters.sources.xgboost_fields import BadField
+from tollgate.errors import ConversionError
+from tollgate.repository.targets import ML_DOMAIN
+
+_LABELS = ("classlabels_int64s", "classlabels_strings", "classlabels_ints")
+# Operators that change no order of columns, between a classifier and its ZipMap.
+_SAME_ORDER = ("Normalizer", "Cast", "Identity")
+_USES = {one.path: one for one in ONNX}
+
+
+def check_onnx(model: onnx.ModelProto) -> tuple[int | str, ...] | None:
+    """
+    Check a model.
+
+    Returns:
+        The class labels of its probabilities, where it names them.
+
+    Raises:
+        ConversionError: It has a field, an operator or an attribute that is not
+            known, or contradicts itself; names the place.
+    """
+    try:
+        for path, problem in _unread(model, ""):
+            raise BadField(path, problem)
+        _check_versions(model)
+        for path, node in _nodes(model.graph, "graph"):
+            _check_attributes(model, node, path)
+            if node.op_type.startswith("TreeEnsemble"):
+                check_trees(node, path)
+            elif node.op_type == "LinearClassifier":
+                _check_linear(node, path)
+        return _labels(model.graph)
+    except BadField as error:
+        raise ConversionError(str(error)) from error
+
+
+def _unread(message: Message, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the fields that are unknown or refused, with the reason."""
+    for found in UnknownFieldSet(message):
+        yield (
+            path or "the file",
+            f"has field {found.field_number} of {type(message).__name__}, which onnx "
+            f"{onnx.__version__} does not know: written by a newer exporter; export "
+            "it again for an older file format",
+        )
+    for field, value in message.ListFields():
+        at = f"{path}.{field.name}" if path else field.name
+        use = _USES.get(f"{type(message).__name__}.{field.name}")
+        if use is None or use.use == "refused":
+            why = "is a field that this version does not know" if use is None else ""
+            yield at, why or use.why  # type: ignore[union-attr]
+        if field.message_type is None:
+            continue
+        several = value if field.is_repeated else [value]
+        for number, one in enumerate(several):
+            yield from _unread(one, f"{at}[{number}]" if field.is_repeated else at)
+
+
+def _check_versions(model: onnx.ModelProto) -> None:
+    seen: dict[str, int] = {}
+    for one in model.opset_import:
+        domain = "" if one.domain == "ai.onnx" else one.domain
+        if seen.setdefault(domain, one.version) != one.version:
+            raise BadField(
+                "opset_import",
+                f"names {domain or 'ai.onnx'} as {seen[domain]} and {one.version}",
+            )
+
+
+def _nodes(graph: onnx.GraphProto, path: str) -> Iterator[tuple[str, onnx.NodeProto]]:
+    for number, node in enumerate(graph.node):
+        at = f"{path}.node[{number}] ({node.op_type})"
+        yield at, node
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, attribute.g):
+                yield from _nodes(inner, f"{at}.{attribute.name}")
+
+
+def _check_attributes(model: onnx.ModelProto, node: onnx.NodeProto, path: str) -> None:
+    """Demand that the operator exists and has each attribute, once."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    if any(
+        (one.domain, one.name) == (node.domain, node.op_type) for one in model.functions
+    ):
+        return
+    version = next(
+        (
+            one.version
+            for one in model.opset_import
+            if ("" if one.domain == "ai.onnx" else one.domain) == domain
+        ),
+        None,
+    )
+    if version is None:
+        raise BadField(path, f"is of {domain or 'ai.onnx'}, which opset_import lacks")
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, domain)
+    except onnx.defs.SchemaError as error:
+        raise BadField(
+            path, f"is no operator of opset {version} of {domain or 'ai.onnx'}"
+        ) from error
+    names = [one.name for one in node.attribute]
+    for name in names:
+        if name not in schema.attributes:
+            raise BadField(path, f"has the attribute {name!r}, which it does not know")
+        if names.count(name) > 1:
+            raise BadField(path, f"has the attribute {name!r} twice")
+
+
+def _check_linear(node: onnx.NodeProto, path: str) -> None:
+    """Demand a row of coefficients, an intercept and a label for each class."""
+    found = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    factors = list(found.get("coefficients", ()))
+    shift = list(found.get("intercepts", ()))
+    labels = len(_own_labels(node) or ())
+    if len(shift) not in (labels, 1 if labels == 2 else labels) or not shift:
+        raise BadField(f"{path}.intercepts", f"has {len(shift)} for {labels} classes")
+    if not factors or len(factors) % len(shift):
+        raise BadField(
+            f"{path}.coefficients", f"has {len(factors)} for {len(shift)} intercepts"
+        )
+    for name, values in (("coefficients", factors), ("intercepts", shift)):
+        if not np.isfinite(values).all():
+            raise BadField(f"{path}.{name}", "has a number that is not finite")
+
+
+def _labels(graph: onnx.GraphProto) -> tuple[int | str, ...] | None:
+    """Read the class labels of the probabilities; they must be sorted."""
+    made_by = {name: node for node in graph.node for name in node.output}
+    listed = [(node, _own_labels(node)) for node in graph.node]
+    for node, labels in listed:
+        if labels is not None and list(labels) != sorted(set(labels), key=_order):
+            raise BadField(
+                f"{node.op_type}.classlabels",
+                f"are {labels}, not sorted: libraries sort classes, and the score of a "
+                "product is the probability of the second",
+            )
+    for node, labels in listed:
+        if node.op_type != "ZipMap" or labels is None:
+            continue
+        above = made_by.get(node.input[0])
+        while above is not None and above.op_type in _SAME_ORDER:
+            above = made_by.get(above.input[0])
+        own = None if above is None else _own_labels(above)
+        if own is not None and own != labels:
+            raise BadField(
+                "ZipMap.classlabels", f"are {labels}, the classifier's {own}"
+            )
+    last = [labels for node, labels in listed if labels is not None]
+    return last[-1] if last else None
+
+
+def _own_labels(node: onnx.NodeProto) -> tuple[int | str, ...] | None:
+    for attribute in node.attribute:
+        if attribute.name in _LABELS and node.domain == ML_DOMAIN:
+            values = helper.get_attribute_value(attribute)
+            return tuple(
+                one.decode(errors="replace") if isinstance(one, bytes) else int(one)
+                for one in values
+            )
+    return None
+
+
+def _order(label: Any) -> Any:
+    return np.asarray(label).item()
