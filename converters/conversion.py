@@ -18,6 +18,7 @@ from converters.purpose import Purpose
 from converters.sample import Sample, read_sample
 from converters.shrinking import Shrinking, quantized, smaller_source, tensorized
 from converters.sources.described import with_words
+from converters.sources.formats import format_of
 from converters.sources.opening import open_source
 from converters.trade import Judge
 from tollgate.errors import InputError, RepositoryError
@@ -79,23 +80,16 @@ def convert_file(asked: Conversion) -> Converted:
     for option, given in columns.items():
         if given and not asked.label:
             raise InputError(option, "is judged by labels: name their column, --label")
-    names = asked.purpose.names
-    sample = None if asked.sample is None else _rows(asked, asked.sample, names=names)
-    known = names or (sample.names if sample is not None else None)
     with open_source(
         asked.source,
         trust_pickle=asked.trust_pickle,
         python=asked.python,
         missing=asked.missing,
-        columns=None if known is None else len(known),
+        columns=_column_count(asked),
     ) as model:
-        if asked.sample is not None and names is None:
-            sample = _rows(
-                asked,
-                asked.sample,
-                names=model.facts.names,
-                columns=model.facts.columns,
-            )
+        sample = None
+        if asked.sample is not None:
+            sample = _rows(asked, asked.sample, facts=model.facts)
         return convert_model(
             model,
             origin=str(asked.source),
@@ -104,7 +98,7 @@ def convert_file(asked: Conversion) -> Converted:
             targets=asked.targets,
             shrinking=asked.shrinking,
             expected=asked.expected,
-            from_file=True,
+            from_file=asked.python is None,
         )
 
 
@@ -197,20 +191,32 @@ def convert_model(
     )
 
 
-def _rows(
-    asked: Conversion,
-    path: Path,
-    *,
-    names: tuple[str, ...] | None,
-    columns: int | None = None,
-) -> Sample:
+def _column_count(asked: Conversion) -> int | None:
+    """Count the features for a file that does not say; None where nobody says."""
+    if asked.purpose.names is not None:
+        return len(asked.purpose.names)
+    if asked.sample is None or format_of(asked.source) != "onnx":
+        return None
+    return len(_rows(asked, asked.sample, facts=None).names)
+
+
+def _rows(asked: Conversion, path: Path, *, facts: Facts | None) -> Sample:
+    """Read the sample, with words as the codes that the model has for them."""
+    own = None if facts is None else facts.names
+    names = asked.purpose.names or own
+    known = {} if facts is None or names is None else facts.categories
     return read_sample(
         path,
         names=names,
         label=asked.label,
         segments=asked.segments,
         sensitive=asked.sensitive,
-        columns=columns,
+        columns=None if facts is None else facts.columns,
+        words={
+            names[at]: [str(word) for word in one.known]
+            for at, one in known.items()
+            if names is not None and at < len(names) and one.codes
+        },
     )
 
 

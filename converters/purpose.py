@@ -11,6 +11,7 @@ from converters.quality_record import HALVES, Levels
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
 from tollgate.policy.document import Level
+from tollgate.repository.new_features import load_spec_of
 from tollgate.repository.release import spec_hash_text
 from tollgate.repository.served import read_served
 from tollgate.repository.told import load_policy_of
@@ -39,9 +40,17 @@ class Purpose(msgspec.Struct, frozen=True, eq=False):
     spec: FeatureSpec | None = None
 
 
-def purpose_of(repository: Path, product: str) -> Purpose:
+def purpose_of(
+    repository: Path, product: str, *, new_spec: Path | None = None
+) -> Purpose:
     """
     Read what a model must fit to be served in a product.
+
+    Args:
+        repository: The model repository.
+        product: Name of the ensemble.
+        new_spec: A features.yaml that is not in the repository yet, in the place of
+            the served one.
 
     Raises:
         RepositoryError: The repository does not fit together, or lacks a version.
@@ -49,7 +58,10 @@ def purpose_of(repository: Path, product: str) -> Purpose:
         PolicyError: The served policy.yaml cannot be read.
     """
     served = read_served(repository, product)
-    spec = load_spec(served.file(served.product.features_step, name=SPEC_FILE))
+    if new_spec is None:
+        spec = load_spec(served.file(served.product.features_step, name=SPEC_FILE))
+    else:
+        spec = load_spec_of(new_spec, product=product)
     step = served.product.decision_step
     policy = load_policy_of(served.file(step, name=POLICY_FILE).parent, spec)
     usual = policy.thresholds[0]

@@ -114,6 +114,7 @@ def read_sample(
     segments: Sequence[str] = (),
     sensitive: Sequence[str] = (),
     columns: int | None = None,
+    words: Mapping[str, Sequence[str]] | None = None,
 ) -> Sample:
     """
     Read feature rows from Parquet, CSV or JSON lines; an empty number is NaN.
@@ -127,6 +128,8 @@ def read_sample(
         sensitive: The same, of what nobody may be judged by: never features.
         columns: How many features there are, where no name is known: where one too
             many is a segment, segments of numbers are features too.
+        words: Column -> its words in the order of their codes; in it a word becomes
+            its code, an unseen one -2 and none -1.
 
     Raises:
         InputError: It cannot be read, is empty, lacks a column, or holds a text where
@@ -152,7 +155,16 @@ def read_sample(
             raise InputError(path, "is a feature of the model", where=name)
     if not len(frame) or not names:
         raise InputError(path, "holds no rows of numbers")
-    raw = np.stack([_numbers(path, frame[name]) for name in names], axis=1)
+    coded = words or {}
+    raw = np.stack(
+        [
+            _codes(frame[name], coded[name])
+            if _holds_words(frame[name], coded.get(name, ()))
+            else _numbers(path, frame[name])
+            for name in names
+        ],
+        axis=1,
+    )
     with np.errstate(over="ignore"):
         served = np.ascontiguousarray(raw, np.float32)
     return Sample(
@@ -212,6 +224,22 @@ def _numbers(path: Path, column: pl.Series) -> npt.NDArray[np.float64]:
         )
     numbers: npt.NDArray[np.float64] = found.fill_null(float("nan")).to_numpy()
     return numbers
+
+
+def _holds_words(column: pl.Series, words: Sequence[str]) -> bool:
+    """Tell whether a column has words, where its codes could be, too."""
+    if not words or column.dtype not in (pl.String, pl.Categorical, pl.Enum):
+        return False
+    texts = column.cast(pl.String).drop_nulls()
+    numbers = texts.cast(pl.Float64, strict=False).is_not_null().all()
+    return not numbers or bool(texts.is_in(list(words)).any())
+
+
+def _codes(column: pl.Series, words: Sequence[str]) -> npt.NDArray[np.float64]:
+    """Return the codes of words as features.yaml counts them; float64 [N]."""
+    code = {word: float(at) for at, word in enumerate(words)}
+    texts = column.cast(pl.String).to_list()
+    return np.array([code.get(one, -2.0) if one else -1.0 for one in texts])
 
 
 def _labels(path: Path, column: pl.Series) -> tuple[object, ...]:

@@ -262,3 +262,21 @@ def test_what_is_sensitive_is_never_a_feature(tmp_path):
         read_sample(path, names=("a", "age"), label="y", sensitive=("age",))
     with pytest.raises(InputError, match="sex: lacks the column"):
         read_sample(path, names=("a",), label="y", sensitive=("sex",))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_words_become_the_codes_of_their_order(tmp_path, suffix):
+    """None is -1, unseen -2; a column of codes alone stays as it is."""
+    path = tmp_path / f"rows{suffix}"
+    frame = pl.DataFrame(
+        {
+            "a": ["low", None, "high", "odd"],
+            "b": ["1", "0", "-2", "1"],
+            "c": [1, 2, 3, 4],
+        }
+    )
+    write = frame.write_csv if suffix == ".csv" else frame.write_parquet
+    write(path)
+    words = {"a": ("low", "high"), "b": ("x", "y")}
+    sample = read_sample(path, names=("a", "b", "c"), words=words)
+    assert sample.rows.tolist() == [[0, 1, 1], [-1, 0, 2], [1, -2, 3], [-2, 1, 4]]

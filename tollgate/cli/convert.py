@@ -23,6 +23,7 @@ from tollgate.cli.convert_options import (
     Sample,
     Segment,
     Sensitive,
+    Spec,
     Target,
     Tensorize,
 )
@@ -41,6 +42,7 @@ def convert(
     ],
     out: Out,
     product: Product = None,
+    spec: Spec = None,
     repository: Repository = None,
     trust_pickle: Annotated[
         bool, typer.Option(help="Load a pickle: that runs the code in it.")
@@ -86,7 +88,7 @@ def convert(
         trust_pickle=trust_pickle,
         python=python,
         missing=missing,
-        purpose=_purpose(product, repository),
+        purpose=_purpose(product, repository, spec=spec),
     )
     _run(asked, out=out)
 
@@ -95,6 +97,7 @@ def adopt(
     source: Annotated[Path, typer.Argument(help="An ONNX classifier.")],
     out: Out,
     product: Product = None,
+    spec: Spec = None,
     repository: Repository = None,
     sample: Sample = None,
     expected: Expected = None,
@@ -117,7 +120,7 @@ def adopt(
         segments=tuple(segment or ()),
         sensitive=tuple(sensitive or ()),
         targets=tuple(target or ()),
-        purpose=_purpose(product, repository),
+        purpose=_purpose(product, repository, spec=spec),
     )
     _run(asked, out=out)
 
@@ -134,14 +137,18 @@ def _gate(flips: float | None, auc_loss: float | None, ap_loss: float | None) ->
     )
 
 
-def _purpose(product: str | None, repository: str | None) -> Purpose:
+def _purpose(
+    product: str | None, repository: str | None, *, spec: Path | None
+) -> Purpose:
     """Read what the model is for; without a product, for none in particular."""
     from converters.purpose import Purpose, purpose_of
 
     if product is None:
+        if spec is not None:
+            raise InputError("--spec", "belongs to a product: --product NAME")
         return Purpose()
     settings = console.settings(repository=repository)
-    return purpose_of(settings.repository_path, product)
+    return purpose_of(settings.repository_path, product, new_spec=spec)
 
 
 def _run(asked: Conversion, *, out: Path) -> None:

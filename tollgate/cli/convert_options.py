@@ -41,6 +41,14 @@ Product = Annotated[
     str | None,
     typer.Option(help="Prove it for this product's policy, features and model step."),
 ]
+Spec = Annotated[
+    Path | None,
+    typer.Option(
+        "--spec",
+        help="A new features.yaml of the product, not yet in the repository, to prove "
+        "it for.",
+    ),
+]
 Sample = Annotated[
     Path | None,
     typer.Option(

@@ -24,6 +24,7 @@ from tollgate.cli.product_options import (
     Keep,
     Kind,
     Label,
+    LabelDelay,
     Model,
     MostFields,
     Name,
@@ -48,6 +49,7 @@ def new(
     name: Name,
     table: Table,
     label: Label = "",
+    label_delay: LabelDelay = 0.0,
     positive: Positive = None,
     entity: Entity = None,
     time_: Time = None,
@@ -78,12 +80,15 @@ def new(
     from tollgate.product.asked import Asked
     from tollgate.product.placing import require_free
     from tollgate.product.plan import make_plan
+    from tollgate.product.splitting import DAY_US
     from tollgate.product.thresholds import goal_of
 
     folder = console.settings(repository=repository).repository_path
     require_free(folder, name)
     if entity and not time_:
         raise InputError("--entity", "windows need to know when: --time COLUMN")
+    if label_delay and not time_:
+        raise InputError("--label-delay", "needs to know when: --time COLUMN")
     given = None
     if model is not None:
         order = tuple(one.strip() for one in columns.split(",")) if columns else ()
@@ -105,6 +110,7 @@ def new(
         product=name,
         table=table,
         label=label,
+        label_delay_us=round(label_delay * DAY_US),
         positive=positive,
         entities=tuple(entity or ()),
         time=time_,

@@ -207,7 +207,12 @@ def _learned(
     )
     tell("features", f"{len(features):,} rows of {len(spec.features)}")
     label = rows.history.label
-    train, test = split(label, time_us=rows.history.event_time_us, spec=spec)
+    train, test = split(
+        label,
+        time_us=rows.history.event_time_us,
+        spec=spec,
+        label_delay_us=plan.asked.label_delay_us,
+    )
     if given is None:
         model, kind = trained(
             features[train],

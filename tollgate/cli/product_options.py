@@ -45,6 +45,16 @@ Id = Annotated[
     str | None,
     typer.Option("--id", help="An id of each row.", rich_help_panel=_ROLES),
 ]
+LabelDelay = Annotated[
+    float,
+    typer.Option(
+        help="Days until the outcome of a row is known; needs --time. Younger rows are "
+        "neither learned from nor judged on.",
+        min=0,
+        metavar="DAYS",
+        rich_help_panel=_ROLES,
+    ),
+]
 Drop = Annotated[
     list[str] | None,
     typer.Option(

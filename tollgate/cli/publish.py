@@ -38,6 +38,13 @@ def publish(
     admin_secret_file: Annotated[
         Path | None, typer.Option(help="File with the admin secret of that server.")
     ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option(
+            help="The new features.yaml that the model was made for: it becomes the "
+            "next version of the features step, with the hook.py beside it.",
+        ),
+    ] = None,
     dry_load: Annotated[
         bool, typer.Option(help="Load it into a throw-away server first.")
     ] = True,
@@ -56,10 +63,19 @@ def publish(
             product=chosen.product,
             server=server,
             dry_load=dry_load,
+            spec=spec,
             progress=_tell,
         )
     console.out.print(
         f"published  {published.step} version {published.version}\n"
+        + (
+            ""
+            if published.features is None
+            else f"features   version {published.features}; release both: tollgate "
+            f"release activate --product {chosen.product} --set "
+            f"features={published.features} --set model={published.version} "
+            "--reason …\n"
+        )
         + (
             f"serving    {published.release}, as before"
             if server

@@ -28,6 +28,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         sensitive: Columns to leave out, and to report the model's errors by.
         keep: Columns to take although they seem to give the outcome away.
         most_fields: Request fields at most.
+        label_delay_us: How long after a row its outcome is known, µs.
         goal: What the thresholds are chosen by.
     """
 
@@ -43,4 +44,5 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     sensitive: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     most_fields: int = MOST_FIELDS
+    label_delay_us: int = 0
     goal: Goal = Rates()

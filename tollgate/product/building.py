@@ -53,6 +53,7 @@ def build_features(
         positive=plan.label.positive,
         segments=plan.asked.sensitive,
         source=str(plan.asked.table),
+        label_delay_us=plan.asked.label_delay_us,
     )
     return spec, rows, build(spec, rows.history).astype(np.float32)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tollgate.product.columns import Column, LeftOut
 from tollgate.product.label import Label
 from tollgate.product.leaks import SUSPECT_AUC, leak_of, strength
-from tollgate.product.splitting import held_out
+from tollgate.product.splitting import held_out, known_before
 
 _GROWS = 20  # different values that only ever rise with time: a clock, not a feature
 
@@ -62,15 +62,21 @@ def strongest(
     *,
     most: int,
     times_us: npt.NDArray[np.int64],
+    label_delay_us: int = 0,
 ) -> tuple[list[Column], list[LeftOut]]:
     """
     Keep the columns that rank outcomes best by themselves, in the table's order.
 
-    The rows that the model is judged on have no say.
+    The rows that the model is judged on have no say, nor have those whose outcome was
+    not known before them.
     """
     if len(columns) <= most:
         return list(columns), []
-    rows = np.flatnonzero(~held_out(label.values, time_us=times_us))
+    test = held_out(label.values, time_us=times_us)
+    past = known_before(
+        test, label.values, time_us=times_us, label_delay_us=label_delay_us
+    )
+    rows = np.flatnonzero(past)
     positive = label.values[rows] == 1
     found = np.array([strength(one.take(rows), positive) for one in columns])
     kept = set(np.argsort(-found, kind="stable")[:most].tolist())

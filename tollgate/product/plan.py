@@ -155,7 +155,13 @@ def _columns(
         columns, label.values == 1, keep=asked.keep, notes=notes
     )
     columns, clocks = without_clocks(columns, times_us)
-    columns, weak = strongest(columns, label, most=asked.most_fields, times_us=times_us)
+    columns, weak = strongest(
+        columns,
+        label,
+        most=asked.most_fields,
+        times_us=times_us,
+        label_delay_us=asked.label_delay_us,
+    )
     return columns, [*left, *twins, *leaks, *clocks, *weak]
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import InputError
-from tollgate.features.document import LABEL
+from tollgate.features.document import LABEL, LABEL_TIME
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import History, history_of
 from tollgate.product.label import label_texts
 from tollgate.product.reading import read_any
+from tollgate.product.usable import with_known_outcome
 from tollgate.product.values import (
     are_ids,
     as_numbers,
@@ -45,7 +46,12 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
 
 
 def read_rows(
-    path: Path, *, spec: FeatureSpec, positive: str, segments: Sequence[str] = ()
+    path: Path,
+    *,
+    spec: FeatureSpec,
+    positive: str,
+    segments: Sequence[str] = (),
+    label_delay_us: int = 0,
 ) -> Rows:
     """
     Read the rows of a table that have an outcome.
@@ -55,13 +61,23 @@ def read_rows(
         spec: The product's features; its aliases name the table's columns.
         positive: The outcome that counts as 1.
         segments: Columns of the table to report by.
+        label_delay_us: How long after a row its outcome is known, µs; rows that are
+            younger than that at the table's last time are left out.
 
     Raises:
         InputError: A column is missing, or a value cannot be.
     """
     table = read_any(path).frame
+    if label_delay_us:
+        times = as_times_us(_column(table, EVENT_TIME, spec=spec, source=str(path)))
+        table = table.filter(with_known_outcome(times, label_delay_us))
     return rows_of(
-        table, spec=spec, positive=positive, segments=segments, source=str(path)
+        table,
+        spec=spec,
+        positive=positive,
+        segments=segments,
+        source=str(path),
+        label_delay_us=label_delay_us,
     )
 
 
@@ -72,8 +88,9 @@ def rows_of(
     positive: str,
     segments: Sequence[str] = (),
     source: str,
+    label_delay_us: int = 0,
 ) -> Rows:
-    """Take the rows of a table that was read; like `read_rows`."""
+    """Take the rows of a table that was read; like `read_rows`, the young ones too."""
     import polars as pl
 
     frame, good = _renamed(table, spec=spec, positive=positive, source=source)
@@ -82,7 +99,11 @@ def rows_of(
         if name not in table.columns:
             raise InputError(source, "the table has no such column", where=name)
         told[name] = tuple(table[name].cast(pl.String).fill_null("").filter(good))
-    history = history_of(frame, spec=spec, source=source)
+    past = frame
+    if label_delay_us:
+        known = pl.col(EVENT_TIME) + label_delay_us
+        past = frame.with_columns(known.cast(pl.Datetime("us")).alias(LABEL_TIME))
+    history = history_of(past, spec=spec, source=source)
     return Rows(frame=frame, history=history, segments=told)
 
 

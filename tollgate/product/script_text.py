@@ -52,6 +52,7 @@ PRODUCT = {_literal(asked.product)}
 TABLE = Path({_literal(str(asked.table.resolve()))})
 # The score is the probability that {asked.label!r} is this.
 POSITIVE = {_literal(plan.label.positive)}
+LABEL_DELAY_US = {asked.label_delay_us:_}  # how long after a row its outcome is known
 SENSITIVE = [{reported}]  # no inputs: the card tells the model's errors by them
 
 
@@ -59,10 +60,21 @@ def main() -> None:
     """Train, convert, prove, publish."""
     table = Path(sys.argv[1]) if len(sys.argv) > 1 else TABLE
     spec = served_spec(REPOSITORY, product=PRODUCT)
-    rows = read_rows(table, spec=spec, positive=POSITIVE, segments=SENSITIVE)
+    rows = read_rows(
+        table,
+        spec=spec,
+        positive=POSITIVE,
+        segments=SENSITIVE,
+        label_delay_us=LABEL_DELAY_US,
+    )
     features = build(spec, rows.history).astype(np.float32)
     label = rows.history.label
-    train, test = split(label, time_us=rows.history.event_time_us, spec=spec)
+    train, test = split(
+        label,
+        time_us=rows.history.event_time_us,
+        spec=spec,
+        label_delay_us=LABEL_DELAY_US,
+    )
 
     model = train_baseline(
         features[train], label[train], spec=spec, seed=0, kind="{kind}"

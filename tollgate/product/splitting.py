@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec
 
 Bool = npt.NDArray[np.bool_]
 
+DAY_US = 86_400_000_000
 _HELD_OUT = 0.2
 _MOST_LOST = 0.5  # of the rows to learn from, for windows that are whole
 
@@ -18,29 +20,65 @@ def split(
     *,
     time_us: npt.NDArray[np.int64],
     spec: FeatureSpec,
+    label_delay_us: int = 0,
     seed: int = 0,
 ) -> tuple[Bool, Bool]:
     """
     Divide rows into those to learn from and those to judge on.
 
     Rows whose longest window begins before the table does are not learned from, unless
-    they are more than half: served windows are whole.
+    they are more than half: served windows are whole. Nor are rows whose outcome was
+    not known yet when the first row to judge on came.
 
     Args:
         label: 1 for the outcome, else 0; int8 [N].
         time_us: Of the rows, µs; int64 [N].
         spec: The product's features.
+        label_delay_us: How long after a row its outcome is known, µs.
         seed: Of the chance.
 
     Returns:
         Which rows to learn from, and which to judge on; bool [N] each.
+
+    Raises:
+        InputError: Outcomes take their time, and no row of either is left before the
+            rows to judge on.
     """
     test = held_out(label, time_us=time_us, seed=seed)
+    past = known_before(test, label, time_us=time_us, label_delay_us=label_delay_us)
     longest_us = max((one.windows_us[-1] for one in spec.entities), default=0)
-    whole = ~test & (time_us >= time_us.min() + longest_us)
-    enough = whole.sum() >= _MOST_LOST * (~test).sum()
+    whole = past & (time_us >= time_us.min() + longest_us)
+    enough = whole.sum() >= _MOST_LOST * past.sum()
     both = len(np.unique(label[whole])) == 2
-    return (whole if enough and both else ~test), test
+    return (whole if enough and both else past), test
+
+
+def known_before(
+    test: Bool,
+    label: npt.NDArray[np.int8],
+    *,
+    time_us: npt.NDArray[np.int64],
+    label_delay_us: int,
+) -> Bool:
+    """
+    Choose the rows whose outcome was known when the first held-out row came; bool [N].
+
+    Raises:
+        InputError: The held-out rows are not the last ones, or no row of either
+            outcome is left.
+    """
+    if not label_delay_us:
+        return ~test
+    first_us = time_us[test].min()
+    known: Bool = ~test & (time_us + label_delay_us <= first_us)
+    days = label_delay_us / DAY_US
+    if len(np.unique(label[known])) < 2:
+        problem = (
+            f"outcomes are known after {days:g} days: before the last fifth of the "
+            "rows there are not both outcomes to learn from; bring a longer table"
+        )
+        raise InputError("--label-delay", problem)
+    return known
 
 
 def held_out(

@@ -11,6 +11,7 @@ from tollgate.errors import InputError
 from tollgate.product.asked import Asked
 from tollgate.product.label import label_texts
 from tollgate.product.names import OWN_COLUMNS
+from tollgate.product.splitting import DAY_US
 from tollgate.product.values import are_ids, as_numbers, as_text, as_times_us
 from tollgate.schema import EVENT_TIME, TRANSACTION_ID
 
@@ -47,6 +48,7 @@ def known_rows(frame: pl.DataFrame, asked: Asked, notes: list[str]) -> pl.DataFr
             shown = f", such as {example[0]!r:.40}" if example else ""
             raise InputError("--time", f"{asked.time!r} holds no times{shown}")
         good &= times.is_not_null()
+        good &= with_known_outcome(times, asked.label_delay_us, notes)
     if asked.amount is not None:
         good &= as_numbers(frame[asked.amount]).values.is_not_null()
     missing = len(frame) - int(good.sum())
@@ -59,6 +61,28 @@ def known_rows(frame: pl.DataFrame, asked: Asked, notes: list[str]) -> pl.DataFr
     if asked.id is not None and kept[asked.id].n_unique() < len(kept):
         raise InputError("--id", f"{asked.id!r} has the same id in two rows")
     return _fewer(kept, asked, notes)
+
+
+def with_known_outcome(
+    times_us: pl.Series, label_delay_us: int, notes: list[str] | None = None
+) -> pl.Series:
+    """
+    Say which rows are so old that their outcome is known at the table's last time.
+
+    Args:
+        times_us: Of all rows, µs; null where there is none.
+        label_delay_us: How long after a row its outcome is known, µs.
+        notes: Gets a line if rows are too young.
+    """
+    last = times_us.max()
+    old = (times_us <= (last or 0) - label_delay_us).fill_null(False)  # type: ignore[operator]
+    young = int((~old & times_us.is_not_null()).sum())
+    if label_delay_us and young and notes is not None:
+        notes.append(
+            f"{young:,} rows of the table's last {label_delay_us / DAY_US:g} days are "
+            "left out: their outcome was not known yet (--label-delay)"
+        )
+    return old if label_delay_us else times_us.is_not_null()
 
 
 def _require_column(frame: pl.DataFrame, name: str, *, option: str) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from tollgate.errors import RepositoryError, ServerError
 from tollgate.repository.budget import ModelBudget
 from tollgate.repository.candidate import require_files, require_unchanged
+from tollgate.repository.new_features import new_features
 from tollgate.repository.product import Product, read_product
 from tollgate.repository.release import read_release, release_path
 from tollgate.repository.speed import Measure, us_per_row
@@ -42,6 +43,8 @@ class Published(msgspec.Struct, frozen=True):
         budget: What it was measured against.
         release: What goes on deciding at the server that loaded the version; empty
             when no server was told.
+        features: The version of the features step that was made of a new
+            features.yaml, or has it; None where none was given.
     """
 
     step: str
@@ -49,6 +52,7 @@ class Published(msgspec.Struct, frozen=True):
     us_per_row: dict[int, float]
     budget: ModelBudget
     release: str
+    features: int | None = None
 
 
 def publish(
@@ -58,6 +62,7 @@ def publish(
     product: str,
     server: Reachable | None = None,
     dry_load: bool = True,
+    spec: Path | None = None,
     measure: Measure = us_per_row,
     progress: Callable[[str], None] = lambda done: None,
 ) -> Published:
@@ -73,6 +78,8 @@ def publish(
         server: A server of that repository to load the version into, beside those
             that serve; None publishes the files alone.
         dry_load: Load it into a throw-away server before it is published.
+        spec: A features.yaml that the model was made for and that is to become the
+            next version of the features step; None where it is there.
         measure: Times a model.onnx: rows of a batch -> µs per row.
         progress: Told each thing that was proven.
 
@@ -91,7 +98,10 @@ def publish(
     require_unchanged(repository, step)
     if server is not None:
         require_server(server, models)
-    with staged_version(repository, step=step, source=source) as staged:
+    with (
+        new_features(spec, models, source=source) as features,
+        staged_version(repository, step=step, source=source) as staged,
+    ):
         with _named_as(source, staged.version):
             proven = prove(
                 staged.version, models=models, measure=measure, progress=progress
@@ -105,7 +115,7 @@ def publish(
         if server is not None:
             release = _load(server, staged, models=models, version=version, trial=trial)
             progress(f"{server.grpc_url} has it too, and answers as the file does")
-    return Published(step, version, proven.us_per_row, proven.budget, release)
+    return Published(step, version, proven.us_per_row, proven.budget, release, features)
 
 
 def _load(
