@@ -83,12 +83,14 @@ class Made(msgspec.Struct, frozen=True, eq=False):
         auc: On the held-out rows.
         average_precision: Likewise.
         tried: What it decided of some of them when it was served.
+        seen: Whether the model may have been trained on them.
     """
 
     chosen: Chosen
     auc: float
     average_precision: float
     tried: Tried
+    seen: bool
 
 
 def make(
@@ -176,6 +178,7 @@ def _make(
         auc=learned.auc,
         average_precision=average_precision(learned.label, learned.score),
         tried=tried,
+        seen=given is not None,
     )
 
 
@@ -233,11 +236,10 @@ def _learned(
         row = int(np.flatnonzero(test)[~np.isfinite(score)][0])
         raise InputError("--model", f"gives no probability for row {row}")
     auc = roc_auc(label[test], score)
-    seen = ", which it may have seen" if given else ""
-    tell(
-        "model",
-        f"{model.facts.framework}, AUC {auc:.4f} on {len(score):,} held-out rows{seen}",
-    )
+    on = f"{len(score):,} held-out rows"
+    if given:
+        on = f"{len(score):,} rows that it may have been trained on"
+    tell("model", f"{model.facts.framework}, AUC {auc:.4f} on {on}")
     simple = simple_models(features, label, spec=spec, test=test, train=train)
     comparison = f"AUC of simple models on them: {comparison_text(simple)}"
     tell("compared", comparison)

@@ -102,9 +102,12 @@ def result(plan: Plan, made: Made, *, repository: Path) -> None:
     declined = "no score declines"
     if chosen.decline is not None:
         declined = f"decline from {number(chosen.decline)}: {chosen.declined:,} rows"
+    rows = f"{chosen.rows:,} held-out rows"
+    if made.seen:
+        rows = f"{chosen.rows:,} rows that the model may have been trained on"
     _line(
         f"AUC {made.auc:.4f}   average precision {made.average_precision:.4f}   on "
-        f"{chosen.rows:,} held-out rows; review from {number(chosen.review)}: "
+        f"{rows}; review from {number(chosen.review)}: "
         f"{chosen.reviewed:,} rows, {declined}; served scores are at most "
         f"{tried.furthest:.1e} from the source's, on {tried.compared:,} rows as "
         f"{plan.asked.table.name} has them"

@@ -77,8 +77,9 @@ def _quoted(text: str) -> str:
 
 def _origin(chosen: Chosen, *, seen: bool) -> str:
     """Say where the thresholds come from, and what they did there."""
+    kind = "rows" if seen else "held-out rows"
     rows = (
-        f"Chosen on {chosen.rows:,} held-out rows ({chosen.origin}), "
+        f"Chosen on {chosen.rows:,} {kind} ({chosen.origin}), "
         f"{chosen.positives:,} of them positive. "
     )
     if seen:

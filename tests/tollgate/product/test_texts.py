@@ -20,6 +20,7 @@ from tollgate.product.ask_text import ask_text
 from tollgate.product.asked import Asked
 from tollgate.product.building import build_features, write_texts
 from tollgate.product.plan import Plan, make_plan
+from tollgate.product.policy_text import policy_text
 from tollgate.product.spec_text import bounds
 from tollgate.product.thresholds import Rates, choose
 from tollgate.product.yaml_text import flow_list, number, scalar
@@ -136,6 +137,19 @@ def test_the_policy_fits_the_features(product: Written) -> None:
         policy.thresholds[0].decline,
     )
     assert 0 < review <= decline <= 1
+
+
+def test_thresholds_of_a_brought_model_say_what_it_may_have_seen(
+    product: Written,
+) -> None:
+    """Nobody calls rows held out that the model may have been trained on."""
+    chance = np.random.default_rng(4)
+    label = (chance.random(500) < 0.3).astype(np.int8)
+    chosen = choose(chance.random(500), label, goal=Rates(), origin="drawn by chance")
+    text = policy_text(product.plan, chosen, seen=True).replace("\n# ", " ")
+    assert "Chosen on 500 rows (drawn by chance)" in text
+    assert "may have been trained on them" in text
+    assert "held-out" not in text
 
 
 def test_scripts_are_python(product: Written) -> None:
