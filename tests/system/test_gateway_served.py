@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -21,10 +22,12 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clients.async_client import AsyncDecisionClient
 from clients.client import Client
+from clients.codec import decisions_of
 from clients.decision import Decision
 from clients.decision_client import DecisionClient
 from clients.fallback import Fallback
 from clients.options import Options, Tls, tls_from
+from loadtests.hostile_requests import good_request, hostile_requests
 from tollgate.errors import InvalidRequest, Unavailable
 from tollgate.server.embedded import Embedded, serve
 
@@ -246,3 +249,29 @@ def test_a_key_that_is_drawn_is_good_a_moment_later(
     assert told[-1].source == "model", (len(told), told[0].why, told[-1].why)
     log = (opened.state / "gateway" / "nginx.log").read_text()
     assert done.stdout.strip() not in log
+
+
+def test_300_fuzzed_requests_cost_no_good_one(
+    place: Place, opened: Opened, server: Embedded
+) -> None:
+    """Those that end tritonserver are among them; it is the same process afterwards."""
+    before = server.triton.pid
+    folder = opened.state / "gateway" / "suspended"
+    kinds = set()
+    with place.channel(opened.listen, certificate="caller") as channel:
+        good = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+        for number, one in enumerate(itertools.islice(hostile_requests(3), 300)):
+            kinds.add(one.kind)
+            ask(channel, one.path, key=place.bank, body=one.body[5:])
+            for record in folder.iterdir():  # so that the next one is inspected too
+                record.unlink()
+            answer = good(
+                good_request(1, tag=f"good-{number}"),
+                metadata=bearer(place.shop),
+                timeout=PATIENT_S,
+            )
+            (decision,) = decisions_of(answer, latency_s=0.0).decision
+            assert decision in ("approve", "review", "decline")
+    assert "classification" in kinds
+    assert server.triton.pid == before
+    assert server.triton.alive()
