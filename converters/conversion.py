@@ -150,7 +150,11 @@ def convert_model(
     source = smaller_source(model, shrinking, judge=judge)
     rows = None if sample is None else sample.rows
     proven = prove(
-        source.model, samples=rows, thresholds=purpose.thresholds, targets=targets
+        source.model,
+        samples=rows,
+        thresholds=purpose.thresholds,
+        targets=targets,
+        wide=purpose.wide,
     )
     if shrinking.tensorize is not None:
         proven = tensorized(proven, shrinking.tensorize, targets=targets)

@@ -24,6 +24,7 @@ from tollgate.schema import FEATURES, PROBABILITIES
 # operators of our graphs have not changed since.
 OPSET = 15
 ML_OPSET = 1
+ML_OPSET_OF_DOUBLES = 3  # of trees with float64 thresholds
 IR_VERSION = 8
 
 _ROWS = "N"
@@ -67,6 +68,7 @@ def tree_graph(
     columns: int,
     margin: Margin,
     repairs: Repairs = Repairs(),  # noqa: B008  (frozen)
+    wide: bool = False,
 ) -> bytes:
     """
     Put repairs, trees and the step to probabilities into one model.
@@ -77,13 +79,19 @@ def tree_graph(
         columns: F.
         margin: From sums to probabilities.
         repairs: In front of the trees.
+        wide: Features, thresholds and leaves are float64; the sums are float32.
 
     Returns:
-        A serialized graph: `features` float32 [N, F] to `probabilities`
+        A serialized graph: `features` [N, F] to `probabilities`
         float32 [N, K]; the same arguments give the same bytes.
     """
     outputs = len(margin.base)
-    before, given, constants = _repair_nodes(repairs, columns=columns)
+    kind = np.float64 if wide else np.float32
+    before, given, constants = _repair_nodes(repairs, columns=columns, kind=kind)
+    if wide:
+        trees = doubled(trees | {"base_values": list(margin.base)})
+    else:
+        trees = trees | {"base_values": list(margin.base)}
     node = helper.make_node(
         "TreeEnsembleRegressor",
         [given],
@@ -91,7 +99,6 @@ def tree_graph(
         name="trees",
         domain=ML_DOMAIN,
         n_targets=outputs,
-        base_values=list(margin.base),
         **trees,
     )
     last = "margin"
@@ -111,6 +118,7 @@ def tree_graph(
         columns=columns,
         classes=max(2, outputs),
         constants=constants,
+        wide=wide,
     )
 
 
@@ -121,13 +129,15 @@ def finish(
     columns: int,
     classes: int,
     constants: Sequence[onnx.TensorProto],
+    wide: bool = False,
 ) -> bytes:
     """Make a checked, serialized model of nodes between the two named tensors."""
     value = helper.make_tensor_value_info
+    given = TensorProto.DOUBLE if wide else TensorProto.FLOAT
     graph = helper.make_graph(
         nodes,
         name,
-        [value(FEATURES, TensorProto.FLOAT, [_ROWS, columns])],
+        [value(FEATURES, given, [_ROWS, columns])],
         [value(PROBABILITIES, TensorProto.FLOAT, [_ROWS, classes])],
         constants,
     )
@@ -137,11 +147,26 @@ def finish(
         ir_version=IR_VERSION,
         opset_imports=[
             helper.make_opsetid("", OPSET),
-            helper.make_opsetid(ML_DOMAIN, ML_OPSET),
+            helper.make_opsetid(ML_DOMAIN, ML_OPSET_OF_DOUBLES if wide else ML_OPSET),
         ],
     )
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString(deterministic=True))
+
+
+def doubled(trees: dict[str, Any]) -> dict[str, Any]:
+    """Write the numbers of a tree ensemble as float64, for float64 features."""
+    numbers = ("nodes_values", "target_weights", "class_weights", "base_values")
+    found = {
+        name: value
+        for name, value in trees.items()
+        if name not in (*numbers, "nodes_hitrates")
+    }
+    for name in numbers:
+        if name in trees:
+            array = np.asarray(trees[name], dtype=np.float64)
+            found[f"{name}_as_tensor"] = numpy_helper.from_array(array, name)
+    return found
 
 
 def tree_attributes(node: onnx.NodeProto) -> dict[str, Any]:
@@ -159,7 +184,7 @@ def _constant(name: str, value: Any) -> onnx.TensorProto:
 
 
 def _repair_nodes(
-    repairs: Repairs, *, columns: int
+    repairs: Repairs, *, columns: int, kind: Any
 ) -> tuple[list[onnx.NodeProto], str, list[onnx.TensorProto]]:
     """Write the nodes that put features right; their output and their constants."""
     nodes: list[onnx.NodeProto] = []
@@ -177,14 +202,14 @@ def _repair_nodes(
         return output
 
     if repairs.missing == repairs.missing or repairs.zero_is_missing:
-        constants.append(_constant("nan", np.float32(np.nan)))
+        constants.append(_constant("nan", kind(np.nan)))
     if repairs.missing == repairs.missing:
-        constants.append(_constant("missing", np.float32(repairs.missing)))
+        constants.append(_constant("missing", kind(repairs.missing)))
         add("Equal", [last, "missing"], "is_missing")
         last = add("Where", ["is_missing", "nan", last], "given")
     if repairs.zero_is_missing:
         # What LightGBM takes for zero: |x| <= 1e-35.
-        constants.append(_constant("zero", np.float32(1e-35)))
+        constants.append(_constant("zero", kind(np.float32(1e-35))))
         add("Abs", [last], "size")
         add("LessOrEqual", ["size", "zero"], "is_zero")
         of_columns = mask("zero_is_missing", repairs.zero_is_missing)
@@ -194,7 +219,7 @@ def _repair_nodes(
         of_columns = mask("is_category", repairs.categories)
         code = add("Floor", [last], "floored")
         if repairs.codes_truncate:
-            constants.append(_constant("origin", np.float32(0)))
+            constants.append(_constant("origin", kind(0)))
             add("Ceil", [last], "raised")
             add("Less", [last, "origin"], "is_negative")
             code = add("Where", ["is_negative", "raised", code], "truncated")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import onnx
+from onnx import TensorProto, helper
 
 
 def set_shape(tensor: Any, *, columns: int | None) -> None:
@@ -14,6 +15,29 @@ def set_shape(tensor: Any, *, columns: int | None) -> None:
     del tensor.shape.dim[:]
     tensor.shape.dim.add().dim_param = "N"
     tensor.shape.dim.add().dim_value = columns
+
+
+def cast_first(model: bytes) -> bytes:
+    """Let a graph of float32 features take float64, which it rounds at once."""
+    graph = onnx.load_from_string(model)
+    given = graph.graph.input[0]
+    single = _rounded(given.name)
+    for node in graph.graph.node:
+        node.input[:] = [single if one == given.name else one for one in node.input]
+    cast = helper.make_node("Cast", [given.name], [single], to=TensorProto.FLOAT)
+    graph.graph.node.insert(0, cast)
+    given.type.tensor_type.elem_type = TensorProto.DOUBLE
+    return bytes(graph.SerializeToString(deterministic=True))
+
+
+def rounds_first(model: bytes) -> bool:
+    """Tell whether a graph is one that `cast_first` made."""
+    graph = onnx.load_from_string(model).graph
+    return bool(graph.node[0].output[0] == _rounded(graph.input[0].name))
+
+
+def _rounded(name: str) -> str:
+    return f"{name}_single"
 
 
 def drop_unused(graph: onnx.GraphProto) -> None:

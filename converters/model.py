@@ -39,6 +39,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             it does not promise the same answers; otherwise empty.
         unplaced: Words of all category columns, in the order of these, where the file
             does not say which columns they are.
+        wide: It tells float64 numbers apart that are one float32.
     """
 
     framework: str
@@ -53,6 +54,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     categories: dict[int, Vocabulary] = {}
     written_by: str = ""
     unplaced: tuple[Words, ...] = ()
+    wide: bool = False
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -98,8 +100,9 @@ class TrainedModel(Protocol):
         framework refuses a row. float32 and float64 are handed over as they are: not
         every framework answers both alike."""
 
-    def convert(self) -> bytes:
-        """Return an ONNX model from `features` [N, F] to `probabilities` [N, K]."""
+    def convert(self, *, wide: bool = False) -> bytes:
+        """Return an ONNX model from `features` [N, F], float64 where `wide`, else
+        float32, to `probabilities` [N, K]."""
 
     def probes(self, samples: F32 | None) -> Probes:
         """Return sample rows (made when None), rows around every split, extremes."""

@@ -36,12 +36,16 @@ _NO_MISSING, _ZERO_MISSING, _NAN_MISSING = 0, 1, 2
 _TREE = re.compile(r"^Tree=\d+$", re.MULTILINE)
 
 
-def onnx_from_lightgbm(booster: Booster) -> bytes:
+def onnx_from_lightgbm(booster: Booster, *, wide: bool = False) -> bytes:
     """
     Convert a binary or multi-class model; the same model gives the same bytes.
 
+    Args:
+        booster: The model.
+        wide: Its features are float64, as LightGBM compares them; else float32.
+
     Returns:
-        A serialized graph: input `features` float32 [N, F], one output
+        A serialized graph: input `features` [N, F], one output
         `probabilities` float32 [N, K], K classes, P(class 0) first.
 
     Raises:
@@ -53,8 +57,17 @@ def onnx_from_lightgbm(booster: Booster) -> bytes:
     outputs = int(header(text, "num_class"))
     rounds = len(tree_texts(text)) // int(header(text, "num_tree_per_iteration"))
     averaged = re.search(r"^average_output$", text, re.MULTILINE) is not None
-    plain, zero_is_missing = plain_text(text)
+    exact: list[float] | None = [] if wide else None
+    plain, zero_is_missing = plain_text(text, exact=exact)
     trees = _converted_trees(plain, columns=columns)
+    if exact is not None:
+        # What was written for a threshold is its number in the list.
+        trees["nodes_values"] = [
+            exact[int(value) - 1] if mode == b"BRANCH_LEQ" else value
+            for value, mode in zip(
+                trees["nodes_values"], trees["nodes_modes"], strict=True
+            )
+        ]
     return tree_graph(
         trees,
         name="lightgbm",
@@ -67,6 +80,7 @@ def onnx_from_lightgbm(booster: Booster) -> bytes:
             categories=category_columns(text),
             codes_truncate=True,
         ),
+        wide=wide,
     )
 
 
@@ -141,9 +155,16 @@ def split_codes(tree: str, number: int) -> tuple[int, ...]:
     )
 
 
-def plain_text(text: str) -> tuple[str, tuple[int, ...]]:
+def plain_text(
+    text: str, *, exact: list[float] | None = None
+) -> tuple[str, tuple[int, ...]]:
     """
     Say the same with thresholds in float32 and NaN as the only missing value.
+
+    Args:
+        text: The model's own.
+        exact: Gets the float64 thresholds; in the text stands the number of each, from
+            1, which float32 holds. None writes thresholds rounded down to float32.
 
     Returns:
         The text, and the columns in which zero has to become NaN in front of it.
@@ -169,7 +190,11 @@ def plain_text(text: str) -> tuple[str, tuple[int, ...]]:
             left = bool(way & DEFAULT_LEFT)
             if missing == _NO_MISSING:
                 left = threshold >= 0  # NaN is read as 0
-            thresholds.append(f"{_beside_zero(round_down(threshold)):.17g}")
+            if exact is None:
+                thresholds.append(f"{_beside_zero(round_down(threshold)):.17g}")
+            else:
+                exact.append(_beside_zero(threshold, kind=np.float64))
+                thresholds.append(str(len(exact)))
             decisions.append((_NAN_MISSING << 2) | (DEFAULT_LEFT if left else 0))
         line = " ".join(thresholds)
         part = re.sub(r"(?m)^threshold=.*$", f"threshold={line}", part)
@@ -205,12 +230,12 @@ def round_down(threshold: float) -> float:
     return float(nearest)
 
 
-def _beside_zero(threshold: float) -> float:
+def _beside_zero(threshold: float, *, kind: Any = np.float32) -> float:
     """Move a threshold out of the numbers that LightGBM reads as 0: |x| <= 1e-35."""
-    zero = np.float32(1e-35)
+    zero = kind(np.float32(1e-35))
     if not -zero <= threshold < zero:
         return threshold
-    return float(zero if threshold >= 0 else np.nextafter(-zero, np.float32(-np.inf)))
+    return float(zero if threshold >= 0 else np.nextafter(-zero, kind(-np.inf)))
 
 
 def _converted_trees(text: str, *, columns: int) -> dict[str, Any]:

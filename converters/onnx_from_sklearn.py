@@ -14,12 +14,12 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 from skl2onnx import convert_sklearn
-from skl2onnx.common.data_types import FloatTensorType
+from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 
-from converters.graph import IR_VERSION, ML_OPSET, OPSET
+from converters.graph import IR_VERSION, ML_OPSET, ML_OPSET_OF_DOUBLES, OPSET
 from converters.graph_edit import drop_unused, set_shape
 from converters.sklearn_operators import CONVERTERS, SHAPES
 from converters.sklearn_tree_repair import repair
@@ -30,12 +30,16 @@ from tollgate.repository.targets import ML_DOMAIN
 from tollgate.schema import FEATURES, PROBABILITIES
 
 
-def onnx_from_sklearn(estimator: Any) -> bytes:
+def onnx_from_sklearn(estimator: Any, *, wide: bool = False) -> bytes:
     """
     Convert a fitted classifier, or a pipeline that ends in one.
 
+    Args:
+        estimator: The classifier.
+        wide: Its features are float64, as it computes with them; else float32.
+
     Returns:
-        A serialized graph: input `features` float32 [N, F], one output
+        A serialized graph: input `features` [N, F], one output
         `probabilities` float32 [N, K], K classes, P(class 0) first.
 
     Raises:
@@ -44,16 +48,18 @@ def onnx_from_sklearn(estimator: Any) -> bytes:
     """
     refuse_unfaithful(estimator)
     numbered = by_position(estimator)
+    exact = by_position(estimator) if wide else None
     round_histograms(numbered)
     forget_rows(numbered)
-    converted = _converted(numbered)
-    repair(converted, numbered)
+    converted = _converted(numbered, wide=wide)
+    repair(converted, numbered, exact=exact)
     write_first_class(converted)
     return _finished(converted, classes=len(estimator.classes_))
 
 
-def _converted(estimator: Any) -> onnx.ModelProto:
+def _converted(estimator: Any, *, wide: bool) -> onnx.ModelProto:
     columns = int(estimator.n_features_in_)
+    given = DoubleTensorType if wide else FloatTensorType
     try:
         with warnings.catch_warnings():
             # It hands numpy flags to protobuf, which numpy will refuse one day.
@@ -61,9 +67,12 @@ def _converted(estimator: Any) -> onnx.ModelProto:
             found: onnx.ModelProto = convert_sklearn(
                 estimator,
                 name="scikit-learn",
-                initial_types=[(FEATURES, FloatTensorType([None, columns]))],
+                initial_types=[(FEATURES, given([None, columns]))],
                 options={id(estimator): {"zipmap": False}, **_margins_asked(estimator)},
-                target_opset={"": OPSET, ML_DOMAIN: ML_OPSET},
+                target_opset={
+                    "": OPSET,
+                    ML_DOMAIN: ML_OPSET_OF_DOUBLES if wide else ML_OPSET,
+                },
                 custom_conversion_functions=CONVERTERS,
                 custom_shape_calculators=SHAPES,
             )

@@ -58,7 +58,10 @@ def oracle_of(
         return told
     at = np.linspace(0, len(sample.rows) - 1, min(len(sample.rows), _MOST_ROWS))
     chosen = at.astype(int) if expected is None else np.arange(len(sample.rows))
-    answered = onnx_runner(model).batched(sample.rows[chosen], size=MAX_BATCH_ROWS)
+    runner = onnx_runner(model)
+    wide = runner.wide and sample.raw is not None
+    served = sample.raw if wide and sample.raw is not None else sample.rows
+    answered = runner.batched(served[chosen], size=MAX_BATCH_ROWS)
     found: F64 = answered.astype(np.float64)
     path = Path(sample.source)
     changes: dict[str, object] = {}

@@ -96,15 +96,19 @@ def measure(
 
 
 def ask(
-    source: Callable[[F32], npt.NDArray[np.floating[Any]]], probes: Probes
+    source: Callable[[Any], npt.NDArray[np.floating[Any]]],
+    probes: Probes,
+    *,
+    wide: bool = False,
 ) -> Reference:
     """
-    Ask a trained model for its answers to the probe rows.
+    Ask a trained model for its answers to the probe rows, as float64 where `wide`.
 
     Raises:
         ConversionError: It answers none of them.
     """
-    found = np.asarray(source(probes.rows), dtype=np.float64)
+    rows = probes.rows.astype(np.float64) if wide else probes.rows
+    found = np.asarray(source(rows), dtype=np.float64)
     answered = ~np.isnan(found).any(axis=1)
     if not answered.any():
         raise ConversionError("the source refuses every row it was to be compared on")

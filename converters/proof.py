@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from converters.graph_edit import rounds_first
 from converters.model import F32, Facts, Probes, TrainedModel
 from converters.parity import Comparison, Reference, ask, judge
 from converters.runner import onnx_runner
@@ -62,6 +63,7 @@ def prove(
     samples: F32 | None,
     thresholds: Sequence[float],
     targets: Sequence[str] = (),
+    wide: bool = False,
 ) -> Proven:
     """
     Convert a model and compare it with its source; the report may say that it fails.
@@ -71,6 +73,7 @@ def prove(
         samples: Rows as served; float32 [N, F]; None makes some.
         thresholds: Scores at which the policy's decision changes.
         targets: Releases of Triton in whose onnxruntime it is proven as well.
+        wide: Its features are served as float64.
 
     Raises:
         ConversionError: It cannot be converted, the sample does not fit, or the source
@@ -79,7 +82,7 @@ def prove(
         SetupError: A target's environment cannot be made here.
     """
     facts = source.facts
-    converted = source.convert()
+    converted = source.convert(wide=wide)
     if samples is not None:
         if samples.shape[1] != facts.columns:
             raise ConversionError(
@@ -89,7 +92,9 @@ def prove(
         at = np.linspace(0, len(samples) - 1, min(len(samples), SAMPLE_ROWS))
         samples = samples[at.astype(int)]
     probes = source.probes(samples)
-    reference = ask(source.predict, probes)
+    # What the graph rounds first is compared as the source answers float32.
+    exact = wide and not rounds_first(converted)
+    reference = ask(source.predict, probes, wide=exact)
     _require_answers(probes, reference, made=samples is None)
     return prove_graph(
         converted,

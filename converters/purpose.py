@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
+from tritonclient.grpc.model_config_pb2 import DataType
 
 from converters.quality_record import HALVES, Levels
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
@@ -38,6 +39,12 @@ class Purpose(msgspec.Struct, frozen=True, eq=False):
     levels: Levels = HALVES
     sensitive: tuple[str, ...] = ()
     spec: FeatureSpec | None = None
+
+    @property
+    def wide(self) -> bool:
+        """Tell whether the model step takes float64 features."""
+        given = () if self.config is None else self.config.input
+        return any(DataType.Name(one.data_type) == "TYPE_FP64" for one in given)
 
 
 def purpose_of(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from converters.model import F32
+from converters.model import F32, Floats
 from converters.session import RUNTIME, Session, SessionError, in_batches
 from tollgate.errors import ConversionError
 
-Infer = Callable[[F32], F32]
+Infer = Callable[[Floats], F32]
 
 
 class Runner(Protocol):
@@ -19,11 +19,11 @@ class Runner(Protocol):
     def runtime(self) -> str:
         """What runs it, with its version: `onnxruntime 1.19.2`."""
 
-    def __call__(self, rows: F32) -> F32:
-        """Answer float32 [N, F] in one run of the model; float32 [N, K]."""
+    def __call__(self, rows: Floats) -> F32:
+        """Answer rows [N, F] in one run of the model; float32 [N, K]."""
 
-    def batched(self, rows: F32, *, size: int) -> F32:
-        """Answer float32 [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
+    def batched(self, rows: Floats, *, size: int) -> F32:
+        """Answer rows [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
 
 
 class OnnxRunner:
@@ -49,15 +49,20 @@ class OnnxRunner:
         """What runs it, with its version."""
         return RUNTIME
 
-    def __call__(self, rows: F32) -> F32:
-        """Answer float32 [N, F] in one run of the model; float32 [N, K]."""
+    @property
+    def wide(self) -> bool:
+        """Tell whether its features are float64."""
+        return self._session.wide
+
+    def __call__(self, rows: Floats) -> F32:
+        """Answer rows [N, F] in one run of the model; float32 [N, K]."""
         try:
             return self._session.run(rows)
         except SessionError as error:
             raise ConversionError(str(error)) from error
 
-    def batched(self, rows: F32, *, size: int) -> F32:
-        """Answer float32 [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
+    def batched(self, rows: Floats, *, size: int) -> F32:
+        """Answer rows [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
         return in_batches(self, rows, size=size)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,12 @@ from tollgate.schema import FEATURES, PROBABILITIES
 
 RUNTIME = f"onnxruntime {onnxruntime.__version__}"
 WANTED = ([(FEATURES, "tensor(float)")], [(PROBABILITIES, "tensor(float)")])
+WIDE = ([(FEATURES, "tensor(double)")], [(PROBABILITIES, "tensor(float)")])
 
 _LEAST_BATCHES = 64  # of each thread
 
 _F32 = npt.NDArray[np.float32]
+_Floats = npt.NDArray[np.floating[Any]]
 
 
 class SessionError(Exception):
@@ -53,24 +56,26 @@ class Session:
             raise _reworded(error, "cannot load the model") from error
         inputs = [(i.name, i.type) for i in self._session.get_inputs()]
         outputs = [(o.name, o.type) for o in self._session.get_outputs()]
-        if (inputs, outputs) != WANTED:
+        if (inputs, outputs) not in (WANTED, WIDE):
             raise SessionError(
                 f"the model maps {inputs} to {outputs}; a model step maps "
                 f"{WANTED[0]} to {WANTED[1]}"
             )
+        self.wide = (inputs, outputs) == WIDE
 
-    def run(self, rows: _F32) -> _F32:
-        """Answer float32 [N, F] in one run; float32 [N, K]."""
+    def run(self, rows: _Floats) -> _F32:
+        """Answer rows [N, F] in one run, in the precision of its input."""
+        given = rows.astype(np.float64 if self.wide else np.float32, copy=False)
         try:
-            answer: _F32 = self._session.run([PROBABILITIES], {FEATURES: rows})[0]
+            answer: _F32 = self._session.run([PROBABILITIES], {FEATURES: given})[0]
         except Exception as error:
             raise _reworded(error, "cannot run the model") from error
         return answer
 
 
-def in_batches(infer: Callable[[_F32], _F32], rows: _F32, *, size: int) -> _F32:
+def in_batches(infer: Callable[[_Floats], _F32], rows: _Floats, *, size: int) -> _F32:
     """
-    Ask for float32 [N, F], N >= 1, `size` rows at a time; float32 [N, K].
+    Ask for rows [N, F], N >= 1, `size` rows at a time; float32 [N, K].
 
     Two threads each ask for one half of the batches: a run of onnxruntime holds no
     lock of Python's, and its answer depends on its own rows alone.

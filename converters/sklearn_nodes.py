@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto
+from skl2onnx.common.data_types import DoubleTensorType
 
 
 class StepNodes:
@@ -44,6 +45,10 @@ class StepNodes:
         """Return the step's input; several are put side by side."""
         names = [one.full_name for one in operator.inputs]
         return names[0] if len(names) == 1 else self.add("Concat", *names, axis=1)
+
+    def is_wide(self, operator: Any) -> bool:
+        """Tell whether a step's input is float64."""
+        return isinstance(operator.inputs[0].type, DoubleTensorType)
 
     def cast(self, name: str, dtype: Any) -> str:
         """Cast to float32 or float64."""

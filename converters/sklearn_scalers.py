@@ -20,8 +20,11 @@ def standard_scaler(scope: Any, operator: Any, container: Any) -> None:
     """(x - mean) / scale, in the precision of the installed scikit-learn."""
     step = operator.raw_operator
     write = StepNodes(scope, container)
-    last = write.cast(write.joined(operator), np.float32)
+    wide = write.is_wide(operator)
+    last = write.cast(write.joined(operator), np.float64 if wide else np.float32)
     scaled = _in_single if _rounds_constants_first() else _in_double
+    if wide:
+        scaled = _in_wide
     if step.with_mean and step.mean_ is not None:
         last = scaled(write, "Sub", last, step.mean_)
     if step.with_std and step.scale_ is not None:
@@ -47,11 +50,12 @@ def robust_scaler(scope: Any, operator: Any, container: Any) -> None:
     """(x - center) / scale, each in float64 and rounded to float32."""
     step = operator.raw_operator
     write = StepNodes(scope, container)
+    double = _in_wide if write.is_wide(operator) else _in_double
     last = write.joined(operator)
     if step.with_centering:
-        last = _in_double(write, "Sub", last, step.center_)
+        last = double(write, "Sub", last, step.center_)
     if step.with_scaling:
-        last = _in_double(write, "Div", last, step.scale_)
+        last = double(write, "Div", last, step.scale_)
     write.put("Identity", last, output=operator.outputs[0].full_name)
 
 
@@ -59,10 +63,12 @@ def min_max_scaler(scope: Any, operator: Any, container: Any) -> None:
     """Write x * scale + min, each in float64 and rounded to float32; then clip."""
     step = operator.raw_operator
     write = StepNodes(scope, container)
-    last = _in_double(write, "Mul", write.joined(operator), step.scale_)
-    last = _in_double(write, "Add", last, step.min_)
+    double = _in_wide if write.is_wide(operator) else _in_double
+    kind = np.float64 if write.is_wide(operator) else np.float32
+    last = double(write, "Mul", write.joined(operator), step.scale_)
+    last = double(write, "Add", last, step.min_)
     if step.clip:
-        ends = [write.constant(np.float32(one)) for one in step.feature_range]
+        ends = [write.constant(np.asarray(one, kind)) for one in step.feature_range]
         last = write.add("Clip", last, *ends)
     write.put("Identity", last, output=operator.outputs[0].full_name)
 
@@ -71,9 +77,11 @@ def max_abs_scaler(scope: Any, operator: Any, container: Any) -> None:
     """Write x / scale in float64, rounded to float32; then clip."""
     step = operator.raw_operator
     write = StepNodes(scope, container)
-    last = _in_double(write, "Div", write.joined(operator), step.scale_)
+    double = _in_wide if write.is_wide(operator) else _in_double
+    kind = np.float64 if write.is_wide(operator) else np.float32
+    last = double(write, "Div", write.joined(operator), step.scale_)
     if getattr(step, "clip", False):
-        ends = [write.constant(np.float32(one)) for one in (-1, 1)]
+        ends = [write.constant(np.asarray(one, kind)) for one in (-1, 1)]
         last = write.add("Clip", last, *ends)
     write.put("Identity", last, output=operator.outputs[0].full_name)
 
@@ -86,3 +94,7 @@ def _in_double(write: StepNodes, kind: str, name: str, values: Any) -> str:
     double = write.cast(name, np.float64)
     constant = write.constant(np.asarray(values, dtype=np.float64))
     return write.cast(write.add(kind, double, constant), np.float32)
+
+
+def _in_wide(write: StepNodes, kind: str, name: str, values: Any) -> str:
+    return write.add(kind, name, write.constant(np.asarray(values, dtype=np.float64)))

@@ -15,17 +15,28 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from converters.graph import ML_OPSET_OF_DOUBLES, doubled
 from converters.sklearn_trees import Nodes, ensembles, round_down
 from tollgate.repository.targets import ML_DOMAIN
 
-ML_OPSET_OF_DOUBLES = 3
 _NOTHING, _BELOW_ZERO = 1e-12, -1e-30  # no margin shows either
 
 
-def repair(model: onnx.ModelProto, estimator: object) -> None:
-    """Write thresholds and ways of missing values into the trees of a graph."""
+def repair(
+    model: onnx.ModelProto, estimator: object, *, exact: object | None = None
+) -> None:
+    """
+    Write thresholds and ways of missing values into the trees of a graph.
+
+    Args:
+        model: Of the estimator.
+        estimator: With thresholds as they were converted.
+        exact: The same with its own float64 thresholds, where the features are
+            float64; None where they are float32.
+    """
     _let_margins_be_margins(model)
     waiting = list(ensembles(estimator))
+    wide = [] if exact is None else list(ensembles(exact))
     for node in list(model.graph.node):
         if not node.op_type.startswith("TreeEnsemble"):
             continue
@@ -39,7 +50,9 @@ def repair(model: onnx.ModelProto, estimator: object) -> None:
                 break
         else:
             continue  # not one of ours to repair; parity decides
-        waiting.remove(trees)
+        place = waiting.index(trees)
+        waiting.pop(place)
+        own = wide.pop(place) if wide else None
         size = np.cumsum([0] + [len(one.left) for one in trees])[tree] + at
         split = np.concatenate([one.split for one in trees])[size]
         value = round_down(np.concatenate([one.threshold for one in trees])[size])
@@ -53,8 +66,36 @@ def repair(model: onnx.ModelProto, estimator: object) -> None:
         node.attribute.extend(kept)
         for name, values in changed.items():
             node.attribute.append(helper.make_attribute(name, values))
+        if own is not None and own[0].histogram:
+            limits = np.concatenate([one.threshold for one in own])[size]
+            _compare_in_double(model, node, limits=np.where(split, limits, 0.0))
+            continue
+        if own is not None:
+            _compare_in_single(model, node)
         if trees[0].share is not None and node.op_type == "TreeEnsembleClassifier":
             _in_double(model, node, trees=trees)
+
+
+def _compare_in_double(
+    model: onnx.ModelProto, node: onnx.NodeProto, *, limits: Any
+) -> None:
+    """Let trees of float64 features compare with float64 thresholds."""
+    found = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    changed = doubled(found | {"nodes_values": limits})
+    del node.attribute[:]
+    node.attribute.extend(
+        helper.make_attribute(name, value) for name, value in changed.items()
+    )
+    _raise_opset(model)
+
+
+def _compare_in_single(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
+    """Round float64 features first, as scikit-learn's own trees do."""
+    single = f"{node.output[0]}_single"
+    at = list(model.graph.node).index(node)
+    cast = helper.make_node("Cast", [node.input[0]], [single], to=TensorProto.FLOAT)
+    node.input[0] = single
+    model.graph.node.insert(at, cast)
 
 
 def _let_margins_be_margins(model: onnx.ModelProto) -> None:
@@ -119,6 +160,10 @@ def _in_double(
     node.output[1] = unclipped
     model.graph.node.insert(at + 1, clip)
     model.graph.node.insert(at, cast)
+    _raise_opset(model)
+
+
+def _raise_opset(model: onnx.ModelProto) -> None:
     for opset in model.opset_import:
         if opset.domain == ML_DOMAIN:
             opset.version = max(opset.version, ML_OPSET_OF_DOUBLES)

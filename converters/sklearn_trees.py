@@ -30,6 +30,8 @@ class Nodes:
         missing_left: A missing value goes left.
         share: What each node adds to the probabilities of a forest; float64
             [nodes, K], None for other models.
+        histogram: Of histogram boosting, which compares float64 numbers; the other
+            trees round them to float32 first.
     """
 
     def __init__(
@@ -41,8 +43,10 @@ class Nodes:
         threshold: Any,
         missing_left: Any,
         share: Any = None,
+        histogram: bool = False,
     ) -> None:
         self.share = share
+        self.histogram = histogram
         self.left = np.asarray(left, dtype=np.int64)
         self.right = np.asarray(right, dtype=np.int64)
         self.feature = np.asarray(feature, dtype=np.int64)
@@ -155,6 +159,7 @@ def _of_histogram(nodes: Any) -> Nodes:
         feature=nodes["feature_idx"],
         threshold=nodes["num_threshold"],
         missing_left=nodes["missing_go_to_left"],
+        histogram=True,
     )
 
 

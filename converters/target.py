@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from converters.model import F32
+from converters.model import F32, Floats
 from converters.runner import Runner, onnx_runner
 from converters.session import RUNTIME
 from converters.sources.child import Child, ChildLost
@@ -139,14 +139,20 @@ class _Runner:
         """What runs it, with its version."""
         return self._elsewhere.runtime
 
-    def __call__(self, rows: F32) -> F32:
+    def __call__(self, rows: Floats) -> F32:
         """Answer float32 [N, F] in one run of the model; float32 [N, K]."""
         return self.batched(rows, size=max(1, len(rows)))
 
-    def batched(self, rows: F32, *, size: int) -> F32:
+    def batched(self, rows: Floats, *, size: int) -> F32:
         """Answer float32 [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
-        head = {"do": "run", "at": self._at, "shape": rows.shape, "size": size}
-        sent = np.ascontiguousarray(rows, dtype=np.float32).tobytes()
+        head = {
+            "do": "run",
+            "at": self._at,
+            "shape": rows.shape,
+            "size": size,
+            "dtype": rows.dtype.str,
+        }
+        sent = np.ascontiguousarray(rows).tobytes()
         found, data = self._elsewhere.ask(head, sent)
         answer: F32 = np.frombuffer(data, dtype=np.float32).reshape(found["shape"])
         return answer

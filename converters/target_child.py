@@ -42,7 +42,7 @@ def answer(head: dict[str, Any], body: bytes, models: list[Session]) -> bytes:
     Args:
         head: `do` is `load` (a model), `run` (rows of a `shape`, `size` at a time,
             through model number `at`) or `runtime`.
-        body: The model, or float32 [N, F].
+        body: The model, or rows [N, F] of a `dtype`.
         models: Those loaded so far.
 
     Raises:
@@ -52,7 +52,7 @@ def answer(head: dict[str, Any], body: bytes, models: list[Session]) -> bytes:
         models.append(Session(body))
         return pack({"at": len(models) - 1})
     if head["do"] == "run":
-        rows = np.frombuffer(body, dtype=np.float32).reshape(head["shape"])
+        rows = np.frombuffer(body, dtype=head["dtype"]).reshape(head["shape"])
         found = in_batches(models[head["at"]].run, rows, size=head["size"])
         return pack({"shape": found.shape}, found.tobytes())
     return pack({"runtime": RUNTIME})

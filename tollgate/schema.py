@@ -34,6 +34,7 @@ AMOUNT = "amount"
 EVENT_TIME = "event_time"
 
 FEATURES = "features"
+EXACT_FEATURES = "exact_features"  # the same in float64, where the model needs that
 CONTEXT = "context"
 PROBABILITIES = "probabilities"
 CHALLENGER_PROBABILITIES = "challenger_probabilities"  # optional, of a canary

@@ -130,9 +130,9 @@ class EnvironmentModel:
         answer: F64 = np.frombuffer(body, dtype=np.float64).reshape(found["shape"])
         return answer
 
-    def convert(self) -> bytes:
+    def convert(self, *, wide: bool = False) -> bytes:
         """Return it as ONNX."""
-        return self._built.convert()
+        return self._built.convert(wide=wide)
 
     def explanation(self) -> Explanation:
         """Return its trees and their covers, its coefficients, or why not."""

@@ -91,6 +91,7 @@ class LightGbmModel:
             converter=f"onnxmltools {onnxmltools.__version__}",
             categories=of_trees(self._trees) | categories,
             unplaced=unplaced,
+            wide=True,
         )
 
     def predict(self, rows: Floats) -> F64:
@@ -98,9 +99,9 @@ class LightGbmModel:
         found = np.asarray(self._booster.predict(rows, num_threads=1))
         return found if found.ndim == 2 else np.stack([1 - found, found], axis=1)
 
-    def convert(self) -> bytes:
+    def convert(self, *, wide: bool = False) -> bytes:
         """Return it as ONNX."""
-        return onnx_from_lightgbm(self._booster)
+        return onnx_from_lightgbm(self._booster, wide=wide)
 
     def explanation(self) -> Explanation:
         """Return its trees and their covers."""

@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 
 from converters.boundaries import boundary_rows, made_rows
+from converters.graph_edit import cast_first
 from converters.model import F32, F64, Facts, Floats, Probes, plain_classes
 from converters.onnx_from_onnx import (
     adopted,
@@ -110,9 +111,9 @@ class OnnxModel:
         found = np.asarray(first, dtype=np.float64)
         return np.hstack([1 - found, found]) if found.shape[1] == 1 else found
 
-    def convert(self) -> bytes:
+    def convert(self, *, wide: bool = False) -> bytes:
         """Return it with the names and shapes that the server reads."""
-        return self._normal
+        return cast_first(self._normal) if wide else self._normal
 
     def pruned(self, *, trees: int | None, depth: int | None) -> OnnxModel:
         """Raise ConversionError: a graph does not keep what its splits stood for."""

@@ -86,9 +86,9 @@ class FileModel:
         found: F64 = self._array(self._ask("predict", rows).first)
         return found
 
-    def convert(self) -> bytes:
+    def convert(self, *, wide: bool = False) -> bytes:
         """Return it as ONNX."""
-        return self._ask("convert").model
+        return self._ask("convert wide" if wide else "convert").model
 
     def explanation(self) -> Explanation:
         """Return its trees and their covers, its coefficients, or why not."""

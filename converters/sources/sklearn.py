@@ -12,6 +12,7 @@ from sklearn.pipeline import Pipeline
 from converters.boundaries import boundary_rows, made_rows, with_codes
 from converters.explain import explained
 from converters.explain_sklearn import explain_sklearn
+from converters.graph_edit import cast_first
 from converters.model import (
     F32,
     F64,
@@ -31,6 +32,7 @@ from converters.probes import (
     split_rows,
 )
 from converters.prune_sklearn import pruned_estimator
+from converters.session import Session, SessionError
 from converters.sklearn_trees import ensembles, probe_trees
 from converters.sources.estimator_rows import EstimatorRows
 from converters.sources.estimator_words import WordsError, coded, words_of
@@ -84,6 +86,7 @@ class SklearnModel:
                 for column, words in self._words.items()
             },
             written_by=self._written_by,
+            wide=not self._trees or any(one.histogram for one in self._trees),
         )
 
     def predict(self, rows: Floats) -> F64:
@@ -95,9 +98,16 @@ class SklearnModel:
         found: F64 = self._rows.predict(rows)
         return found
 
-    def convert(self) -> bytes:
-        """Return it as ONNX."""
-        return onnx_from_sklearn(self._coded)
+    def convert(self, *, wide: bool = False) -> bytes:
+        """Return it as ONNX; where float64 has no operators, rounded to float32."""
+        if not wide:
+            return onnx_from_sklearn(self._coded)
+        try:
+            found = onnx_from_sklearn(self._coded, wide=True)
+            Session(found)
+        except (ConversionError, SessionError):
+            return cast_first(onnx_from_sklearn(self._coded))
+        return found
 
     def pruned(self, *, trees: int | None, depth: int | None) -> SklearnModel:
         """

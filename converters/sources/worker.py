@@ -46,8 +46,8 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What to do: `facts`, `convert`, `explain`, `predict` rows, `probes` from samples;
-    with the whole model or a pruned one."""
+    """What to do: `facts`, `convert`, `convert wide` (of float64 features), `explain`,
+    `predict` rows, `probes` from samples; with the whole model or a pruned one."""
 
     do: str
     rows: Block | None = None
@@ -141,8 +141,8 @@ def model_of(
 def answer(model: TrainedModel, request: Request) -> Reply:
     """Do what is asked."""
     rows = None if request.rows is None else request.rows.array()
-    if request.do == "convert":
-        return Reply(model=model.convert())
+    if request.do in ("convert", "convert wide"):
+        return Reply(model=model.convert(wide=request.do == "convert wide"))
     if request.do == "explain":
         return Reply(model=encode_explanation(model.explanation()))
     if request.do == "predict" and rows is not None:

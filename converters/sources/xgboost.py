@@ -14,6 +14,7 @@ from xgboost import Booster, XGBClassifier, XGBRegressor
 from converters.boundaries import made_rows
 from converters.explain import explained
 from converters.explain_xgboost import explain_xgboost
+from converters.graph_edit import cast_first
 from converters.model import (
     F32,
     F64,
@@ -120,9 +121,10 @@ class XGBoostModel:
         booster = model if isinstance(model, Booster) else model.get_booster()
         return bytes(booster.save_raw("json"))
 
-    def convert(self) -> bytes:
-        """Return it as ONNX."""
-        return onnx_from_xgboost(self._model, missing=self._missing)
+    def convert(self, *, wide: bool = False) -> bytes:
+        """Return it as ONNX; XGBoost itself rounds to float32."""
+        found = onnx_from_xgboost(self._model, missing=self._missing)
+        return cast_first(found) if wide else found
 
     def explanation(self) -> Explanation:
         """Return its trees and their covers."""

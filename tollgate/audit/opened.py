@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,9 +20,10 @@ from tollgate.audit.kept import Kept, release_of, with_file
 from tollgate.errors import InputError, RepositoryError
 from tollgate.explanation import EXPLAIN_FILE, Explanation, decode_explanation
 from tollgate.features.definition import FeatureSpec
+from tollgate.features.exact import exact_features
 from tollgate.features.hook import HOOK_FILE
 from tollgate.features.spec import SPEC_FILE, load_spec
-from tollgate.policy import POLICY_FILE, Policy, load_policy
+from tollgate.policy import POLICY_FILE, Policy, RowFacts, load_policy
 from tollgate.repository.arithmetic import Arithmetic, arithmetic_of
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file
 from tollgate.repository.history import find_release
@@ -31,6 +33,7 @@ from tollgate.schema import FEATURES, MAX_BATCH_ROWS, PROBABILITIES
 from tollgate.server.onnx_session import OnnxSession
 
 F32 = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.floating[Any]]
 
 
 class ReleaseFiles:
@@ -135,10 +138,25 @@ class Model:
         self._session = OnnxSession(path, intra_op_threads=1)
         if PROBABILITIES not in self._session.outputs:
             raise RepositoryError(path, f"has no output {PROBABILITIES}")
+        self._dtype = self._session.inputs[FEATURES].dtype
 
-    def probabilities(self, features: F32) -> F32:
+    def vectors(self, facts: RowFacts, spec: FeatureSpec) -> Floats:
+        """
+        Return the vectors that the model got for rows, [N, F].
+
+        Args:
+            facts: What is recorded of the rows.
+            spec: Of their features.
+        """
+        if self._dtype != np.float64:
+            return facts.features
+        return exact_features(
+            spec, facts.features, cents=facts.cents, fields=facts.fields
+        )
+
+    def probabilities(self, features: Floats) -> F32:
         """Compute [N, F] → [N, K], as many rows at once as a step may get."""
-        rows = np.ascontiguousarray(features, np.float32)
+        rows = np.ascontiguousarray(features, self._dtype)
         parts = [
             self._session.run(
                 [PROBABILITIES], {FEATURES: rows[at : at + MAX_BATCH_ROWS]}

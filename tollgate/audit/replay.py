@@ -184,7 +184,8 @@ def _again(own: pl.DataFrame, found: _Decider, part: Part) -> list[Difference]:
     except KeyError as exc:
         part.problem = f"records have no feature {exc.args[0]}"
         return []
-    computed = found.model.probabilities(facts.features)
+    vectors = found.model.vectors(facts, found.release.spec)
+    computed = found.model.probabilities(vectors)
     if computed.shape != facts.probabilities.shape:
         classes = facts.probabilities.shape[1]
         part.problem = f"has {computed.shape[1]} classes, its records have {classes}"

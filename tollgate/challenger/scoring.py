@@ -106,7 +106,7 @@ class Scorer:
             rows = slice(at, at + MAX_BATCH_ROWS)
             begun_ns = time.perf_counter_ns()
             part = _slice(facts, rows)
-            probabilities = self._probabilities(part.features)
+            probabilities = self._probabilities(part)
             part = msgspec.structs.replace(part, probabilities=probabilities)
             parts.append(decide(part, policy=self._other.policy))
             took_us[rows] = (time.perf_counter_ns() - begun_ns) // 1_000
@@ -120,18 +120,19 @@ class Scorer:
             cluster=cluster,
         )
 
-    def _probabilities(self, features: F32) -> F32:
+    def _probabilities(self, facts: RowFacts) -> F32:
         """Run the model; where it fails its rows have no score."""
         width = len(self._other.policy.labels)
         try:
-            found = self._model.probabilities(features)
+            vectors = self._model.vectors(facts, self._other.spec)
+            found = self._model.probabilities(vectors)
         except Exception:  # onnxruntime's errors share no base
             if not self._told:  # once, not for each batch
                 log.exception("%s: its model failed", self._other.name)
             self._told = True
-            found = np.full((len(features), width), np.nan, np.float32)
-        if found.shape != (len(features), width):
-            found = np.full((len(features), width), np.nan, np.float32)
+            found = np.full((len(facts.cents), width), np.nan, np.float32)
+        if found.shape != (len(facts.cents), width):
+            found = np.full((len(facts.cents), width), np.nan, np.float32)
         return found
 
 

@@ -150,6 +150,7 @@ def _make(
         chosen=learned.chosen,
         kind=learned.kind,
         seen=given is not None,
+        wide=_needs_float64(learned),
     )
     release = _released(plan, staged, learned=learned, given=given)
     tell("converted, proven, published", f"release {release}")
@@ -180,6 +181,14 @@ def _make(
         tried=tried,
         seen=given is not None,
     )
+
+
+def _needs_float64(learned: Learned) -> bool:
+    """Tell whether the source could answer a row otherwise when it is rounded."""
+    asked = learned.asked
+    rounded = asked.astype(np.float32).astype(np.float64)
+    moved = (rounded != asked) & ~np.isnan(asked)
+    return learned.model.facts.wide and bool(moved.any())
 
 
 def _compared(plan: Plan, learned: Learned, tried: Tried) -> str:

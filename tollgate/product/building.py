@@ -66,6 +66,7 @@ def write_texts(
     chosen: Chosen,
     kind: str,
     seen: bool,
+    wide: bool,
 ) -> None:
     """
     Write all else that a person may want to change, and the models' folders.
@@ -77,11 +78,12 @@ def write_texts(
         chosen: Its thresholds.
         kind: Of the model that train.py trains.
         seen: Whether the model may have been trained on the rows of the thresholds.
+        wide: Whether the model takes the features as float64.
     """
     product = plan.asked.product
     _, _, decision = step_names(product)
     texts = {
-        **all_texts(spec),
+        **all_texts(spec, wide=wide),
         f"{decision}/1/{POLICY_FILE}": policy_text(plan, chosen, seen=seen),
         f"{product}/{SLO_FILE}": slo_text(product),
         f"{product}/{SCRIPT_FILE}": script_text(plan, kind=kind),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import (
@@ -10,6 +11,7 @@ from tollgate.schema import (
     ANSWER_TYPES,
     CONTEXT,
     EVENT_TIME,
+    EXACT_FEATURES,
     FEATURES,
     MAX_BATCH_ROWS,
     PROBABILITIES,
@@ -17,6 +19,7 @@ from tollgate.schema import (
 )
 
 _TYPES = {AMOUNT: "TYPE_FP64", EVENT_TIME: "TYPE_INT64"}
+NO_SOURCES: Mapping[str, str] = MappingProxyType({})  # each tensor has its own name
 _FIELD_TYPES = {"number": "TYPE_FP64", "category": "TYPE_STRING"}
 
 
@@ -25,16 +28,24 @@ def step_names(product: str) -> tuple[str, str, str]:
     return f"{product}_features", f"{product}_model", f"{product}_decision"
 
 
-def config_texts(spec: FeatureSpec) -> dict[str, str]:
-    """Write a product's configurations: path in the repository -> text."""
+def config_texts(spec: FeatureSpec, *, wide: bool = False) -> dict[str, str]:
+    """
+    Write a product's configurations: path in the repository -> text.
+
+    Args:
+        spec: Its features.
+        wide: The model takes the features as float64.
+    """
     product = spec.product
     features, model, decision = step_names(product)
     vector = len(spec.features)
     context = context_dtype(spec.entity_names, spec.field_names).itemsize
     return {
-        f"{product}/config.pbtxt": _ensemble(spec),
-        f"{features}/config.pbtxt": _features(spec, vector=vector, context=context),
-        f"{model}/config.pbtxt": _model(model, vector=vector),
+        f"{product}/config.pbtxt": _ensemble(spec, wide=wide),
+        f"{features}/config.pbtxt": _features(
+            spec, vector=vector, context=context, wide=wide
+        ),
+        f"{model}/config.pbtxt": _model(model, vector=vector, wide=wide),
         f"{decision}/config.pbtxt": _decision(decision, vector=vector, context=context),
     }
 
@@ -72,28 +83,43 @@ def _answers() -> str:
     return "output [\n" + ",\n".join(lines) + "\n]\n"
 
 
-def _maps(kind: str, names: Sequence[str]) -> str:
+def _maps(
+    kind: str, names: Sequence[str], *, sources: Mapping[str, str] = NO_SOURCES
+) -> str:
     return "".join(
-        f'      {kind} {{ key: "{name}" value: "{name}" }}\n' for name in names
+        f'      {kind} {{ key: "{name}" value: "{sources.get(name, name)}" }}\n'
+        for name in names
     )
 
 
-def _step(name: str, *, takes: Sequence[str], gives: Sequence[str]) -> str:
+def _step(
+    name: str,
+    *,
+    takes: Sequence[str],
+    gives: Sequence[str],
+    sources: Mapping[str, str] = NO_SOURCES,
+) -> str:
+    taken = _maps("input_map", takes, sources=sources)
     return (
         f'    {{\n      model_name: "{name}"\n      model_version: -1\n'
-        f"{_maps('input_map', takes)}{_maps('output_map', gives)}    }}"
+        f"{taken}{_maps('output_map', gives)}    }}"
     )
 
 
-def _ensemble(spec: FeatureSpec) -> str:
+def _ensemble(spec: FeatureSpec, *, wide: bool) -> str:
     features, model, decision = step_names(spec.product)
     steps = (
         _step(
             features,
             takes=(*spec.columns, *spec.field_names),
-            gives=(FEATURES, CONTEXT),
+            gives=(FEATURES, CONTEXT, *((EXACT_FEATURES,) if wide else ())),
         ),
-        _step(model, takes=(FEATURES,), gives=(PROBABILITIES,)),
+        _step(
+            model,
+            takes=(FEATURES,),
+            gives=(PROBABILITIES,),
+            sources={FEATURES: EXACT_FEATURES} if wide else {},
+        ),
         _step(
             decision,
             takes=(PROBABILITIES, FEATURES, CONTEXT),
@@ -133,7 +159,14 @@ def _join(steps: Sequence[str]) -> str:
     return ",\n".join(steps)
 
 
-def _features(spec: FeatureSpec, *, vector: int, context: int) -> str:
+def _features(spec: FeatureSpec, *, vector: int, context: int, wide: bool) -> str:
+    exact, told = "", ""
+    if wide:
+        exact = ",\n" + _tensor(EXACT_FEATURES, "TYPE_FP64", dims=vector)
+        told = (
+            "# exact_features: the vector for the model, each number of the request as "
+            "it was sent.\n"
+        )
     store = ""
     if spec.entities:
         store = """
@@ -151,9 +184,9 @@ max_batch_size: {MAX_BATCH_ROWS}
 {_inputs(spec)}
 # features: in the order of features.yaml. context: one packed record per row for the
 # decision step; its size follows from the entities and fields of features.yaml.
-output [
+{told}output [
 {_tensor(FEATURES, "TYPE_FP32", dims=vector)},
-{_tensor(CONTEXT, "TYPE_UINT8", dims=context)}
+{_tensor(CONTEXT, "TYPE_UINT8", dims=context)}{exact}
 ]
 
 # One instance: requests that arrive while it works are taken as one batch.
@@ -167,8 +200,11 @@ dynamic_batching {{ max_queue_delay_microseconds: 4500 }}
 {store}"""
 
 
-def _model(name: str, *, vector: int) -> str:
-    warm = ",\n".join(_warmup(rows, vector=vector) for rows in (1, 8, MAX_BATCH_ROWS))
+def _model(name: str, *, vector: int, wide: bool) -> str:
+    kind = "TYPE_FP64" if wide else "TYPE_FP32"
+    warm = ",\n".join(
+        _warmup(rows, vector=vector, kind=kind) for rows in (1, 8, MAX_BATCH_ROWS)
+    )
     return f"""\
 # {name}: the trained classifier as ONNX.
 
@@ -177,7 +213,7 @@ backend: "onnxruntime"
 max_batch_size: {MAX_BATCH_ROWS}
 
 # {vector} = the number of features in features.yaml, in its order.
-input [ {{ name: "features" data_type: TYPE_FP32 dims: [ {vector} ] }} ]
+input [ {{ name: "features" data_type: {kind} dims: [ {vector} ] }} ]
 
 # P(the other outcome), P(the outcome that the policy looks for).
 output [ {{ name: "probabilities" data_type: TYPE_FP32 dims: [ 2 ] }} ]
@@ -199,7 +235,7 @@ model_warmup [
 """
 
 
-def _warmup(rows: int, *, vector: int) -> str:
+def _warmup(rows: int, *, vector: int, kind: str) -> str:
     told = "1 row" if rows == 1 else f"{rows} rows"
     return f"""\
   {{
@@ -207,7 +243,7 @@ def _warmup(rows: int, *, vector: int) -> str:
     batch_size: {rows}
     inputs {{
       key: "features"
-      value {{ data_type: TYPE_FP32 dims: [ {vector} ] zero_data: true }}
+      value {{ data_type: {kind} dims: [ {vector} ] zero_data: true }}
     }}
   }}"""
 
@@ -238,10 +274,10 @@ dynamic_batching {{ max_queue_delay_microseconds: 200 }}
 """
 
 
-def all_texts(spec: FeatureSpec) -> Mapping[str, str]:
+def all_texts(spec: FeatureSpec, *, wide: bool) -> Mapping[str, str]:
     """Write all that follows from a product's features."""
     return {
-        **config_texts(spec),
+        **config_texts(spec, wide=wide),
         **step_texts(spec.product),
         f"{spec.product}/1/.gitkeep": "",
     }

@@ -96,6 +96,9 @@ def _spec_findings(product: Product, *, spec: FeatureSpec) -> list[Finding]:
         ("output", schema.FEATURES): ("TYPE_FP32", len(spec.feature_names)),
         ("output", schema.CONTEXT): ("TYPE_UINT8", context_bytes),
     }
+    if schema.EXACT_FEATURES in outputs:
+        exact = ("TYPE_FP64", len(spec.feature_names))
+        expected["output", schema.EXACT_FEATURES] = exact
     actual = {("input", name): one for name, one in inputs.items()} | {
         ("output", name): one for name, one in outputs.items()
     }

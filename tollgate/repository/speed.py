@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,9 @@ def us_per_row(
     """
     source = model if isinstance(model, Path) else "model"
     session = _session(model, source=source)
-    rows = made_up_rows(_columns(session, source=source))
+    single = made_up_rows(_columns(session, source=source))
+    wide = session.get_inputs()[0].type == "tensor(double)"
+    rows = single.astype(np.float64) if wide else single
     fastest = dict.fromkeys(BATCHES, float("inf"))
     until = time.monotonic() + measure_s
     done = 0
@@ -121,7 +123,10 @@ def _columns(session: onnxruntime.InferenceSession, *, source: Path | str) -> in
 
 
 def _run_us(
-    session: onnxruntime.InferenceSession, rows: F32, *, source: Path | str
+    session: onnxruntime.InferenceSession,
+    rows: npt.NDArray[np.floating[Any]],
+    *,
+    source: Path | str,
 ) -> float:
     with _refusals(source):
         started = time.perf_counter()

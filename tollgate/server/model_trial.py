@@ -48,7 +48,8 @@ def try_model(model: Path) -> Trial:
             than probabilities.
     """
     session = OnnxSession(model, intra_op_threads=1)
-    rows = made_up_rows(session.inputs[FEATURES].shape[1])
+    taken = session.inputs[FEATURES]
+    rows = made_up_rows(taken.shape[1]).astype(taken.dtype, copy=False)
     answers = _run(session, rows)
     if len(answers) != len(rows) or answers.ndim != 2:
         problem = f"has shape {list(answers.shape)} for {len(rows)} rows"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from tollgate.features.exact import exact_features
 from tollgate.features.fields import stacked
 from tollgate.features.fingerprint import fingerprints
 from tollgate.features.hook_proof import prove
@@ -21,6 +22,7 @@ from tollgate.schema import (
     CONTEXT,
     CONTEXT_VERSION,
     DRY_SHARE_PARAMETER,
+    EXACT_FEATURES,
     FEATURES,
     LISTS_PARAMETER,
     MAX_ID_BYTES,
@@ -77,6 +79,7 @@ class FeatureStep:
         self._spec = gently(partial(load_spec, config.directory / SPEC_FILE))
         if self._spec.hook is not None:
             gently(partial(prove, self._spec, self._spec.hook))
+        self._exact = EXACT_FEATURES in config.outputs
         self._dtype = context_dtype(self._spec.entity_names, self._spec.field_names)
         url = os.environ.get(STORE_URL_VARIABLE, "")
         if not url:
@@ -183,6 +186,10 @@ class FeatureStep:
             FEATURES: features,
             CONTEXT: context.view(np.uint8).reshape(len(features), -1),
         }
+        if self._exact:
+            outputs[EXACT_FEATURES] = exact_features(
+                self._spec, features, cents=batch.cents, fields=batch.fields
+            )
         responses = triton.respond(self._pb, outputs, batch.bounds)
         refused = hopeless(batch) if batch.errors else []
         for position, text in refused:

@@ -35,21 +35,25 @@ class StepConfig(msgspec.Struct, frozen=True):
     Attributes:
         directory: Its version directory.
         parameters: Of its configuration, and what its release tells this version.
+        outputs: Names of its outputs.
     """
 
     directory: Path
     parameters: Mapping[str, str]
+    outputs: tuple[str, ...] = ()
 
 
 def step_config(args: Mapping[str, str]) -> StepConfig:
     """Read what Triton passes to `initialize`, and the slot it starts in, if any."""
-    given = json.loads(args["model_config"]).get("parameters", {})
+    config = json.loads(args["model_config"])
+    given = config.get("parameters", {})
+    outputs = tuple(one["name"] for one in config.get("output", ()))
     parameters = {name: one["string_value"] for name, one in given.items()}
     directory = Path(args["model_repository"]) / args["model_version"]
     slot = directory / SLOT_FILE
     if slot.is_file():
         parameters |= json.loads(slot.read_bytes())["told"]
-    return StepConfig(directory=directory, parameters=parameters)
+    return StepConfig(directory=directory, parameters=parameters, outputs=outputs)
 
 
 def settle() -> None:

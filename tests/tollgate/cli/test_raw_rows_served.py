@@ -16,7 +16,10 @@ import numpy as np
 import polars as pl
 import pytest
 import xgboost
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from clients.client import Client
 from clients.decisions import join
@@ -29,12 +32,23 @@ NAMES = ("a", "b", "c", "d")
 ROWS, ASKED = 3_000, 1_000
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> pl.DataFrame:
+def small(chance: np.random.Generator) -> np.ndarray:
     """Numbers from 0 to 0.01 with 8 decimals: 4 decimals leave 101 values of each."""
+    return np.round(chance.uniform(0, 0.01, (ROWS, len(NAMES))), 8)
+
+
+def places(chance: np.random.Generator) -> np.ndarray:
+    """Places in a town with 7 decimals: some neighbours are one float32."""
+    return np.round(52.5 + chance.uniform(0, 0.01, (ROWS, len(NAMES))), 7)
+
+
+@pytest.fixture(params=[small, places])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> pl.DataFrame:
+    """Rows of one kind, and an outcome that hangs on two of their columns."""
     chance = np.random.default_rng(5)
-    columns = np.round(chance.uniform(0, 0.01, (ROWS, len(NAMES))), 8)
-    bad = np.sin(columns[:, 0] * 2_000) + columns[:, 1] * 150 + chance.normal(size=ROWS)
+    columns = request.param(chance)
+    two = columns[:, :2] % 0.5
+    bad = np.sin(two[:, 0] * 2_000) + two[:, 1] * 150 + chance.normal(size=ROWS)
     made = pl.DataFrame(dict(zip(NAMES, columns.T, strict=True)))
     made = made.with_columns(bad=(bad > np.median(bad)).astype(int))
     made.write_parquet(tmp_path / "table.parquet")
@@ -56,6 +70,20 @@ def saved_lightgbm(rows: Any, label: Any, folder: Path) -> tuple[Path, Any]:
     return folder / "model.txt", model.predict_proba
 
 
+def saved_histograms(rows: Any, label: Any, folder: Path) -> tuple[Path, Any]:
+    """Train histogram boosting, save as a pickle."""
+    model = HistGradientBoostingClassifier(random_state=0).fit(rows, label)
+    joblib.dump(model, folder / "model.joblib")
+    return folder / "model.joblib", model.predict_proba
+
+
+def saved_regression(rows: Any, label: Any, folder: Path) -> tuple[Path, Any]:
+    """Train a regression behind a scaler, save as a pickle."""
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(rows, label)
+    joblib.dump(model, folder / "model.joblib")
+    return folder / "model.joblib", model.predict_proba
+
+
 def saved_forest(rows: Any, label: Any, folder: Path) -> tuple[Path, Any]:
     """Train, save as a pickle."""
     model = RandomForestClassifier(20, max_depth=9, n_jobs=1, random_state=0)
@@ -65,7 +93,10 @@ def saved_forest(rows: Any, label: Any, folder: Path) -> tuple[Path, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("train", [saved_xgboost, saved_lightgbm, saved_forest])
+@pytest.mark.parametrize(
+    "train",
+    [saved_xgboost, saved_lightgbm, saved_histograms, saved_regression, saved_forest],
+)
 def test_served_answers_of_raw_rows_are_the_sources(
     train: Callable[..., tuple[Path, Any]], table: pl.DataFrame, tmp_path: Path
 ) -> None:
@@ -77,6 +108,7 @@ def test_served_answers_of_raw_rows_are_the_sources(
         [
             *(*PROGRAM, "product", "new", "fine", "--from", tmp_path / "table.parquet"),
             *("--label", "bad", "--model", path, "--trust-pickle", "--yes"),
+            *("--columns", ",".join(NAMES)),
             *("--repository", tmp_path / "models"),
         ],
         env={**os.environ, "COLUMNS": "200"},

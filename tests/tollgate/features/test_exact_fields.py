@@ -13,6 +13,7 @@ from tollgate.audit.told import field_text
 from tollgate.errors import SpecError
 from tollgate.features.assemble import defaults
 from tollgate.features.entries import MISSING
+from tollgate.features.exact import exact_features
 from tollgate.features.spec import FeatureSpec, load_spec
 from tollgate.policy import Policy, RowFacts, decide, load_policy
 from tollgate.schema import (
@@ -79,6 +80,28 @@ def test_a_request_keeps_every_bit_up_to_the_context(spec: FeatureSpec) -> None:
     context["field_lat"] = whole["lat"]
     again = np.frombuffer(context.tobytes(), context.dtype)["field_lat"]
     assert [bits(one) for one in floats_at(again)[:7]] == [bits(one) for one in VALUES]
+
+
+def test_the_wide_vector_has_the_numbers_that_were_sent(tmp_path: Path) -> None:
+    """Of what is computed or missing it has the float32; a range cuts the float64."""
+    path = tmp_path / "features.yaml"
+    bounds = "range: [52.12345612, 90], default: 60"
+    more = f"  - {{name: north, field: lat, {bounds}}}\n"
+    ratio = "  - {name: share, ratio: [lat, items]}\n"
+    path.write_text(SPEC + more + ratio)
+    spec = load_spec(path)
+    sent = {"lat": np.array([52.12345611, math.nan]), "items": np.array([19.99, 2.5])}
+    whole, _ = check_fields(spec.fields, sent)
+    zeros = np.zeros(2, np.int64)
+    single = defaults(spec, cents=zeros, time_us=zeros, fields=whole)
+    served = single.astype(np.float32)
+    found = exact_features(spec, served, cents=zeros, fields=whole)
+    assert found[0].tolist() == [
+        *(52.12345611, 19.99, 52.12345612),
+        float(np.float32(52.12345611 / 19.99)),
+    ]
+    assert math.isnan(found[1, 0])
+    assert found[1, 1:3].tolist() == [2.5, 60.0]
 
 
 def test_a_number_out_of_range_is_refused_alone(spec: FeatureSpec) -> None:
