@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from converters.proof import prove
@@ -18,8 +20,10 @@ from converters.runner import onnx_runner
 from converters.sources.opening import open_source
 from converters.target_environment import NUMPY, cache_folder
 from tollgate.errors import TollgateError
+from tollgate.server.address import find_server
 
 HOUSE = Path(__file__).parents[2]
+CLI = [sys.executable, "-c", "from tollgate.cli import main; main()"]
 PACKAGES = ("scikit-learn", "xgboost-cpu", "lightgbm", "pandas")
 
 TRAINING = """
@@ -304,3 +308,86 @@ def test_a_python_that_is_none_is_named(trained, tmp_path):
         f"{tmp_path}/python: cannot be started: No such file or directory; "
         "name a Python"
     )
+
+
+SHOP = """
+import sys
+import joblib
+import numpy as np
+import pandas as pd
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+
+
+def table(count, words, seed):
+    random = np.random.default_rng(seed)
+    return pd.DataFrame({
+        "income": random.normal(50, 20, count).round(3),
+        "purpose": random.choice(words, count),
+        "size": random.choice(["small", "medium", "large"], count),
+    })
+
+
+known = table(1200, ["travel", "car", "home", "zebra"], 0)
+margin = (known.purpose == "travel") + (known["size"] == "large") - known.income / 50
+noise = np.random.default_rng(1).normal(size=1200) * 0.4
+known["bad"] = (margin + noise > 0).astype(int)
+known.to_csv("known.csv", index=False)
+unknown = dict(handle_unknown="use_encoded_value", unknown_value=-1)
+columns = ColumnTransformer([
+    ("number", StandardScaler(), ["income"]),
+    ("one", OneHotEncoder(handle_unknown="ignore"), ["purpose"]),
+    ("order", OrdinalEncoder(categories=[["small", "medium", "large"]], **unknown),
+     ["size"]),
+])
+state = np.random.RandomState(np.random.PCG64(3))
+model = make_pipeline(columns, RandomForestClassifier(12, max_depth=5,
+                                                      random_state=state))
+model.fit(known[["income", "purpose", "size"]], known.bad)
+joblib.dump(model, "model.pkl")
+fresh = table(64, ["travel", "car", "home", "zebra", "boat"], 5)
+fresh.insert(0, "transaction_id", [f"r{at}" for at in range(64)])
+fresh.insert(1, "event_time", "2025-03-04T10:00:00")
+fresh.to_csv("fresh.csv", index=False)
+np.save("fresh.npy", model.predict_proba(fresh[["income", "purpose", "size"]])[:, 1])
+"""
+
+
+@pytest.mark.slow
+def test_words_are_served_as_the_estimator_answers_them(python, tmp_path, monkeypatch):
+    """From a pickle of NumPy 2 and a table of words to decisions, by commands."""
+    monkeypatch.setenv("TOLLGATE_PRODUCT", "shop")
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "model_repository").mkdir()
+    subprocess.run([python, "-I", "-W", "ignore", "shop.py"], cwd=tmp_path, check=True)
+    new = "product new shop --from known.csv --label bad --model model.pkl --yes"
+    command(tmp_path, *new.split(), "--trust-pickle", f"--python={python}")
+    ports = ("--grpc-port=0", "--metrics-port=0", "--side-port=0")
+    with (tmp_path / "log").open("w") as log:
+        up = subprocess.Popen(
+            [*CLI, "up", "--product=shop", *ports], cwd=tmp_path, stdout=log, stderr=log
+        )
+    try:
+        while (server := find_server(tmp_path / ".tollgate")) is None:
+            assert up.poll() is None, (tmp_path / "log").read_text()[-2000:]
+            time.sleep(0.1)
+        score = ("score", "fresh.csv", "--out=scored.parquet")
+        command(tmp_path, *score, f"--url={server.grpc_url}")
+    finally:
+        up.terminate()
+        up.wait()
+    found = pl.read_parquet(tmp_path / "scored.parquet")
+    assert found["error"].str.len_chars().sum() == 0
+    expected = np.load(tmp_path / "fresh.npy")
+    assert np.ptp(expected) > 0.5
+    np.testing.assert_allclose(found["score"].to_numpy(), expected, rtol=0, atol=1e-6)
+
+
+def command(folder, *words):
+    """Run the command line in a folder; it must succeed."""
+    done = subprocess.run(
+        [*CLI, *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
