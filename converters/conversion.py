@@ -17,7 +17,7 @@ from converters.proof import prove
 from converters.purpose import Purpose
 from converters.sample import Sample, read_sample
 from converters.shrinking import Shrinking, quantized, smaller_source, tensorized
-from converters.sources.described import with_words
+from converters.sources.described import with_names, with_words
 from converters.sources.formats import format_of
 from converters.sources.opening import open_source
 from converters.trade import Judge
@@ -46,6 +46,8 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         missing: What stands for a missing value, where the file does not say.
         shrinking: How to make it smaller.
         expected: The author's answers to the rows of the sample; see `read_expected`.
+        columns: Names of its features in the order of its training, where its file has
+            none; empty for none.
     """
 
     source: Path
@@ -60,6 +62,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     missing: float | None = None
     shrinking: Shrinking = Shrinking()
     expected: Path | None = None
+    columns: tuple[str, ...] = ()
 
 
 def convert_file(asked: Conversion) -> Converted:
@@ -86,7 +89,8 @@ def convert_file(asked: Conversion) -> Converted:
         python=asked.python,
         missing=asked.missing,
         columns=_column_count(asked),
-    ) as model:
+    ) as opened:
+        model = with_names(opened, asked.columns, origin=str(asked.source))
         sample = None
         if asked.sample is not None:
             sample = _rows(asked, asked.sample, facts=model.facts)
@@ -197,6 +201,8 @@ def convert_model(
 
 def _column_count(asked: Conversion) -> int | None:
     """Count the features for a file that does not say; None where nobody says."""
+    if asked.columns:
+        return len(asked.columns)
     if asked.purpose.names is not None:
         return len(asked.purpose.names)
     if asked.sample is None or format_of(asked.source) != "onnx":

@@ -58,6 +58,30 @@ def placed(facts: Facts, columns: Sequence[int]) -> Facts:
     return msgspec.structs.replace(facts, categories=both, unplaced=())
 
 
+def with_names(
+    model: TrainedModel, columns: tuple[str, ...], *, origin: str
+) -> TrainedModel:
+    """
+    Give the features of a model the names that a person states, where it has none.
+
+    Raises:
+        InputError: They are more or fewer, one is there twice, or its file has others.
+    """
+    if not columns:
+        return model
+    facts = model.facts
+    if len(columns) != facts.columns:
+        problem = f"names {len(columns)} columns, {origin} has {facts.columns} features"
+        raise InputError("--columns", problem)
+    if len(set(columns)) < len(columns):
+        raise InputError("--columns", "names a column twice")
+    for at, own in enumerate(facts.names or ()):
+        if own != columns[at]:
+            problem = f"feature {at} of {origin} is {own!r}, not {columns[at]!r}"
+            raise InputError("--columns", problem)
+    return DescribedModel(model, msgspec.structs.replace(facts, names=columns))
+
+
 def with_words(origin: str, model: TrainedModel, spec: FeatureSpec) -> TrainedModel:
     """
     Compare a model's words with those of the features it is to be served with.

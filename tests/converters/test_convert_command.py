@@ -394,3 +394,31 @@ def test_a_model_for_other_features_does_not_fit_the_product(
     assert (status, said.count("\n")) == (2, 1)
     assert "feature 0: was trained with 'x0' where the product has 'amount'" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_the_order_of_features_without_names_is_stated_or_warned_of(
+    command, boosted, rows, tmp_path
+):
+    """The table has another order than the author, whose scores are the measure."""
+    features, _ = rows
+    boosted.save_model(tmp_path / "model.json")
+    turned = pl.DataFrame(features, schema=list(NAMES)).select(reversed(NAMES))
+    turned.write_parquet(tmp_path / "rows.parquet")
+    source = ("convert", "model.json", "--sample", "rows.parquet")
+    status, _, said = command(*source, "--out", "guessed")
+    assert status == 0
+    said = " ".join(said.split())
+    assert "warning: model.json does not name its features" in said
+    assert ", ".join(reversed(NAMES)) in said
+    status, _, said = command(*source, "--out", "out", "--columns", ",".join(NAMES))
+    assert status == 0
+    assert "does not name" not in said
+    record = json.loads((tmp_path / "out" / "artifact.json").read_text())
+    assert record["features"] == list(NAMES)
+    highest = boosted.predict_proba(features)[:, 1].max()
+    found = record["training"]["score"]["quantiles"][-1]
+    assert found == pytest.approx(highest, abs=1e-6)
+    for columns, says in (("a,b", "names 2 columns"), ("a,a,b,c", "a column twice")):
+        status, _, said = command(*source, "--out", "bad", "--columns", columns)
+        assert status == 2
+        assert says in said

@@ -9,6 +9,7 @@ import typer
 
 from tollgate.cli import console
 from tollgate.cli.convert_options import (
+    Columns,
     Distill,
     Expected,
     Label,
@@ -53,6 +54,7 @@ def convert(
         typer.Option(help="What stood for a missing value in training, if not NaN."),
     ] = None,
     sample: Sample = None,
+    columns: Columns = None,
     expected: Expected = None,
     target: Target = None,
     label: Label = None,
@@ -72,6 +74,7 @@ def convert(
 
     asked = Conversion(
         source=source,
+        columns=_columns(columns),
         sample=sample,
         expected=expected,
         label=label,
@@ -100,6 +103,7 @@ def adopt(
     spec: Spec = None,
     repository: Repository = None,
     sample: Sample = None,
+    columns: Columns = None,
     expected: Expected = None,
     target: Target = None,
     label: Label = None,
@@ -121,8 +125,13 @@ def adopt(
         sensitive=tuple(sensitive or ()),
         targets=tuple(target or ()),
         purpose=_purpose(product, repository, spec=spec),
+        columns=_columns(columns),
     )
     _run(asked, out=out)
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    return () if text is None else tuple(one.strip() for one in text.split(","))
 
 
 def _gate(flips: float | None, auc_loss: float | None, ap_loss: float | None) -> Gate:
@@ -174,6 +183,12 @@ def _run(asked: Conversion, *, out: Path) -> None:
     for line in converted.oracle.warnings:
         console.say(f"warning: {line}")
     facts = proven.facts
+    if facts.names is None and (asked.sample or asked.purpose.names):
+        console.say(
+            f"warning: {asked.source} does not name its features; they are taken to be "
+            f"{', '.join(converted.names):.300}, in this order, and every score is "
+            "wrong if its author had another: --columns A,B,… states it"
+        )
     if facts.written_by:
         console.say(
             f"written by {facts.framework} {facts.written_by}, read by "

@@ -63,6 +63,14 @@ Expected = Annotated[
         rich_help_panel=_PROOF,
     ),
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        help="Names of its features in the order of its training, where its file has "
+        "none.",
+        metavar="A,B,…",
+    ),
+]
 Target = Annotated[
     list[str] | None,
     typer.Option(
