@@ -70,6 +70,12 @@ def checked_tree(
     left = whole_at(tree, "left_children", at=at, size=size, low=_NONE, high=size)
     right = whole_at(tree, "right_children", at=at, size=size, low=_NONE, high=size)
     reached = _reached(left, right, at=at)
+    if "parents" in tree:  # xgboost follows them without a look
+        parents = whole_at(tree, "parents", at=at, size=size)
+        inner = np.flatnonzero(reached & (left >= 0))
+        for side in (left[inner], right[inner]):
+            if (parents[side] != inner).any():
+                raise BadField(f"{at}.parents", "are not those of the children")
     feature = whole_at(tree, "split_indices", at=at, size=size)
     splits = reached & (left >= 0)
     if ((feature < 0) | (feature >= columns))[splits].any():

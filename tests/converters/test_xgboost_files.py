@@ -110,6 +110,7 @@ REFUSED = [
     (f"{TREE}.split_conditions.0", "0.5", "split_conditions[0]: is '0.5', no number"),
     (f"{TREE}.split_indices.0", 4, "split_indices[0]: is 4; there are 4 columns"),
     (f"{TREE}.left_children.0", 2, "leads to a node by two ways"),
+    (f"{TREE}.parents.1", 2**30, f"{PLACE}.parents: are not those of the children"),
     (f"{TREE}.id", 2, f"{PLACE}.id: is 2; trees stand in the order of their ids"),
     ("learner.learner_model_param.base_score", "[5E-1,2E-1]", "base_score: is"),
     ("learner.learner_model_param.num_class", "3", "num_class: is 3, the objective"),
