@@ -512,7 +512,7 @@ def changed_lightgbm(data, random):
     lines = data.decode().split("\n")
     done = []
     for _ in range(int(random.integers(1, 3))):
-        done.append(pick(random, LIGHTGBM)(lines, random))
+        done.append(attempt(pick(random, LIGHTGBM))(lines, random))
     return "; ".join(done), "\n".join(lines).encode()
 
 
@@ -630,7 +630,7 @@ def changed_onnx(data, random):
     model = onnx.load_from_string(data)
     done = []
     for _ in range(int(random.integers(1, 3))):
-        done.append(pick(random, ONNX)(model, random))
+        done.append(attempt(pick(random, ONNX))(model, random))
     body = model.SerializeToString()
     if random.random() < 0.08:
         done.append("an unknown field of the model")
