@@ -85,6 +85,7 @@ XGBOOST = (
             "tree_info": "class of each tree",
             "cats": "categories of a data frame; since 3.1",
             "cats.enc": "",
+            "cats.enc[].type": "of numbers: a type of whole numbers that holds them",
             "cats.enc[].values": "categories; texts as bytes",
             "cats.enc[].offsets": "where each text begins",
             "cats.feature_segments": "agrees with `enc`",

@@ -410,6 +410,18 @@ def _check_columns(
                 )
 
 
+# XGBoost's numbers for the types of typed arrays (its `Value::ValueKind`); whole ones.
+_WHOLE_TYPES: dict[int, type[np.integer[Any]]] = {
+    9: np.int8,
+    10: np.uint8,
+    11: np.int16,
+    12: np.uint16,
+    13: np.int32,
+    14: np.uint32,
+    15: np.int64,
+}
+
+
 def _check_categories(model: dict[str, Any], *, at: str, columns: int) -> None:
     """Check that the three parts of `cats` say the same."""
     if "cats" not in model:
@@ -442,7 +454,12 @@ def _check_categories(model: dict[str, Any], *, at: str, columns: int) -> None:
 
 def _known(entry: dict[str, Any], *, at: str) -> list[Any]:
     if "offsets" not in entry:
-        return list(map(float, numbers_at(entry, "values", at=at)))
+        kind = entry.get("type")
+        if not isinstance(kind, int) or kind not in _WHOLE_TYPES:
+            raise BadField(f"{at}.type", f"is {kind!r}, no type of whole numbers")
+        limits = np.iinfo(_WHOLE_TYPES[kind])
+        low, high = int(limits.min), int(limits.max) + 1
+        return list(whole_at(entry, "values", at=at, low=low, high=high))
     values = whole_at(entry, "values", at=at, low=-128, high=256)
     offsets = whole_at(entry, "offsets", at=at, low=0, high=len(values) + 1)
     if (np.diff(offsets) < 0).any():

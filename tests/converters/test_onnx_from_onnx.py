@@ -15,7 +15,8 @@ from tollgate.repository.targets import ML_DOMAIN, OURS, TARGETS
 
 def exported(rows, path, *, ir=8, domain="", version=15):
     """Write a classifier as an exporter would, with these versions stamped on it."""
-    model = to_onnx(LogisticRegression().fit(*rows), rows[0][:1], target_opset=15)
+    fitted = LogisticRegression(max_iter=10_000).fit(*rows)
+    model = to_onnx(fitted, rows[0][:1], target_opset=15)
     model.ir_version = ir
     opsets = {one.domain: one.version for one in model.opset_import}
     opsets[domain] = version

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import xgboost
 from file_arithmetic import xgboost_document, xgboost_probabilities
@@ -163,3 +164,32 @@ def test_a_library_that_misreads_a_file_is_not_its_source(document, monkeypatch)
     said = f"xgboost {xgboost.__version__} answers otherwise than the numbers"
     with pytest.raises(ConversionError, match=said):
         source.checked_booster(data)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"type": 8}, "enc[0].type: is 8, no type of whole numbers"),
+        ({"type": 9, "values": [10, 20, 300]}, "enc[0].values[2]: is 300, out of"),
+        ({"type": 15, "values": [10, 20, 20]}, "enc[0]: has a category twice"),
+    ],
+)
+def test_numbers_as_categories_fit_their_type(tmp_path, changed, words):
+    """A data frame's category column of int64 is type 15; the file is changed after."""
+    rng = np.random.default_rng(3)
+    codes = rng.integers(0, 3, 200)
+    known = pandas.CategoricalDtype([10, 20, 30])
+    frame = pandas.DataFrame({"c": pandas.Categorical.from_codes(codes, dtype=known)})
+    path = tmp_path / "model.json"
+    model = XGBClassifier(n_estimators=2, enable_categorical=True)
+    model.fit(frame, (codes == 1).astype(int)).save_model(path)
+    found = json.loads(path.read_text())
+    entry = found["learner"]["gradient_booster"]["model"]["cats"]["enc"][0]
+    assert entry == {"type": 15, "values": [10, 20, 30]}
+    with open_source(path) as source:
+        assert source is not None
+    entry.update(changed)
+    path.write_text(json.dumps(found))
+    with pytest.raises(ConversionError) as refused, open_source(path):
+        pass
+    assert words in str(refused.value)
