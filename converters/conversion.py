@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from converters.converted import Converted
 from converters.explain import explain
-from converters.model import Facts, TrainedModel
+from converters.model import F64, Facts, TrainedModel
 from converters.oracle import oracle_of
 from converters.proof import prove
 from converters.purpose import Purpose
@@ -25,6 +26,7 @@ from tollgate.errors import InputError, RepositoryError
 from tollgate.explanation.document import unexplained
 from tollgate.repository.onnx_model import MODEL_FILE, onnx_findings
 
+_ANSWERED = 1_000  # rows that a source answers for a comparison
 # Texts that can only be meant in this order.
 _PLAIN = {("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t")}
 
@@ -104,6 +106,40 @@ def convert_file(asked: Conversion) -> Converted:
             expected=asked.expected,
             from_file=asked.python is None,
         )
+
+
+def source_answers(asked: Conversion) -> tuple[F64, F64]:
+    """
+    Have the source answer the raw rows of the sample, in its own process.
+
+    Returns:
+        At most 1,000 rows, evenly spaced, and its probabilities; float64 [N, F] and
+        [N, K].
+
+    Raises:
+        InputError: A file cannot be used, or there is no row that the source answers.
+        ConversionError: The source cannot be read.
+    """
+    if asked.sample is None:
+        raise InputError("--sample", "names the raw rows to answer, and is missing")
+    with open_source(
+        asked.source,
+        trust_pickle=asked.trust_pickle,
+        python=asked.python,
+        missing=asked.missing,
+        columns=_column_count(asked),
+    ) as opened:
+        model = with_names(opened, asked.columns, origin=str(asked.source))
+        sample = _rows(asked, asked.sample, facts=model.facts)
+        if asked.purpose.spec is not None:
+            model = with_words(str(asked.source), model, asked.purpose.spec)
+        rows = sample.rows.astype(np.float64) if sample.raw is None else sample.raw
+        at = np.linspace(0, len(rows) - 1, min(len(rows), _ANSWERED)).astype(int)
+        answers = model.predict(rows[at])
+    known = ~np.isnan(answers).any(axis=1)
+    if not known.any():
+        raise InputError(asked.sample, "has no row that the source model answers")
+    return rows[at][known], answers[known]
 
 
 def convert_model(

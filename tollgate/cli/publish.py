@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.convert_options import Python
 from tollgate.cli.options import Product, Repository
+from tollgate.cli.product_options import TrustPickle
 from tollgate.cli.repositories import to_change
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
+    from converters.conversion import Conversion
     from tollgate.server.control import Reachable
+    from tollgate.server.model_trial import SourceAnswers
     from tollgate.settings import Settings
 
 
@@ -45,18 +49,49 @@ def publish(
             "next version of the features step, with the hook.py beside it.",
         ),
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            help="The trained model: served answers to raw rows of the --sample must "
+            "be its own, given in its own process."
+        ),
+    ] = None,
+    sample: Annotated[
+        Path | None,
+        typer.Option(help="Raw rows for --source: Parquet, CSV or JSON lines."),
+    ] = None,
+    trust_pickle: TrustPickle = False,
+    python: Python = None,
     dry_load: Annotated[
         bool, typer.Option(help="Load it into a throw-away server first.")
     ] = True,
 ) -> None:
     """Prove a model and add it as the next version; the release stays as it is."""
+    from converters.conversion import Conversion
+    from converters.purpose import purpose_of
     from tollgate.server import publishing
 
     chosen = console.settings(product=product, repository=repository, state=state)
     if admin_secret_file is not None and url is None:
         raise InputError("--admin-secret-file", "needs the server's --url")
+    if (source is None) != (sample is None):
+        problem = "come together: the trained model and the raw rows it answers"
+        raise InputError("--source, --sample", problem)
     server = _server(chosen, url=url, secret_file=admin_secret_file)
+    if source is not None and not dry_load and server is None:
+        raise InputError("--source", "needs a server to compare; drop --no-dry-load")
     with to_change(chosen) as folder:
+        answers = None
+        if source is not None and sample is not None:
+            answers = _source_answers(
+                Conversion(
+                    source=source,
+                    sample=sample,
+                    trust_pickle=trust_pickle,
+                    python=python,
+                    purpose=purpose_of(folder, chosen.product, new_spec=spec),
+                )
+            )
         published = publishing.publish(
             directory,
             repository=folder,
@@ -64,7 +99,13 @@ def publish(
             server=server,
             dry_load=dry_load,
             spec=spec,
+            answers=answers,
             progress=_tell,
+        )
+    if source is None:
+        console.say(
+            "the source model was not asked; --source MODEL --sample ROWS compares "
+            "served answers to raw rows with its own"
         )
     console.out.print(
         f"published  {published.step} version {published.version}\n"
@@ -84,6 +125,15 @@ def publish(
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _source_answers(asked: Conversion) -> SourceAnswers:
+    from converters.conversion import source_answers
+    from tollgate.server.model_trial import SourceAnswers
+
+    with console.progress("asking the source model"):
+        rows, probabilities = source_answers(asked)
+    return SourceAnswers(rows=rows, probabilities=probabilities)
 
 
 def _tell(done: str) -> None:

@@ -7,6 +7,7 @@ Its answers are what a server with the same file must answer too.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,17 +27,35 @@ _TOLERANCE = 1e-5
 _ANSWER_S = 10.0  # the first request of a model may be a slow one
 
 
+F64 = npt.NDArray[np.float64]
+
+
+class SourceAnswers(msgspec.Struct, frozen=True):
+    """
+    Raw rows and what the source model answers to them in its own process.
+
+    Attributes:
+        rows: float64 [N, F].
+        probabilities: float64 [N, K].
+    """
+
+    rows: F64
+    probabilities: F64
+
+
 class Trial(msgspec.Struct, frozen=True):
     """
     Rows and what a model answers to them.
 
     Attributes:
-        features: float32 [32, F].
+        features: float32 [32, F]; float64 for a model that takes that.
         probabilities: float32 [32, K].
+        source: What the source answers to raw rows; None where it was not asked.
     """
 
     features: F32
     probabilities: F32
+    source: SourceAnswers | None = None
 
 
 def try_model(model: Path) -> Trial:
@@ -64,15 +83,19 @@ def try_model(model: Path) -> Trial:
 
 def require_answers(
     server: Reachable, step: str, *, version: int, trial: Trial
-) -> None:
+) -> float:
     """
-    Demand that a served version answers as its file does in this process.
+    Demand that a served version answers as its file does, and as its source does.
 
     Args:
         server: A server that has loaded it.
         step: The model.
         version: Its version, asked directly.
         trial: What to ask and what to hear; asked in batches of 1, 8 and 32 rows.
+
+    Returns:
+        The largest difference from the source's answers to raw rows; 0 where the
+        source was not asked.
 
     Raises:
         ServerError: It refused, or answered something else.
@@ -94,6 +117,47 @@ def require_answers(
             f"version {version} answers {found[0].tolist()} to {count} row(s), its "
             f"file {wanted[0].tolist()}: the server has another model",
         )
+    if trial.source is None:
+        return 0.0
+    kind = trial.features.dtype
+    return _apart(server, step, version=version, source=trial.source, kind=kind)
+
+
+def _apart(
+    server: Reachable,
+    step: str,
+    *,
+    version: int,
+    source: SourceAnswers,
+    kind: np.dtype[Any],
+) -> float:
+    """Ask a served version the raw rows; the largest difference from the source."""
+    served = source.rows.astype(kind)
+    largest = max(BATCHES)
+    found = [
+        control.infer(
+            server,
+            step,
+            inputs={FEATURES: served[first : first + largest]},
+            parameters={},
+            timeout_s=_ANSWER_S,
+            version=version,
+        )[PROBABILITIES]
+        for first in range(0, len(served), largest)
+    ]
+    each = np.abs(np.concatenate(found) - source.probabilities)
+    each[~np.isfinite(each)] = np.inf
+    delta = each.max(axis=1)
+    row = int(delta.argmax())
+    if delta[row] > _TOLERANCE:
+        over = int((delta > _TOLERANCE).sum())
+        raise ServerError(
+            step,
+            f"version {version} answers {over:,} of {len(delta):,} raw rows otherwise "
+            f"than the source model, by up to {delta[row]:.2g} (row {row + 1} of those "
+            f"asked: {source.probabilities[row].tolist()} by the source)",
+        )
+    return float(delta[row])
 
 
 def _run(session: OnnxSession, rows: F32) -> F32:

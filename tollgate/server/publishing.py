@@ -27,7 +27,7 @@ from tollgate.repository.versions import (
 )
 from tollgate.server.beside import load_beside, require_server
 from tollgate.server.control import Reachable
-from tollgate.server.model_trial import Trial
+from tollgate.server.model_trial import SourceAnswers, Trial
 from tollgate.server.proving import prove
 from tollgate.server.rehearsal import rehearse
 
@@ -63,6 +63,7 @@ def publish(
     server: Reachable | None = None,
     dry_load: bool = True,
     spec: Path | None = None,
+    answers: SourceAnswers | None = None,
     measure: Measure = us_per_row,
     progress: Callable[[str], None] = lambda done: None,
 ) -> Published:
@@ -80,6 +81,8 @@ def publish(
         dry_load: Load it into a throw-away server before it is published.
         spec: A features.yaml that the model was made for and that is to become the
             next version of the features step; None where it is there.
+        answers: What the source model answers to raw rows; a server that loads the
+            version must answer them likewise. None compares nothing.
         measure: Times a model.onnx: rows of a batch -> µs per row.
         progress: Told each thing that was proven.
 
@@ -106,10 +109,15 @@ def publish(
             proven = prove(
                 staged.version, models=models, measure=measure, progress=progress
             )
-            trial = proven.trial
+            trial = msgspec.structs.replace(proven.trial, source=answers)
             if dry_load:
-                rehearse(staged, models=models, trial=trial)
+                apart = rehearse(staged, models=models, trial=trial)
                 progress("a throw-away server loads it and answers as the file does")
+                if answers is not None:
+                    progress(
+                        f"served = source on {len(answers.rows):,} raw rows: largest "
+                        f"difference {apart:.2g}"
+                    )
         version = place_version(staged, repository=repository, step=step)
         release = ""
         if server is not None:

@@ -16,7 +16,7 @@ from tollgate.server.model_trial import Trial, require_answers
 _VERSION = 1  # what the throw-away repository calls it
 
 
-def rehearse(staged: Staging, *, models: Product, trial: Trial) -> None:
+def rehearse(staged: Staging, *, models: Product, trial: Trial) -> float:
     """
     Prove that a real server loads a staged model and answers as the file does.
 
@@ -24,6 +24,9 @@ def rehearse(staged: Staging, *, models: Product, trial: Trial) -> None:
         staged: The version; server and repository are made beside it.
         models: The product that it is for.
         trial: What to ask and what to hear.
+
+    Returns:
+        As `require_answers`.
 
     Raises:
         SetupError: This machine lacks something.
@@ -42,7 +45,7 @@ def rehearse(staged: Staging, *, models: Product, trial: Trial) -> None:
             inside = str(repository / step / str(_VERSION))
             problem = error.problem.replace(inside, str(staged.version))
             raise ServerError(step, f"did not load: {problem}") from error
-        require_answers(server, step, version=_VERSION, trial=trial)
+        return require_answers(server, step, version=_VERSION, trial=trial)
 
 
 def _mirror(origin: Path, step: str, *, repository: Path, version: Path) -> None:
