@@ -152,3 +152,12 @@ def _check_scores(
             "is LOGISTIC on single leaves, which onnxruntime leaves out (issue 27533): "
             "export the margin and put a Sigmoid behind it",
         )
+    weights = found.get("class_weights", ())
+    alone = outputs == 2 and len(set(found.get("class_ids", ()))) == 1
+    if after == b"LOGISTIC" and alone and min(weights, default=0) >= 0:
+        raise BadField(
+            f"{path}.post_transform",
+            "is LOGISTIC of one class whose weights are never negative, which "
+            "onnxruntime takes for probabilities: export the margin and put a Sigmoid "
+            "behind it",
+        )

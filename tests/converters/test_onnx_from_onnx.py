@@ -125,3 +125,60 @@ def test_one_column_that_is_no_probability_is_refused(tmp_path):
         open_source(path),
     ):
         pass
+
+
+@pytest.mark.parametrize(("left", "refused"), [(-0.2, False), (0.0, True), (0.2, True)])
+def test_a_logistic_of_weights_that_are_never_negative_is_refused(
+    tmp_path, left, refused
+):
+    """
+    onnxruntime takes such sums for probabilities, and applies no logistic to them.
+
+    By the operator's definition the tree's second class is 1 / (1 + exp(-weight)).
+    """
+    node = onnx.helper.make_node(
+        "TreeEnsembleClassifier",
+        ["x"],
+        ["label", "probabilities"],
+        domain=ML_DOMAIN,
+        nodes_treeids=[0, 0, 0],
+        nodes_nodeids=[0, 1, 2],
+        nodes_featureids=[0, 0, 0],
+        nodes_values=[0.5, 0.0, 0.0],
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+        nodes_truenodeids=[1, 0, 0],
+        nodes_falsenodeids=[2, 0, 0],
+        class_treeids=[0, 0],
+        class_nodeids=[1, 2],
+        class_ids=[0, 0],
+        class_weights=[left, 1.5],
+        classlabels_int64s=[0, 1],
+        post_transform="LOGISTIC",
+    )
+    kind = onnx.TensorProto
+    graph = onnx.helper.make_graph(
+        [node],
+        "tree",
+        [onnx.helper.make_tensor_value_info("x", kind.FLOAT, [None, 1])],
+        [
+            onnx.helper.make_tensor_value_info("label", kind.INT64, [None]),
+            onnx.helper.make_tensor_value_info("probabilities", kind.FLOAT, [None, 2]),
+        ],
+    )
+    opsets = [onnx.helper.make_opsetid("", 15), onnx.helper.make_opsetid(ML_DOMAIN, 1)]
+    path = tmp_path / "tree.onnx"
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    if refused:
+        with (
+            pytest.raises(ConversionError, match="takes for probabilities"),
+            open_source(path),
+        ):
+            pass
+        return
+    given = np.array([[0.0], [1.0]], np.float32)
+    with open_source(path) as source:
+        proven = prove(source, samples=None, thresholds=(0.5,))
+        found = onnx_runner(proven.model).batched(given, size=2)
+    wanted = 1 / (1 + np.exp(-np.array([left, 1.5])))
+    np.testing.assert_allclose(found[:, 1], wanted, atol=1e-6)
