@@ -93,7 +93,15 @@ def served(request, shared_data, tmp_path_factory):
         goal=Rates(review=0.1, decline=0.1),
         origin="the rows that it was trained on",
     )
-    write_texts(plan, repository, spec=spec, chosen=chosen, kind="boosting", seen=True)
+    write_texts(
+        plan,
+        repository,
+        spec=spec,
+        chosen=chosen,
+        kind="boosting",
+        seen=True,
+        wide=False,
+    )
     purpose = purpose_of(repository, name)
     converted = convert_model(
         model_of(model),

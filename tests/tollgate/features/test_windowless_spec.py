@@ -154,12 +154,6 @@ def test_another_default_is_another_vector(tmp_path: Path) -> None:
         (PLAIN, "amount: false", "amount: none", "Expected `bool`"),
         (
             PLAIN,
-            "category: housing}",
-            "category: housing, default: .nan}",
-            "features.housing.default: only field, ratio, difference, hook may be .nan",
-        ),
-        (
-            PLAIN,
             "income, default: .nan",
             "income, default: .inf",
             "inf is not a finite",

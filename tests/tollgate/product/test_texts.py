@@ -92,7 +92,9 @@ def written(folder: Path, *, windows: bool) -> Written:
         goal=Rates(review=0.1, decline=0.1),
         origin="drawn by chance",
     )
-    write_texts(plan, models, spec=spec, chosen=chosen, kind="boosting", seen=False)
+    write_texts(
+        plan, models, spec=spec, chosen=chosen, kind="boosting", seen=False, wide=False
+    )
     (models / "shop_model" / "1").mkdir()
     return Written(plan, models, rows.frame, features)
 

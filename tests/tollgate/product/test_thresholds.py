@@ -159,7 +159,15 @@ def test_the_policy_says_what_it_does_on_the_held_out_rows(
     missing = {one.name: float("nan") for one in plan.fields}
     spec, _, _ = build_features(plan, tmp_path, fields=plan.fields, missing=missing)
     chosen = choose(score, label, goal=goal, origin=origin)
-    write_texts(plan, tmp_path, spec=spec, chosen=chosen, kind="boosting", seen=False)
+    write_texts(
+        plan,
+        tmp_path,
+        spec=spec,
+        chosen=chosen,
+        kind="boosting",
+        seen=False,
+        wide=False,
+    )
     path = tmp_path / "rare_decision" / "1" / "policy.yaml"
     text = path.read_text()
     policy = load_policy(path, feature_names=spec.feature_names, fields=spec.fields)
