@@ -66,8 +66,9 @@ def int8(model: bytes, how: How, *, samples: F32) -> bytes:
 
     Weights get a scale per column. Both sides of a product are unsigned: signed
     weights with unsigned inputs overflow on processors without VNNI, so that the same
-    model would answer otherwise there. For the same reason calibrated weights have 7
-    bits: with 8 a network was up to 0.4 off on an AVX2 processor (AMD EPYC).
+    model would answer otherwise there. Calibrated weights have 7 bits: with 8 a
+    network was up to 0.4 off on an AVX2 processor (AMD EPYC), with 7 within the tests'
+    bound. Why unsigned weights of 8 bits go wrong there was not found out.
     """
     if not len(samples):
         raise InputError("--sample", "holds no rows to quantise with")
