@@ -13,10 +13,8 @@ from typing import Any
 
 import tollgate
 from clients.decision import Outcome
-from tollgate.errors import InvalidRequest, SetupError
+from tollgate.errors import InvalidRequest, SetupError, install_remedy
 from tollgate.schema import TRANSACTION_ID
-
-EXTRA = 'install it with: pip install "tollgate[traces]"'
 
 _HEADER = "traceparent"
 
@@ -38,7 +36,7 @@ class Tracer:
             from opentelemetry.trace.propagation import tracecontext
         except ImportError as error:
             problem = f"traces need OpenTelemetry: {error.name} is not installed"
-            raise SetupError(problem, remedy=EXTRA) from error
+            raise SetupError(problem, remedy=install_remedy("traces")) from error
         self._trace = trace
         self._propagator = tracecontext.TraceContextTextMapPropagator()
         self._tracer = trace.get_tracer("tollgate.clients", tollgate.__version__)

@@ -21,7 +21,12 @@ import onnx
 from converters.onnx_from_onnx import read_onnx
 from converters.sources.formats import format_of
 from converters.tensorrt_operators import unsupported
-from tollgate.errors import ConversionError, DeviceError, InputError
+from tollgate.errors import (
+    ConversionError,
+    DeviceError,
+    InputError,
+    install_remedy,
+)
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.hashes import plan_record
 from tollgate.repository.plan import PlanRecord
@@ -137,7 +142,7 @@ def require_device(devices: Path = Path("/dev")) -> tuple[Any, str]:
     except ImportError as error:
         raise DeviceError(
             f"TensorRT cannot be imported ({error})",
-            remedy='install it with: pip install "tollgate[tensorrt]"',
+            remedy=install_remedy("tensorrt"),
         ) from error
     return trt, _gpu_name(Path("/proc/driver/nvidia/gpus"))
 

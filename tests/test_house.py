@@ -224,6 +224,68 @@ def test_every_dependency_is_pinned_once(version: str) -> None:
     assert direct_dependencies(locked=version) <= set(pins)
 
 
+# An installer and, in the same command, a package of ours by its name: neither a path
+# such as ./dist/tollgate-0.1.0-py3-none-any.whl nor the checkout's '.[server]'.
+INSTALLERS = r"(?:pip[x3]?|uvx?|poetry|conda|mamba)"
+BY_NAME = re.compile(
+    rf"\b{INSTALLERS}\b[^\n|&;`#]*?(?<![\w/.-])tollgate(?:[-_]\w+)*(?![\w/.-]|\S*\.whl)"
+)
+WITH_EXTRA = re.compile(r"(?<![\w/.-])tollgate(?:[-_]\w+)*\[[a-z{]")
+
+
+def installs_by_name(text: str) -> list[str]:
+    """Find the lines that ask a package index for a package of ours."""
+    return [
+        line.strip()
+        for line in text.splitlines()
+        if BY_NAME.search(line) or WITH_EXTRA.search(line)
+    ]
+
+
+def test_nothing_installs_a_package_of_ours_by_its_name() -> None:
+    """At PyPI, tollgate is a stranger's: only the checkout and wheel files install."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=HOUSE,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\0")
+    found = {}
+    for name in filter(None, names):
+        path = HOUSE / name
+        if path == Path(__file__).resolve() or not path.is_file():
+            continue
+        if lines := installs_by_name(path.read_bytes().decode("utf-8", "replace")):
+            found[name] = lines
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_by_name"),
+    [
+        ("pip install tollgate", True),
+        ("pip install 'tollgate[server]'", True),
+        ("    python -m pip install -U tollgate==0.1.0", True),
+        ("RUN pip install --no-cache-dir tollgate-client", True),
+        ("uv pip install tollgate_client[grpc]", True),
+        ("pipx run tollgate up", True),
+        ('install it with: "tollgate[{extra}]"', True),
+        ("!pip3 install numpy tollgate", True),
+        ("pip install -e '.[server]' && tollgate up", False),
+        ("pip install './dist/tollgate-0.1.0-py3-none-any.whl[server]'", False),
+        ("pip install ./dist/tollgate-*.whl", False),
+        ("pip install tollgate-0.1.0-py3-none-any.whl", False),
+        ("pip install /tmp/tollgate", False),
+        ("pip install xgboost==3.0.2", False),
+        ("tollgate up", False),
+    ],
+)
+def test_an_install_by_name_is_found(line: str, is_by_name: bool) -> None:
+    """Package names are found in any installer's words, paths and wheels are not."""
+    assert bool(installs_by_name(line)) is is_by_name
+
+
 # The contract ------------------------------------------------------------------------
 
 

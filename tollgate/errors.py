@@ -38,6 +38,8 @@ import hashlib
 import traceback
 from typing import TypeVar
 
+from tollgate import __version__
+
 Error = TypeVar("Error", bound=BaseException)
 
 
@@ -269,6 +271,19 @@ class Unavailable(ClientError):
 
 class Overloaded(Unavailable):
     """There is more to decide than can be in time; nothing was done."""
+
+
+def install_remedy(extra: str) -> str:
+    """
+    Say how to install an extra: from a checkout, or from the file of a wheel.
+
+    No name of ours is registered at PyPI, so no remedy may name a package there.
+    """
+    wheel = f"./dist/tollgate-{__version__}-py3-none-any.whl[{extra}]"
+    return (
+        f"install it with: pip install -e '.[{extra}]' in the checkout, or from a "
+        f"wheel file: pip install '{wheel}'"
+    )
 
 
 def without_frames(error: Error) -> Error:

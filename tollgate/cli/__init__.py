@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 
-from tollgate.errors import TollgateError
+from tollgate.errors import TollgateError, install_remedy
 
 # Module that is missing -> the extra that brings it.
 _EXTRAS = {
@@ -65,6 +65,6 @@ def main() -> None:
         module = (exc.name or "").partition(".")[0]
         if module not in _EXTRAS:
             raise
-        extra = f"pip install 'tollgate[{_EXTRAS[module]}]'"
-        print(f"tollgate: {module} is not installed: {extra}", file=sys.stderr)
+        remedy = install_remedy(_EXTRAS[module])
+        print(f"tollgate: {module} is not installed; {remedy}", file=sys.stderr)
         sys.exit(2)

