@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tollgate.errors import InputError
+from tollgate.server.index_page import CONTENT_TYPE, INDEX, index_page
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+_PAGES = {"/metrics": "metrics of this command, for Prometheus"}
+_App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 MetricsPort = Annotated[
     int,
@@ -31,14 +36,34 @@ def offer(registry: CollectorRegistry, port: int, *, host: str = LOOPBACK) -> No
     Raises:
         InputError: It cannot be listened on.
     """
-    from prometheus_client import GCCollector, ProcessCollector, start_http_server
+    from prometheus_client import (
+        GCCollector,
+        ProcessCollector,
+        make_wsgi_app,
+        start_http_server,
+    )
 
     if not port:
         return
     GCCollector(registry=registry)
     ProcessCollector(registry=registry)
     try:
-        start_http_server(port, addr=host, registry=registry)
+        server, _ = start_http_server(port, addr=host, registry=registry)
     except OSError as exc:
         problem = f"cannot listen on {host}:{port}: {exc.strerror}"
         raise InputError("--metrics-port", problem) from exc
+    server.set_app(_with_index(make_wsgi_app(registry)))
+
+
+def _with_index(metrics: _App) -> _App:
+    """Answer `/` with the list of pages, and the rest as before."""
+
+    def application(
+        environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        if environ["PATH_INFO"] not in ("", INDEX):
+            return metrics(environ, start_response)
+        start_response("200 OK", [("Content-Type", CONTENT_TYPE)])
+        return [index_page("tollgate: metrics port", _PAGES)]
+
+    return application

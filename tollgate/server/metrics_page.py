@@ -16,6 +16,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tollgate.server.index_page import CONTENT_TYPE, INDEX, NOT_FOUND, index_page
+
 log = logging.getLogger(__name__)
 
 _PRIVATE = re.compile(rb"--[0-9a-f]{32}")
@@ -23,6 +25,7 @@ _PRIVATE_MODEL = re.compile(rb'model="([^"]+?)--[0-9a-f]{32}"')
 _MODEL = re.compile(rb'^nv_.*model="([^"]+)"')
 _TIMEOUT_S = 5.0
 PATH = "/metrics"
+PAGES = {PATH: "metrics of Triton and of the steps, for Prometheus"}
 
 
 def public_page(page: bytes) -> bytes:
@@ -94,8 +97,11 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer one request."""
-        status, kind, body = 404, "text/plain", b"not found; the page is /metrics\n"
-        if self.path.partition("?")[0] == PATH:
+        status, kind, body = 404, CONTENT_TYPE, NOT_FOUND
+        path = self.path.partition("?")[0]
+        if path == INDEX:
+            status, body = 200, index_page("tollgate: metrics port", PAGES)
+        elif path == PATH:
             status, kind, body = self._page()
         self.send_response(status)
         self.send_header("Content-Type", kind)

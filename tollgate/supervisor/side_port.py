@@ -1,13 +1,4 @@
-"""
-The side port: what an orchestrator asks, apart from the port of the payments.
-
-    /livez    200 while the supervisor looks after its processes
-    /readyz   200 while every product decides in time; JSON says which does not
-    /readyz/PRODUCT
-    /releases  JSON: per product the release wanted, the one that answers, and how far
-    /versions  JSON: what was copied in by hand and no release names
-    /metrics  the supervisor's own, for Prometheus
-"""
+"""The admin port: health, releases and metrics over HTTP, apart from the payments."""
 
 from __future__ import annotations
 
@@ -24,6 +15,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from tollgate.errors import SetupError
+from tollgate.server.index_page import CONTENT_TYPE, INDEX, NOT_FOUND, index_page
 from tollgate.supervisor.arrivals import Arrivals
 from tollgate.supervisor.metrics import SupervisorMetrics
 from tollgate.supervisor.supervisor import Supervisor
@@ -33,6 +25,14 @@ log = logging.getLogger(__name__)
 # Mending may take a restart of everything; longer than that, it is stuck itself.
 _STUCK_S = 120.0
 _JSON = "application/json"
+PAGES = {
+    "/livez": "200 while the supervisor watches its processes, else 503",
+    "/readyz": "200 while every product decides, else 503; JSON names the problems",
+    "/readyz/PRODUCT": "the same for one product",
+    "/releases": "JSON: each product's desired and running release",
+    "/versions": "JSON: model versions that no release names",
+    "/metrics": "metrics of the supervisor, for Prometheus",
+}
 
 
 @contextmanager
@@ -107,6 +107,8 @@ class _State:
 
     def page(self, path: str) -> tuple[int, str, bytes] | None:
         """Answer a path: status, content type, body; None for one that is not there."""
+        if path == INDEX:
+            return 200, CONTENT_TYPE, index_page("tollgate: admin port", PAGES)
         if path == "/livez":
             idle_s = time.monotonic() - self._supervisor.ticked_s
             return 200 if idle_s < _STUCK_S else 503, "text/plain", b"live\n"
@@ -149,7 +151,7 @@ class _Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer one request."""
         page = self.state.page(self.path.partition("?")[0])
-        status, kind, body = page or (404, "text/plain", b"not found\n")
+        status, kind, body = page or (404, CONTENT_TYPE, NOT_FOUND)
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

@@ -27,6 +27,19 @@ def test_metrics_are_read_over_http() -> None:
         assert "a_number 7.0" in answer.read().decode()
 
 
+def test_a_bare_path_names_the_pages() -> None:
+    """One line for each; the metrics are where the line says."""
+    registry = CollectorRegistry()
+    Gauge("a_number", "Of no meaning", registry=registry).set(7)
+    port = free_port()
+    offer(registry, port)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
+        text = answer.read().decode()
+    paths = [line.split()[0] for line in text.splitlines() if line.startswith("/")]
+    assert paths == ["/metrics"]
+    assert "a_number" not in text
+
+
 def test_metrics_are_for_others_only_where_they_are_told_to() -> None:
     """Loopback by default; another address is named in what goes wrong with it."""
     port = free_port("127.0.0.2")

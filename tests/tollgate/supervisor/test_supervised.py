@@ -87,6 +87,24 @@ def test_the_side_port_tells_how_it_is(supervised: Supervised) -> None:
     assert "tollgate_probe_seconds_count" in metrics
 
 
+def test_a_bare_path_names_the_pages(supervised: Supervised) -> None:
+    """Each path of the list answers, and so does the metrics port's."""
+    status, text = supervised.get("/")
+    lines = [line for line in text.splitlines() if line.startswith("/")]
+    named = {line.split()[0] for line in lines}
+    assert status == 200
+    assert named == {
+        *("/livez", "/readyz", "/readyz/PRODUCT"),
+        *("/releases", "/versions", "/metrics"),
+    }
+    assert all(len(line.split()) > 2 for line in lines)
+    for path in named:
+        assert supervised.get(path.replace("PRODUCT", "fraud"))[0] == 200
+    metrics = supervised.metrics_url
+    with urllib.request.urlopen(metrics.removesuffix("metrics"), timeout=5) as answer:
+        assert "\n/metrics " in answer.read().decode()
+
+
 def test_sigterm_ends_it_and_everything_it_started(tmp_path: Path) -> None:
     """Exit status 0; no process and no address is left."""
     product = Supervised(REPOSITORY, tmp_path / "state")
