@@ -21,7 +21,7 @@ _TIME_FORMATS = (
     "%Y-%m-%d %H:%M:%S%.f",
     "%Y-%m-%dT%H:%M:%S%.f",
     "%Y-%m-%d %H:%M",
-    "%Y-%m-%dT%H:%M:%S%.fZ",
+    "%+",  # with Z or an offset from UTC; rows may have different ones
     "%d.%m.%Y",
     "%d.%m.%Y %H:%M:%S",
     "%Y/%m/%d",

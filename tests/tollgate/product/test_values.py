@@ -61,6 +61,7 @@ def test_decimals_are_found_from_the_values(
         pl.Series([dt.datetime(2024, 3, 4, 13)]).dt.replace_time_zone("Europe/Berlin"),
         pl.Series(["2024-03-04 12:00:00"]),
         pl.Series(["2024-03-04T12:00:00.000Z"]),
+        pl.Series(["2024-03-04T07:00:00-05:00"]),
         pl.Series([NOON_US // 10**6]),
         pl.Series([NOON_US / 10**3]),
         pl.Series([NOON_US]),
@@ -71,6 +72,14 @@ def test_decimals_are_found_from_the_values(
 def test_a_moment_is_the_same_however_it_is_written(column: pl.Series) -> None:
     """Datetimes with and without a zone, texts, and counts since 1970."""
     assert as_times_us(column).to_list() == [NOON_US]
+
+
+def test_times_of_a_zone_with_summer_time_have_two_offsets() -> None:
+    """New York is four hours behind UTC in summer, five in winter."""
+    summer, winter = "2024-07-01T08:00:00-04:00", "2024-01-01T07:00:00-05:00"
+    noon = [dt.datetime(2024, month, 1, 12, tzinfo=dt.timezone.utc) for month in (7, 1)]
+    found = as_times_us(pl.Series([summer, winter])).to_list()
+    assert found == [int(one.timestamp()) * 10**6 for one in noon]
 
 
 def test_days_are_times_and_other_things_are_none() -> None:
