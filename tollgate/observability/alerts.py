@@ -14,6 +14,10 @@ from tollgate.repository.slo import SLO_FILE, read_slo
 
 RUNBOOKS = "docs/runbooks"
 _HEAD = "# Written by `tollgate alerts`; change {source} and write it again.\n"
+_DEFAULT_HEAD = (
+    "# Written by `tollgate alerts` from defaults: {product} has no slo.yaml. "
+    "Add {source} to set others.\n"
+)
 _COMMON_SOURCE = "tollgate/observability/common_rules.py"
 
 
@@ -52,7 +56,9 @@ def rule_files(
             slo_rules.records(product, slo),
             slo_rules.alerts(product, slo, steps=steps),
         )
-        head = _HEAD.format(source=f"{product}/{SLO_FILE}")
+        source = f"{product}/{SLO_FILE}"
+        template = _HEAD if (repository / source).exists() else _DEFAULT_HEAD
+        head = template.format(product=product, source=source)
         files[f"slo-{product}.yaml"] = head + text
     return files
 

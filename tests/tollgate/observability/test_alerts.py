@@ -49,6 +49,16 @@ def test_the_committed_files_are_what_the_command_writes(tmp_path: Path) -> None
     assert written == {one.name: one.read_text() for one in COMMITTED.iterdir()}
 
 
+def test_the_first_line_names_a_source_that_exists() -> None:
+    """Of a product without slo.yaml it says so, and which file to add."""
+    heads = {one.name: one.read_text().splitlines()[0] for one in COMMITTED.iterdir()}
+    assert not (REPOSITORY / "credit" / "slo.yaml").exists()
+    assert "credit has no slo.yaml. Add credit/slo.yaml" in heads.pop("slo-credit.yaml")
+    for head in heads.values():
+        (source,) = re.findall(r"change (\S+) and", head)
+        assert (HOUSE / source).is_file() or (REPOSITORY / source).is_file(), head
+
+
 def test_a_repository_without_products_is_told_in_one_line(tmp_path: Path) -> None:
     """Exit status 2, nothing written."""
     out = tmp_path / "out"
