@@ -160,6 +160,44 @@ def test_files_that_papers_name_exist(paper: Path) -> None:
             assert (HOUSE / name).exists(), name
 
 
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
+def test_no_paragraph_stands_twice(paper: Path) -> None:
+    """A long line of prose begins like no other one of its page."""
+    lines = [line for line in paper.read_text().splitlines() if line[:1] != "|"]
+    counts = Counter(line[:150] for line in lines if len(line) >= 150)
+    assert [start for start, count in counts.items() if count > 1] == []
+
+
+def figures_by_name(paper: str) -> dict[str, list[list[str]]]:
+    """Read tables whose rows begin with a `name`: the leading figures of each cell."""
+    rows = re.findall(r"^\| `(\w+)`[^|]*\|(.*)\|$", read(paper), re.MULTILINE)
+    return {
+        name: [
+            re.sub(r" \([^)]*\)", "", cell).strip().split("; ")[:2]
+            for cell in cells.split("|")
+        ]
+        for name, cells in rows
+        if "; " in cells
+    }
+
+
+def test_the_readme_has_the_journeys_figures() -> None:
+    """Decisions a second and p99 of each service and load are those of the page."""
+    shown = figures_by_name("README.md")
+    assert set(shown) == {"naive", "phase1", "lean", "gathered", "tollgate"}
+    assert shown == figures_by_name("docs/journey.md")
+
+
+def test_the_readmes_picture_has_the_delays_of_the_configurations() -> None:
+    """Each step's delay stands in the lines of the step."""
+    picture = read("README.md").partition("```text")[2].partition("```")[0]
+    for step in ("features", "model", "decision"):
+        config = read(f"model_repository/fraud_{step}/config.pbtxt")
+        (delay_us,) = re.findall(r"max_queue_delay_microseconds: (\d+)", config)
+        part = picture.partition(f"fraud_{step} ")[2].partition("fraud_")[0]
+        assert re.findall(r"([\d.]+) ms", part) == [f"{int(delay_us) / 1000:g}"]
+
+
 def test_decisions_are_numbered_and_listed() -> None:
     """Each ADR has a number of its own, the four parts, and a line in the list."""
     folder = HOUSE / "docs" / "adr"

@@ -33,7 +33,7 @@ QUEUES = Row(
                     "{{model}}",
                 ),
             ),
-            text="5 ms of the model's are its queue delay.",
+            text="The queue delays of the steps are part of it.",
         ),
         Panel(
             "Requests under way",

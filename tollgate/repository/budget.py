@@ -45,8 +45,8 @@ def read_budget(models: Product) -> ModelBudget:
 
     It is `model_budget_us_per_row` in the slo.yaml beside the ensemble. Without one
     it is what the layers have for the model, less the step's queue delay, spread over
-    the largest batch: unless told, and with 5 ms of delay, (20 - 5) / 32 rows are
-    469 µs per row.
+    the largest batch: with the default of 20 ms and a delay of 0.3 ms,
+    (20 - 0.3) / 32 rows are 616 µs per row.
 
     Raises:
         RepositoryError: The slo.yaml cannot be used, or the delay uses up the layer.
