@@ -14,6 +14,7 @@ from tollgate.errors import RepositoryError
 from tollgate.repository.artifact import ARTIFACT_FILE, require_same_files
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.hashes import hash_file
+from tollgate.repository.made_from import MadeFrom
 from tollgate.repository.onnx_model import MODEL_FILE
 from tollgate.repository.oracle import Oracle
 from tollgate.repository.parity import ParityReport
@@ -132,6 +133,8 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         files: SHA-256 of the files beside the model that are read later, by name.
             Cards, pictures and parity.json are for people.
         oracle: Against what it was proven; None in older records.
+        made_from: The files it was converted from; None where it was none, and in
+            older records.
     """
 
     sha256: Sha256
@@ -150,6 +153,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     parity_of: Literal["model", "before quantize"] = "model"
     files: dict[Name, Sha256] = {}
     oracle: Oracle | None = None
+    made_from: MadeFrom | None = None
 
 
 def describe_training(

@@ -24,6 +24,7 @@ from converters.sources.opening import open_source
 from converters.trade import Judge
 from tollgate.errors import InputError, RepositoryError
 from tollgate.explanation.document import unexplained
+from tollgate.repository.made_from import MadeFrom, source_file
 from tollgate.repository.onnx_model import MODEL_FILE, onnx_findings
 
 _ANSWERED = 1_000  # rows that a source answers for a comparison
@@ -106,6 +107,17 @@ def convert_file(asked: Conversion) -> Converted:
             expected=asked.expected,
             from_file=asked.python is None,
         )
+
+
+def made_from(asked: Conversion, folder: Path) -> MadeFrom:
+    """Record the files of a conversion, by where they are from its folder."""
+    sample = asked.sample
+    return MadeFrom(
+        source=source_file(asked.source, folder),
+        sample=None if sample is None else source_file(sample, folder),
+        columns=asked.columns,
+        missing=asked.missing,
+    )
 
 
 def source_answers(asked: Conversion) -> tuple[F64, F64]:

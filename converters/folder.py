@@ -17,6 +17,7 @@ from converters.record import artifact_of
 from tollgate.errors import InputError
 from tollgate.explanation import EXPLAIN_FILE, encode_explanation
 from tollgate.repository.atomic import sync_directory
+from tollgate.repository.made_from import MadeFrom
 from tollgate.repository.onnx_model import MODEL_FILE
 
 PARITY_FILE = "parity.json"
@@ -34,13 +35,16 @@ def require_new_folder(folder: Path) -> None:
         raise InputError(folder, "its parent folder does not exist")
 
 
-def write_converted(converted: Converted, folder: Path) -> Artifact:
+def write_converted(
+    converted: Converted, folder: Path, *, made_from: MadeFrom | None = None
+) -> Artifact:
     """
     Write the model, its record, its proof, its card and their pictures.
 
     Args:
         converted: The model.
         folder: Absent or empty.
+        made_from: The files it was converted from; None for none.
 
     Returns:
         The record.
@@ -58,7 +62,7 @@ def write_converted(converted: Converted, folder: Path) -> Artifact:
         ) as name:
             staged = Path(name) / "staged"
             staged.mkdir()
-            record = _write(converted, staged)
+            record = _write(converted, staged, made_from)
             sync_directory(staged)
             os.rename(staged, target)  # onto nothing, or an empty folder
         sync_directory(target.parent)
@@ -67,7 +71,7 @@ def write_converted(converted: Converted, folder: Path) -> Artifact:
     return record
 
 
-def _write(converted: Converted, staged: Path) -> Artifact:
+def _write(converted: Converted, staged: Path, made_from: MadeFrom | None) -> Artifact:
     (staged / MODEL_FILE).write_bytes(converted.model)
     explanation = converted.explanation
     beside = {}
@@ -75,7 +79,7 @@ def _write(converted: Converted, staged: Path) -> Artifact:
         beside[EXPLAIN_FILE] = encode_explanation(explanation)
     for name, content in beside.items():
         (staged / name).write_bytes(content)
-    record = artifact_of(converted, beside=beside)
+    record = artifact_of(converted, beside=beside, made_from=made_from)
     write_artifact(record, staged)
     proven = converted.proven
     text = msgspec.json.format(msgspec.json.encode(proven.reports), indent=2)

@@ -17,16 +17,23 @@ from converters.artifact import (
     describe_training,
 )
 from converters.converted import Converted
+from tollgate.repository.made_from import MadeFrom
 from tollgate.repository.speed import us_per_row
 
 
-def artifact_of(converted: Converted, *, beside: Mapping[str, bytes]) -> Artifact:
+def artifact_of(
+    converted: Converted,
+    *,
+    beside: Mapping[str, bytes],
+    made_from: MadeFrom | None = None,
+) -> Artifact:
     """
     Record a converted model; times it.
 
     Args:
         converted: The model.
         beside: Name -> content of the files beside it that are read later.
+        made_from: The files it was converted from; None for none.
 
     Raises:
         InputError: A label of the sample is none of the model's classes.
@@ -49,6 +56,7 @@ def artifact_of(converted: Converted, *, beside: Mapping[str, bytes]) -> Artifac
         graph=_graph(converted),
         parity=proven.reports,
         oracle=converted.oracle,
+        made_from=made_from,
         training=_training(converted),
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         # What was quantised was judged in this machine's runtime alone.

@@ -162,7 +162,7 @@ def _purpose(
 
 def _run(asked: Conversion, *, out: Path) -> None:
     """Convert, show the proof, and write the folder unless it failed."""
-    from converters.conversion import convert_file
+    from converters.conversion import convert_file, made_from
     from converters.folder import require_new_folder, write_converted
     from converters.prune_picture import sweep_table
     from converters.trade_table import trade_table
@@ -177,7 +177,7 @@ def _run(asked: Conversion, *, out: Path) -> None:
         console.out.print(trade_table(trade))
     proven = converted.proven
     console.out.print(proof_table(proven.reports, title=str(asked.source)))
-    write_converted(converted, out)
+    write_converted(converted, out, made_from=made_from(asked, out))
     for line in converted.oracle.lines:
         console.say(line)
     for line in converted.oracle.warnings:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.cli.replaying import LOAD_DEADLINE_S
+from tollgate.cli.replaying import LOAD_DEADLINE_S, replay_newest
 from tollgate.cli.wire import field_columns, wire_fields
 from tollgate.errors import ServerError
 from tollgate.features.wire import wire_inputs
@@ -20,7 +20,6 @@ from tollgate.schema import Degraded
 if TYPE_CHECKING:
     from clients.decisions import Decisions
     from tollgate.features.spec import FeatureSpec
-    from tollgate.history import History
     from tollgate.product.rows import Rows
     from tollgate.server.embedded import Embedded
 
@@ -28,7 +27,6 @@ I64 = npt.NDArray[np.int64]
 
 _TRIED = 1_000  # rows without windows
 _TRIED_IN_TIME = 128  # with windows: each waits for what came before it
-_REPLAYED = 2_000  # purchases whose vectors are compared, and ties with the first
 _TIMEOUT_S = 10.0
 # As the proof of a conversion allows: one float32 against the framework's own.
 _TOLERANCE = 1e-5
@@ -86,7 +84,7 @@ def try_served(
     at = _chosen(rows, test, timed=bool(spec.entities))
     with serve(repository, products=(spec.product,), state=state) as server:
         order, answers = _answers(test[at], spec=spec, rows=rows, server=server)
-    replayed = _replayed(spec, rows.history) if spec.entities else 0
+    replayed = replay_newest(spec, rows.history) if spec.entities else 0
     picked, wanted = test[at][order], score[at[order]]
     _require_answers(answers, spec.product)
     sound = (answers.degraded & _ELSEWHERE) == 0
@@ -106,35 +104,6 @@ def try_served(
         raise ServerError(spec.product, problem)
     label = rows.history.label[picked]
     return Tried(picked, answers, label, furthest, int(sound.sum()), replayed)
-
-
-def _replayed(spec: FeatureSpec, history: History) -> int:
-    """
-    Compare online vectors with offline ones, as `features replay` does.
-
-    Returns:
-        How many: the newest purchases of the history, and of ties all.
-
-    Raises:
-        ServerError: One differs.
-    """
-    from tollgate.cli.replaying import compare_with_offline, cut
-
-    time_us = np.sort(history.event_time_us)
-    from_us = int(time_us[max(0, len(time_us) - _REPLAYED)])
-    until_us = int(time_us[-1]) + 1
-    read, differing = compare_with_offline(
-        spec,
-        cut(history, spec=spec, from_us=from_us, until_us=until_us),
-        [],
-        read_from_us=from_us,
-        store_url=None,
-        batch_rows=1_000,
-    )
-    if differing or not read:
-        problem = f"{differing:,} of {read:,} vectors read online differ from offline"
-        raise ServerError(spec.product, problem)
-    return read
 
 
 def _answers(

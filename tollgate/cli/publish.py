@@ -12,12 +12,12 @@ from tollgate.cli.convert_options import Python
 from tollgate.cli.options import Product, Repository
 from tollgate.cli.product_options import TrustPickle
 from tollgate.cli.repositories import to_change
+from tollgate.cli.source_check import HOW, Compared, Given, compared_with_source
+from tollgate.cli.tables import TableFiles
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
-    from converters.conversion import Conversion
     from tollgate.server.control import Reachable
-    from tollgate.server.model_trial import SourceAnswers
     from tollgate.settings import Settings
 
 
@@ -52,14 +52,29 @@ def publish(
     source: Annotated[
         Path | None,
         typer.Option(
-            help="The trained model: served answers to raw rows of the --sample must "
-            "be its own, given in its own process."
+            help="The trained model: served answers to raw rows must be its own, given "
+            "in its own process.",
+            show_default="the one that DIR was converted from",
         ),
     ] = None,
     sample: Annotated[
         Path | None,
-        typer.Option(help="Raw rows for --source: Parquet, CSV or JSON lines."),
+        typer.Option(
+            help="Raw rows of features: Parquet, CSV or JSON lines.",
+            show_default="those of the conversion",
+        ),
     ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            help="Raw purchases in the place of --sample: vectors of the newest 2,000 "
+            "must be the same online as offline, too."
+        ),
+    ] = None,
+    table: TableFiles = None,
+    compare: Annotated[
+        bool, typer.Option(help="Compare served answers with the source model.")
+    ] = True,
     trust_pickle: TrustPickle = False,
     python: Python = None,
     dry_load: Annotated[
@@ -67,31 +82,34 @@ def publish(
     ] = True,
 ) -> None:
     """Prove a model and add it as the next version; the release stays as it is."""
-    from converters.conversion import Conversion
-    from converters.purpose import purpose_of
     from tollgate.server import publishing
 
     chosen = console.settings(product=product, repository=repository, state=state)
     if admin_secret_file is not None and url is None:
         raise InputError("--admin-secret-file", "needs the server's --url")
-    if (source is None) != (sample is None):
-        problem = "come together: the trained model and the raw rows it answers"
-        raise InputError("--source, --sample", problem)
+    given = Given(
+        source=source,
+        sample=sample,
+        history=history,
+        tables=tuple(table or ()),
+        trust_pickle=trust_pickle,
+        python=python,
+    )
+    if given.explicit and not compare:
+        problem = "compares nothing; leave out --source, --sample and --history"
+        raise InputError("--no-compare", problem)
     server = _server(chosen, url=url, secret_file=admin_secret_file)
-    if source is not None and not dry_load and server is None:
+    asks_server = dry_load or server is not None
+    if given.explicit and not asks_server:
         raise InputError("--source", "needs a server to compare; drop --no-dry-load")
     with to_change(chosen) as folder:
-        answers = None
-        if source is not None and sample is not None:
-            answers = _source_answers(
-                Conversion(
-                    source=source,
-                    sample=sample,
-                    trust_pickle=trust_pickle,
-                    python=python,
-                    purpose=purpose_of(folder, chosen.product, new_spec=spec),
-                )
+        compared = Compared(reason="--no-compare" if asks_server else "--no-dry-load")
+        if compare and asks_server:
+            compared = compared_with_source(
+                directory, given, repository=folder, product=chosen.product, spec=spec
             )
+        if compared.replayed is not None:
+            _tell(f"{compared.replayed:,} vectors online = offline in every bit")
         published = publishing.publish(
             directory,
             repository=folder,
@@ -99,13 +117,18 @@ def publish(
             server=server,
             dry_load=dry_load,
             spec=spec,
-            answers=answers,
+            answers=compared.answers,
             progress=_tell,
         )
-    if source is None:
+    if compared.answers is None:
         console.say(
-            "the source model was not asked; --source MODEL --sample ROWS compares "
-            "served answers to raw rows with its own"
+            "served answers were NOT compared with the source model: "
+            f"{compared.reason}; {HOW}"
+        )
+    elif compared.windows and compared.replayed is None:
+        console.say(
+            "features were NOT replayed; --history PURCHASES compares their vectors "
+            "online with offline"
         )
     console.out.print(
         f"published  {published.step} version {published.version}\n"
@@ -125,15 +148,6 @@ def publish(
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _source_answers(asked: Conversion) -> SourceAnswers:
-    from converters.conversion import source_answers
-    from tollgate.server.model_trial import SourceAnswers
-
-    with console.progress("asking the source model"):
-        rows, probabilities = source_answers(asked)
-    return SourceAnswers(rows=rows, probabilities=probabilities)
 
 
 def _tell(done: str) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from tollgate.backfill.tables import load_table
 from tollgate.cli import console
+from tollgate.errors import ServerError
 from tollgate.features.offline import build
 from tollgate.features.spec import FeatureSpec, Table
 from tollgate.features.tables import TableRows
@@ -18,7 +21,10 @@ from tollgate.replay import replay
 from tollgate.store.cluster import open_store
 from tollgate.store.online import OnlineFeatures
 
+I64 = npt.NDArray[np.int64]
+
 LOAD_DEADLINE_S = 30.0  # no one waits for a batch of history
+_NEWEST = 2_000  # purchases whose vectors are compared, and ties with the first
 
 
 def cut(history: History, *, spec: FeatureSpec, from_us: int, until_us: int) -> History:
@@ -28,6 +34,45 @@ def cut(history: History, *, spec: FeatureSpec, from_us: int, until_us: int) -> 
     return history.take(
         np.flatnonzero((time_us >= from_us - reach_us) & (time_us < until_us))
     )
+
+
+def newest(history: History) -> I64:
+    """Return the positions of the newest 2,000 purchases, and of their ties."""
+    time_us = np.sort(history.event_time_us)
+    from_us = time_us[max(0, len(time_us) - _NEWEST)]
+    return np.flatnonzero(history.event_time_us >= from_us)
+
+
+def replay_newest(
+    spec: FeatureSpec,
+    history: History,
+    tables: Sequence[tuple[Table, TableRows]] = (),
+) -> int:
+    """
+    Compare the vectors of the newest purchases online with offline, bit for bit.
+
+    Returns:
+        How many were compared.
+
+    Raises:
+        ServerError: One differs, or there is none.
+    """
+    time_us = history.event_time_us[newest(history)]
+    if not len(time_us):
+        raise ServerError(spec.product, f"{history.source} has no purchase to replay")
+    from_us, until_us = int(time_us.min()), int(time_us.max()) + 1
+    read, differing = compare_with_offline(
+        spec,
+        cut(history, spec=spec, from_us=from_us, until_us=until_us),
+        list(tables),
+        read_from_us=from_us,
+        store_url=None,
+        batch_rows=1_000,
+    )
+    if differing or not read:
+        problem = f"{differing:,} of {read:,} vectors read online differ from offline"
+        raise ServerError(spec.product, problem)
+    return read
 
 
 def compare_with_offline(

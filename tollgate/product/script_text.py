@@ -42,9 +42,11 @@ from converters.sample import Sample
 from converters.sources.worker import model_of
 from sklearn.metrics import roc_auc_score
 from tollgate.cli.pipeline import served_spec
+from tollgate.cli.replaying import replay_newest
 from tollgate.features.offline import build
 from tollgate.product.rows import read_rows
 from tollgate.product.splitting import split
+from tollgate.server.model_trial import SourceAnswers
 from tollgate.server.publishing import publish
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -83,6 +85,10 @@ def main() -> None:
     auc = roc_auc_score(label[test], score)
     print(f"AUC {{auc:.4f}} on {{test.sum():,}} held-out rows")
 
+    if spec.entities:
+        count = replay_newest(spec, rows.history)
+        print(f"{{count:,}} vectors online = offline in every bit")
+
     converted = convert_model(
         model_of(model),
         origin="the trained model",
@@ -101,8 +107,16 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         write_converted(converted, Path(folder) / "model")
+        asked = features[test][:1_000]
         published = publish(
-            Path(folder) / "model", repository=REPOSITORY, product=PRODUCT
+            Path(folder) / "model",
+            repository=REPOSITORY,
+            product=PRODUCT,
+            answers=SourceAnswers(
+                rows=asked.astype(np.float64),
+                probabilities=model.predict_proba(asked),
+            ),
+            progress=print,
         )
     print(
         f"published {{published.step}} version {{published.version}}; release it:\\n"

@@ -9,6 +9,7 @@ import msgspec
 
 from tollgate.errors import RepositoryError
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file
+from tollgate.repository.made_from import MadeFrom
 from tollgate.repository.oracle import Oracle
 from tollgate.repository.parity import TOLERANCE, ParityReport
 from tollgate.repository.release import Name, Sha256, SpecHash
@@ -40,6 +41,8 @@ class Artifact(msgspec.Struct, frozen=True):
         files: SHA-256 of the files beside the model that are read later, by name.
         categories: Feature -> the categories that the source knows of it.
         oracle: Against what it was proven; None in older records.
+        made_from: The files it was converted from; None where it was none, and in
+            older records.
     """
 
     sha256: Sha256
@@ -51,6 +54,7 @@ class Artifact(msgspec.Struct, frozen=True):
     files: dict[Name, Sha256] = {}
     categories: dict[str, Vocabulary] = {}
     oracle: Oracle | None = None
+    made_from: MadeFrom | None = None
 
 
 def require_proof(version: Path) -> None:

@@ -122,7 +122,8 @@ def publish(
         release = ""
         if server is not None:
             release = _load(server, staged, models=models, version=version, trial=trial)
-            progress(f"{server.grpc_url} has it too, and answers as the file does")
+            also = "" if answers is None else ", and raw rows as the source does"
+            progress(f"{server.grpc_url} has it too, answers as the file does{also}")
     return Published(step, version, proven.us_per_row, proven.budget, release, features)
 
 
