@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from tollgate.server.socket_path import short_socket_path
+
 _CHUNK_BYTES = 1 << 16
 
 
@@ -36,17 +38,25 @@ class Proxy:
         listen: The proxy's own unix socket, which must not exist, or "host:port".
 
     Attributes:
-        url: "unix://…" or "host:port", for the caller of the server.
+        url: "unix://…" or "host:port", for the caller of the server; that of a unix
+            socket is valid inside the context.
     """
 
     def __init__(self, server: Path | str, *, listen: Path | str) -> None:
-        self.url = f"unix://{listen}" if isinstance(listen, Path) else listen
-        self._command = [sys.executable, "-m", "loadtests.proxy", listen, server]
+        self._server = server
+        self._listen = listen
+        self.url = "" if isinstance(listen, Path) else listen
+        self._stack = contextlib.ExitStack()
         self._child: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Proxy:
+        listen = self._listen
+        if isinstance(listen, Path):
+            listen = self._stack.enter_context(short_socket_path(listen))
+            self.url = f"unix://{listen}"
+        command = [sys.executable, "-m", "loadtests.proxy", listen, self._server]
         self._child = subprocess.Popen(
-            list(map(str, self._command)),
+            list(map(str, command)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -64,6 +74,7 @@ class Proxy:
         assert self._child is not None
         self._child.kill()
         self._child.communicate()
+        self._stack.close()
 
     def order(self, text: str) -> None:
         """Change what it does from now on; returns when it does."""

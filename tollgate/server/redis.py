@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import socket
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
-from tollgate.errors import ServerError, SetupError
+from tollgate.errors import ServerError
 from tollgate.server.allocator import allocator_environment
 from tollgate.server.aof import cut_damaged_tail
 from tollgate.server.child import Child
@@ -23,10 +21,10 @@ from tollgate.server.environment import find_redis_server
 from tollgate.server.lock import FolderLock
 from tollgate.server.redis_children import YieldingChildren
 from tollgate.server.server_log import useful_lines
+from tollgate.server.socket_path import short_socket_path
 
 log = logging.getLogger(__name__)
 
-SOCKET_PATH_BYTES = 107  # sun_path has 108, one of them the final zero (unix(7))
 _START_S = 60.0  # without a sign of life; a large file takes longer to load
 _STOP_S = 20.0
 
@@ -83,7 +81,8 @@ class EmbeddedRedis:
             lock = FolderLock(self._data, name="lock")
             stack.callback(lock.release)
             self._log.parent.mkdir(parents=True, exist_ok=True)
-            self.socket_path = stack.enter_context(_socket_path(self._data))
+            path = short_socket_path(self._data / "redis.sock")
+            self.socket_path = stack.enter_context(path)
             self._begin = partial(self._start_whole, binary, lock=lock)
             self._begin()
             self._stack = stack.pop_all()
@@ -118,7 +117,7 @@ class EmbeddedRedis:
 
     def _start(self, binary: Path, *, lock: FolderLock) -> None:
         offset = self._log.stat().st_size if self._log.exists() else 0
-        self.socket_path.unlink(missing_ok=True)
+        self.socket_path.unlink(missing_ok=True)  # of one that was killed
         child = Child(
             _arguments(binary, socket_path=self.socket_path, data=self._data),
             name="redis-server",
@@ -201,26 +200,3 @@ def _ping(path: Path) -> bytes:
             return peer.recv(64)
     except OSError:
         return b""
-
-
-@contextlib.contextmanager
-def _socket_path(data: Path) -> Iterator[Path]:
-    """Name the socket: in the folder, or elsewhere when that is too long."""
-    path = data / "redis.sock"
-    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
-        yield path
-        return
-    digest = hashlib.sha256(os.fsencode(data)).hexdigest()[:12]
-    short = Path(tempfile.gettempdir(), f"tollgate-{os.getuid()}-{digest}")
-    short.mkdir(mode=0o700, exist_ok=True)
-    found = short.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077 or short.is_symlink():
-        raise SetupError(
-            f"{short} belongs to somebody else", remedy="remove it, or set TMPDIR"
-        )
-    try:
-        yield short / "redis.sock"
-    finally:
-        with contextlib.suppress(OSError):
-            (short / "redis.sock").unlink(missing_ok=True)
-            short.rmdir()

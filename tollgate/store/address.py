@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from tollgate.errors import InputError
 from tollgate.store.tls import SOURCE, TLS_PARAMETERS, Tls, greet, read_tls, tls_context
 
 __all__ = [
+    "SOCKET_PATH_BYTES",
     "SOURCE",
     "Address",
     "Tls",
@@ -27,6 +29,7 @@ _SCHEMES = (
     *("redis+cluster", "rediss+cluster"),
 )
 _PORT = 6379
+SOCKET_PATH_BYTES = 107  # sun_path has 108, one of them the final zero: unix(7)
 _PLACE = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]]+)(:(?P<port>\d{1,5}))?\Z")
 
 
@@ -98,7 +101,12 @@ def read_address(url: str) -> Address:
         db=_database(parameters, path="" if kind == "unix" else parts.path),
     )
     if kind == "unix":
-        return msgspec.structs.replace(address, path=unquote(parts.path))
+        path = unquote(parts.path)
+        size = len(os.fsencode(path))
+        if size > SOCKET_PATH_BYTES:
+            problem = f"has a path of {size} bytes; a unix socket's is at most"
+            raise InputError(SOURCE, f"{problem} {SOCKET_PATH_BYTES}")
+        return msgspec.structs.replace(address, path=path)
     places = tuple(_place(one) for one in (hosts or "localhost").split(","))
     if len(places) > 1 and not cluster:
         raise InputError(SOURCE, f"names {len(places)} nodes and is no {kind}+cluster")

@@ -13,6 +13,7 @@ from journalled import KEY, ids_in, name_of, rows_of, wait_until, writer_of
 from tollgate.journal.stream import JournalStream
 from tollgate.repair.segments import segments
 from tollgate.server.redis import EmbeddedRedis
+from tollgate.server.socket_path import short_socket_path
 from tollgate.store.line import open_line
 
 
@@ -25,9 +26,11 @@ def test_records_leave_the_process_before_older_ones_are_acknowledged(
     tmp_path: Path,
 ) -> None:
     """A Redis that reads and does not answer gets each chunk as it is made."""
-    path = str(tmp_path / "silent.sock")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
+    with (
+        short_socket_path(tmp_path / "silent.sock") as path,
+        socket.socket(socket.AF_UNIX) as listener,
+    ):
+        listener.bind(str(path))
         listener.listen()
         writer = writer_of(f"unix://{path}", None, deadline_s=60.0)
         writer.append(rows_of(0, 1))

@@ -137,7 +137,7 @@ def test_what_redis_forgot_is_sent_again(tmp_path: Path) -> None:
 def test_the_next_writer_sends_what_one_left_on_disk(tmp_path: Path) -> None:
     """A writer that ends while the stream is away loses nothing; its end is told."""
     folder = tmp_path / "spool"
-    first = writer_of(f"unix://{tmp_path}/nobody.sock", folder)
+    first = writer_of("unix:///nowhere.sock", folder)
     first.append(rows_of(0, 50))
     first.close()
     assert first.counts.spooled == 50
@@ -232,7 +232,7 @@ def test_what_a_killed_writer_took_with_it_is_told(tmp_path: Path, away: bool) -
     """The rest of its records arrive, and its end says how many there should be."""
     state, folder = tmp_path / "redis", tmp_path / "spool"
     with EmbeddedRedis(state) as server:
-        url = f"unix://{tmp_path}/nobody.sock" if away else server.url
+        url = "unix:///nowhere.sock" if away else server.url
         here = str(Path(__file__).parent)
         child = subprocess.Popen(
             [sys.executable, "-c", KILLED, here, url, str(folder)],

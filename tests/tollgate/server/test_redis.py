@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from tollgate.errors import ServerError, SetupError
 from tollgate.features.spec import FeatureSpec
 from tollgate.server import redis as server_redis
 from tollgate.server.allocator import LIBRARY, allocator_environment
-from tollgate.server.redis import SOCKET_PATH_BYTES, EmbeddedRedis
+from tollgate.server.redis import EmbeddedRedis
 from tollgate.store.events import Packer, Purchases, purchase_entries
 from tollgate.store.online import OnlineFeatures
 from tollgate.store.redis import RedisStore
@@ -49,15 +51,73 @@ def test_it_listens_on_the_socket_alone(tmp_path: Path) -> None:
     assert not store.socket_path.exists()
 
 
-def test_a_path_too_long_for_a_socket_is_no_obstacle(tmp_path: Path) -> None:
-    """The socket moves to a short folder, the data stay; nothing is left there."""
-    state = tmp_path / ("a" * 120)
-    with EmbeddedRedis(state) as store, redis.Redis.from_url(store.url) as client:
-        assert len(os.fsencode(store.socket_path)) <= SOCKET_PATH_BYTES
-        client.set("key", "value")
-        short = store.socket_path.parent
+def test_a_path_too_long_for_a_socket_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data stay; the socket is at one place, start after start, and then gone."""
+    state = tmp_path / ("a" * 150)
+    monkeypatch.setenv("TMPDIR", str(state))
+    places = []
+    for _ in range(2):
+        with EmbeddedRedis(state) as store, redis.Redis.from_url(store.url) as client:
+            assert len(os.fsencode(store.socket_path)) < 108  # sun_path of unix(7)
+            assert store.socket_path.parent.stat().st_mode & 0o777 == 0o700
+            assert (state / "redis" / "redis.sock").samefile(store.socket_path)
+            client.set("key", "value")
+            places.append(store.socket_path)
+        assert not places[-1].parent.exists()
+    assert places[0] == places[1]
     assert (state / "redis" / "appendonly.aof").stat().st_size > 0
-    assert not short.exists()
+
+
+def test_the_place_of_a_killed_store_is_taken_again(tmp_path: Path) -> None:
+    """A folder in /tmp that a killed start left is used again, and removed."""
+    state = tmp_path / ("a" * 150)
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from tollgate.server.redis import EmbeddedRedis\n"
+        "print(EmbeddedRedis(Path(sys.argv[1])).__enter__().socket_path, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(state)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    left = Path(done.stdout.strip())
+    assert left.parent.is_dir()
+    with EmbeddedRedis(state) as store, redis.Redis.from_url(store.url) as client:
+        assert store.socket_path == left
+        assert client.ping()
+    assert not left.parent.exists()
+
+
+@pytest.mark.parametrize("spoil", ["open to others", "a link", "a file"])
+def test_a_place_that_is_not_ours_alone_is_not_used(tmp_path: Path, spoil: str) -> None:
+    """Whatever took the name meanwhile is left alone; the socket goes elsewhere."""
+    state = tmp_path / ("a" * 150)
+    with EmbeddedRedis(state) as store:
+        place = store.socket_path.parent
+    if spoil == "open to others":
+        place.mkdir()
+        place.chmod(0o777)
+    elif spoil == "a link":
+        place.symlink_to(tmp_path)
+    else:
+        place.touch()
+    try:
+        with EmbeddedRedis(state) as store:
+            assert store.socket_path.parent != place
+            assert store.answers()
+        assert place.is_symlink() or place.exists()
+    finally:
+        if spoil == "open to others":
+            place.rmdir()
+        else:
+            place.unlink()
 
 
 def test_a_path_with_odd_characters_has_a_working_url(tmp_path: Path) -> None:

@@ -201,8 +201,9 @@ def test_what_the_store_missed_goes_to_the_spool(
     """A folder in the environment is where; without a store's address there is none."""
     spool = tmp_path / "spool"
     monkeypatch.setenv(SPOOL_VARIABLE, str(spool))
-    nowhere = f"unix://{tmp_path}/nowhere.sock"
-    step = step_over(nowhere, spec_path=spec_path, monkeypatch=monkeypatch)
+    step = step_over(
+        "unix:///nowhere.sock", spec_path=spec_path, monkeypatch=monkeypatch
+    )
     assert applied(step, b"7")[0] == Applied.NO
     step.finalize()
     (path,) = segments(spool / "fraud")

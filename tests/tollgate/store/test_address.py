@@ -101,6 +101,16 @@ def test_tls_that_cannot_work_is_refused_at_the_start(
     assert SECRET not in str(caught.value)
 
 
+def test_a_socket_is_refused_where_its_path_is_too_long() -> None:
+    """sun_path of unix(7) has 108 bytes with the final zero; é takes two of them."""
+    longest = "/" + "é" * 53
+    assert read_address(f"unix://{longest}").path == longest
+    with pytest.raises(InputError) as caught:
+        read_address(f"unix://user:{SECRET}@{longest}x?db=1")
+    words = "store url: has a path of 108 bytes; a unix socket's is at most"
+    assert str(caught.value) == f"{words} 107"
+
+
 def test_cluster_is_refused_where_one_redis_is_needed() -> None:
     """A feed has streams, which a cluster cannot read together."""
     with pytest.raises(InputError, match="this needs a single Redis"):

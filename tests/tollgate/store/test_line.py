@@ -13,6 +13,7 @@ import redis
 
 from tollgate.errors import StoreError, StoreLost, StoreTimeout
 from tollgate.server.redis import EmbeddedRedis
+from tollgate.server.socket_path import short_socket_path
 from tollgate.store.connection import Command
 from tollgate.store.line import Line, open_line
 
@@ -56,9 +57,11 @@ def test_replies_come_in_the_order_of_the_commands(server: EmbeddedRedis) -> Non
 
 def test_nothing_waits_for_a_reply_to_be_sent(tmp_path: Path) -> None:
     """A store that reads and never answers gets all commands, one after the other."""
-    path = str(tmp_path / "silent.sock")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
+    with (
+        short_socket_path(tmp_path / "silent.sock") as path,
+        socket.socket(socket.AF_UNIX) as listener,
+    ):
+        listener.bind(str(path))
         listener.listen()
         line = open_line(f"unix://{path}", deadline_s=PATIENT_S)
         line.send(pushed(b"first"))
@@ -113,9 +116,9 @@ def test_a_store_that_stays_silent_is_connected_to_anew(server: EmbeddedRedis) -
     line.close()
 
 
-def test_a_store_that_is_not_there_refuses_at_once(tmp_path: Path) -> None:
+def test_a_store_that_is_not_there_refuses_at_once() -> None:
     """Nothing was sent, and nothing is awaited."""
-    line = open_line(f"unix://{tmp_path}/nobody.sock", deadline_s=PATIENT_S)
+    line = open_line("unix:///nowhere.sock", deadline_s=PATIENT_S)
     with pytest.raises(StoreError):
         line.send(pushed(b"a"))
     assert (line.awaited, line.opened) == (0, 0)

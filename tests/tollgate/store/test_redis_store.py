@@ -308,7 +308,8 @@ def test_store_that_loads_its_file_has_applied_nothing(
     slow = b"*3\r\n$4\r\nEVAL\r\n$%d\r\n%s\r\n$1\r\n0\r\n" % (len(script), script)
     with (tmp_path / "redis" / "appendonly.aof").open("ab") as file:
         file.write(slow * 10_000)
-    with redis.Redis.from_url(own_server.url) as client:
+    # As long as it takes: on a busy machine, loading takes longer than a client waits.
+    with redis.Redis.from_url(own_server.url, socket_timeout=None) as client:
         loading = threading.Thread(
             target=client.execute_command, args=("DEBUG", "LOADAOF")
         )

@@ -1,0 +1,61 @@
+"""`tollgate up` in folders whose paths are longer than a unix socket's may be."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import redis
+
+from clients.client import Client
+from loadtests.second_product import copy_repository
+from loadtests.supervised import supervised
+from tollgate.cli.pipeline import wait_for_store
+from tollgate.schema import Degraded
+from tollgate.server.address import find_server
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
+LENGTH = 150  # of a path; sun_path of unix(7) has 108 bytes
+
+
+def long_folder(parent: Path, letter: str) -> Path:
+    """Make a folder whose path has at least so many characters."""
+    folder = parent / (letter * (LENGTH - 1 - len(str(parent.parent))))
+    folder.mkdir()
+    return folder
+
+
+def test_long_paths_of_state_and_tmpdir_are_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It decides with windows from its store; the second payment sees the first."""
+    state = long_folder(tmp_path, "s") / "state"
+    monkeypatch.setenv("TMPDIR", str(long_folder(tmp_path, "t")))
+    repository = copy_repository(REPOSITORY, tmp_path / "models")
+    wait_for_store(repository, product="fraud", deadline_ms=5_000)
+    now_us = time.time_ns() // 1_000
+    with supervised(repository, state=state) as up, Client(up.grpc_url) as client:
+        answers = [
+            client.decide(
+                {
+                    "transaction_id": np.array([b"t%d" % number]),
+                    "customer_id": np.array([b"customer"]),
+                    "terminal_id": np.array([b"terminal"]),
+                    "amount": np.array([10.0]),
+                    "event_time": np.array([now_us + number]),
+                },
+                deadline_s=20.0,
+            )
+            for number in range(2)
+        ]
+        found = find_server(state)
+        assert found is not None
+        with redis.Redis.from_url(found.store_url) as store:
+            assert any(b"customer" in key for key in store.scan_iter())
+    for answer in answers:
+        assert answer.decision.tolist() == ["approve"]
+        assert not answer.degraded[0] & Degraded.STORE_UNAVAILABLE

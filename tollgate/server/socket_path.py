@@ -1,0 +1,80 @@
+"""A path to a unix socket that the system takes, however long its folder's is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tollgate.errors import SetupError
+from tollgate.store.address import SOCKET_PATH_BYTES
+
+# Not TMPDIR, which may be as long, nor XDG_RUNTIME_DIR, which goes away at a logout.
+_SHORT = Path("/tmp")
+_PREFIX = "tollgate-socket-"
+
+
+@contextlib.contextmanager
+def short_socket_path(path: Path) -> Iterator[Path]:
+    """
+    Give a path of at most 107 bytes on which to bind and reach a unix socket.
+
+    For a longer path, the socket is in a folder of its own under /tmp, which only this
+    user may enter and which is removed at the end. `path` becomes a link to it and
+    stays, so that the next start takes the same place, and with it what a killed one
+    left there; a place that somebody else took meanwhile is replaced by another.
+
+    Args:
+        path: Where the socket belongs. One process at a time holds its folder.
+
+    Returns:
+        The path itself where it is short enough. No socket is there yet.
+
+    Raises:
+        SetupError: /tmp cannot be written.
+    """
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
+        path.unlink(missing_ok=True)
+        yield path
+        return
+    folder = _linked_folder(path) or _new_folder(path)
+    short = folder / path.name
+    try:
+        short.unlink(missing_ok=True)
+        link = path.with_name(f".{path.name}.link")
+        link.unlink(missing_ok=True)
+        link.symlink_to(short)
+        link.replace(path)
+        yield short
+    finally:
+        with contextlib.suppress(OSError):
+            short.unlink(missing_ok=True)
+            folder.rmdir()
+
+
+def _linked_folder(path: Path) -> Path | None:
+    """Take the folder that an earlier start named; None if it is not ours alone."""
+    try:
+        folder = path.readlink().parent
+        if folder.parent != _SHORT or not folder.name.startswith(_PREFIX):
+            return None
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    ours = found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return folder if ours and stat.S_ISDIR(found.st_mode) else None
+
+
+def _new_folder(path: Path) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT))
+    except OSError as error:
+        raise SetupError(
+            f"{_SHORT} cannot be written: {error.strerror}; it must hold the socket "
+            f"{path}, whose path is longer than {SOCKET_PATH_BYTES} bytes",
+            remedy=f"make {_SHORT} writable, or choose a folder with a shorter path",
+        ) from error
