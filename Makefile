@@ -56,7 +56,7 @@ rules: $(READY) ## Check and test the alerts with promtool (Debian: prometheus)
 	  tests/system/test_alert_rules.py
 
 dashboards: $(READY) ## Write the dashboards, ask a live Prometheus every query
-	@$(BIN)/tollgate dashboards
+	@$(BIN)/python tools/chart_files.py
 	@CI=true $(BIN)/python -m pytest -q tests/tollgate/observability/test_boards.py \
 	  tests/system/test_dashboards.py
 

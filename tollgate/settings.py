@@ -13,9 +13,12 @@ from typing import Annotated, Any
 import msgspec
 
 from tollgate.errors import InputError
+from tollgate.suggestions import suggest
 
 PREFIX = "TOLLGATE_"
 SETTINGS_FILE = "tollgate.yaml"
+
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,8 +58,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repository: str = "model_repository"
     state: str = ".tollgate"
     product_names: str = msgspec.field(default="fraud", name="product")
-    grpc_port: int = 8001
-    metrics_port: int = 8002
+    grpc_port: _Port = 8001
+    metrics_port: _Port = 8002
     store_url: str = ""
     journal_url: str | None = None
     feed_url: str = ""
@@ -157,22 +160,47 @@ def load_settings(
         name: value for name, value in environment.items() if name.startswith(PREFIX)
     }
     for name, value in named.items():
-        merged |= _checked({name[len(PREFIX) :].lower(): value}, source=name)
-    merged |= {name: value for name, value in flags.items() if value is not None}
+        key = name[len(PREFIX) :].lower()
+        if key not in _KEYS:
+            known = [_variable(one) for one in _KEYS]
+            problem = f"no setting reads this variable; {suggest(name, known)}"
+            raise InputError(name, problem)
+        merged |= _checked(key, value, source=name)
+    for key, value in flags.items():
+        if value is not None:
+            merged |= _checked(key, value, source=f"--{key.replace('_', '-')}")
     return msgspec.convert(merged, Settings, strict=False)
 
 
 def _from_file(path: Path) -> dict[str, Any]:
     try:
-        content = msgspec.yaml.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as exc:
-        raise InputError(path, " ".join(str(exc).split())) from exc
-    return _checked(content, source=str(path))
+        content = msgspec.yaml.decode(path.read_bytes(), type=dict[str, Any] | None)
+    except OSError as exc:
+        raise InputError(path, f"cannot be read: {exc.strerror}") from exc
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        problem = f"is not YAML of settings: {' '.join(str(exc).split())}"
+        raise InputError(path, problem) from exc
+    found: dict[str, Any] = {}
+    for key, value in (content or {}).items():
+        if key not in _KEYS:
+            raise InputError(path, f"is no setting; {suggest(key, _KEYS)}", where=key)
+        found |= _checked(key, value, source=str(path), where=key)
+    return found
 
 
-def _checked(values: dict[str, Any], *, source: str) -> dict[str, Any]:
+_KEYS = Settings.__struct_encode_fields__
+
+
+def _variable(key: str) -> str:
+    """Name the environment variable of a setting."""
+    return PREFIX + key.upper()
+
+
+def _checked(key: str, value: Any, *, source: str, where: str = "") -> dict[str, Any]:
+    """Demand that a value is one of its setting; the setting alone, for merging."""
     try:
-        msgspec.convert(values, Settings, strict=False)
+        msgspec.convert({key: value}, Settings, strict=False)
     except msgspec.ValidationError as exc:
-        raise InputError(source, str(exc)) from exc
-    return values
+        problem = str(exc).partition(" - at ")[0]
+        raise InputError(source, f"{value!r:.80}: {problem}", where=where) from exc
+    return {key: value}

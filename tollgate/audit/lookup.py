@@ -69,7 +69,7 @@ def find(
     """
     chain = list(read_links(folder))
     if not chain:
-        raise InputError(folder, "holds no journal")
+        raise InputError(folder, "holds no journal; `tollgate journal run` makes one")
     links = [link for link, _ in chain]
     removed = removed_links(links)
     alive = [

@@ -82,7 +82,7 @@ def verify(
     if not folder.is_dir():
         raise InputError(folder, "is no folder")
     if not (folder / LOCK).exists():
-        raise InputError(folder, "holds no journal")
+        raise InputError(folder, "holds no journal; `tollgate journal run` makes one")
     with lock(folder / LOCK):
         known = [*marks, *(read_anchor(anchor) if anchor is not None else ())]
         paths = link_paths(folder)

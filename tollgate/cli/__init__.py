@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from typing import cast
 
 from tollgate.errors import TollgateError, install_remedy
 
@@ -35,9 +36,38 @@ _EXTRAS = {
     "fsspec": "fleet",
     "s3fs": "fleet",
 }
+_SHOWN = 80  # characters of a value
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 # Any write may meet them, and no line of ours is to blame.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+def _run() -> None:
+    """Run the command line; a mistake in it is one line, with the way to its help."""
+    import typer
+
+    from tollgate.cli.app import app
+
+    # The parser's error for any use that cannot be right; typer exports one kind of it.
+    usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
+    try:
+        status = typer.main.get_command(app).main(
+            prog_name="tollgate", standalone_mode=False
+        )
+    except usage_error as exc:
+        problem = " ".join(exc.format_message().split())
+        errors = getattr(exc.__cause__, "errors", None)  # pydantic's, with the value
+        value = repr(errors()[0]["input"])[:_SHOWN] if callable(errors) else ""
+        if value not in problem:
+            problem = f"{problem.rstrip('.')}, not {value}"
+        if problem:  # nothing is said where a group without a command shows its help
+            command = exc.ctx.command_path if exc.ctx else "tollgate"
+            text = f"{problem.rstrip('.')}; `{command} --help` shows an example"
+            print(f"{command}: {text}", file=sys.stderr)
+        sys.exit(2)
+    except typer.Abort:
+        sys.exit(1)
+    sys.exit(status if isinstance(status, int) else 0)
 
 
 def main() -> None:
@@ -47,9 +77,7 @@ def main() -> None:
 
         leave_first_place()
     try:
-        from tollgate.cli.app import app
-
-        app()
+        _run()
     except TollgateError as exc:
         print(f"tollgate: {exc}", file=sys.stderr)
         sys.exit(exc.exit_status)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import typer
+import math
+from collections.abc import Callable
+from typing import Annotated
 
+import typer
+from rich.markup import escape
+from typer.core import TyperCommand
+
+from tollgate import __version__
 from tollgate.cli import (
     backfill,
     budget,
@@ -42,46 +49,13 @@ from tollgate.cli import (
 app = typer.Typer(
     name="tollgate",
     help="Approve, review or decline a payment while it is in flight.",
+    epilog="Example: tollgate demo",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-)
-feature_commands = typer.Typer(
-    help="What features are, how two specs differ, and their values over a history.",
-    no_args_is_help=True,
-)
-policy_commands = typer.Typer(
-    help="What decides: is a policy sound, how do two differ, what would one decide.",
-    no_args_is_help=True,
-)
-list_commands = typer.Typer(
-    help="Allow and deny lists that the policy asks for.", no_args_is_help=True
-)
-product_commands = typer.Typer(
-    help="A product of your own out of a table, and taking it out again.",
-    no_args_is_help=True,
-)
-release_commands = typer.Typer(
-    help="What answers, what did, and going from one to the next.",
-    no_args_is_help=True,
-)
-challenger_commands = typer.Typer(
-    help="A release on trial beside the one that answers.", no_args_is_help=True
-)
-repair_commands = typer.Typer(
-    help="Make good what the store missed.", no_args_is_help=True
-)
-journal_commands = typer.Typer(
-    help="Keep decisions, prove them, forget people.", no_args_is_help=True
-)
-label_commands = typer.Typer(
-    help="What purchases turned out to be, and how right releases were.",
-    no_args_is_help=True,
-)
-gateway_commands = typer.Typer(
-    help="nginx before Triton: TLS, keys or client certificates, limits.",
-    no_args_is_help=True,
+    # Commands and groups below take the names of their parent.
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 _EVERYONE = "Start here"
@@ -89,79 +63,523 @@ _SERVICES = "Services: get decisions"
 _ENGINEERS = "ML engineers: data, features, models"
 _OPERATORS = "SREs: serve and check"
 
-app.command("demo", rich_help_panel=_EVERYONE)(demo.demo)
-app.add_typer(product_commands, name="product", rich_help_panel=_EVERYONE)
-product_commands.command("new")(product.new)
-product_commands.command("remove")(product.remove)
-app.command("score", rich_help_panel=_SERVICES)(score.score)
-app.command("explain", rich_help_panel=_SERVICES)(explain.explain)
-app.command("simulate", rich_help_panel=_ENGINEERS)(data.simulate)
-app.add_typer(feature_commands, name="features", rich_help_panel=_ENGINEERS)
-feature_commands.command("show")(features.show)
-feature_commands.command("diff")(features.diff)
-feature_commands.command("build")(features.build)
-feature_commands.command("replay")(features.replay)
-app.command("convert", rich_help_panel=_ENGINEERS)(convert.convert)
-app.command("adopt", rich_help_panel=_ENGINEERS)(convert.adopt)
-app.command("evaluate", rich_help_panel=_ENGINEERS)(evaluate.evaluate)
-app.add_typer(policy_commands, name="policy", rich_help_panel=_ENGINEERS)
-policy_commands.command("check")(policy.check)
-policy_commands.command("diff")(policy.diff)
-policy_commands.command("simulate")(policy.simulate)
-app.command("publish", rich_help_panel=_ENGINEERS)(publish.publish)
-app.add_typer(release_commands, name="release", rich_help_panel=_OPERATORS)
-release_commands.command("list")(release.list_releases)
-release_commands.command("show")(release.show)
-release_commands.command("diff")(release.diff)
-release_commands.command("history")(release.history)
-release_commands.command("status")(release.status)
-release_commands.command("activate")(release_changes.activate)
-release_commands.command("rollback")(release_changes.rollback)
-release_commands.command("approve")(release_changes.approve)
-release_commands.command("versions")(release_versions.versions)
-release_commands.command("render")(release.render)
-app.add_typer(challenger_commands, name="challenger", rich_help_panel=_OPERATORS)
-challenger_commands.command("start")(challenger_changes.start)
-challenger_commands.command("raise")(challenger_changes.raise_share)
-challenger_commands.command("promote")(challenger_changes.promote)
-challenger_commands.command("stop")(challenger_changes.stop)
-challenger_commands.command("report")(challenger.report)
-challenger_commands.command("run")(challenger.run)
-app.command("up", rich_help_panel=_OPERATORS)(serve.up)
-app.command("serve", rich_help_panel=_OPERATORS)(serve.serve)
-app.command("bundle", rich_help_panel=_OPERATORS)(serve.bundle)
-app.command("stream", rich_help_panel=_OPERATORS)(stream.stream)
-app.command("feed", rich_help_panel=_OPERATORS)(stream.feed)
-app.command("materialize", rich_help_panel=_OPERATORS)(backfill.materialize)
-app.command("rebuild", rich_help_panel=_OPERATORS)(backfill.rebuild)
-app.add_typer(repair_commands, name="repair", rich_help_panel=_OPERATORS)
-repair_commands.command("drain")(repair.drain)
-app.add_typer(journal_commands, name="journal", rich_help_panel=_OPERATORS)
-journal_commands.command("run")(journal.run)
-journal_commands.command("verify")(journal.verify)
-journal_commands.command("retain")(journal_retaining.retain)
-journal_commands.command("erase")(journal.erase)
-journal_commands.command("export")(journal_reading.export)
-journal_commands.command("replay")(journal_again.replay)
-journal_commands.command("dataset")(journal_again.dataset)
-app.add_typer(gateway_commands, name="gateway", rich_help_panel=_OPERATORS)
-gateway_commands.command("run")(gateway.run)
-gateway_commands.command("metrics")(gateway.metrics)
-gateway_commands.command("key")(gateway.key)
-gateway_commands.command("certificates")(gateway.certificates)
-app.add_typer(list_commands, name="lists", rich_help_panel=_OPERATORS)
-list_commands.command("add")(lists.add)
-list_commands.command("remove")(lists.remove)
-list_commands.command("show")(lists.show)
-list_commands.command("load")(lists.load)
-app.add_typer(label_commands, name="labels", rich_help_panel=_ENGINEERS)
-label_commands.command("load")(labels.load)
-label_commands.command("accuracy")(labels.accuracy)
-app.command("engine", rich_help_panel=_OPERATORS)(engine.engine)
-app.command("monitor", rich_help_panel=_OPERATORS)(monitor.monitor)
-app.command("budget", rich_help_panel=_OPERATORS)(budget.budget)
-app.command("tune", rich_help_panel=_OPERATORS)(tune.tune)
-app.command("check", rich_help_panel=_OPERATORS)(check.check)
-app.command("metrics", rich_help_panel=_OPERATORS)(observing.metrics)
-app.command("alerts", rich_help_panel=_OPERATORS)(observing.alerts)
-app.command("dashboards", rich_help_panel=_OPERATORS)(observing.dashboards)
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tollgate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _start(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            is_eager=True,
+            callback=_print_version,
+        ),
+    ] = False,
+) -> None:
+    """Take the options that belong to no command."""
+
+
+class _Command(TyperCommand):
+    """A command; no number among its options is NaN, which every limit lets pass."""
+
+    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
+        for name, value in ctx.params.items():
+            if isinstance(value, float) and math.isnan(value):
+                flag = "--" + name.replace("_", "-")
+                raise typer.BadParameter("nan is no number", ctx, param_hint=flag)
+        return super().invoke(ctx)
+
+
+def _group(name: str, panel: str, *, help: str, example: str) -> typer.Typer:
+    """Add a group of commands; its help shows an example."""
+    group = typer.Typer(
+        help=help, epilog=f"Example: {escape(example)}", no_args_is_help=True
+    )
+    app.add_typer(group, name=name, rich_help_panel=panel)
+    return group
+
+
+def _command(
+    group: typer.Typer,
+    name: str,
+    function: Callable[..., None],
+    *,
+    example: str,
+    panel: str | None = None,
+) -> None:
+    """Add a command; its help shows an example."""
+    epilog = f"Example: {escape(example)}"
+    group.command(name, cls=_Command, epilog=epilog, rich_help_panel=panel)(function)
+
+
+_command(
+    app, "demo", demo.demo, example="tollgate demo --product credit", panel=_EVERYONE
+)
+product_commands = _group(
+    "product",
+    _EVERYONE,
+    help="A product of your own out of a table, and taking it out again.",
+    example="tollgate product new loans --from loans.csv --label defaulted",
+)
+_command(
+    product_commands,
+    "new",
+    product.new,
+    example="tollgate product new loans --from loans.csv --label defaulted --yes",
+)
+_command(
+    product_commands,
+    "remove",
+    product.remove,
+    example="tollgate product remove loans --yes",
+)
+_command(
+    app,
+    "score",
+    score.score,
+    example="tollgate score purchases.csv --product fraud --out decided.parquet",
+    panel=_SERVICES,
+)
+_command(
+    app,
+    "explain",
+    explain.explain,
+    example="tollgate explain p-2 --customer alice",
+    panel=_SERVICES,
+)
+_command(
+    app,
+    "simulate",
+    data.simulate,
+    example="tollgate simulate history.parquet --days 90 --seed 7",
+    panel=_ENGINEERS,
+)
+feature_commands = _group(
+    "features",
+    _ENGINEERS,
+    help="What features are, how two specs differ, and their values over a history.",
+    example="tollgate features show terminal_risk_7d",
+)
+_command(
+    feature_commands,
+    "show",
+    features.show,
+    example="tollgate features show terminal_risk_7d --json",
+)
+_command(
+    feature_commands,
+    "diff",
+    features.diff,
+    example="tollgate features diff old.yaml new.yaml",
+)
+_command(
+    feature_commands,
+    "build",
+    features.build,
+    example="tollgate features build history.parquet features.parquet --dtype float32",
+)
+_command(
+    feature_commands,
+    "replay",
+    features.replay,
+    example="tollgate features replay history.parquet "
+    "--from 2018-05-10 --until 2018-05-15",
+)
+_command(
+    app,
+    "convert",
+    convert.convert,
+    example="tollgate convert model.json --out converted --product fraud",
+    panel=_ENGINEERS,
+)
+_command(
+    app,
+    "adopt",
+    convert.adopt,
+    example="tollgate adopt model.onnx --out adopted --product fraud",
+    panel=_ENGINEERS,
+)
+_command(
+    app,
+    "evaluate",
+    evaluate.evaluate,
+    example="tollgate evaluate history.parquet --expect 0.86,0.64,0.27",
+    panel=_ENGINEERS,
+)
+policy_commands = _group(
+    "policy",
+    _ENGINEERS,
+    help="What decides: is a policy sound, how do two differ, what would one decide.",
+    example="tollgate policy check policy.yaml",
+)
+_command(
+    policy_commands,
+    "check",
+    policy.check,
+    example="tollgate policy check policy.yaml --spec features.yaml",
+)
+_command(
+    policy_commands,
+    "diff",
+    policy.diff,
+    example="tollgate policy diff old.yaml new.yaml",
+)
+_command(
+    policy_commands,
+    "simulate",
+    policy.simulate,
+    example="tollgate policy simulate policy.yaml --on .tollgate/journal/fraud",
+)
+_command(
+    app,
+    "publish",
+    publish.publish,
+    example="tollgate publish converted --product fraud",
+    panel=_ENGINEERS,
+)
+release_commands = _group(
+    "release",
+    _OPERATORS,
+    help="What answers, what did, and going from one to the next.",
+    example="tollgate release list",
+)
+_command(
+    release_commands,
+    "list",
+    release.list_releases,
+    example="tollgate release list --product fraud",
+)
+_command(
+    release_commands, "show", release.show, example="tollgate release show fraud-1"
+)
+_command(
+    release_commands,
+    "diff",
+    release.diff,
+    example="tollgate release diff fraud-1 fraud-2",
+)
+_command(
+    release_commands,
+    "history",
+    release.history,
+    example="tollgate release history --product fraud",
+)
+_command(
+    release_commands,
+    "status",
+    release.status,
+    example="tollgate release status --replica 127.0.0.1:8003",
+)
+_command(
+    release_commands,
+    "activate",
+    release_changes.activate,
+    example='tollgate release activate --set model=2 --reason "trained on May"',
+)
+_command(
+    release_commands,
+    "rollback",
+    release_changes.rollback,
+    example='tollgate release rollback --reason "too many declines"',
+)
+_command(
+    release_commands,
+    "approve",
+    release_changes.approve,
+    example="tollgate release approve fraud-2",
+)
+_command(
+    release_commands,
+    "versions",
+    release_versions.versions,
+    example="tollgate release versions --product fraud",
+)
+_command(
+    release_commands,
+    "render",
+    release.render,
+    example="tollgate release render --out rendered",
+)
+challenger_commands = _group(
+    "challenger",
+    _OPERATORS,
+    help="A release on trial beside the one that answers.",
+    example='tollgate challenger start --set model=2 --reason "trained on May"',
+)
+_command(
+    challenger_commands,
+    "start",
+    challenger_changes.start,
+    example='tollgate challenger start --set model=2 --reason "trained on May"',
+)
+_command(
+    challenger_commands,
+    "raise",
+    challenger_changes.raise_share,
+    example='tollgate challenger raise --percent 20 --reason "gates hold at 5"',
+)
+_command(
+    challenger_commands,
+    "promote",
+    challenger_changes.promote,
+    example='tollgate challenger promote --reason "gates hold at 20"',
+)
+_command(
+    challenger_commands,
+    "stop",
+    challenger_changes.stop,
+    example='tollgate challenger stop --reason "declines too much"',
+)
+_command(
+    challenger_commands,
+    "report",
+    challenger.report,
+    example="tollgate challenger report --picture report.png",
+)
+_command(
+    challenger_commands,
+    "run",
+    challenger.run,
+    example="tollgate challenger run --metrics-port 9146",
+)
+_command(
+    app,
+    "up",
+    serve.up,
+    example="tollgate up --product fraud --product credit",
+    panel=_OPERATORS,
+)
+_command(
+    app,
+    "serve",
+    serve.serve,
+    example="tollgate serve --store-url redis://127.0.0.1:6379",
+    panel=_OPERATORS,
+)
+_command(
+    app,
+    "bundle",
+    serve.bundle,
+    example="tollgate bundle bundle.tar.gz",
+    panel=_OPERATORS,
+)
+_command(
+    app,
+    "stream",
+    stream.stream,
+    example="tollgate stream --feed-url redis://127.0.0.1:6379",
+    panel=_OPERATORS,
+)
+_command(
+    app,
+    "feed",
+    stream.feed,
+    example="tollgate feed history.parquet --product fraud",
+    panel=_OPERATORS,
+)
+_command(
+    app,
+    "materialize",
+    backfill.materialize,
+    example="tollgate materialize history.parquet --rate 4000",
+    panel=_OPERATORS,
+)
+_command(
+    app,
+    "rebuild",
+    backfill.rebuild,
+    example="tollgate rebuild history.parquet",
+    panel=_OPERATORS,
+)
+repair_commands = _group(
+    "repair",
+    _OPERATORS,
+    help="Make good what the store missed.",
+    example="tollgate repair drain",
+)
+_command(
+    repair_commands, "drain", repair.drain, example="tollgate repair drain --rate 1000"
+)
+journal_commands = _group(
+    "journal",
+    _OPERATORS,
+    help="Keep decisions, prove them, forget people.",
+    example="tollgate journal verify .tollgate/journal/fraud",
+)
+_command(
+    journal_commands, "run", journal.run, example="tollgate journal run --keep 400d"
+)
+_command(
+    journal_commands,
+    "verify",
+    journal.verify,
+    example="tollgate journal verify .tollgate/journal/fraud",
+)
+_command(
+    journal_commands,
+    "retain",
+    journal_retaining.retain,
+    example="tollgate journal retain --keep 400d",
+)
+_command(
+    journal_commands,
+    "erase",
+    journal.erase,
+    example="tollgate journal erase --customer alice",
+)
+_command(
+    journal_commands,
+    "export",
+    journal_reading.export,
+    example="tollgate journal export p-2 --out decision.html",
+)
+_command(
+    journal_commands,
+    "replay",
+    journal_again.replay,
+    example="tollgate journal replay .tollgate/journal/fraud",
+)
+_command(
+    journal_commands,
+    "dataset",
+    journal_again.dataset,
+    example="tollgate journal dataset rows.parquet --legitimate-after 30d",
+)
+gateway_commands = _group(
+    "gateway",
+    _OPERATORS,
+    help="nginx before Triton: TLS, keys or client certificates, limits.",
+    example="tollgate gateway certificates certs --host localhost",
+)
+_command(
+    gateway_commands,
+    "run",
+    gateway.run,
+    example="tollgate gateway run --tls-cert certs/server.pem "
+    "--tls-key certs/server.key --api-keys callers.keys",
+)
+_command(
+    gateway_commands,
+    "metrics",
+    gateway.metrics,
+    example="tollgate gateway metrics requests.pipe --metrics-port 9145 "
+    "--rate 1000 --in-flight 40 --caller-in-flight 28 --bulk-in-flight 1",
+)
+_command(
+    gateway_commands,
+    "key",
+    gateway.key,
+    example="tollgate gateway key shop --api-keys callers.keys",
+)
+_command(
+    gateway_commands,
+    "certificates",
+    gateway.certificates,
+    example="tollgate gateway certificates certs --host localhost --caller shop",
+)
+list_commands = _group(
+    "lists",
+    _OPERATORS,
+    help="Allow and deny lists that the policy asks for.",
+    example="tollgate lists show stolen_cards",
+)
+_command(
+    list_commands,
+    "add",
+    lists.add,
+    example="tollgate lists add stolen_cards card-17 card-18",
+)
+_command(
+    list_commands,
+    "remove",
+    lists.remove,
+    example="tollgate lists remove stolen_cards card-17",
+)
+_command(
+    list_commands,
+    "show",
+    lists.show,
+    example="tollgate lists show stolen_cards card-17",
+)
+_command(
+    list_commands,
+    "load",
+    lists.load,
+    example="tollgate lists load stolen_cards cards.txt --replace",
+)
+label_commands = _group(
+    "labels",
+    _ENGINEERS,
+    help="What purchases turned out to be, and how right releases were.",
+    example="tollgate labels accuracy",
+)
+_command(
+    label_commands,
+    "load",
+    labels.load,
+    example="tollgate labels load labels.csv --legitimate-after 30d",
+)
+_command(
+    label_commands,
+    "accuracy",
+    labels.accuracy,
+    example="tollgate labels accuracy --legitimate-after 30d",
+)
+_command(
+    app,
+    "engine",
+    engine.engine,
+    example="tollgate engine model.onnx --out model.plan --precision fp16",
+    panel=_OPERATORS,
+)
+_command(
+    app,
+    "monitor",
+    monitor.monitor,
+    example="tollgate monitor --product fraud --report monitor.html",
+    panel=_OPERATORS,
+)
+_command(
+    app,
+    "budget",
+    budget.budget,
+    example="tollgate budget --rate 200 --seconds 20",
+    panel=_OPERATORS,
+)
+_command(
+    app,
+    "tune",
+    tune.tune,
+    example="tollgate tune --preset low-latency --yes",
+    panel=_OPERATORS,
+)
+_command(
+    app,
+    "check",
+    check.check,
+    example="tollgate check --product fraud --severity advice",
+    panel=_OPERATORS,
+)
+_command(
+    app, "metrics", observing.metrics, example="tollgate metrics", panel=_OPERATORS
+)
+_command(
+    app,
+    "alerts",
+    observing.alerts,
+    example="tollgate alerts --out alerts --product fraud",
+    panel=_OPERATORS,
+)
+_command(
+    app,
+    "dashboards",
+    observing.dashboards,
+    example="tollgate dashboards --out dashboards",
+    panel=_OPERATORS,
+)

@@ -19,7 +19,13 @@ from tollgate.cli.repositories import (
     to_look,
     to_read,
 )
-from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
+from tollgate.cli.scraping import (
+    LOOPBACK,
+    MetricsHost,
+    MetricsPort,
+    offer,
+    require_metrics_port,
+)
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -106,6 +112,7 @@ def run(
     chosen = console.settings(
         repository=repository, product=product, state=state, journal_url=journal_url
     )
+    require_metrics_port(metrics_port, host=metrics_host)
     folder = folder_of(chosen.state_path, chosen.product)
     require_no_mirror(chosen)
     here, refresh = to_look(chosen)

@@ -47,7 +47,10 @@ def start(
         typer.Option(help="Scored off the path, or answering some customers."),
     ] = "shadow",
     percent: Annotated[
-        float, typer.Option(help="Share of the customers that a canary answers.")
+        float,
+        typer.Option(
+            help="Share of the customers that a canary answers.", min=0, max=100
+        ),
     ] = 5.0,
     force: Annotated[
         bool, typer.Option("--force", help="A canary without a shadow that passed.")
@@ -95,7 +98,9 @@ def start(
 
 
 def raise_share(
-    percent: Annotated[float, typer.Option(help="Share of the customers.")],
+    percent: Annotated[
+        float, typer.Option(help="Share of the customers.", min=0, max=100)
+    ],
     reason: Reason = ...,  # type: ignore[assignment]
     actor: Actor = None,
     require_approval: RequireApproval = None,

@@ -87,7 +87,10 @@ def check(
         _print(table())
         return
     chosen = console.settings(
-        repository=repository, product=product, model_config_name=model_config_name
+        product_is_known=product is not None,
+        repository=repository,
+        product=product,
+        model_config_name=model_config_name,
     )
     is_named = product is not None or (
         len(chosen.products) == 1 and chosen.products != Settings().products

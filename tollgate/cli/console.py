@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from tollgate.errors import InputError
 from tollgate.settings import Settings, load_settings
+from tollgate.suggestions import suggest
 
 out = Console()
 err = Console(stderr=True)
@@ -25,9 +27,51 @@ err = Console(stderr=True)
 Advance = Callable[[int, int], None]
 
 
-def settings(**flags: Any) -> Settings:
-    """Merge defaults, tollgate.yaml, environment and flags."""
-    return load_settings(environment=os.environ, folder=Path.cwd(), flags=flags)
+def settings(*, product_is_known: bool = True, **flags: Any) -> Settings:
+    """
+    Merge defaults, tollgate.yaml, environment and flags.
+
+    Args:
+        product_is_known: Whether a command that takes a product wants one that is
+            there; not where the product is made, or read from a folder that is named.
+        flags: Options of the command line by setting; None for what is not given.
+
+    Raises:
+        InputError: A setting is wrong, or nobody knows the product.
+    """
+    chosen = load_settings(environment=os.environ, folder=Path.cwd(), flags=flags)
+    if "product" in flags and product_is_known:
+        require_products(chosen, chosen.products)
+    return chosen
+
+
+def require_products(chosen: Settings, products: Iterable[str]) -> None:
+    """
+    Refuse a product that nobody knows, with the nearest one and all there are.
+
+    Known are those of the repository's folder, those with a journal or a served copy
+    in the state folder, and those of the server that runs there. Where none is known,
+    as in an empty folder, the command says what it lacks.
+    """
+    from tollgate.audit.links import link_name
+    from tollgate.repository.release import product_names
+    from tollgate.server.address import find_server
+    from tollgate.server.loaded import record_path
+
+    if chosen.repository_url:
+        return
+    named = tuple(products)
+    folder, journals = chosen.repository_path, chosen.state_path / "journal"
+    there = product_names(folder) if folder.is_dir() else []
+    known = {*there, *(one.parent.name for one in journals.glob(f"*/{link_name(1)}"))}
+    known |= {one for one in named if record_path(chosen.state_path, one).exists()}
+    if not set(named) <= known:
+        server = find_server(chosen.state_path)
+        known |= set(server.products) if server else set()
+    for name in named:
+        if known and name not in known:
+            problem = f"{name!r:.80} is no product of {folder}; {suggest(name, known)}"
+            raise InputError("--product", problem)
 
 
 @contextmanager

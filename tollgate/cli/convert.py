@@ -156,7 +156,7 @@ def _purpose(
         if spec is not None:
             raise InputError("--spec", "belongs to a product: --product NAME")
         return Purpose()
-    settings = console.settings(repository=repository)
+    settings = console.settings(repository=repository, product=product)
     return purpose_of(settings.repository_path, product, new_spec=spec)
 
 

@@ -10,8 +10,10 @@ import typer
 
 from tollgate.cli import console
 from tollgate.cli.options import Product
+from tollgate.errors import InputError
+from tollgate.suggestions import suggest
 
-CREDIT = "credit"
+FRAUD, CREDIT = "fraud", "credit"
 
 
 def simulate(
@@ -38,7 +40,7 @@ def simulate(
 
     `--product credit`: applications for a loan, with those that were not repaid.
     """
-    if console.settings(product=product).product == CREDIT:
+    if simulated_product(product) == CREDIT:
         _simulate_credit(out, rows=rows, seed=seed)
         return
     from tollgate.simulate import simulate as run
@@ -61,6 +63,22 @@ def simulate(
         f"{len(frame):,} purchases, {frauds:,} frauds "
         f"({frauds / len(frame):.2%}) → {out}"
     )
+
+
+def simulated_product(product: str | None) -> str:
+    """
+    Choose the product to make data for.
+
+    Raises:
+        InputError: There is no simulation of it.
+    """
+    chosen = console.settings(product=product, product_is_known=False).product
+    if chosen not in (FRAUD, CREDIT):
+        problem = (
+            f"nothing simulates {chosen!r:.80}; {suggest(chosen, (FRAUD, CREDIT))}"
+        )
+        raise InputError("--product", problem)
+    return chosen
 
 
 def _simulate_credit(out: Path, *, rows: int, seed: int) -> None:

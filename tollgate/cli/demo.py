@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.cli import console, report
-from tollgate.cli.data import CREDIT
+from tollgate.cli.data import CREDIT, simulated_product
 from tollgate.cli.demo_credit import demo_credit
 from tollgate.cli.options import Product
 
@@ -56,8 +56,8 @@ def demo(product: Product = None) -> None:
 
     `--product credit`: the same of 2,000 loan applications, with a notice of reasons.
     """
-    chosen = console.settings(product=product)
-    if chosen.product == CREDIT:
+    chosen = console.settings(product=product, product_is_known=False)
+    if simulated_product(product) == CREDIT:
         demo_credit(chosen)
         return
     state = chosen.state_path

@@ -52,6 +52,7 @@ def evaluate(
     wanted = _expected(expect)
     chosen = console.settings(repository=repository)
     pipeline.require_repository(chosen.repository_path)
+    console.require_products(chosen, chosen.products)
     spec = pipeline.served_spec(chosen.repository_path, product=chosen.product)
     pipeline.require_entities(spec)
     first = train_from.date()

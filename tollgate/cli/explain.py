@@ -53,7 +53,11 @@ def explain(
     from tollgate.errors import InputError
 
     chosen = console.settings(
-        product=product, repository=repository, state=state, journal_url=journal_url
+        product_is_known=folder is None,
+        product=product,
+        repository=repository,
+        state=state,
+        journal_url=journal_url,
     )
     place = folder or default_folder(chosen)
     try:

@@ -13,7 +13,14 @@ import typer
 
 from tollgate.cli import console
 from tollgate.cli.options import State
-from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
+from tollgate.cli.ports import require_free_places
+from tollgate.cli.scraping import (
+    LOOPBACK,
+    MetricsHost,
+    MetricsPort,
+    offer,
+    require_metrics_port,
+)
 from tollgate.errors import ServerError, TollgateError
 
 if TYPE_CHECKING:
@@ -84,7 +91,9 @@ def run(
     state: State = None,
     template: Annotated[
         Path | None,
-        typer.Option(help="nginx.conf with ${GATEWAY_…}.", show_default="the chart's"),
+        typer.Option(
+            help="nginx.conf with ${GATEWAY_…}.", show_default="that of the chart"
+        ),
     ] = None,
 ) -> None:
     """Run nginx before Triton until Ctrl-C or SIGTERM; changed keys are read anew."""
@@ -92,6 +101,7 @@ def run(
     from tollgate.gateway.template import TEMPLATE, Gateway
 
     chosen = console.settings(state=state)
+    console.require_products(chosen, product or ())
     folder = chosen.state_path / FOLDER
     gateway = Gateway(
         state=folder,
@@ -113,6 +123,10 @@ def run(
         workers=workers,
         requests=folder / REQUESTS_FILE if metrics_port else Path(os.devnull),
     )
+    places = {"--listen": listen, "--health-listen": health_listen}
+    if metrics_port:
+        places["--metrics-port"] = f"{metrics_host}:{metrics_port}"
+    require_free_places(places)
     counted = _counted(gateway, metrics_port, host=metrics_host)
     nginx = Nginx(gateway, template=template or TEMPLATE)
     try:
@@ -147,6 +161,7 @@ def metrics(
     from tollgate.gateway.metrics import GatewayMetrics
     from tollgate.gateway.template import Limits
 
+    require_metrics_port(metrics_port, host=metrics_host)
     limits = Limits(rate, in_flight, caller_in_flight, bulk_in_flight)
     counted = GatewayMetrics(requests, limits=limits)
     offer(counted.registry, metrics_port, host=metrics_host)

@@ -20,7 +20,13 @@ from tollgate.cli.journal_options import (
 )
 from tollgate.cli.options import Product, Repository, State
 from tollgate.cli.repositories import to_reread
-from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
+from tollgate.cli.scraping import (
+    LOOPBACK,
+    MetricsHost,
+    MetricsPort,
+    offer,
+    require_metrics_port,
+)
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -85,6 +91,7 @@ def run(
     chosen = console.settings(
         product=product, repository=repository, state=state, journal_url=journal_url
     )
+    require_metrics_port(metrics_port, host=metrics_host)
     place = folder or default_folder(chosen)
     seal_s = seconds(seal_after, flag="--seal-after")
     keep_s = seconds(keep, flag="--keep") if keep else None
@@ -172,7 +179,8 @@ def erase(
         wanted.append((entity, one))
     if not wanted:
         raise InputError("journal erase", "names nobody: give --customer or --subject")
-    chosen = console.settings(product=product, state=state)
+    named = folder is None and keys is None
+    chosen = console.settings(product_is_known=named, product=product, state=state)
     place = keys or default_keys(folder or default_folder(chosen))
     if not (place / FILE).exists():
         raise InputError(place, f"there is no {FILE}")

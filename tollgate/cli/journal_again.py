@@ -64,7 +64,9 @@ def replay(
     from tollgate.audit.releases import Releases
     from tollgate.audit.replay import replay as decide_again
 
-    chosen = console.settings(product=product, repository=repository)
+    chosen = console.settings(
+        product_is_known=False, product=product, repository=repository
+    )
     chain = opened_chain(folder, anchor, product=chosen.product)
     known = chosen.repository_path if chosen.repository_path.is_dir() else None
     with console.progress("deciding again") as advance:
@@ -126,7 +128,7 @@ def opened_chain(folder: Path, anchor: Path | None, *, product: str) -> Chain:
     from tollgate.errors import InputError
 
     if not link_paths(folder):
-        raise InputError(folder, "holds no journal")
+        raise InputError(folder, "holds no journal; `tollgate journal run` makes one")
     file = AnchorFile(anchor or default_anchor(folder))
     return Chain(folder, product=product, anchor=file)
 
@@ -174,7 +176,12 @@ def dataset(
 
     if out.suffix != ".parquet":
         raise InputError(out, "is not called .parquet")
-    chosen = console.settings(product=product, repository=repository, state=state)
+    chosen = console.settings(
+        product_is_known=folder is None,
+        product=product,
+        repository=repository,
+        state=state,
+    )
     place = folder or default_folder(chosen)
     chain = opened_chain(place, anchor, product=chosen.product)
     until_us = now_us()

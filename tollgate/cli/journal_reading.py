@@ -46,7 +46,10 @@ def export(
     from tollgate.errors import InputError
     from tollgate.repository.atomic import replace_file
 
-    place = folder or default_folder(console.settings(product=product, state=state))
+    chosen = console.settings(
+        product_is_known=folder is None, product=product, state=state
+    )
+    place = folder or default_folder(chosen)
     known = keys or default_keys(place)
     found = find(
         place,

@@ -32,11 +32,13 @@ def retain(
     from tollgate.audit.retention import retain as remove
     from tollgate.audit.times import now_us
 
-    chosen = console.settings(product=product, state=state)
+    chosen = console.settings(
+        product_is_known=folder is None, product=product, state=state
+    )
     place = folder or default_folder(chosen)
     before_us = now_us() - int(seconds(keep, flag="--keep") * 1e6)
     if not (place / link_name(1)).is_file():
-        raise InputError(place, "holds no journal")
+        raise InputError(place, "holds no journal; `tollgate journal run` makes one")
     chain = Chain(
         place,
         product=chosen.product,

@@ -82,11 +82,13 @@ def accuracy(
     """Print precision, recall and AUC of every release on its labelled decisions."""
     from tollgate.errors import InputError
 
-    chosen = console.settings(product=product, state=state)
+    chosen = console.settings(
+        product_is_known=folder is None, product=product, state=state
+    )
     place = folder or default_folder(chosen)
     chain = _chain(place, anchor, product=chosen.product)
     if chain is None:
-        raise InputError(place, "holds no journal")
+        raise InputError(place, "holds no journal; `tollgate journal run` makes one")
     _print(chain, legitimate_after)
 
 

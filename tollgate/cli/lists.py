@@ -131,6 +131,7 @@ def _opened(
     from tollgate.store.lists import list_key
 
     chosen = console.settings(repository=repository, state=state, store_url=store_url)
+    console.require_products(chosen, chosen.products)
     if not early:
         _require_named(name, chosen.repository_path, product=chosen.product)
     store = ListStore(running.store_url(chosen), timeout_s=_TIMEOUT_S)

@@ -11,7 +11,13 @@ import typer
 from tollgate.cli import console
 from tollgate.cli.journal_options import Folder, Keys
 from tollgate.cli.options import Repository, State
-from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
+from tollgate.cli.scraping import (
+    LOOPBACK,
+    MetricsHost,
+    MetricsPort,
+    offer,
+    require_metrics_port,
+)
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -100,7 +106,9 @@ def monitor(
     from tollgate.monitor.looking import Options
 
     chosen = console.settings(repository=repository, state=state)
+    console.require_products(chosen, product or ())
     _require_files(report, metrics)
+    require_metrics_port(metrics_port, host=metrics_host)
     every_s = seconds(every, flag="--every") if every else 0.0
     if metrics_port and not every_s:
         raise InputError("--metrics-port", "serves who looks again: give --every")

@@ -51,7 +51,7 @@ def metrics(
 def alerts(
     out: Annotated[
         Path, typer.Option(help="Folder to write the rule files into.")
-    ] = Path("helm/tollgate/files/alerts"),
+    ] = Path("alerts"),
     runbooks: Annotated[
         str, typer.Option(help="What comes before /NAME.md in a runbook's address.")
     ] = "docs/runbooks",
@@ -72,6 +72,7 @@ def alerts(
     from tollgate.observability.selecting import DEFAULT, read_select
 
     chosen = console.settings(repository=repository)
+    console.require_products(chosen, product or ())
     folder = chosen.repository_path
     files = rule_files(
         folder,
@@ -105,10 +106,10 @@ def _write(out: Path, files: dict[str, str]) -> None:
 
 def dashboards(
     out: Annotated[Path, typer.Option(help="Folder to write the JSON files into.")] = (
-        Path("helm/tollgate/files/dashboards")
+        Path("dashboards")
     ),
 ) -> None:
     """Write Grafana's dashboards: service, features, model."""
-    from tollgate.observability.dashboards import dashboard_files
+    from tollgate.observability.dashboards import packaged_dashboards
 
-    _write(out, dashboard_files())
+    _write(out, packaged_dashboards())

@@ -122,6 +122,7 @@ def _features(path: Path | None) -> FeatureSpec:
     if path is not None:
         return load_spec(path)
     chosen = console.settings()
+    console.require_products(chosen, chosen.products)
     return pipeline.served_spec(chosen.repository_path, product=chosen.product)
 
 

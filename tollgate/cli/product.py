@@ -176,7 +176,7 @@ def remove(
     from tollgate.product.placing import displace, folders_of
     from tollgate.repository.staging import staging
 
-    chosen = console.settings(repository=repository, state=state, product=name)
+    chosen = console.settings(repository=repository, state=state)
     folder = chosen.repository_path
     if not folder.is_dir():
         raise RepositoryError(folder, "is not a folder; say which: --repository")

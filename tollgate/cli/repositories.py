@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tollgate.errors import InputError, TollgateError
+from tollgate.errors import InputError, RepositoryError, TollgateError
 from tollgate.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -155,4 +155,8 @@ def _working_copy(chosen: Settings) -> WorkingCopy | None:
 
 @contextmanager
 def _folder(chosen: Settings) -> Iterator[Path]:
-    yield chosen.repository_path
+    folder = chosen.repository_path
+    if not folder.is_dir():
+        problem = "no such model repository; name its folder with --repository"
+        raise RepositoryError(folder, problem)
+    yield folder

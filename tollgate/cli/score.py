@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,21 +14,26 @@ from rich.markup import escape
 from rich.table import Table
 
 from tollgate.cli import console
+from tollgate.cli.options import Product, State
 from tollgate.cli.proof import TlsCa, TlsCert, TlsKey, TokenFile, read_proof
 from tollgate.cli.repositories import to_read
 from tollgate.cli.wire import field_columns, wire_fields
-from tollgate.errors import InputError
+from tollgate.errors import InputError, SetupError
 from tollgate.features.wire import wire_inputs
 from tollgate.schema import AMOUNT, EVENT_TIME, REASON_SEPARATOR, Degraded
+from tollgate.suggestions import suggest
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from tollgate.settings import Settings
 
 Format = Literal["parquet", "csv", "jsonl"]
 
 _STDIN = Path("-")
 _SHOWN_ROWS = 20
 _TIMEOUT_S = 10.0
+_CONNECT_S = 2.0
 _STORE_DEADLINE_MS = 1_000
 # Bits that name a failure of the server. The others say something of the row: that its
 # customer is new, that it lacks a field.
@@ -53,7 +59,10 @@ def score(
         typer.Option(help="Of standard input and output.", show_default="jsonl"),
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="host:port.", show_default="127.0.0.1:8001")
+        str | None,
+        typer.Option(
+            help="host:port of a server.", show_default="that of --state, or :8001"
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Decide as if, and keep nothing.")
@@ -73,12 +82,14 @@ def score(
             "what the store, the model or the hook should have given.",
         ),
     ] = False,
+    product: Product = None,
     repository: Annotated[
         str | None,
         typer.Option(
             help="Where the column names are.", show_default="model_repository"
         ),
     ] = None,
+    state: State = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -91,7 +102,7 @@ def score(
 
     kind = _output_kind(out, format)
     tls, token = read_proof(tls_ca, tls_cert, key=tls_key, token=token_file)
-    chosen = console.settings(repository=repository)
+    chosen = console.settings(product=product, repository=repository, state=state)
     with to_read(chosen) as models:
         spec = pipeline.served_spec(models, product=chosen.product)
     frame = rename_aliases(_read(file, format or "jsonl"), spec)
@@ -104,8 +115,8 @@ def score(
     columns |= field_columns(frame, fields, errors=errors)
     good = np.flatnonzero([error == "" for error in errors])
     answers = {name: _blank(name, errors) for name in _ANSWER}
-    address = url or f"127.0.0.1:{chosen.grpc_port}"
     if len(good):
+        address = url or _server(chosen)
         picked = {
             name: [column[row] for row in good] for name, column in columns.items()
         }
@@ -134,6 +145,36 @@ def score(
         text = f"--fail-on-error: {failed:,} of {len(frame):,} rows failed"
         console.say(f"{text}; their answers are written all the same")
         raise typer.Exit(1)
+
+
+def _server(chosen: Settings) -> str:
+    """
+    Find the server of the state folder, or another one at the port of the settings.
+
+    Raises:
+        SetupError: Nothing listens there; says how to start a server.
+        InputError: The server of the state folder does not serve the product.
+    """
+    from tollgate.server.address import find_server
+
+    found = find_server(chosen.state_path)
+    if found is not None:
+        if chosen.product not in found.products:
+            there = suggest(chosen.product, found.products)
+            problem = f"{found.grpc_url} does not serve {chosen.product!r}; {there}"
+            raise InputError("--product", problem)
+        return found.grpc_url
+    place = ("127.0.0.1", chosen.grpc_port)
+    try:
+        socket.create_connection(place, timeout=_CONNECT_S).close()
+    except OSError as exc:
+        raise SetupError(
+            f"no server runs in {chosen.state}, and none listens at "
+            f"{place[0]}:{place[1]}",
+            remedy=f"start one with `tollgate up --product {chosen.product}`, or name "
+            "one with --url host:port",
+        ) from exc
+    return f"{place[0]}:{place[1]}"
 
 
 def _report(answers: dict[str, list[Any]]) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tollgate.cli.ports import require_free_ports
 from tollgate.errors import InputError
 from tollgate.server.index_page import CONTENT_TYPE, INDEX, index_page
 
@@ -22,6 +23,11 @@ MetricsPort = Annotated[
 ]
 MetricsHost = Annotated[str, typer.Option(help="Address of --metrics-port.")]
 LOOPBACK = "127.0.0.1"
+
+
+def require_metrics_port(port: int, *, host: str = LOOPBACK) -> None:
+    """Refuse a port that cannot be listened on, before anything is prepared."""
+    require_free_ports(host, {"--metrics-port": port})
 
 
 def offer(registry: CollectorRegistry, port: int, *, host: str = LOOPBACK) -> None:

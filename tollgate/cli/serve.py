@@ -9,8 +9,10 @@ import typer
 
 from tollgate.cli import console
 from tollgate.cli.options import ModelConfigName, Repository
+from tollgate.cli.ports import require_free_ports
 from tollgate.cli.repositories import at_server
 from tollgate.errors import InputError
+from tollgate.settings import Settings
 
 State = Annotated[
     str | None,
@@ -133,6 +135,7 @@ def up(
         otlp_endpoint=otlp_endpoint,
         trace_rate=trace_rate,
     )
+    _require_ports(chosen, side_port=side_port)
     supervise(chosen, side_port=side_port)
 
 
@@ -177,6 +180,7 @@ def serve(
     )
     if not chosen.store_url:
         raise InputError("--store-url", "no store is named; `tollgate up` starts one")
+    _require_ports(chosen, side_port=side_port, host=host)
     supervise(
         chosen,
         side_port=side_port,
@@ -188,6 +192,18 @@ def serve(
         log_format=log_format,
         recall=True,
     )
+
+
+def _require_ports(
+    chosen: Settings, *, side_port: int, host: str = "127.0.0.1"
+) -> None:
+    """Refuse ports that are in use before models are prepared."""
+    ports = {
+        "--grpc-port (setting grpc_port)": chosen.grpc_port,
+        "--metrics-port (setting metrics_port)": chosen.metrics_port,
+        "--side-port": side_port,
+    }
+    require_free_ports(host, ports)
 
 
 def _joined(products: list[str] | None) -> str | None:

@@ -13,7 +13,13 @@ import typer
 from tollgate.cli import console, running
 from tollgate.cli.options import Product, Repository, State, StoreUrl
 from tollgate.cli.repositories import to_read
-from tollgate.cli.scraping import LOOPBACK, MetricsHost, MetricsPort, offer
+from tollgate.cli.scraping import (
+    LOOPBACK,
+    MetricsHost,
+    MetricsPort,
+    offer,
+    require_metrics_port,
+)
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,6 +89,7 @@ def stream(
         store_url=store_url,
         feed_url=feed_url,
     )
+    require_metrics_port(metrics_port, host=metrics_host)
     with to_read(chosen) as models:
         spec = _spec(models, chosen.product)
         kept = _feeds(models, chosen.product, feeds)

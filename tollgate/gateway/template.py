@@ -10,7 +10,7 @@ import msgspec
 
 from tollgate.errors import InputError
 
-_FILES = Path(__file__).parents[2] / "helm/tollgate/files/gateway"
+_FILES = Path(__file__).parent / "files"  # the chart has copies
 TEMPLATE = _FILES / "nginx.conf"
 INSPECTION = _FILES / "inspection.js"
 SUSPENSIONS_FOLDER = "suspended"  # as nginx.conf has it
@@ -160,8 +160,8 @@ def render(gateway: Gateway, *, template: Path = TEMPLATE) -> str:
     try:
         text = template.read_text()
     except OSError as exc:
-        problem = f"cannot be read: {exc.strerror}; it is in a checkout of Tollgate"
-        raise InputError(template, f"{problem}, or name one with --template") from exc
+        problem = f"cannot be read: {exc.strerror}; name another one with --template"
+        raise InputError(template, problem) from exc
     values = gateway.values()
 
     def value(place: re.Match[str]) -> str:

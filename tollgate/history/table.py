@@ -32,6 +32,8 @@ def read_table(path: Path) -> pl.DataFrame:
         raise InputError(path, f"is none of {', '.join(readers)}")
     if not path.exists():
         raise InputError(path, "cannot be read: No such file or directory")
+    if path.is_dir():
+        raise InputError(path, "is a directory; name a file")
     try:
         return reader(path)
     except OSError as exc:

@@ -61,7 +61,9 @@ class Journals:
             else:
                 missing.append(folder)
         if missing:
-            raise InputError(missing[0], "holds no journal")
+            raise InputError(
+                missing[0], "holds no journal; `tollgate journal run` makes one"
+            )
         if not self.monitors:
             problem = "holds no journal; `tollgate journal run` makes one"
             raise InputError(self._home, problem)

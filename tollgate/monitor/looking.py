@@ -77,7 +77,9 @@ class ProductMonitor:
         self, folder: Path, *, repository: Path | None, options: Options
     ) -> None:
         if not link_paths(folder):
-            raise InputError(folder, "holds no journal")
+            raise InputError(
+                folder, "holds no journal; `tollgate journal run` makes one"
+            )
         self.folder = folder
         self.options = options
         self.product = ""

@@ -13,6 +13,8 @@ from tollgate.product.config_text import step_names
 from tollgate.repository.atomic import sync_directory
 from tollgate.repository.configs import read_config
 from tollgate.repository.product import read_product
+from tollgate.repository.release import product_names
+from tollgate.suggestions import suggest
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
@@ -64,7 +66,8 @@ def folders_of(repository: Path, product: str) -> list[str]:
         names = [product, *read_product(repository, product).steps]
     found = [name for name in names if (repository / name).is_dir()]
     if not found:
-        raise RepositoryError(repository, f"has no product {product!r}")
+        there = suggest(product, product_names(repository))
+        raise RepositoryError(repository, f"has no product {product!r}; {there}")
     shared = _called_by_others(repository, product)
     return [name for name in found if name not in shared]
 

@@ -15,6 +15,7 @@ import msgspec
 
 from tollgate.errors import RepositoryError
 from tollgate.repository.atomic import replace_file
+from tollgate.repository.configs import CONFIG_FILE
 from tollgate.repository.hashes import SHORT_DIGITS, hash_version
 from tollgate.repository.product import Product
 
@@ -127,6 +128,17 @@ def read_release(repository: Path, *, product: str) -> Release:
     except OSError as exc:
         raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
     return decode_release(content, product=product, source=path)
+
+
+def product_names(repository: Path) -> list[str]:
+    """List the products of a repository: what has a release, and every ensemble."""
+    released = {one.parent.name for one in repository.glob(f"*/{RELEASE_FILE}")}
+    ensembles = {
+        one.parent.name
+        for one in repository.glob(f"*/{CONFIG_FILE}")
+        if one.is_file() and b"ensemble_scheduling" in one.read_bytes()
+    }
+    return sorted(released | ensembles)
 
 
 def find_current(repository: Path, *, product: str) -> Release | None:

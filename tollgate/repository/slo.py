@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from tollgate.errors import RepositoryError
+from tollgate.suggestions import unknown_key
 
 SLO_FILE = "slo.yaml"
 
@@ -87,7 +88,9 @@ def read_slo(repository: Path, *, product: str) -> Slo:
     path = repository / product / SLO_FILE
     try:
         content = path.read_bytes() if path.exists() else b"{}"
-        slo = msgspec.yaml.decode(content or b"{}", type=Slo)
+        raw = msgspec.yaml.decode(content or b"{}")
+        _require_keys(path, raw)
+        slo = msgspec.convert(raw, Slo)
     except OSError as exc:
         raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
@@ -101,3 +104,16 @@ def read_slo(repository: Path, *, product: str) -> Slo:
             problem = f"adds up to {layers.total_ms:g} ms of {limit_ms:g}"
             raise RepositoryError(path, problem, where=key)
     return slo
+
+
+def _require_keys(path: Path, raw: object) -> None:
+    """Refuse a key that nothing reads, with the nearest one and all there are."""
+    parts: dict[str, tuple[object, type[msgspec.Struct]]] = {"": (raw, Slo)}
+    if isinstance(raw, dict):
+        parts |= {name: (raw.get(name), Layers) for name in ("budget_ms", "target_ms")}
+    for part, (content, struct) in parts.items():
+        key, problem = unknown_key(content, struct)
+        if problem:
+            raise RepositoryError(
+                path, problem, where=".".join(filter(None, (part, key)))
+            )

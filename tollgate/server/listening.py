@@ -23,6 +23,22 @@ def listens(pid: int, port: int) -> bool:
     return bool(sockets) and bool(sockets & _socket_inodes(pid))
 
 
+def holder_of(port: int) -> str:
+    """
+    Describe the process that listens on a TCP port, as "process 17 (redis-server)".
+
+    Returns:
+        Empty when it cannot be found out: it is another user's, or in a container.
+    """
+    sockets = _listening_inodes(os.getpid(), port)
+    for name in os.listdir("/proc") if sockets else ():
+        if name.isdigit() and sockets & _socket_inodes(int(name)):
+            with contextlib.suppress(OSError):
+                command = Path(f"/proc/{name}/comm").read_text().strip()
+                return f"process {name} ({command})"
+    return ""
+
+
 def _listening_inodes(pid: int, port: int) -> set[str]:
     found = set()
     for table in ("tcp", "tcp6"):

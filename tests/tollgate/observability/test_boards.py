@@ -12,11 +12,19 @@ import pytest
 from typer.testing import CliRunner
 
 from tollgate.cli.app import app
-from tollgate.observability.dashboards import BOARDS, HERE, expr_of
+from tollgate.gateway.template import TEMPLATE
+from tollgate.observability.dashboards import (
+    BOARDS,
+    FOLDER,
+    HERE,
+    dashboard_files,
+    expr_of,
+)
 from tollgate.observability.panel import Board
 from tollgate.observability.table import series_names
 
-COMMITTED = Path(__file__).parents[3] / "helm" / "tollgate" / "files" / "dashboards"
+COMMITTED = FOLDER
+CHART_FILES = Path(__file__).parents[3] / "helm" / "tollgate" / "files"
 boards = pytest.mark.parametrize("board", BOARDS, ids=lambda board: str(board.uid))
 
 
@@ -82,8 +90,21 @@ def test_panels_do_not_lie_on_each_other(board: Board) -> None:
 @pytest.mark.skipif(
     sys.version_info < (3, 11), reason="grafana-foundation-sdk needs Python 3.11"
 )
-def test_the_committed_files_are_what_the_command_writes(tmp_path: Path) -> None:
-    """Byte for byte, and no other file lies there."""
+def test_the_committed_files_are_made_of_the_panels() -> None:
+    """Byte for byte, and no other file lies there; `make dashboards` renews them."""
+    assert dashboard_files() == {one.name: one.read_text() for one in FOLDER.iterdir()}
+
+
+def test_the_chart_has_the_files_of_the_package() -> None:
+    """Dashboards and the gateway's two files; `make dashboards` copies them."""
+    for folder in (FOLDER, TEMPLATE.parent):
+        there = CHART_FILES / {"boards": "dashboards", "files": "gateway"}[folder.name]
+        for one in folder.iterdir():
+            assert (there / one.name).read_bytes() == one.read_bytes(), one.name
+
+
+def test_the_command_writes_the_packages_files(tmp_path: Path) -> None:
+    """Byte for byte, without Grafana's SDK."""
     done = CliRunner().invoke(app, ["dashboards", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     written = {one.name: one.read_text() for one in tmp_path.iterdir()}

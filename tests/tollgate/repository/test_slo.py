@@ -68,8 +68,14 @@ def test_the_page_shows_the_fraud_products(tmp_path: Path, repository: Path) -> 
     [
         ("budget_ms: {model: 21}\n", "budget_ms: adds up to 51 ms of 50"),
         ("target_ms: {}\n", "target_ms: adds up to 50 ms of 20"),
-        ("latency_objective: 50\n", "unknown field `latency_objective`"),
-        ("budget_ms: {queue: 1}\n", "unknown field `queue`"),
+        (
+            "latency_objective: 50\n",
+            "latency_objective: is no key; did you mean latency_objective_ms? there ",
+        ),
+        (
+            "budget_ms: {queue: 1}\n",
+            "budget_ms.queue: is no key; did you mean request? there are features, ",
+        ),
         ("objective_percent: 100\n", "Expected `float` < 100"),
         ("latency_objective_ms: 0\n", "Expected `float` > 0"),
         ("model_budget_us_per_row: 0\n", "Expected `float` > 0"),

@@ -24,7 +24,7 @@ def test_the_wheel_is_found_without_importing_it() -> None:
 
 def test_a_missing_package_names_the_extra() -> None:
     """A package that is not installed is one sentence with the pip command."""
-    with pytest.raises(SetupError, match=r'no_such_wheel .*"tollgate\[server\]"'):
+    with pytest.raises(SetupError, match=r"no_such_wheel .*'\.\[server\]'"):
         environment.package_directory("no_such_wheel")
 
 
