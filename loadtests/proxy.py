@@ -62,7 +62,11 @@ class Proxy:
             text=True,
             cwd=Path(__file__).resolve().parent.parent,
         )
-        self.order("pass")
+        try:
+            self.order("pass")
+        except (OSError, RuntimeError):
+            self._end()
+            raise
         return self
 
     def __exit__(
@@ -71,6 +75,9 @@ class Proxy:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         assert self._child is not None
         self._child.kill()
         self._child.communicate()
