@@ -363,7 +363,8 @@ def test_served_steps_speak_tls(url_of: UrlOf, tmp_path: Path) -> None:
             "amount": [1.0, 2.0],
             "event_time": [now_us, now_us + 1],
         }
-        with Client(server.grpc_url) as client:
-            answer = client.decide(rows, deadline_s=10.0)
+        # A busy machine may miss the 5 ms of a payment: ask as one who can wait.
+        with Client(server.grpc_url, store_deadline_ms=30_000) as client:
+            answer = client.decide(rows, deadline_s=60.0)
     cold = int(Degraded.COLD_START)
     assert [int(bits) & ~cold for bits in answer.degraded] == [0, 0]
