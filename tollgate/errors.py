@@ -302,8 +302,16 @@ def trace_of(error: BaseException) -> str:
     parts = []
     seen: BaseException | None = error
     while seen is not None:
-        digest = hashlib.sha256(str(seen).encode("utf-8", "replace")).hexdigest()[:8]
+        digest = hashlib.sha256(_words_of(seen)).hexdigest()[:8]
         where = "".join(traceback.format_tb(seen.__traceback__))
         parts.append(f"{type(seen).__name__}, its words hash to {digest}\n{where}")
         seen = seen.__cause__ or seen.__context__
     return "caused by ".join(parts)
+
+
+def _words_of(error: BaseException) -> bytes:
+    """Give an error's words; none of one that cannot be put into words."""
+    try:
+        return str(error).encode("utf-8", "replace")
+    except Exception:  # noqa: BLE001 - foreign classes define their own words
+        return b""

@@ -221,6 +221,24 @@ CASES = (
         "40m",
         {**TICKET, "part": "fraud_model"},
     ),
+    Case(
+        "TollgateLoopStuck",
+        {
+            counter("tollgate_background_failures", model="fraud_decision", loop="a"): (
+                "0x29 4x10 5x10"
+            )
+        },
+        "40m",
+        "43m",
+        {**PAGE, "model": "fraud_decision", "loop": "a"},
+    ),
+    Case(
+        "TollgateLoopErrors",
+        {'tollgate_background_errors_total{loop="arrivals-fraud"}': "7x60 8+1x60"},
+        "65m",
+        "90m",
+        {"severity": "ticket", "loop": "arrivals-fraud"},
+    ),
     # The series begins with its first fault.
     Case(
         "TollgateNotMended",
@@ -283,6 +301,13 @@ CASES = (
         {counter("tollgate_journal_records_total", fate="spooled"): "0x30 5+5x30"},
         "30m",
         "50m",
+        TICKET,
+    ),
+    Case(
+        "TollgateJournalUnreadable",
+        {counter("tollgate_journal_unreadable_chunks_total"): "0x30 1x30"},
+        "30m",
+        "35m",
         TICKET,
     ),
     Case(

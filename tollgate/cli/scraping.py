@@ -49,10 +49,13 @@ def offer(registry: CollectorRegistry, port: int, *, host: str = LOOPBACK) -> No
         start_http_server,
     )
 
+    from tollgate.worker import LoopCollector
+
     if not port:
         return
     GCCollector(registry=registry)
     ProcessCollector(registry=registry)
+    registry.register(LoopCollector())
     try:
         server, _ = start_http_server(port, addr=host, registry=registry)
     except OSError as exc:

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from tollgate.supervisor.side_port import side_port as open_side_port
 from tollgate.supervisor.supervisor import Supervisor
 from tollgate.supervisor.watched import Watched
 from tollgate.tracing import Tracing
+from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ def supervise(
         metrics = SupervisorMetrics(
             repository=repository, capacity_per_s=chosen.capacity_per_s
         )
-        keep = _keeper(metrics, state=state, repository=repository)
+        keep = stack.enter_context(_keeper(metrics, state=state, repository=repository))
         place = _Place(embedded, chosen, repository=repository, host=host)
         for product, source in sources.items():
             watched.append(_watched(embedded, chosen, product, source, keep, metrics))
@@ -115,7 +116,7 @@ def supervise(
         place.side_port = port
         place.announce()
         _say_ready(embedded, chosen, port=port)
-        supervisor.run(stopped.wait)
+        supervisor.run(stopped)
         console.say("draining …")
         time.sleep(drain_delay_s)
 
@@ -246,27 +247,36 @@ def _arrived(keep: Callable[[Fault], None], one: Watched, arrival: Arrival) -> N
     )
 
 
+@contextlib.contextmanager
 def _keeper(
     metrics: SupervisorMetrics, *, state: Path, repository: Path
-) -> Callable[[Fault], None]:
-    """Count a fault, keep it, and pack a bundle beside the work."""
+) -> Iterator[Callable[[Fault], None]]:
+    """Count and record faults, and write a support bundle in the background."""
     faults = FaultLog(state)
-    one_at_a_time = threading.Lock()
+    wanted = threading.Event()
 
     def pack() -> None:
+        if not wanted.is_set():
+            return
+        wanted.clear()
         try:
-            with one_at_a_time:
-                write_at_fault(state=state, repository=repository)
+            write_at_fault(state=state, repository=repository)
         except (InputError, OSError) as error:
             log.warning("no bundle was written: %s", error)
 
     def keep(fault: Fault) -> None:
         metrics.fault(fault)
         faults.add(fault)
-        # No daemon: the bundle of the fault that ends the supervisor counts most.
-        threading.Thread(target=pack, name="bundle").start()
+        wanted.set()
+        worker.wake()
 
-    return keep
+    # The bundle of the fault that ends the supervisor counts most: the end waits.
+    worker = Worker("bundle", pack, pause_s=None, finish=pack)
+    worker.start()
+    try:
+        yield keep
+    finally:
+        worker.stop()
 
 
 def _say_ready(embedded: Embedded, chosen: Settings, *, port: int) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 class JournalCounts(msgspec.Struct):
     """
-    Counters of one writer; records, but for `buffered` and `full`.
+    Counters of one writer; records, unless it says otherwise.
 
     Attributes:
         appended: Handed over, those that were dropped included.
@@ -16,6 +16,7 @@ class JournalCounts(msgspec.Struct):
         spooled: On this machine's disk, synced, because the stream could not take it.
         dropped: Lost for want of room.
         drained: Chunks that came out of the spool into the stream.
+        unreadable: Of these, chunks that this version cannot read.
         buffered: Records in memory now.
         full: The stream holds all it may.
     """
@@ -25,5 +26,6 @@ class JournalCounts(msgspec.Struct):
     spooled: int = 0
     dropped: int = 0
     drained: int = 0
+    unreadable: int = 0
     buffered: int = 0
     full: bool = False

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from tollgate.errors import StoreError, StoreLost
+from tollgate.errors import StoreError, StoreLost, trace_of
 from tollgate.journal.chunks import Beside, Chunk
 from tollgate.journal.entries import End
 from tollgate.journal.mark import dead_marks
@@ -45,6 +45,8 @@ class Delivery:
 
     Attributes:
         drained: Chunks that came out of the spool into the stream.
+        unreadable: Of these, chunks that this version cannot read; the journal's
+            worker makes them dead letters, or reads them if it is a newer version.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Delivery:
         self._sent: deque[Chunk] = deque()  # the stream may yet acknowledge it
         self._away = self._lost = self._spool_failed = False
         self._probe_due_s = self._look_due_s = 0.0
-        self.drained = 0
+        self.drained = self.unreadable = 0
 
     @property
     def awaiting(self) -> bool:
@@ -136,6 +138,17 @@ class Delivery:
         else:
             self._set_away(True)
 
+    def recover(self) -> None:
+        """
+        Hold again what was sent, after an error that left unclear what arrived.
+
+        The connection is dropped, so that no reply is taken for one of another chunk;
+        readers drop what arrives twice.
+        """
+        self._held.extendleft(reversed(self._sent))
+        self._sent.clear()
+        self._stream.reset()
+
     def _set_away(self, away: bool) -> None:
         if away:
             self._probe_due_s = time.monotonic() + PROBE_S
@@ -200,15 +213,33 @@ class Delivery:
             log.warning("the journal's spool cannot be read: %s", error.strerror)
 
     def _send_again(self, chunks: Sequence[bytes]) -> int:
-        beside: list[Command] = []
-        if self._beside is not None:
-            now_us = time.time_ns() // 1000
-            for raw in chunks:
-                beside += self._beside(decode_chunk(raw), now_us)
+        found = [self._commands_for(raw) for raw in chunks]
+        beside = [command for commands in found for command in commands or ()]
         added = self._stream.add(chunks, beside=beside)
         self._set_away(added < len(chunks))
         self.drained += added
+        self._count_unreadable(sum(one is None for one in found[:added]))
         return added
+
+    def _commands_for(self, raw: bytes) -> Sequence[Command] | None:
+        """Make the commands beside a chunk; None for one that cannot be read."""
+        if self._beside is None:
+            return ()
+        try:
+            return self._beside(decode_chunk(raw), time.time_ns() // 1000)
+        except Exception as error:  # noqa: BLE001 - it may be of any other version
+            log.debug("a chunk of the spool is not read: %s", trace_of(error))
+            return None
+
+    def _count_unreadable(self, number: int) -> None:
+        if number:
+            text = (
+                "%d chunks of the journal's spool are in the stream although this "
+                "version cannot read them; `tollgate journal run` makes them dead "
+                "letters unless it is of a version that can"
+            )
+            log.error(text, number)
+            self.unreadable += number
 
     def close(self, end: End) -> bool:
         """

@@ -203,6 +203,16 @@ def decode_chunk(raw: bytes) -> Records:
         JournalError: It is none, it is damaged, or of a version unknown here.
     """
     reader = Reader(unsealed(raw))
+    try:
+        return _records_of(reader)
+    except JournalError:
+        raise
+    except Exception as exc:  # whatever numpy makes of foreign bytes
+        problem = f"cannot be read: {type(exc).__name__}"
+        raise JournalError("a chunk", problem) from exc
+
+
+def _records_of(reader: Reader) -> Records:
     writer, first, spec, rows, features, outputs, size = _HEAD.unpack(
         reader.take(_HEAD.size)
     )

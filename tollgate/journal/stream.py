@@ -244,6 +244,11 @@ class JournalStream:
         except StoreError as error:
             log.debug("the journal's stream has no answer: %s", error)
 
+    def reset(self) -> None:
+        """Drop the connections and await nothing; the next chunk opens new ones."""
+        self.close()
+        self._abandon()
+
     def close(self) -> None:
         """Drop the connections."""
         self._line.close()

@@ -26,6 +26,7 @@ from tollgate.journal.rows import Heading, Rows
 from tollgate.journal.spool import JournalSpool
 from tollgate.journal.stream import JournalStream
 from tollgate.store.connection import Command
+from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -78,14 +79,19 @@ class JournalWriter:
         self._waiting: list[Numbered] = []
         self._sequence = 0
         self._stopping = False
-        self._wake = threading.Event()
         self._ended = threading.Event()
         self._lags: list[float] = []
         self._delivery = Delivery(stream, spool, beside=beside, done=self._done)
         self.writer = mark.writer if mark is not None else secrets.token_hex(8)
         self.counts = JournalCounts()
-        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._thread.start()
+        self._worker = Worker(
+            "journal",
+            self._step,
+            pause_s=lambda: self._delivery.idle_s(self._gather_s),
+            finish=self._end,
+            failed=lambda error: self._delivery.recover(),
+        )
+        self._worker.start()
 
     def append(self, rows: Rows) -> bool:
         """
@@ -109,7 +115,7 @@ class JournalWriter:
             self._waiting.append((first, rows))
             alone = len(self._waiting) == 1
         if alone:  # else the thread knows
-            self._wake.set()
+            self._worker.wake()
         return True
 
     def close(self, *, grace_s: float = 2.0) -> None:
@@ -117,23 +123,20 @@ class JournalWriter:
         with self._lock:
             self._stopping = True
         self._ended.set()
-        self._wake.set()
-        self._thread.join(grace_s)
-        if self._thread.is_alive():
+        if not self._worker.stop(grace_s):
             left = self.counts.buffered
             log.error("the journal did not end in time; %d records are lost", left)
 
-    def _run(self) -> None:
-        while True:
-            if self._wake.wait(self._delivery.idle_s(self._gather_s)):
-                self._wake.clear()
-            next_s = time.monotonic() + self._gather_s
-            stopping = self._stopping  # before what waits is taken
+    def _step(self) -> None:
+        next_s = time.monotonic() + self._gather_s
+        self._cycle()
+        self._rest(next_s)
+
+    def _end(self) -> None:
+        try:
             self._cycle()
-            if stopping:
-                self._finish()
-                return
-            self._rest(next_s)
+        finally:
+            self._finish()
 
     def _cycle(self) -> None:
         """Send what waits, then some of what the spool holds."""
@@ -176,6 +179,7 @@ class JournalWriter:
 
     def _tell(self) -> None:
         self.counts.drained = self._delivery.drained
+        self.counts.unreadable = self._delivery.unreadable
         self.counts.full = self._delivery.full
         if self._told is not None:
             self._told(self.counts, self._lags)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tollgate.observability.rule import Alert
+from tollgate.worker import STUCK_FAILURES
 
 SCORE_SIGMAS = 2.0
 SCORE_ROWS = 200  # in the hour; fewer say nothing of a distribution
@@ -13,6 +14,7 @@ UNSEALED_S = 600
 FAULTS = 3  # within 15 minutes
 CAPACITY_PERCENT = 80.0
 REJECTED_PERCENT = 1.0
+LOOP_ERRORS = 10  # in an hour
 
 _DECIDED = 'sum by (product) (rate(tollgate_rows_total{kind="decided"}[15m])) > 0'
 _OF_RELEASE = "sum by (product, release) (increase("
@@ -109,6 +111,23 @@ ALERTS = (
         wait="0m",
     ),
     Alert(
+        "TollgateLoopStuck",
+        "max by (product, model, instance, loop) (tollgate_background_failures) >= "
+        f"{STUCK_FAILURES}",
+        "A background loop makes no progress",
+        severity="page",
+        wait="2m",
+    ),
+    Alert(
+        "TollgateLoopErrors",
+        "sum by (product, model, instance, loop) "
+        f"(increase(tollgate_background_errors_total[1h])) > {LOOP_ERRORS}",
+        f"A background loop met over {LOOP_ERRORS} errors in an hour that nobody "
+        "foresaw",
+        severity="ticket",
+        wait="0m",
+    ),
+    Alert(
         "TollgateStoreBreakerOpen",
         "sum by (product) (rate(tollgate_store_calls_total"
         '{outcome="not_made"}[2m])) > 0',
@@ -147,6 +166,14 @@ ALERTS = (
         "Records go to disk because the stream does not take them",
         severity="ticket",
         wait="10m",
+    ),
+    Alert(
+        "TollgateJournalUnreadable",
+        "sum by (product) (increase(tollgate_journal_unreadable_chunks_total[1h])) > 0 "
+        "or sum by (product) (increase(tollgate_journal_dead_letters_total[1h])) > 0",
+        "The journal holds records that this version cannot read",
+        severity="ticket",
+        wait="0m",
     ),
     Alert(
         "TollgateJournalNotSealed",

@@ -42,6 +42,20 @@ PROCESS = (
         "that cannot be",
         "generation",
     ),
+    _row(
+        "background_errors_total",
+        "counter",
+        "errors",
+        "loop",
+        "errors that a background loop of the process survived",
+    ),
+    _row(
+        "background_failures",
+        "gauge",
+        "failures",
+        "loop",
+        "failures of it in a row; 0 when its last step worked",
+    ),
 )
 
 _SERVES = "process product instance"

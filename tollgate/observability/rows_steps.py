@@ -207,6 +207,20 @@ STEPS = (
     ),
     _step("feed_age_seconds", "histogram", "s", "feed", "its age, once a second"),
     _step(
+        "background_errors_total",
+        "counter",
+        "errors",
+        "loop",
+        "errors that a background loop of the step survived",
+    ),
+    _step(
+        "background_failures",
+        "gauge",
+        "failures",
+        "loop",
+        "failures of it in a row; 0 when its last step worked",
+    ),
+    _step(
         "journal_records_total",
         "counter",
         "decisions",
@@ -214,6 +228,13 @@ STEPS = (
         "`appended` (in all), `written`, `spooled` (on disk first), `dropped`",
     ),
     _step("journal_drained_chunks_total", "counter", "chunks", "", "out of the spool"),
+    _step(
+        "journal_unreadable_chunks_total",
+        "counter",
+        "chunks",
+        "",
+        "of these, chunks that this version cannot read",
+    ),
     _step("journal_buffered_records", "gauge", "decisions", "", "in memory"),
     _step("journal_stream_full", "gauge", "", "", "1 while the stream is full"),
     _step(

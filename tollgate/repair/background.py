@@ -6,11 +6,13 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tollgate.errors import StoreError
 from tollgate.repair.drain import STORE_DEADLINE_S, Drained, SpoolDrain
 from tollgate.store.cluster import open_store
+from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -31,29 +33,30 @@ def drained(folder: Path, store_url: str) -> Iterator[None]:
     stopped = threading.Event()
     store = open_store(store_url, deadline_s=STORE_DEADLINE_S)
     drain = SpoolDrain(folder, store, rate_per_s=RATE_PER_S, stopped=stopped.is_set)
-    thread = threading.Thread(
-        target=_go_on, args=(drain, stopped), name="spool-drain", daemon=True
+    worker = Worker(
+        f"spool-drain-{folder.name}",
+        partial(_drain, drain),
+        pause_s=EVERY_S,
+        stopped=stopped,
     )
-    thread.start()
+    worker.start()
     try:
         yield
     finally:
-        stopped.set()
-        thread.join()
+        worker.stop()
         store.close()
 
 
-def _go_on(drain: SpoolDrain, stopped: threading.Event) -> None:
-    while not stopped.wait(EVERY_S):
-        if not drain.waiting():
-            continue
-        try:
-            done = drain.run()
-        except (StoreError, OSError) as error:
-            log.debug("the spool waits: %s", error)
-            continue
-        if done is not None and done.segments:
-            log.info("%s", told(done))
+def _drain(drain: SpoolDrain) -> None:
+    if not drain.waiting():
+        return
+    try:
+        done = drain.run()
+    except (StoreError, OSError) as error:
+        log.debug("the spool waits: %s", error)
+        return
+    if done is not None and done.segments:
+        log.info("%s", told(done))
 
 
 def told(done: Drained) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.errors import InputError, SpecError
+from tollgate.errors import InputError, SpecError, StoreError, trace_of
 from tollgate.features.hook import HOOK_FILE
 from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.repair.segments import (
@@ -100,8 +100,11 @@ class SpoolDrain:
         Returns:
             What was done; None when another drain is at work.
 
+        A segment that fails in a way nobody foresaw is left, and the others are taken.
+
         Raises:
             StoreError: The store has no answer; the rest is left for next time.
+            Exception: The first error of such a segment, once the others are taken.
         """
         if not self._folder.is_dir():
             return Drained()
@@ -109,13 +112,23 @@ class SpoolDrain:
             if lock is None:
                 return None
             done = Drained()
+            unforeseen: Exception | None = None
             self._clear_heads()
             for path in segments(self._folder):
                 if self._stopped():
                     break
                 with locked(path) as fd:
-                    if fd is not None:
+                    if fd is None:
+                        continue
+                    try:
                         self._take(path, fd, done)
+                    except (StoreError, OSError):
+                        raise
+                    except Exception as error:  # noqa: BLE001 - raised below
+                        log.error("%s is left for now: %s", path.name, trace_of(error))
+                        unforeseen = unforeseen or error
+            if unforeseen is not None:
+                raise unforeseen
             return done
 
     def _clear_heads(self) -> None:

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from pathlib import Path
 
+from tollgate.errors import trace_of
 from tollgate.features.spec import load_spec
 from tollgate.repair.segments import (
     SUFFIX,
@@ -28,6 +29,7 @@ from tollgate.repair.segments import (
 )
 from tollgate.store.events import Purchases
 from tollgate.stream.events import EventCodec
+from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -87,13 +89,17 @@ class PurchaseSpool:
         self._segment_until_s = 0.0
         self._others_bytes = 0
         self._stopping = False
-        self._wake = threading.Event()
         self._ended = threading.Event()
         self.refused = 0
         self.lost = 0
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
-        self._thread.start()
+        self._worker = Worker(
+            "spool",
+            self._step,
+            pause_s=lambda: None if self._segment is None else SEGMENT_S,
+            finish=self._end,
+        )
+        self._worker.start()
 
     def append(self, purchases: Purchases) -> bool:
         """
@@ -115,30 +121,31 @@ class PurchaseSpool:
                 return False
             self._waiting.append((first, purchases))
             self._rows += rows
-        self._wake.set()
+        self._worker.wake()
         return True
 
     def close(self) -> None:
         """Write what waits, and end; a second call does nothing."""
         with self._lock:
             self._stopping = True
-        self._wake.set()
         self._ended.set()
-        self._thread.join()
+        self._worker.stop()
 
-    def _run(self) -> None:
-        while True:
-            self._wake.wait(None if self._segment is None else SEGMENT_S)
-            self._wake.clear()
-            stopping = self._stopping  # before what waits is taken
-            taken = self._take()
-            if taken:
+    def _step(self) -> None:
+        taken = self._take()
+        if taken:
+            self._keep(taken)
+        self._close_when_due()
+        if taken:
+            self._ended.wait(self._flush_s)
+
+    def _end(self) -> None:
+        """Write what waits, and let the segment go whatever comes of that."""
+        try:
+            if taken := self._take():
                 self._keep(taken)
-            self._close_when_due(stopping)
-            if stopping:
-                return
-            if taken:
-                self._ended.wait(self._flush_s)
+        finally:
+            self._close_segment()
 
     def _take(self) -> list[tuple[int, Purchases]]:
         with self._lock:
@@ -148,19 +155,30 @@ class PurchaseSpool:
         return taken
 
     def _keep(self, taken: list[tuple[int, Purchases]]) -> None:
-        rows = sum(len(purchases) for _, purchases in taken)
+        frames = [one for first, batch in taken for one in self._frames(first, batch)]
+        rows = len(frames)
         try:
-            frames = [
-                frame(first + row, event)
-                for first, purchases in taken
-                for row, event in enumerate(self._codec.encode_purchases(purchases))
-            ]
-            self._write(frames)
+            if frames:
+                self._write(frames)
             self._written_to = taken[-1][0] + len(taken[-1][1])
         except OSError as error:
             self.lost += rows
             self._full_until_s = time.monotonic() + _FULL_S
             log.warning("%d purchases are lost to the spool: %s", rows, error.strerror)
+        except Exception:
+            self.lost += rows
+            raise
+
+    def _frames(self, first: int, purchases: Purchases) -> list[bytes]:
+        """Frame a batch; one that cannot be encoded takes no other with it."""
+        try:
+            events = self._codec.encode_purchases(purchases)
+        except Exception as error:  # noqa: BLE001 - nobody foresaw it
+            rows = len(purchases)
+            self.lost += rows
+            log.error("%d purchases cannot be spooled: %s", rows, trace_of(error))
+            return []
+        return [frame(first + row, event) for row, event in enumerate(events)]
 
     def _write(self, frames: list[bytes]) -> None:
         """Append frames to the segment; without one, begin one."""
@@ -186,14 +204,18 @@ class PurchaseSpool:
             text = f"it may hold {self._most_bytes:,} bytes"
             raise OSError(errno.ENOSPC, text)
 
-    def _close_when_due(self, stopping: bool) -> None:
+    def _close_when_due(self) -> None:
         segment = self._segment
         if segment is None:
             return
         due = time.monotonic() >= self._segment_until_s
-        if due or stopping or segment.bytes >= SEGMENT_BYTES:
+        if due or segment.bytes >= SEGMENT_BYTES:
+            self._close_segment()
+
+    def _close_segment(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
             segment.close()
-            self._segment = None
 
 
 def open_spool(folder: str, spec_path: Path, *, product: str) -> PurchaseSpool | None:

@@ -11,12 +11,12 @@ import http.client
 import logging
 import re
 import socket
-import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tollgate.server.index_page import CONTENT_TYPE, INDEX, NOT_FOUND, index_page
+from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ _PRIVATE = re.compile(rb"--[0-9a-f]{32}")
 _PRIVATE_MODEL = re.compile(rb'model="([^"]+?)--[0-9a-f]{32}"')
 _MODEL = re.compile(rb'^nv_.*model="([^"]+)"')
 _TIMEOUT_S = 5.0
+_WAIT_S = 0.5  # for a request, then for the end
 PATH = "/metrics"
 PAGES = {PATH: "metrics of Triton and of the steps, for Prometheus"}
 
@@ -68,19 +69,14 @@ class MetricsPage:
         self._server = server((host, port), Answers)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever,
-            args=(0.5,),
-            name="metrics-page",
-            daemon=True,
-        )
-        self._thread.start()
+        self._server.timeout = _WAIT_S
+        self._worker = Worker("metrics-page", self._server.handle_request, pause_s=0.0)
+        self._worker.start()
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
+        self._worker.stop()
         self._server.server_close()
-        self._thread.join()
 
 
 class _SixServer(ThreadingHTTPServer):

@@ -14,6 +14,8 @@ import threading
 import time
 from pathlib import Path
 
+from tollgate.worker import Worker
+
 _LOOK_S = 0.1
 _LEAST = 19  # the nice value of the smallest share
 _USUAL_NICE = 20  # RLIMIT_NICE counts from 20 down to the nice value: 0
@@ -39,34 +41,33 @@ class YieldingChildren:
         self._children = Path(f"/proc/{pid}/task/{pid}/children")
         self._patience_s = patience_s
         self._found_s: dict[int, float] = {}
+        self._returns = may_return()
         self._ended = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="redis-children", daemon=True
+        self._worker = Worker(
+            "redis-children", self._look, pause_s=_LOOK_S, stopped=self._ended
         )
-        self._thread.start()
+        self._worker.start()
 
     def close(self) -> None:
         """Look no more; a child there is stays as it is."""
-        self._ended.set()
-        self._thread.join()
+        self._worker.stop()
 
-    def _run(self) -> None:
-        returns = may_return()
-        while not self._ended.wait(_LOOK_S):
-            try:
-                alive = [int(one) for one in self._children.read_text().split()]
-            except OSError:  # it ended, or this kernel does not tell
-                return
-            now_s = time.monotonic()
-            before = self._found_s
-            self._found_s = {pid: before.get(pid, now_s) for pid in alive}
-            for pid, found_s in self._found_s.items():
-                # It may have ended meanwhile.
-                with contextlib.suppress(OSError):
-                    if returns:
-                        _allow(pid, usual=now_s - found_s >= self._patience_s)
-                    else:
-                        os.setpriority(os.PRIO_PROCESS, pid, _LEAST)
+    def _look(self) -> None:
+        try:
+            alive = [int(one) for one in self._children.read_text().split()]
+        except OSError:  # the process ended, or this kernel lists no children
+            self._ended.set()
+            return
+        now_s = time.monotonic()
+        before = self._found_s
+        self._found_s = {pid: before.get(pid, now_s) for pid in alive}
+        for pid, found_s in self._found_s.items():
+            # It may have ended meanwhile.
+            with contextlib.suppress(OSError):
+                if self._returns:
+                    _allow(pid, usual=now_s - found_s >= self._patience_s)
+                else:
+                    os.setpriority(os.PRIO_PROCESS, pid, _LEAST)
 
 
 def may_return() -> bool:

@@ -36,6 +36,7 @@ from tollgate.steps.context_mac import DIRECT, ContextVerifier, read_key
 from tollgate.steps.decision_metrics import DecisionMetrics
 from tollgate.steps.journal import open_journal
 from tollgate.steps.kept import KeptTensors
+from tollgate.steps.loops import LoopMetrics
 from tollgate.steps.refusals import Refusals, refusal_error
 from tollgate.steps.tracing import open_traces
 from tollgate.store.decided import read_decided
@@ -117,6 +118,7 @@ class DecisionStep:
         labels = triton.metric_labels(args, product=self._policy.product)
         told = dict(labels)
         self._refusals = Refusals(pb, labels=told)
+        self._loops = LoopMetrics(pb, labels=told)
         name = triton.step_name(args)
         self._traces = open_traces(product=self._policy.product, model=name)
         self._batches = open_batches(name)
@@ -146,6 +148,7 @@ class DecisionStep:
                 journal.close()
         self._metrics.close()
         self._refusals.close()
+        self._loops.close()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a dynamic batch of requests."""

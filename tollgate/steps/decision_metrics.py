@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tollgate.policy.decide import Decided
 from tollgate.schema import Decision, Degraded, context_dtype
-from tollgate.steps.teller import BREATH_S, Counters, EachSecond, Labels
+from tollgate.steps.teller import BREATH_S, Counters, Labels, each_second
 
 Array = npt.NDArray[Any]
 
@@ -102,7 +102,7 @@ class DecisionMetrics:
         self._collections = [0, 0, 0]
         self._begin()
         self._counters.tell()
-        self._thread = EachSecond(self.tell, name="decision-metrics")
+        self._worker = each_second(self.tell, name="decision-metrics")
 
     def batch(
         self, context: Array, decided: Decided, *, chosen: Array | None, began_us: int
@@ -127,7 +127,7 @@ class DecisionMetrics:
 
     def close(self) -> None:
         """Count and tell what waits."""
-        self._thread.close()
+        self._worker.stop()
 
     def tell(self) -> None:
         """Count what waits, and tell it."""

@@ -42,6 +42,7 @@ from tollgate.steps.batch import (
 )
 from tollgate.steps.context_mac import DIRECT, ContextSigner, read_key
 from tollgate.steps.earlier import note_earlier
+from tollgate.steps.loops import LoopMetrics
 from tollgate.steps.metrics import StepMetrics
 from tollgate.steps.refusals import Refusals, refusal_error
 from tollgate.steps.second_lookup import SecondLookup, Waiting
@@ -118,6 +119,7 @@ class FeatureStep:
             pb, self._ladder, self._share, self._second, labels=labels
         )
         self._refusals = Refusals(pb, labels=labels)
+        self._loops = LoopMetrics(pb, labels=labels)
         name = triton.step_name(args)
         self._traces = open_traces(product=self._spec.product, model=name)
         self._batches = open_batches(name)
@@ -128,6 +130,7 @@ class FeatureStep:
         self._second.close()
         self._metrics.close()
         self._refusals.close()
+        self._loops.close()
         self._ladder.close()
         if self._spool is not None:
             self._spool.close()

@@ -33,6 +33,10 @@ _LAG_BUCKETS_S = (
 FAMILIES = {
     "tollgate_journal_records_total": ("COUNTER", "Records by what became of them"),
     "tollgate_journal_drained_chunks_total": ("COUNTER", "Chunks out of the spool"),
+    "tollgate_journal_unreadable_chunks_total": (
+        "COUNTER",
+        "Chunks out of the spool that this version cannot read",
+    ),
     "tollgate_journal_buffered_records": ("GAUGE", "Records in memory"),
     "tollgate_journal_stream_full": ("GAUGE", "1 while the stream holds all it may"),
     "tollgate_journal_lag_seconds": (
@@ -40,6 +44,7 @@ FAMILIES = {
         "Decision to durable record, the longest of each 0.1 s",
     ),
 }
+_CHUNKS = ("drained", "unreadable")
 FATES = ("appended", "written", "spooled", "dropped")
 
 Array = triton.Array
@@ -173,10 +178,16 @@ class JournalMetrics:
             )
             for fate in FATES
         }
-        self._told = dict.fromkeys((*FATES, "drained"), 0)
-        self._drained, self._buffered, self._full = (
+        self._told = dict.fromkeys((*FATES, *_CHUNKS), 0)
+        self._chunks = {
+            name: families[f"tollgate_journal_{name}_chunks_total"].Metric(
+                labels=dict(labels)
+            )
+            for name in _CHUNKS
+        }
+        self._buffered, self._full = (
             families[f"tollgate_journal_{name}"].Metric(labels=dict(labels))
-            for name in ("drained_chunks_total", "buffered_records", "stream_full")
+            for name in ("buffered_records", "stream_full")
         )
         self._lag = families["tollgate_journal_lag_seconds"].Metric(
             labels=dict(labels), buckets=list(_LAG_BUCKETS_S)
@@ -197,7 +208,7 @@ class JournalMetrics:
         if now_s < self._due_s:
             return
         self._due_s = now_s + _INTERVAL_S
-        for name, metric in (*self._fates.items(), ("drained", self._drained)):
+        for name, metric in (*self._fates.items(), *self._chunks.items()):
             number = getattr(counts, name)
             if number > self._told[name]:
                 metric.increment(number - self._told[name])

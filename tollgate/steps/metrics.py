@@ -18,7 +18,7 @@ import numpy as np
 from tollgate.schema import Degraded
 from tollgate.steps.second_lookup import SecondLookup
 from tollgate.steps.sharing import DryShare
-from tollgate.steps.teller import Counters, EachSecond
+from tollgate.steps.teller import Counters, each_second
 from tollgate.steps.triton import Array
 from tollgate.store.ladder import Ladder
 from tollgate.store.tables import FOUND
@@ -100,7 +100,7 @@ class StepMetrics:
         self._shifts = np.array([bit.value.bit_length() - 1 for bit in Degraded])
         self._calls_s: deque[float] = deque()
         self.tell()
-        self._thread = EachSecond(self.tell, name="feature-metrics")
+        self._worker = each_second(self.tell, name="feature-metrics")
 
     def batch(self, degraded: Array) -> None:
         """
@@ -121,7 +121,7 @@ class StepMetrics:
 
     def close(self) -> None:
         """Tell what is left."""
-        self._thread.close()
+        self._worker.stop()
 
     def tell(self) -> None:
         """Tell what all batches have come to."""

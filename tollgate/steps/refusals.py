@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tollgate.steps.context_mac import DIRECT, EXPIRED, REASONS, REPLAYED, UNSIGNED
-from tollgate.steps.teller import Counters, EachSecond
+from tollgate.steps.teller import Counters, each_second
 
 FAMILY = "tollgate_refused_requests_total"
 DESCRIPTION = "Requests that a step refused because they may be forged"
@@ -43,7 +43,7 @@ class Refusals:
         for reason in REASONS:
             self._counters.add(FAMILY, (("reason", reason),), number=0)
         self._counters.tell()
-        self._thread = EachSecond(self._export, name="refusals")
+        self._worker = each_second(self._export, name="refusals")
 
     def note(self, reasons: Iterable[str]) -> None:
         """Count refused requests by their reasons, and log one line for each reason."""
@@ -54,7 +54,7 @@ class Refusals:
 
     def close(self) -> None:
         """Export what was counted."""
-        self._thread.close()
+        self._worker.stop()
 
     def _export(self) -> None:
         for reason in REASONS:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -25,6 +24,7 @@ from tollgate.steps import triton
 from tollgate.steps.batch import Batch
 from tollgate.steps.triton import Array
 from tollgate.store.ladder import Ladder
+from tollgate.worker import Worker
 
 log = logging.getLogger("tollgate.steps")
 
@@ -94,11 +94,14 @@ class SecondLookup:
         self._deadline_s = deadline_s
         self._limit_s = limit_s
         self._ladder: Ladder | None = None
-        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(
-            target=self._run, name="second-lookup", daemon=True
+        self._queue: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+        self._worker = Worker(
+            "second-lookup",
+            self._answer_waiting,
+            pause_s=None,
+            finish=self._answer_rest,
         )
-        self._thread.start()
+        self._worker.start()
 
     def wanted(self, batch: Batch, degraded: Array) -> dict[int, float]:
         """
@@ -123,18 +126,23 @@ class SecondLookup:
     def add(self, waiting: Waiting) -> None:
         """Look a request up again, behind those that wait already."""
         self._queue.put(waiting)
+        self._worker.wake()
 
     def close(self) -> None:
         """Answer all that wait, and close the store."""
-        self._queue.put(None)
-        self._thread.join()
+        self._worker.stop()
         if self._ladder is not None:
             self._ladder.close()
 
-    def _run(self) -> None:
-        while (waiting := self._queue.get()) is not None:
+    def _answer_waiting(self) -> None:
+        while not self._queue.empty():
+            self._answer(self._queue.get())
+
+    def _answer_rest(self) -> None:
+        """Answer all that wait at the end, though some cannot be answered."""
+        while not self._queue.empty():
             try:
-                self._answer(waiting)
+                self._answer_waiting()
             except Exception as exc:  # noqa: BLE001 - the next request has its turn
                 log.error("an answer was not sent: %s", trace_of(exc))
 

@@ -9,21 +9,19 @@ A histogram is told as what Prometheus makes of one: counters with a label `le`.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.worker import Worker
+
 INTERVAL_S = 1.0
 _AT_ONCE = 8  # messages; between two lots the step has the interpreter
 BREATH_S = 0.001
 
 Labels = tuple[tuple[str, str], ...]
-
-log = logging.getLogger(__name__)
 
 
 class Counters:
@@ -96,9 +94,9 @@ class Counters:
         Args:
             pause: Called with seconds between two lots of messages.
         """
-        risen, self._risen = self._risen, {}
         sent = 0
-        for key, number in risen.items():
+        for key in list(self._risen):  # after an error the next call sends the rest
+            number = self._risen.pop(key)
             if key not in self._metrics:
                 name, labels = key
                 self._metrics[key] = self._families[name].Metric(
@@ -111,34 +109,8 @@ class Counters:
                     pause(BREATH_S)
 
 
-class EachSecond:
-    """
-    Calls something once a second, from a thread of its own, and once at the end.
-
-    Args:
-        work: What to call; an error in it is told once and ends nothing.
-        name: Of the thread.
-    """
-
-    def __init__(self, work: Callable[[], None], *, name: str) -> None:
-        self._work = work
-        self._ended = threading.Event()
-        self._failed = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End it."""
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        ended = False
-        while not ended:
-            ended = self._ended.wait(INTERVAL_S)
-            try:
-                self._work()
-            except Exception as exc:  # noqa: BLE001 - figures stop, decisions go on
-                if not self._failed:
-                    log.error("metrics are not told: %s", type(exc).__name__)
-                self._failed = True
+def each_second(export: Callable[[], None], *, name: str) -> Worker:
+    """Call something once a second, from a thread of its own, and once at the end."""
+    worker = Worker(name, export, pause_s=INTERVAL_S, finish=export)
+    worker.start()
+    return worker

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 
 from tollgate.store.breaker import Breaker, State
-
-log = logging.getLogger(__name__)
+from tollgate.worker import Worker
 
 
 class Prober:
@@ -24,33 +21,22 @@ class Prober:
     def __init__(self, breaker: Breaker, probe: Callable[[], bool]) -> None:
         self._breaker = breaker
         self._probe = probe
-        self._opened = threading.Event()
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        # A daemon: it must not keep a step's process from ending.
+        self._worker = Worker("store-prober", self._probe_if_due, pause_s=self._pause_s)
 
     def wake(self) -> None:
         """Begin to probe; the breaker has just opened."""
-        if self._thread is None:
-            # A daemon: it must not keep a step's process from ending.
-            self._thread = threading.Thread(
-                target=self._run, name="store-prober", daemon=True
-            )
-            self._thread.start()
-        self._opened.set()
+        self._worker.start()
+        self._worker.wake()
 
     def close(self) -> None:
         """End the thread."""
-        self._closing.set()
-        self._opened.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._worker.stop()
 
-    def _run(self) -> None:
-        while True:
-            self._opened.wait()
-            self._opened.clear()
-            while self._breaker.state is State.OPEN and not self._closing.is_set():
-                if not self._closing.wait(self._breaker.until_probe_s()):
-                    self._breaker.probed(self._probe())
-            if self._closing.is_set():
-                return
+    def _pause_s(self) -> float | None:
+        is_open = self._breaker.state is State.OPEN
+        return self._breaker.until_probe_s() if is_open else None
+
+    def _probe_if_due(self) -> None:
+        if self._breaker.state is State.OPEN and not self._breaker.until_probe_s():
+            self._breaker.probed(self._probe())

@@ -9,7 +9,6 @@ away from its number. What serves reads copies of its own, and notices nothing.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from tollgate.repository.product import read_product
 from tollgate.repository.quarantine import quarantine, unreleased_versions
 from tollgate.supervisor.faults import now_text
 from tollgate.supervisor.judging import State, Verdict, judge_apart
+from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +96,9 @@ class Arrivals:
         self._told: dict[int, Arrival] = {}
         self._moved: list[Arrival] = []
         self._done: set[Arrival] = set()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(
-            target=self._live, name=f"arrivals-{product}", daemon=True
+        self._unreadable = ""
+        self._worker = Worker(
+            f"arrivals-{product}", self._look_if_readable, pause_s=INTERVAL_S
         )
 
     @property
@@ -108,12 +108,12 @@ class Arrivals:
 
     def __enter__(self) -> Arrivals:
         """Begin to look."""
-        self._thread.start()
+        self._worker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Look no more; a trial that is under way is not waited for."""
-        self._stopped.set()
+        self._worker.stop(0)
 
     def look(self) -> None:
         """
@@ -198,19 +198,15 @@ class Arrivals:
         elif first:
             log.info("%s is arriving", name)
 
-    def _live(self) -> None:
-        unreadable = ""
-        while not self._stopped.wait(INTERVAL_S):
-            try:
-                self.look()
-                unreadable = ""
-            except (InputError, OSError) as error:
-                if str(error) != unreadable:
-                    unreadable = str(error)
-                    log.warning("versions are not looked at: %s", error)
-            except Exception:
-                # What serves goes on, and so does the next look.
-                log.exception("%s: versions were not looked at", self._product)
+    def _look_if_readable(self) -> None:
+        """Look once; log once why the repository cannot be read."""
+        try:
+            self.look()
+            self._unreadable = ""
+        except (InputError, OSError) as error:
+            if str(error) != self._unreadable:
+                self._unreadable = str(error)
+                log.warning("versions are not looked at: %s", error)
 
 
 def _print(directory: Path) -> Print:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -20,7 +19,6 @@ from typing import Literal
 import msgspec
 
 from tollgate.errors import ObjectStoreError, RepositoryError, TollgateError
-from tollgate.imports import be_gentle
 from tollgate.repository.check import require_sound
 from tollgate.repository.hashes import SHORT_DIGITS
 from tollgate.repository.release import Release, decode_release
@@ -29,6 +27,7 @@ from tollgate.repository.source import Source
 from tollgate.server.loaded import Line
 from tollgate.server.serving import Serving
 from tollgate.supervisor.faults import now_text
+from tollgate.worker import Worker, backoff_s
 
 log = logging.getLogger(__name__)
 
@@ -105,10 +104,13 @@ class Converger:
         self._again_s = 0.0
         self._why = ""  # the reason that was told last
         self.problem = problem
-        self._wake = threading.Event()
-        self._stopped = False
-        self._thread = threading.Thread(
-            target=self._live, name=f"converge-{product}", daemon=True
+        self._worker = Worker(
+            f"converge-{product}",
+            self.look,
+            pause_s=INTERVAL_S,
+            most_pause_s=_MOST_RETRY_S,
+            failed=lambda error: self._fail(f"unforeseen: {error!r}"),
+            gentle=True,  # what serves comes first
         )
         state: Progress = "failed" if problem else "converged"
         running = serving.release
@@ -118,13 +120,11 @@ class Converger:
 
     def start(self) -> None:
         """Begin to follow."""
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """Follow no more; a switch that is under way ends first."""
-        self._stopped = True
-        self._wake.set()
-        self._thread.join()
+        self._worker.stop()
 
     def look(self) -> None:
         """Look once, and go where the repository says."""
@@ -157,6 +157,10 @@ class Converger:
             self._miss(error)
         except TollgateError as error:
             self._fail(str(error))
+            pause_s = backoff_s(
+                self.now.attempts, first_s=_RETRY_S, most_s=_MOST_RETRY_S
+            )
+            self._again_s = time.monotonic() + pause_s
 
     def _go(self, release: Release) -> None:
         active = self._serving.active
@@ -220,8 +224,6 @@ class Converger:
                 "%s: release %s was not taken: %s", self._product, self._wanted(), why
             )
             self._refused(self._wanted(), why)
-        pause_s = min(_RETRY_S * 2 ** (attempts - 1), _MOST_RETRY_S)
-        self._again_s = time.monotonic() + pause_s
         self._tell(state="failed", doing=why, attempts=attempts)
 
     def _wanted(self) -> str:
@@ -233,19 +235,6 @@ class Converger:
         if now.state != before.state or now.desired != before.desired:
             now = msgspec.structs.replace(now, since=now_text())
         self.now = now
-
-    def _live(self) -> None:
-        be_gentle()  # what serves comes first
-        while not self._stopped:
-            try:
-                self.look()
-            except Exception as error:
-                # A fault of ours. What serves goes on, and the next look may be better.
-                log.exception("%s: the repository was not followed", self._product)
-                self._fail(f"unforeseen: {error!r}")
-                self._wake.wait(self._again_s - time.monotonic())
-            self._wake.wait(INTERVAL_S)
-            self._wake.clear()
 
 
 def _is_served(release: Release, active: Line) -> bool:

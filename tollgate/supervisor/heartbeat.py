@@ -9,7 +9,6 @@ cache before the model, where somebody wants one, has no answer to it from befor
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ from tollgate.errors import ServerError
 from tollgate.server import control
 from tollgate.server.control import Reachable
 from tollgate.server.probe import AMOUNT, ask_once
+from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -57,16 +57,17 @@ class Heartbeat:
         self.problem = ""
         self.failures = 0
         self._server = server
-        self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._observe = observe
         self._asked = 0
         self._answered_s = -STALE_S
         self._decided: int | None = None  # by others, when the first request failed
-        self._wake = threading.Event()
-        self._stopped = False
-        self._thread = threading.Thread(
-            target=self._live, name=f"heartbeat-{product}", daemon=True
+        self._worker = Worker(
+            f"heartbeat-{product}",
+            self.beat,
+            pause_s=interval_s,
+            at_once=True,
+            failed=lambda error: self._fail(f"unforeseen: {error!r}"),
         )
 
     @property
@@ -77,19 +78,17 @@ class Heartbeat:
 
     def start(self) -> None:
         """Begin to ask."""
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """Ask no more."""
-        self._stopped = True
-        self._wake.set()
-        self._thread.join()
+        self._worker.stop()
 
     def forgive(self) -> None:
         """Forget failures whose cause was mended, and ask at once."""
         self.failures = 0
         self._answered_s = -STALE_S  # ready only with the next answer
-        self._wake.set()
+        self._worker.wake()
 
     def others_answered(self) -> bool:
         """
@@ -109,12 +108,6 @@ class Heartbeat:
             log.debug("decisions of %s are not known: %s", self.product, exc)
             return None
 
-    def _live(self) -> None:
-        while not self._stopped:
-            self.beat()
-            self._wake.wait(self._interval_s)
-            self._wake.clear()
-
     def beat(self) -> None:
         """Ask once."""
         begun_s = time.monotonic()
@@ -128,12 +121,6 @@ class Heartbeat:
             )
         except ServerError as error:
             self._fail(str(error))
-            return
-        except Exception as error:
-            # A fault of ours; who does not ask does not notice what dies.
-            if not self.failures:
-                log.exception("%s was not asked", self.product)
-            self._fail(f"unforeseen: {error!r}")
             return
         self._answered_s = time.monotonic()
         self._observe(self._answered_s - begun_s)

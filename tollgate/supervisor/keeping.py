@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from tollgate.errors import ServerError
@@ -17,6 +16,7 @@ from tollgate.server.launcher import TritonServer
 from tollgate.supervisor.mending import Mender
 from tollgate.supervisor.stubs import Step, Stub, is_meant
 from tollgate.supervisor.watched import Watched
+from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,9 @@ class Keeper:
         self._restart = restart
         self._known: dict[Step, Stub] = {}
         self._stopped_s: dict[int, float] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"keep-{one.name}")
-        self._doing: Future[None] | None = None
+        self._doing: Callable[[], None] | None = None
+        self._given_up: ServerError | None = None
+        self._worker = Worker(f"keep-{one.name}", self._do, pause_s=None)
 
     def begin(self, action: Callable[[], None]) -> bool:
         """
@@ -69,16 +70,29 @@ class Keeper:
         Raises:
             ServerError: What was done last was given up.
         """
+        if self._given_up is not None:
+            raise self._given_up
         if self._doing is not None:
-            if not self._doing.done():
-                return False
-            self._doing.result()
-        self._doing = self._thread.submit(action)
+            return False
+        self._doing = action
+        self._worker.start()
+        self._worker.wake()
         return True
+
+    def _do(self) -> None:
+        """Do what was begun; its error of any other kind is the worker's."""
+        if self._doing is None:
+            return
+        try:
+            self._doing()
+        except ServerError as error:
+            self._given_up = error
+        finally:
+            self._doing = None
 
     def stop(self) -> None:
         """Begin nothing more; what is being done ends with its server."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._worker.stop(0)
 
     def look(self, stubs: Sequence[Stub]) -> None:
         """

@@ -19,6 +19,7 @@ from prometheus_client import (
 from tollgate.supervisor.collecting import Collecting
 from tollgate.supervisor.faults import Fault
 from tollgate.supervisor.supervisor import Supervisor
+from tollgate.worker import LoopCollector
 
 # A probe waits for the queue delay too: 5 ms and up.
 _PROBE_BUCKETS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -43,6 +44,7 @@ class SupervisorMetrics:
         ProcessCollector(registry=registry)
         self._collecting = Collecting(repository)
         registry.register(self._collecting)
+        registry.register(LoopCollector())
         capacity = Gauge(
             "tollgate_capacity_decisions_per_second",
             "What this server was measured to hold; 0 when that is not known",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,12 +18,14 @@ from tollgate.server.index_page import CONTENT_TYPE, INDEX, NOT_FOUND, index_pag
 from tollgate.supervisor.arrivals import Arrivals
 from tollgate.supervisor.metrics import SupervisorMetrics
 from tollgate.supervisor.supervisor import Supervisor
+from tollgate.worker import Worker, stuck_loops
 
 log = logging.getLogger(__name__)
 
 # Mending may take a restart of everything; longer than that, it is stuck itself.
 _STUCK_S = 120.0
 _JSON = "application/json"
+_WAIT_S = 0.5  # for a request, then for the end
 PAGES = {
     "/livez": "200 while the supervisor watches its processes, else 503",
     "/readyz": "200 while every product decides, else 503; JSON names the problems",
@@ -74,16 +75,14 @@ def side_port(
             remedy="choose another --side-port",
         ) from error
     server.daemon_threads = True
-    thread = threading.Thread(
-        target=server.serve_forever, args=(0.1,), name="side-port", daemon=True
-    )
-    thread.start()
+    server.timeout = _WAIT_S
+    worker = Worker("side-port", server.handle_request, pause_s=0.0)
+    worker.start()
     try:
         yield server.server_address[1]
     finally:
-        server.shutdown()
+        worker.stop()
         server.server_close()
-        thread.join()
 
 
 class _SixServer(ThreadingHTTPServer):
@@ -138,7 +137,8 @@ class _State:
         if not products:
             return None
         ready = all(one["ready"] for one in products.values())
-        body = msgspec.json.encode({"ready": ready, "products": products}) + b"\n"
+        page = {"ready": ready, "products": products, "stuck_loops": stuck_loops()}
+        body = msgspec.json.encode(page) + b"\n"
         return 200 if ready else 503, _JSON, body
 
 

@@ -27,10 +27,12 @@ from tollgate.supervisor.recycling import Recycling
 from tollgate.supervisor.served import Served
 from tollgate.supervisor.stubs import Stub, find_stubs
 from tollgate.supervisor.watched import Watched
+from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
+_MOST_BLIND_S = 1.0  # between two looks while these fail
 _REDIS_AFTER = 3  # times that Redis did not answer within a second
 _REDIS_EVERY_S = 1.0
 
@@ -106,12 +108,9 @@ class Supervisor:
             model = stub.step.model
             yield stub.pid, model, owners.get(model, ""), stub.step.instance
 
-    def run(self, wait: Callable[[float], bool]) -> None:
+    def run(self, stopped: threading.Event) -> None:
         """
-        Watch until the wait says to stop.
-
-        Args:
-            wait: Waits so many seconds; True when it is time to stop.
+        Watch until the event is set.
 
         Raises:
             ServerError: Something would not stay mended.
@@ -119,8 +118,14 @@ class Supervisor:
         for one in self.products:
             one.start()
         try:
-            while not wait(TICK_S):
-                self.tick()
+            Worker(
+                "supervisor",
+                self.tick,
+                pause_s=TICK_S,
+                most_pause_s=_MOST_BLIND_S,
+                ends=(ServerError,),
+                stopped=stopped,
+            ).run()
         finally:
             self.draining = True
             for keeper in self._keepers:

@@ -7,6 +7,7 @@ import time
 from tollgate.server.serving import Serving
 from tollgate.supervisor.converging import Converger
 from tollgate.supervisor.heartbeat import Heartbeat
+from tollgate.worker import backoff_s
 
 _RENEW_S, _MOST_RENEW_S = 5.0, 60.0
 
@@ -78,16 +79,16 @@ class Watched:
 
     def may_renew(self) -> bool:
         """
-        Tell whether its steps may be started anew once more, and count it.
+        Tell whether its steps may be restarted once more, and count the restart.
 
-        Each start costs the products beside it computing time: from one to the next
-        that helped nothing it takes twice as long.
+        Each restart costs the other products computing time: the pause doubles after
+        each one that did not help, up to a minute.
         """
         now_s = time.monotonic()
         if now_s < self._renew_again_s:
             return False
         lived_s = now_s - self._renew_again_s
         self._renewed = 0 if lived_s > _MOST_RENEW_S else self._renewed + 1
-        pause_s = min(_RENEW_S * 2**self._renewed, _MOST_RENEW_S)
+        pause_s = backoff_s(self._renewed + 1, first_s=_RENEW_S, most_s=_MOST_RENEW_S)
         self._renew_again_s = now_s + pause_s
         return True

@@ -12,7 +12,6 @@ import fcntl
 import logging
 import os
 import platform
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,7 @@ import tollgate
 from tollgate.errors import SetupError, install_remedy
 from tollgate.tracing import PIPE_VARIABLE, RATE_VARIABLE, Tracing
 from tollgate.tracing.spans import Span, read_spans
+from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +52,12 @@ class SpanCollector:
         self._tracing = tracing
         self._path = folder / PIPE_FILE
         self._exporter = _exporter(tracing.endpoint)
-        self._stopped = threading.Event()
         self._pipe = -1
+        self._rest = b""  # a line that is not whole yet
         self._answers = True
-        self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+        self._worker = Worker(
+            "traces", self._send, pause_s=_INTERVAL_S, finish=self._send
+        )
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -73,30 +75,18 @@ class SpanCollector:
         self._pipe = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
         with contextlib.suppress(OSError):  # more than this user may have
             fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        self._thread.start()
+        self._worker.start()
         return self
 
-    def _run(self) -> None:
-        rest = b""
-        while True:
-            last = self._stopped.wait(_INTERVAL_S)
-            try:
-                rest = self._send(rest)
-            except Exception:  # the thread must live: who would read the pipe?
-                log.exception("spans were lost")
-                rest = b""
-            if last:
-                return
-
-    def _send(self, rest: bytes) -> bytes:
-        """Send all that is there; gives back the line that is not whole."""
+    def _send(self) -> None:
+        """Send all that is there; what an error interrupts is lost."""
+        content, self._rest = self._rest, b""
         with contextlib.suppress(BlockingIOError):
-            rest += os.read(self._pipe, _PIPE_BYTES)
-        spans, rest = read_spans(rest)
+            content += os.read(self._pipe, _PIPE_BYTES)
+        spans, self._rest = read_spans(content)
         for start in range(0, len(spans), _AT_ONCE):
             part = spans[start : start + _AT_ONCE]
             self._note(self._exporter.export(part), len(part))
-        return rest
 
     def _note(self, problem: str, spans: int) -> None:
         """Say once that a collector does not answer, and once that it does again."""
@@ -112,11 +102,9 @@ class SpanCollector:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stopped.set()
-        self._thread.join(_STOP_S)
+        self._worker.stop(_STOP_S)
         self._exporter.close()
-        self._thread.join(_STOP_S)
-        if not self._thread.is_alive():
+        if self._worker.stop(_STOP_S):
             os.close(self._pipe)
         self._path.unlink(missing_ok=True)
 

@@ -30,6 +30,7 @@ from tollgate.observability.table import (
     tables_text,
 )
 from tollgate.stream.metrics import StreamMetrics
+from tollgate.worker import LoopCollector
 
 PAPER = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -57,6 +58,7 @@ def registry(page: str) -> CollectorRegistry:
     }[page]()
     GCCollector(registry=made)
     ProcessCollector(registry=made)
+    made.register(LoopCollector())
     return made
 
 

@@ -31,6 +31,8 @@ from tollgate.server.redis import EmbeddedRedis
 from tollgate.store.events import Purchases
 from tollgate.store.redis import RedisStore
 from tollgate.store.writer import EventWriter
+from tollgate.stream.events import EventCodec
+from tollgate.worker import tallies
 
 START_US = 1_700_000_000_000_000
 OpenStore = Callable[..., RedisStore]
@@ -289,3 +291,41 @@ def test_what_a_drain_did_fits_a_line() -> None:
         "spool: applied 1,200, had already 0"
     )
     assert "dead letters 3" in told(Drained(dead=3))
+
+
+def test_a_segment_that_fails_unforeseen_holds_up_no_other(
+    tmp_path: Path,
+    spec: FeatureSpec,
+    spec_path: Path,
+    redis_client: redis.Redis,
+    store_url: str,
+    open_store: OpenStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stays, the error is counted, and it is applied when the error is gone."""
+    store = open_store(store_url)
+    wanted = undisturbed(spec, redis_client, store, 300)
+    whole = EventCodec.decode
+    broken = threading.Event()
+    broken.set()
+
+    def decode(self: EventCodec, events: list[bytes], *, now_us: int) -> object:
+        if broken.is_set() and b'"t100"' in events[0]:
+            raise ValueError("unforeseen")
+        return whole(self, events, now_us=now_us)
+
+    monkeypatch.setattr(EventCodec, "decode", decode)
+    folder = tmp_path / "unforeseen"
+    spooled(folder, spec_path, made(0, 100), made(100, 100), made(200, 100))
+    with drained(folder, store_url):
+        until_s = time.monotonic() + 60
+        loop = "spool-drain-unforeseen"
+        while len(segments(folder)) > 1 or tallies()[loop].failures < 2:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        assert values(redis_client) != wanted
+        broken.clear()
+        while segments(folder) or tallies()[loop].failures:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+    assert values(redis_client) == wanted

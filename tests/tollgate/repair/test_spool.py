@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from tollgate.features.spec import FeatureSpec
-from tollgate.repair.segments import locked, read_segment, segments
+from tollgate.repair.segments import SegmentFile, locked, read_segment, segments
 from tollgate.repair.spool import PurchaseSpool, open_spool
 from tollgate.store.events import Purchases
+from tollgate.stream.events import EventCodec
+from tollgate.worker import tallies
 
 START_US = 1_700_000_000_000_000
 PATIENCE_S = 20.0
@@ -174,3 +176,55 @@ def test_a_step_goes_on_without_a_folder(
         open_spool(str(tmp_path / "file" / "spool"), spec_path, product="fraud") is None
     )
     assert "purchases that the store misses are lost" in caplog.text
+
+
+def test_a_batch_that_cannot_be_encoded_takes_no_other_with_it(
+    tmp_path: Path, spec_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is counted as lost; those before, with and after it are on disk."""
+    whole = EventCodec.encode_purchases
+
+    def encode(self: EventCodec, purchases: Purchases) -> list[bytes]:
+        if purchases.transaction_id[0] == b"t10":
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "unforeseen")
+        return list(whole(self, purchases))
+
+    monkeypatch.setattr(EventCodec, "encode_purchases", encode)
+    spool = PurchaseSpool(tmp_path, spec_path)
+    for at in range(4):
+        assert spool.append(made(10 * at, 10))
+    wait_for(tmp_path, 30)
+    assert spool.append(made(40, 10))
+    spool.close()
+    wanted = [*range(10), *range(20, 50)]
+    assert ids_in(tmp_path) == [f"t{number}" for number in wanted]
+    assert spool.lost == 10
+
+
+def test_the_thread_outlives_a_disk_that_fails_unforeseen(
+    tmp_path: Path, spec_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was writing is counted as lost; what comes next is on disk."""
+    whole = SegmentFile.write
+    broken = [1]
+
+    def write(self: SegmentFile, frames: list[bytes]) -> None:
+        if broken:
+            broken.pop()
+            raise RuntimeError("unforeseen")
+        whole(self, frames)
+
+    monkeypatch.setattr(SegmentFile, "write", write)
+    before = tallies().get("spool")
+    spool = PurchaseSpool(tmp_path, spec_path)
+    assert spool.append(made(0, 10))
+    until_s = time.monotonic() + PATIENCE_S
+    while not spool.lost:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    assert spool.append(made(10, 10))
+    wait_for(tmp_path, 10)
+    spool.close()
+    assert ids_in(tmp_path) == [f"t{number}" for number in range(10, 20)]
+    assert spool.lost == 10
+    assert tallies()["spool"].errors - (before.errors if before else 0) == 1

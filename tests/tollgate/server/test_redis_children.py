@@ -88,6 +88,6 @@ def test_a_process_that_ended_is_looked_at_no_more(tmp_path: Path) -> None:
     """The thread ends, and closing it twice is no error."""
     with EmbeddedRedis(tmp_path) as store:
         looking = YieldingChildren(store.pid)
-    wait_for(lambda: not looking._thread.is_alive())
+    wait_for(lambda: not looking._worker.running)
     looking.close()
     looking.close()

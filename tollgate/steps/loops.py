@@ -1,0 +1,60 @@
+"""The background loops of a step, for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tollgate.steps.teller import Counters, each_second
+from tollgate.worker import (
+    ERRORS_HELP,
+    ERRORS_METRIC,
+    FAILURES_HELP,
+    FAILURES_METRIC,
+    tallies,
+)
+
+
+class LoopMetrics:
+    """
+    Exports what became of the background loops of this process, once a second.
+
+    Args:
+        pb: Triton's `triton_python_backend_utils`.
+        labels: Of every metric; product, model and version.
+    """
+
+    def __init__(self, pb: Any, *, labels: Mapping[str, str]) -> None:
+        self._labels = dict(labels)
+        self._counters = Counters(
+            pb, counters={ERRORS_METRIC: ERRORS_HELP}, histograms={}, labels=labels
+        )
+        self._family = pb.MetricFamily(
+            name=FAILURES_METRIC,
+            description=FAILURES_HELP,
+            kind=pb.MetricFamily.GAUGE,
+        )
+        self._gauges: dict[str, Any] = {}
+        self._errors: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
+        self._worker = each_second(self._export, name="loop-metrics")
+
+    def close(self) -> None:
+        """Export what was counted last."""
+        self._worker.stop()
+
+    def _export(self) -> None:
+        for name, tally in tallies().items():
+            risen = tally.errors - self._errors.get(name, 0)
+            if risen or name not in self._errors:
+                self._counters.add(ERRORS_METRIC, (("loop", name),), number=risen)
+                self._errors[name] = tally.errors
+            if name not in self._gauges:
+                labels = {**self._labels, "loop": name}
+                self._gauges[name] = self._family.Metric(labels=labels)
+            # Only when it changes: processes of one step share the gauge, and one whose
+            # loops work must not hide another's that does not.
+            if tally.failures != self._failures.get(name, 0):
+                self._gauges[name].set(tally.failures)
+                self._failures[name] = tally.failures
+        self._counters.tell()

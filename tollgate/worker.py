@@ -1,0 +1,287 @@
+"""
+Background loops: one class runs all of them.
+
+A loop repeats a step for as long as its process lives. An error in the step that
+nobody foresaw must not end it: the worker counts and logs the error, waits a little
+longer after each failure in a row, and runs the step again. The counts of a process
+are read with `tallies` and exported as metrics.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tollgate.errors import trace_of
+from tollgate.imports import be_gentle
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 5.0
+JITTER = 0.2  # of a pause, both ways, so that loops do not retry in step
+STUCK_FAILURES = 5  # in a row: some 3 s without progress, or more
+_LOG_EVERY_S = 60.0  # a loop's failures, at most
+
+ERRORS_METRIC = "tollgate_background_errors_total"
+ERRORS_HELP = "Errors that a background loop survived"
+FAILURES_METRIC = "tollgate_background_failures"
+FAILURES_HELP = "Failures of a background loop in a row; 0 when its last step worked"
+
+
+def backoff_s(failures: int, *, first_s: float, most_s: float) -> float:
+    """
+    Compute the pause after some failures in a row; it doubles, up to a cap.
+
+    Args:
+        failures: How many, from 1 on; any number is fine.
+        first_s: The pause after the first.
+        most_s: The cap.
+    """
+    # A float overflows at 2 ** 1024; any first pause has reached its cap before.
+    return float(min(first_s * 2.0 ** min(failures - 1, 64), most_s))
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """
+    What became of a loop, of all workers of that name in this process together.
+
+    Attributes:
+        errors: Errors that it survived since the process started.
+        failures: How many in a row; 0 when the last step worked.
+        problem: Kind of the last of these; empty for none.
+    """
+
+    errors: int
+    failures: int
+    problem: str
+
+
+# A loop may end and start again with the part that it belongs to; its counter must not
+# go back then. So errors are counted by name, for as long as the process lives.
+_errors: Counter[str] = Counter()
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_counting = threading.Lock()
+
+
+def tallies() -> dict[str, Tally]:
+    """Count the errors of every loop that this process has run, by name."""
+    with _counting:
+        errors, running = _errors.copy(), [one for one in _workers if one.running]
+    running.sort(key=lambda one: one.failures)
+    worst = {one.name: one for one in running}
+    return {
+        name: Tally(
+            errors[name],
+            worst[name].failures if name in worst else 0,
+            worst[name].problem if name in worst else "",
+        )
+        for name in sorted(errors)
+    }
+
+
+def stuck_loops() -> dict[str, str]:
+    """Name the loops of this process that make no progress, and say why."""
+    return {
+        name: f"failed {one.failures} times in a row: {one.problem}"
+        for name, one in tallies().items()
+        if one.failures >= STUCK_FAILURES
+    }
+
+
+class LoopCollector:
+    """Exports the tallies of this process in a registry of prometheus_client."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the tallies, once for each scrape."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        errors = CounterMetricFamily(ERRORS_METRIC, ERRORS_HELP, labels=["loop"])
+        failures = GaugeMetricFamily(FAILURES_METRIC, FAILURES_HELP, labels=["loop"])
+        for name, tally in tallies().items():
+            errors.add_metric([name], tally.errors)
+            failures.add_metric([name], tally.failures)
+        yield errors
+        yield failures
+
+
+class Worker:
+    """
+    Runs a step again and again, and survives every error in it.
+
+    Args:
+        name: Name of the loop in metrics and logs, and of its thread.
+        step: The work; it must be harmless to run it once more.
+        pause_s: Seconds before each step, or a function that computes them; None
+            waits for `wake`.
+        at_once: Whether the first step does without the pause.
+        most_pause_s: The longest pause after a failure.
+        finish: Called once after the last step, also when that failed.
+        failed: Called with each error that the step raised.
+        ends: Errors of the step that end the loop on purpose; `run` raises them.
+        gentle: Whether the thread runs at a lower priority.
+        stopped: Ends the loop, and each pause, when it is set; `wake` has no effect
+            then. Without it the loop ends by `stop`.
+
+    Attributes:
+        failures: How many steps failed in a row.
+        problem: Kind of the last error among these; empty for none.
+        progressed_s: When a step last worked, on the monotonic clock; 0 for never.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], object],
+        *,
+        pause_s: float | Callable[[], float | None] | None,
+        at_once: bool = False,
+        most_pause_s: float | None = None,
+        finish: Callable[[], object] | None = None,
+        failed: Callable[[Exception], object] | None = None,
+        ends: tuple[type[Exception], ...] = (),
+        gentle: bool = False,
+        stopped: threading.Event | None = None,
+    ) -> None:
+        self.name = name
+        self.failures = 0
+        self.problem = ""
+        self.progressed_s = 0.0
+        self._step = step
+        self._pause_s = pause_s if callable(pause_s) else lambda: pause_s
+        self._usual_s = pause_s if isinstance(pause_s, int | float) else 0.0
+        self._most_pause_s = most_pause_s
+        self._due = at_once
+        self._finish = finish
+        self._failed = failed
+        self._ends = ends
+        self._gentle = gentle
+        self._stopped = stopped or threading.Event()
+        self._wake = threading.Event() if stopped is None else None
+        self._logged_s = -_LOG_EVERY_S
+        self._log_recovery = False
+        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        with _counting:
+            _errors[name] += 0
+            _workers.add(self)
+
+    @property
+    def running(self) -> bool:
+        """Tell whether it was not stopped."""
+        return not self._stopped.is_set()
+
+    def start(self) -> None:
+        """Run the loop in a thread of its own; a second call does nothing."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def wake(self) -> None:
+        """End the pause between two steps; a pause after a failure goes on."""
+        if self._wake is not None:
+            self._wake.set()
+
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """
+        End the loop after the step that is under way.
+
+        Args:
+            timeout_s: How long to wait for its end; None waits as long as it takes.
+
+        Returns:
+            Whether its thread has ended.
+        """
+        self._stopped.set()
+        self.wake()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def run(self) -> None:
+        """
+        Run the loop in the calling thread until it is stopped.
+
+        Raises:
+            Exception: An error of `ends`.
+        """
+        while self.running:
+            try:
+                if not self._due:
+                    self._rest()
+                self._due = False
+                if self.running:
+                    self._attempt()
+            except self._ends:
+                raise
+            except Exception as error:  # noqa: BLE001 - nobody foresaw it
+                self._survive(error)
+                self._stopped.wait(self._pause_after_failure_s())
+                self._due = True
+        if self._finish is not None:
+            try:
+                self._finish()
+            except Exception as error:  # noqa: BLE001 - likewise
+                self._survive(error)
+
+    def _live(self) -> None:
+        if self._gentle:
+            be_gentle()
+        self.run()
+
+    def _rest(self) -> None:
+        pause_s = self._pause_s()
+        if self._wake is None:
+            self._stopped.wait(pause_s)
+        else:
+            self._wake.wait(pause_s)
+            self._wake.clear()
+
+    def _attempt(self) -> None:
+        """Run the step once; the load tests inject faults in the place of this."""
+        self._step()
+        self.progressed_s = time.monotonic()
+        if self.failures:
+            self.failures, self.problem = 0, ""
+            if self._log_recovery:
+                log.warning("%s works again", self.name)
+            self._log_recovery = False
+
+    def _survive(self, error: Exception) -> None:
+        """Count and log an error, and pass it on to the loop's owner."""
+        self.failures += 1
+        self.problem = type(error).__name__
+        self._count()
+        now_s = time.monotonic()
+        if now_s - self._logged_s >= _LOG_EVERY_S:
+            self._logged_s, self._log_recovery = now_s, True
+            # The words of an error may hold a customer's data.
+            text = "%s goes on after an error nobody foresaw (%d in a row): %s"
+            log.error(text, self.name, self.failures, trace_of(error))
+        if self._failed is not None:
+            try:
+                self._failed(error)
+            except Exception as second:  # noqa: BLE001 - likewise
+                self._count()
+                log.error(
+                    "%s did not pass on an error: %s", self.name, trace_of(second)
+                )
+
+    def _count(self) -> None:
+        with _counting:
+            _errors[self.name] += 1
+
+    def _pause_after_failure_s(self) -> float:
+        most_s = MOST_PAUSE_S if self._most_pause_s is None else self._most_pause_s
+        pause_s = backoff_s(self.failures, first_s=FIRST_PAUSE_S, most_s=most_s)
+        # A loop that fails does not run its step more often than one that works.
+        least_s = min(self._usual_s, most_s)
+        return max(least_s, pause_s * random.uniform(1 - JITTER, 1 + JITTER))
