@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 from sklearn.ensemble import RandomForestClassifier
@@ -114,10 +115,51 @@ def test_linear_models_are_quantised_in_the_precision_of_int8(data, how, classes
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.parametrize("how", HOW)
+def test_weights_are_unsigned_and_use_all_their_bits(data, network, how):
+    """Signed ones saturate on processors without VNNI; 7 bits are half as fine."""
+    graph = onnx.load_from_string(
+        int8(model_of(network).convert(), how, samples=data[0])
+    ).graph
+    held = [numpy_helper.to_array(one) for one in graph.initializer]
+    small = [one for one in held if one.dtype.itemsize == 1]
+    assert {one.dtype for one in small} == {np.dtype(np.uint8)}
+    weights = [one for one in small if one.ndim == 2]
+    assert len(weights) == 3
+    for one in weights:
+        assert int(one.max()) - int(one.min()) > 200
+
+
+def test_the_largest_unsigned_products_are_summed_exactly():
+    """2,072,640 by hand; a sum of two signed products stops at 32,767."""
+    rows = np.full((8, 64), 255, np.uint8)
+    weights = np.full((64, 16), 255, np.uint8)  # 127 above their zero point
+    inputs = ["rows", "weights", "rows_zero", "weights_zero"]
+    constants = [
+        numpy_helper.from_array(weights, "weights"),
+        numpy_helper.from_array(np.uint8(0), "rows_zero"),
+        numpy_helper.from_array(np.uint8(128), "weights_zero"),
+    ]
+    kind = onnx.TensorProto
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", inputs, ["sums"])],
+        "product",
+        [helper.make_tensor_value_info("rows", kind.UINT8, [None, 64])],
+        [helper.make_tensor_value_info("sums", kind.INT32, [None, 16])],
+        constants,
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+    )
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (sums,) = session.run(None, {"rows": rows})
+    assert (sums == 64 * 255 * 127).all()
+
+
 def test_the_static_graph_runs_on_integer_kernels(data, network, tmp_path):
     """onnxruntime makes one QGemm of each layer; no weight is turned back to float."""
-    import onnxruntime
-
     small = int8(model_of(network).convert(), "static", samples=data[0])
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "run.onnx")
