@@ -6,6 +6,7 @@ Defaults < tollgate.yaml in the current folder < TOLLGATE_* environment < flags.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,9 @@ from tollgate.suggestions import suggest
 
 PREFIX = "TOLLGATE_"
 SETTINGS_FILE = "tollgate.yaml"
+ADDRESSES = ("store_url", "journal_url", "feed_url", "otlp_endpoint")
+_KEY_PASSWORD = re.compile(r"(\bssl_password=)[^&]*")
+_PASSWORD = re.compile(r"://[^/?@]*:[^/?]*@|\bssl_password=.")
 
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
@@ -131,11 +135,22 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def shown(self) -> dict[str, Any]:
         """Print-safe form: a password in an address is masked."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
-        for name in ("store_url", "journal_url", "feed_url", "otlp_endpoint"):
+        for name in ADDRESSES:
             head, at, tail = (shown[name] or "").rpartition("@")
             if at:
                 shown[name] = f"{head.partition('://')[0]}://***@{tail}"
+            if shown[name]:
+                shown[name] = _KEY_PASSWORD.sub(r"\1***", shown[name])
         return shown
+
+    def __repr__(self) -> str:
+        """Print them without secrets."""
+        return f"Settings({self.shown()!r})"
+
+
+def holds_password(address: str) -> bool:
+    """Tell whether an address has a password in it, of a user or of a key of TLS."""
+    return bool(_PASSWORD.search(address))
 
 
 def load_settings(

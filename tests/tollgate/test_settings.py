@@ -8,6 +8,7 @@ import pytest
 
 from tollgate.errors import InputError
 from tollgate.settings import Settings, load_settings
+from tollgate.store.address import read_address
 
 
 def test_flags_beat_environment_beats_file_beats_default(tmp_path: Path) -> None:
@@ -61,6 +62,21 @@ def test_a_password_is_masked() -> None:
     assert settings.shown()["feed_url"] == "rediss://***@feed"
     settings = Settings(otlp_endpoint="https://me:secret@collector")
     assert settings.shown()["otlp_endpoint"] == "https://***@collector"
+
+
+def test_no_form_of_the_settings_has_a_secret() -> None:
+    """Neither a user's password nor that of a key of TLS, printed or shown."""
+    url = "rediss://step:s3cret@feed:6380/0?ssl_keyfile=/k&ssl_password=s3cret2&db=1"
+    settings = Settings(store_url=url, journal_url=url, feed_url=url)
+    hidden = "rediss://***@feed:6380/0?ssl_keyfile=/k&ssl_password=***&db=1"
+    for name in ("store_url", "journal_url", "feed_url"):
+        assert settings.shown()[name] == hidden
+    assert "s3cret" not in repr(settings)
+    address = read_address(url.replace("&db=1", "&ssl_certfile=/c"))
+    assert address.tls is not None
+    assert address.tls.key_password == "s3cret2"
+    assert "s3cret" not in repr(address)
+    assert "s3cret" not in repr(address.tls)
 
 
 def test_several_products_are_joined_by_commas(tmp_path: Path) -> None:

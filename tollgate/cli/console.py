@@ -18,7 +18,7 @@ from rich.progress import (
 )
 
 from tollgate.errors import InputError
-from tollgate.settings import Settings, load_settings
+from tollgate.settings import ADDRESSES, Settings, holds_password, load_settings
 from tollgate.suggestions import suggest
 
 out = Console()
@@ -40,6 +40,13 @@ def settings(*, product_is_known: bool = True, **flags: Any) -> Settings:
         InputError: A setting is wrong, or nobody knows the product.
     """
     chosen = load_settings(environment=os.environ, folder=Path.cwd(), flags=flags)
+    for name in ADDRESSES:
+        if holds_password(flags.get(name) or ""):
+            say(
+                f"warning: --{name.replace('_', '-')} holds a password, and every user "
+                "of this machine can read command lines: put the address into "
+                f"TOLLGATE_{name.upper()} or tollgate.yaml"
+            )
     if "product" in flags and product_is_known:
         require_products(chosen, chosen.products)
     return chosen

@@ -25,7 +25,7 @@ from tollgate.server.environment import (
 )
 from tollgate.server.installed import INSTALLED, Installed, find_installed
 from tollgate.server.listening import listens
-from tollgate.server.lock import FolderLock
+from tollgate.server.lock import FolderLock, make_private_folder
 from tollgate.server.metrics_page import PATH as METRICS_PATH
 from tollgate.server.metrics_page import MetricsPage
 from tollgate.server.private_names import draw_suffix, unlink_private
@@ -158,7 +158,7 @@ class TritonServer:
             lock = FolderLock(self._state, name="triton.lock")
             stack.callback(lock.release)
             remove_regions(self._state)
-            self.log.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.log.parent)
             (self._state / TRACE_FOLDER).mkdir(exist_ok=True)
             page = self._open_metrics_page()
             stack.callback(page.close)

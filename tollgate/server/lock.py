@@ -78,6 +78,21 @@ def make_folder(folder: Path) -> None:
         raise _not_ours(folder, exc) from exc
 
 
+def make_private_folder(folder: Path) -> None:
+    """
+    Make a folder that no other user may enter; one of this user is closed to others.
+
+    Raises:
+        SetupError: It cannot be made.
+    """
+    make_folder(folder)
+    try:
+        if folder.stat().st_uid == os.geteuid():
+            folder.chmod(0o700)
+    except OSError as exc:
+        raise _not_ours(folder, exc) from exc
+
+
 def _not_ours(path: Path, exc: OSError) -> SetupError:
     return SetupError(
         f"{path} cannot be written: {exc.strerror}",

@@ -18,7 +18,7 @@ from tollgate.server.allocator import allocator_environment
 from tollgate.server.aof import cut_damaged_tail
 from tollgate.server.child import Child
 from tollgate.server.environment import find_redis_server
-from tollgate.server.lock import FolderLock
+from tollgate.server.lock import FolderLock, make_private_folder
 from tollgate.server.redis_children import YieldingChildren
 from tollgate.server.server_log import useful_lines
 from tollgate.server.socket_path import short_socket_path
@@ -78,9 +78,10 @@ class EmbeddedRedis:
     def __enter__(self) -> EmbeddedRedis:
         binary = find_redis_server()
         with contextlib.ExitStack() as stack:
+            make_private_folder(self._data)
             lock = FolderLock(self._data, name="lock")
             stack.callback(lock.release)
-            self._log.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._log.parent)
             path = short_socket_path(self._data / "redis.sock")
             self.socket_path = stack.enter_context(path)
             self._begin = partial(self._start_whole, binary, lock=lock)

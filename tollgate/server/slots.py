@@ -34,7 +34,7 @@ from tollgate.repository.hashes import (
 from tollgate.repository.serving_plan import Part
 from tollgate.repository.versions import list_versions
 from tollgate.schema import SLOT_FILE
-from tollgate.server.lock import make_folder
+from tollgate.server.lock import make_private_folder
 
 _ORIGIN = ".origin"  # file with the path of the repository
 _PER_VERSION = 1000
@@ -68,7 +68,7 @@ class Slots:
     """
 
     def __init__(self, folder: Path) -> None:
-        make_folder(folder)
+        make_private_folder(folder)
         self.folder = folder.resolve()
         self._owners: dict[str, str] = {}
 

@@ -36,6 +36,10 @@ class Tls(msgspec.Struct, frozen=True):
     key_password: str = ""
     check_host: bool = True
 
+    def __repr__(self) -> str:
+        """Print it without what opens the key."""
+        return f"Tls(ca={self.ca!r}, certificate={self.certificate!r})"
+
 
 def read_tls(parameters: Mapping[str, str]) -> Tls:
     """

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import InputError, ServerError
+from tollgate.schema import public_name
 from tollgate.server import control
 from tollgate.server.address import find_server
 from tollgate.supervisor.faults import FAULTS_FILE
@@ -78,7 +79,7 @@ def write_at_fault(*, state: Path, repository: Path) -> Path:
 def _contents(state: Path, repository: Path) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file; one that cannot be read says why."""
     for log in sorted((state / "logs").glob("*.log")):
-        yield f"logs/{log.name}", _tail(log)
+        yield f"logs/{log.name}", _public(_tail(log))
     yield FAULTS_FILE, _tail(state / FAULTS_FILE)
     for pattern in _CONFIGS:
         for path in sorted(repository.glob(pattern)):
@@ -120,6 +121,12 @@ def _libraries() -> Iterator[str]:
             yield f"{name} {metadata.version(name)}"
         except metadata.PackageNotFoundError:
             yield f"{name} is not installed"
+
+
+def _public(log: bytes) -> bytes:
+    """Write a log without the private names of steps."""
+    text = log.decode("utf-8", "surrogateescape")
+    return public_name(text).encode("utf-8", "surrogateescape")
 
 
 def _tail(path: Path) -> bytes:

@@ -17,6 +17,27 @@ def test_a_line_stays_a_line_whatever_is_in_it(
     assert capsys.readouterr().err == f"{text}\n"
 
 
+@pytest.mark.parametrize(
+    ("flag", "warns"),
+    [
+        ("redis://me:pw@host/0", True),
+        ("rediss://host?ssl_keyfile=/k&ssl_certfile=/c&ssl_password=pw", True),
+        ("redis://me@host/0", False),
+        ("unix:///tmp/a:b@c.sock", False),
+        (None, False),
+    ],
+)
+def test_a_password_on_the_command_line_is_warned_of(
+    capsys: pytest.CaptureFixture[str], flag: str | None, warns: bool
+) -> None:
+    """One line that names the option and its variable, and no password."""
+    console.settings(store_url=flag)
+    said = capsys.readouterr().err
+    assert said.startswith("warning: --store-url holds a password") is warns
+    assert ("TOLLGATE_STORE_URL" in said) is warns
+    assert "pw" not in said
+
+
 def test_an_id_is_shown_as_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
