@@ -35,6 +35,7 @@ PACKAGES = {
     "prometheus": "prometheus",
     "promtool": "prometheus",
     "redis-server": "redis-server",
+    "valkey-server": "valkey-server",
 }
 # The gateway's nginx loads it; a test that needs nginx needs it too.
 NJS_MODULE = Path("/usr/lib/nginx/modules/ngx_http_js_module.so")

@@ -37,7 +37,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             `product`.
         grpc_port: TCP port for requests; 0 takes a free one.
         metrics_port: TCP port for Prometheus; 0 takes a free one.
-        store_url: Online store that runs elsewhere; empty starts Redis here.
+        store_url: Online store that runs elsewhere; empty starts one here.
+        store_server: The redis-server or valkey-server to start, by its path or its
+            name on PATH; empty for the one that pip installed.
         journal_url: Redis for records of decisions; None: the store's, empty: nowhere.
         feed_url: Redis that carries events for `tollgate stream`; empty: the store.
         model_config_name: Named configuration of models that have it; empty for none.
@@ -65,6 +67,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grpc_port: _Port = 8001
     metrics_port: _Port = 8002
     store_url: str = ""
+    store_server: str = ""
     journal_url: str | None = None
     feed_url: str = ""
     model_config_name: str = ""

@@ -20,6 +20,7 @@ from tollgate.cli.options import Product
 if TYPE_CHECKING:
     from tollgate.features.spec import FeatureSpec
     from tollgate.history import History
+    from tollgate.settings import Settings
 
 # The weeks of the handbook's baseline, in our own simulated history.
 _TRAIN_FROM = date(2018, 7, 25)
@@ -72,7 +73,7 @@ def demo(product: Product = None) -> None:
     with report.timed("trained, converted, proven, published, released") as note:
         note(_published(source, copy, spec=spec, history=purchases, state=state))
     decided = purchases.take(slice(0, last))
-    _serve_and_decide(copy, spec=spec, history=decided, state=state)
+    _serve_and_decide(copy, spec=spec, history=decided, chosen=chosen)
 
 
 def _simulated(path: Path) -> str:
@@ -164,14 +165,19 @@ def _published(
 
 
 def _serve_and_decide(
-    copy: Path, *, spec: FeatureSpec, history: History, state: Path
+    copy: Path, *, spec: FeatureSpec, history: History, chosen: Settings
 ) -> None:
     from clients.decisions import join
     from tollgate.cli import pipeline
     from tollgate.server.embedded import serve
 
     started = time.monotonic()
-    with serve(copy, products=(spec.product,), state=state) as server:
+    with serve(
+        copy,
+        products=(spec.product,),
+        state=chosen.state_path,
+        store_server=chosen.store_server,
+    ) as server:
         seconds = time.monotonic() - started
         serving = server.serving[spec.product]
         report.step(

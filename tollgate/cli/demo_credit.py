@@ -95,7 +95,12 @@ def _serve_and_decide(
 
     started = time.monotonic()
     products = (spec.product,)
-    with serve(repository, products=products, state=chosen.state_path) as server:
+    with serve(
+        repository,
+        products=products,
+        state=chosen.state_path,
+        store_server=chosen.store_server,
+    ) as server:
         release = server.serving[spec.product].release
         told = f"Triton and Redis, release {release}, grpc {server.grpc_url}"
         report.step("server up", told, time.monotonic() - started)

@@ -96,7 +96,10 @@ def evaluate(
         degraded = 0
         with (
             serve(
-                copy, products=(chosen.product,), state=Path(folder) / "state"
+                copy,
+                products=(chosen.product,),
+                state=Path(folder) / "state",
+                store_server=chosen.store_server,
             ) as server,
             console.progress("deciding") as advance,
         ):

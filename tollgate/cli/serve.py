@@ -39,6 +39,14 @@ JournalUrl = Annotated[
         help="A Redis for records of decisions; '' for none.", show_default="the store"
     ),
 ]
+StoreServer = Annotated[
+    str | None,
+    typer.Option(
+        help="The redis-server or valkey-server to start, by path or name on PATH.",
+        metavar="PROGRAM",
+        show_default="the Redis from pip",
+    ),
+]
 CacheMb = Annotated[
     int | None,
     typer.Option(
@@ -112,6 +120,7 @@ def up(
         str | None,
         typer.Option(help="A Redis that runs elsewhere.", show_default="start one"),
     ] = None,
+    store_server: StoreServer = None,
     journal_url: JournalUrl = None,
     model_config_name: ModelConfigName = None,
     cache_mb: CacheMb = None,
@@ -129,12 +138,16 @@ def up(
         grpc_port=grpc_port,
         metrics_port=metrics_port,
         store_url=store_url,
+        store_server=store_server,
         journal_url=journal_url,
         model_config_name=model_config_name,
         cache_mb=cache_mb,
         otlp_endpoint=otlp_endpoint,
         trace_rate=trace_rate,
     )
+    if chosen.store_url and chosen.store_server:
+        problem = f"{chosen.store_server} would not be used: a store URL is set too"
+        raise InputError("--store-server", f"{problem}; leave one of them out")
     _require_ports(chosen, side_port=side_port)
     supervise(chosen, side_port=side_port)
 

@@ -20,6 +20,7 @@ from tollgate.repository.source import Source
 from tollgate.server.address import announce
 from tollgate.server.embedded import Embedded, serve
 from tollgate.server.launcher import bracketed
+from tollgate.server.store_engine import find_engine
 from tollgate.settings import Settings
 from tollgate.supervisor.arrivals import Arrival, Arrivals
 from tollgate.supervisor.bundle import write_at_fault
@@ -66,6 +67,8 @@ def supervise(
         ServerError: Something died and would not stay mended.
     """
     tracing = tracing_of(chosen)
+    if not chosen.store_url:
+        find_engine(chosen.store_server)  # a wrong one is refused before all else
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -83,6 +86,7 @@ def supervise(
                 grpc_port=chosen.grpc_port,
                 metrics_port=chosen.metrics_port,
                 store_url=chosen.store_url or None,
+                store_server=chosen.store_server,
                 journal_url=chosen.journal_url,
                 model_config_name=chosen.model_config_name,
                 cache_mb=chosen.cache_mb,

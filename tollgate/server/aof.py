@@ -15,6 +15,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from tollgate.server.store_engine import Engine
+
 log = logging.getLogger(__name__)
 
 # More than a second of writes at full load; damage before it is no tail and is left
@@ -23,13 +25,13 @@ TAIL_BYTES = 64 << 20
 _ANALYSIS = re.compile(rb"size=(\d+), ok_up_to=(\d+)")
 
 
-def cut_damaged_tail(aof: Path, *, binary: Path) -> bool:
+def cut_damaged_tail(aof: Path, *, engine: Engine) -> bool:
     """
     Put the damaged tail of an append-only file aside.
 
     Args:
         aof: The file; the tail goes beside it, named `….damaged-<seconds>`.
-        binary: redis-server, which checks such files when called by another name.
+        engine: Its server, which checks such files when called by another name.
 
     Returns:
         Whether something was cut, so that another start is worth trying.
@@ -37,8 +39,8 @@ def cut_damaged_tail(aof: Path, *, binary: Path) -> bool:
     if not aof.is_file():
         return False
     answer = subprocess.run(
-        ["redis-check-aof", str(aof)],
-        executable=binary,
+        [f"{engine.writes.engine}-check-aof", str(aof)],
+        executable=engine.program,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from tollgate.server.serving import Serving
 from tollgate.server.slots import Slots
 from tollgate.tracing import TRACE_FOLDER, Tracing
 from tollgate.tracing.collecting import SpanCollector
+
+log = logging.getLogger(__name__)
 
 
 class Embedded(msgspec.Struct, frozen=True):
@@ -44,6 +47,16 @@ class Embedded(msgspec.Struct, frozen=True):
     redis: EmbeddedRedis | None
 
 
+def _say_what_runs(redis: EmbeddedRedis) -> None:
+    """Log what the store is, and in the same line what its user should know of it."""
+    engine = redis.engine
+    assert engine is not None
+    if engine.warning:
+        log.warning("%s", engine.warning)
+    else:
+        log.info("the store is %s, %s", engine.writes, engine.program)
+
+
 @contextmanager
 def serve(
     repository: Path,
@@ -53,6 +66,7 @@ def serve(
     grpc_port: int = 0,
     metrics_port: int = 0,
     store_url: str | None = None,
+    store_server: str = "",
     journal_url: str | None = None,
     model_config_name: str = "",
     cache_mb: int = 0,
@@ -71,7 +85,9 @@ def serve(
             of this user find the server by it.
         grpc_port: TCP port on loopback; 0 takes a free one.
         metrics_port: Likewise.
-        store_url: An online store that runs elsewhere; None starts Redis here.
+        store_url: An online store that runs elsewhere; None starts one here.
+        store_server: The redis-server or valkey-server to start, by its path or its
+            name on PATH; empty for the one that pip installed.
         journal_url: Where decisions are journalled: None for the store, empty for
             nowhere.
         model_config_name: Named configuration to take where a model has it.
@@ -98,8 +114,11 @@ def serve(
     with ExitStack() as stack:
         redis = None
         if store_url is None:
-            redis = stack.enter_context(EmbeddedRedis(state, allocator=allocator))
+            redis = stack.enter_context(
+                EmbeddedRedis(state, allocator=allocator, server=store_server)
+            )
             store_url = redis.url
+            _say_what_runs(redis)
         for product in products:
             spool = state / SPOOL_FOLDER / product
             stack.enter_context(drained(spool, store_url))

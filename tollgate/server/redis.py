@@ -1,4 +1,4 @@
-"""The online store of a laptop: a real Redis on a unix socket, kept in a folder."""
+"""The online store of a laptop: a real Redis or Valkey on a unix socket."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ from tollgate.errors import ServerError
 from tollgate.server.allocator import allocator_environment
 from tollgate.server.aof import cut_damaged_tail
 from tollgate.server.child import Child
-from tollgate.server.environment import find_redis_server
 from tollgate.server.lock import FolderLock, make_private_folder
 from tollgate.server.redis_children import YieldingChildren
 from tollgate.server.server_log import useful_lines
 from tollgate.server.socket_path import short_socket_path
+from tollgate.server.store_engine import (
+    Engine,
+    find_engine,
+    newest_file,
+    require_readable,
+    write_record,
+)
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +37,7 @@ _STOP_S = 20.0
 
 class EmbeddedRedis:
     """
-    A Redis that lives as long as this context and keeps its data in a folder.
+    A Redis or Valkey that lives as long as this context, with its data in a folder.
 
     It listens on a unix socket only and writes every change to an append-only
     file, synced once a second.
@@ -39,6 +45,8 @@ class EmbeddedRedis:
     Args:
         state: State folder; data in `redis/`, log in `logs/redis.log`.
         allocator: See tollgate.server.allocator.
+        server: A redis-server or valkey-server, by its path or its name on PATH;
+            empty for the one that pip installed.
 
     Raises:
         InputError: The allocator is no file.
@@ -47,9 +55,10 @@ class EmbeddedRedis:
         url: "unix://…", as redis-py reads it; valid inside the context.
         socket_path: The socket.
         pid: The process.
+        engine: The program; known inside the context.
     """
 
-    def __init__(self, state: Path, *, allocator: str = "") -> None:
+    def __init__(self, state: Path, *, allocator: str = "", server: str = "") -> None:
         # Its environment is its own: what this process preloads is not handed on.
         self._allocator = allocator_environment(allocator, environment={})
         self._state = state.resolve()
@@ -59,6 +68,8 @@ class EmbeddedRedis:
         self._child: Child | None = None
         self._yielding: YieldingChildren | None = None
         self._begin: Callable[[], None] | None = None
+        self._server = server
+        self.engine: Engine | None = None
         self.socket_path = Path()
 
     @property
@@ -76,16 +87,26 @@ class EmbeddedRedis:
         return self._child is not None and self._child.alive()
 
     def __enter__(self) -> EmbeddedRedis:
-        binary = find_redis_server()
+        engine = find_engine(self._server)
         with contextlib.ExitStack() as stack:
             make_private_folder(self._data)
             lock = FolderLock(self._data, name="lock")
             stack.callback(lock.release)
+            before = require_readable(self._data, engine)
             make_private_folder(self._log.parent)
             path = short_socket_path(self._data / "redis.sock")
             self.socket_path = stack.enter_context(path)
-            self._begin = partial(self._start_whole, binary, lock=lock)
+            self._begin = partial(self._start_whole, engine, lock=lock)
             self._begin()
+            stack.callback(self._end)
+            if before != engine.writes:
+                write_record(self._data, engine)
+                if before is not None:
+                    log.warning(
+                        "%s: the store of %s is now one of %s",
+                        *(self._data, before, engine.writes),
+                    )
+            self.engine = engine
             self._stack = stack.pop_all()
         return self
 
@@ -101,27 +122,27 @@ class EmbeddedRedis:
             ServerError: It did not answer in time.
         """
         if self._begin is None:
-            raise ServerError("redis-server", "was never started here")
+            raise ServerError("the store", "was never started here")
         child = self._let_go()
         if child is not None:
             child.stop(grace_s=0.0)
         self._begin()
 
-    def _start_whole(self, binary: Path, *, lock: FolderLock) -> None:
+    def _start_whole(self, engine: Engine, *, lock: FolderLock) -> None:
         """Start it, without the last command of its file where that is damaged."""
         try:
-            self._start(binary, lock=lock)
+            self._start(engine, lock=lock)
         except ServerError as error:
-            if not cut_damaged_tail(self._data / "appendonly.aof", binary=binary):
+            if not cut_damaged_tail(newest_file(self._data), engine=engine):
                 raise error
-            self._start(binary, lock=lock)
+            self._start(engine, lock=lock)
 
-    def _start(self, binary: Path, *, lock: FolderLock) -> None:
+    def _start(self, engine: Engine, *, lock: FolderLock) -> None:
         offset = self._log.stat().st_size if self._log.exists() else 0
         self.socket_path.unlink(missing_ok=True)  # of one that was killed
         child = Child(
-            _arguments(binary, socket_path=self.socket_path, data=self._data),
-            name="redis-server",
+            _arguments(engine, socket_path=self.socket_path, data=self._data),
+            name=engine.process,
             env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
             | self._allocator,
             log=self._log,
@@ -151,10 +172,12 @@ class EmbeddedRedis:
 
     def stop(self) -> None:
         """Let it write everything to disk and end; a second call does nothing."""
+        self._stack.close()
+
+    def _end(self) -> None:
         child = self._let_go()
         if child is not None and not child.stop(grace_s=_STOP_S):
-            log.warning("redis-server was killed: it did not end in %g s", _STOP_S)
-        self._stack.close()
+            log.warning("%s was killed: it did not end in %g s", child.name, _STOP_S)
 
     def __exit__(
         self,
@@ -165,7 +188,7 @@ class EmbeddedRedis:
         self.stop()
 
 
-def _arguments(binary: Path, *, socket_path: Path, data: Path) -> list[str]:
+def _arguments(engine: Engine, *, socket_path: Path, data: Path) -> list[str]:
     options = {
         "port": "0",
         "unixsocket": str(socket_path),
@@ -176,8 +199,6 @@ def _arguments(binary: Path, *, socket_path: Path, data: Path) -> list[str]:
         "aof-load-truncated": "yes",
         # A rewrite slows all calls for a second: each page that is touched is copied.
         "auto-aof-rewrite-min-size": "512mb",
-        # Keep the calls of the Lua function, not the values they set: 6 KB a row.
-        "lua-replicate-commands": "no",
         "save": "",  # the append-only file is the only record
         # Both would write the arguments of commands down: keys with ids, events.
         "slowlog-log-slower-than": "-1",
@@ -187,8 +208,11 @@ def _arguments(binary: Path, *, socket_path: Path, data: Path) -> list[str]:
         "maxmemory-policy": "noeviction",  # an evicted entity would look like a new one
         "set-proc-title": "no",
     }
+    if engine.logs_calls:
+        # Keep the calls of the Lua function, not the values they set: 6 KB a row.
+        options["lua-replicate-commands"] = "no"
     flags = [part for key, value in options.items() for part in (f"--{key}", value)]
-    return [str(binary), *flags]
+    return [str(engine.program), *flags]
 
 
 def _ping(path: Path) -> bytes:

@@ -22,6 +22,7 @@ from tollgate.errors import InputError, ServerError
 from tollgate.schema import public_name
 from tollgate.server import control
 from tollgate.server.address import find_server
+from tollgate.server.store_engine import RECORD_FILE
 from tollgate.supervisor.faults import FAULTS_FILE
 
 FOLDER = "bundles"
@@ -94,6 +95,7 @@ def _contents(state: Path, repository: Path) -> Iterator[tuple[str, bytes]]:
     )
     yield "repository/files.txt", listing.encode()
     yield "server.json", _server(state)
+    yield f"store/{RECORD_FILE}", _tail(state / "redis" / RECORD_FILE)
     yield "libraries.txt", "\n".join(_libraries()).encode()
     for name in _MACHINE:
         yield f"machine/{Path(name).name}", _tail(Path("/proc", name))
