@@ -17,7 +17,8 @@ from tollgate.server.address import find_server
 from tollgate.supervisor.faults import read_faults
 from tollgate.supervisor.stubs import find_stubs
 
-_TOLLGATE = "from tollgate.cli import main; main()"
+# The package of that interpreter's environment, not of the folder that we are in.
+_TOLLGATE = "import sys; sys.path.remove(''); from tollgate.cli import main; main()"
 _PATIENCE_S = 60.0
 _STOP_S = 60.0
 
@@ -30,10 +31,18 @@ class Supervised:
         repository: The model repository, a folder or an address.
         state: State folder; what it says goes to a file beside it.
         words: The command and its own options.
+        python: The interpreter; another checkout's runs that checkout's code.
+        limits: Words before the command, such as those of prlimit.
     """
 
     def __init__(
-        self, repository: Path | str, state: Path, *, words: Sequence[str] = ("up",)
+        self,
+        repository: Path | str,
+        state: Path,
+        *,
+        words: Sequence[str] = ("up",),
+        python: Path | str = sys.executable,
+        limits: Sequence[str] = (),
     ) -> None:
         self.state = state
         self.said = state.with_suffix(".out")
@@ -41,7 +50,7 @@ class Supervised:
         with self.said.open("wb") as said:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-c", _TOLLGATE, *words),
+                    *(*limits, str(python), "-c", _TOLLGATE, *words),
                     *("--repository", str(repository), "--state", str(state)),
                     *("--grpc-port", "0", "--metrics-port", "0", "--side-port", "0"),
                 ],

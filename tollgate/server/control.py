@@ -52,10 +52,28 @@ class Endpoint(msgspec.Struct, frozen=True):
     private_suffix: str = ""
 
 
+def open_client(server: Reachable) -> Any:
+    """
+    Open Triton's own client for many calls; its owner closes it.
+
+    It shares no connection with another client of this process: one that waits before
+    it connects again to a server that ended makes no other client wait.
+    """
+    from tritonclient.grpc import InferenceServerClient
+
+    return InferenceServerClient(
+        server.grpc_url, channel_args=[("grpc.use_local_subchannel_pool", 1)]
+    )
+
+
 @contextmanager
-def connected(server: Reachable) -> Iterator[Any]:
+def connected(server: Reachable, *, over: Any = None) -> Iterator[Any]:
     """
     Open Triton's own client for a block.
+
+    Args:
+        server: Where to connect to.
+        over: A client that is open, and stays so; None opens one.
 
     Raises:
         ServerError: What Triton or gRPC raised inside, in one sentence.
@@ -64,7 +82,7 @@ def connected(server: Reachable) -> Iterator[Any]:
     from tritonclient.grpc import InferenceServerClient
     from tritonclient.utils import InferenceServerException
 
-    client = InferenceServerClient(server.grpc_url)
+    client = over or InferenceServerClient(server.grpc_url)
     try:
         yield client
     except (InferenceServerException, grpc.RpcError) as error:
@@ -73,7 +91,8 @@ def connected(server: Reachable) -> Iterator[Any]:
             words = f"no server answers at {server.grpc_url}"
         raise ServerError("tritonserver", words) from error
     finally:
-        client.close()
+        if over is None:
+            client.close()
 
 
 def served_name(server: Reachable, name: str) -> str:
@@ -204,10 +223,10 @@ def ready_versions(
 
 
 def model_config(
-    server: Reachable, name: str, *, timeout_s: float = 5.0
+    server: Reachable, name: str, *, timeout_s: float = 5.0, over: Any = None
 ) -> dict[str, Any]:
     """Read the configuration a model runs with, Triton's own field names."""
-    with connected(server) as client:
+    with connected(server, over=over) as client:
         answer = client.get_model_config(
             served_name(server, name),
             headers=server.admin_headers,
@@ -226,6 +245,7 @@ def infer(
     parameters: Mapping[str, str | int | bool],
     timeout_s: float,
     version: int | None = None,
+    over: Any = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """
     Send one request.
@@ -237,6 +257,7 @@ def infer(
         parameters: Request parameters.
         timeout_s: For the answer.
         version: Which of its versions; None leaves the choice to Triton.
+        over: A client that is open; None opens one for this request.
 
     Returns:
         Every output, name to values.
@@ -247,7 +268,7 @@ def infer(
     from tritonclient.grpc import InferInput
     from tritonclient.utils import np_to_triton_dtype
 
-    with connected(server) as client:
+    with connected(server, over=over) as client:
         tensors = []
         for key, values in inputs.items():
             tensor = InferInput(key, values.shape, np_to_triton_dtype(values.dtype))

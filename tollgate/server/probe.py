@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tollgate import schema
 from tollgate.errors import ServerError
-from tollgate.server.control import Reachable, infer, model_config
+from tollgate.server.control import Reachable, infer, model_config, open_client
 
 ROWS = (1, 8, 32)
 AMOUNT = 10.0
@@ -79,10 +79,73 @@ def ask_once(
     Raises:
         ServerError: No answer in time, or one that is no decision.
     """
-    config = model_config(server, product, timeout_s=timeout_s)
-    answer = _ask(server, config, count=1, timeout_s=timeout_s, amount=amount)
-    _require_decisions(product, answer, count=1)
-    return _text(answer["release"][0])
+    prober = Prober(server, product)
+    try:
+        return prober.ask(timeout_s=timeout_s, amount=amount)
+    finally:
+        prober.close()
+
+
+class Prober:
+    """
+    Ask a product for one decision again and again, over one connection.
+
+    The connection and the ensemble's configuration stay until a request fails. No
+    release changes the inputs of a product that is loaded.
+
+    Args:
+        server: A running Triton with the product loaded.
+        product: The ensemble.
+    """
+
+    def __init__(self, server: Reachable, product: str) -> None:
+        self._server = server
+        self._product = product
+        self._client: Any = None
+        self._config: dict[str, Any] = {}
+
+    def ask(self, *, timeout_s: float, amount: float = AMOUNT) -> str:
+        """
+        Ask for one decision on a made-up purchase; a dry run.
+
+        Args:
+            timeout_s: For each answer of the server.
+            amount: Of the purchase, whole cents.
+
+        Returns:
+            The release that decided.
+
+        Raises:
+            ServerError: No answer in time, or one that is no decision.
+        """
+        try:
+            if self._client is None:
+                self._client = open_client(self._server)
+                self._config = model_config(
+                    self._server,
+                    self._product,
+                    timeout_s=timeout_s,
+                    over=self._client,
+                )
+            answer = _ask(
+                self._server,
+                self._config,
+                count=1,
+                timeout_s=timeout_s,
+                amount=amount,
+                over=self._client,
+            )
+            _require_decisions(self._product, answer, count=1)
+        except BaseException:
+            self.close()
+            raise
+        return _text(answer["release"][0])
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
 
 def probe_columns(
@@ -125,6 +188,7 @@ def _ask(
     count: int,
     timeout_s: float = _TIMEOUT_S,
     amount: float = AMOUNT,
+    over: Any = None,
 ) -> dict[str, npt.NDArray[Any]]:
     now_us = time.time_ns() // 1000
     columns = probe_columns(config, count=count, now_us=now_us, amount=amount)
@@ -134,6 +198,7 @@ def _ask(
         inputs=columns,
         parameters={schema.DRY_RUN: True},
         timeout_s=timeout_s,
+        over=over,
     )
     missing = [name for name in schema.ANSWER_TYPES if name not in answer]
     if missing:

@@ -17,6 +17,7 @@ import msgspec
 
 from tollgate.errors import InputError
 from tollgate.repository.artifact import ARTIFACT_FILE
+from tollgate.repository.configs import config_path
 from tollgate.repository.product import read_product
 from tollgate.repository.quarantine import quarantine, unreleased_versions
 from tollgate.supervisor.faults import now_text
@@ -96,6 +97,9 @@ class Arrivals:
         self._told: dict[int, Arrival] = {}
         self._moved: list[Arrival] = []
         self._done: set[Arrival] = set()
+        self._configs: tuple[str, ...] = ()
+        self._config_print: Print = ()
+        self._step = ""
         self._unreadable = ""
         self._worker = Worker(
             f"arrivals-{product}", self._look_if_readable, pause_s=INTERVAL_S
@@ -122,7 +126,7 @@ class Arrivals:
         Raises:
             InputError: The repository cannot be read.
         """
-        step = read_product(self._repository, self._product).model_step
+        step = self._model_step()
         there = unreleased_versions(self._repository, product=self._product, step=step)
         for version in self._seen.keys() - set(there):
             del self._seen[version]
@@ -134,6 +138,16 @@ class Arrivals:
         for one in sound:
             if one not in self._done and self._sound(one):
                 self._done.add(one)
+
+    def _model_step(self) -> str:
+        """Name the model step; its configurations are parsed when a file changed."""
+        found = self._configs and _config_print(self._repository, self._configs)
+        if not found or found != self._config_print:
+            product = read_product(self._repository, self._product)
+            self._configs = (self._product, *product.steps)
+            self._config_print = _config_print(self._repository, self._configs)
+            self._step = product.model_step
+        return self._step
 
     def _look_at(self, step: str, version: int) -> None:
         directory = self._repository / step / str(version)
@@ -207,6 +221,15 @@ class Arrivals:
             if str(error) != self._unreadable:
                 self._unreadable = str(error)
                 log.warning("versions are not looked at: %s", error)
+
+
+def _config_print(repository: Path, models: tuple[str, ...]) -> Print:
+    """Describe the configurations of models; empty when one cannot be read."""
+    try:
+        found = [(name, config_path(repository, name).stat()) for name in models]
+    except OSError:
+        return ()
+    return tuple((name, one.st_size, one.st_mtime_ns) for name, one in found)
 
 
 def _print(directory: Path) -> Print:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from tollgate.errors import ServerError
 from tollgate.server import control
 from tollgate.server.control import Reachable
-from tollgate.server.probe import AMOUNT, ask_once
+from tollgate.server.probe import AMOUNT, Prober
 from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class Heartbeat:
         self.problem = ""
         self.failures = 0
         self._server = server
+        self._prober = Prober(server, product)
         self._timeout_s = timeout_s
         self._observe = observe
         self._asked = 0
@@ -67,6 +68,7 @@ class Heartbeat:
             self.beat,
             pause_s=interval_s,
             at_once=True,
+            finish=self._prober.close,
             failed=lambda error: self._fail(f"unforeseen: {error!r}"),
         )
 
@@ -113,11 +115,8 @@ class Heartbeat:
         begun_s = time.monotonic()
         self._asked = self._asked % _AMOUNTS + 1
         try:
-            release = ask_once(
-                self._server,
-                self.product,
-                timeout_s=self._timeout_s,
-                amount=AMOUNT + self._asked / 100,
+            release = self._prober.ask(
+                timeout_s=self._timeout_s, amount=AMOUNT + self._asked / 100
             )
         except ServerError as error:
             self._fail(str(error))

@@ -70,9 +70,7 @@ class Keeper:
         Raises:
             ServerError: What was done last was given up.
         """
-        if self._given_up is not None:
-            raise self._given_up
-        if self._doing is not None:
+        if not self._is_free():
             return False
         self._doing = action
         self._worker.start()
@@ -89,6 +87,36 @@ class Keeper:
             self._given_up = error
         finally:
             self._doing = None
+
+    def _is_free(self) -> bool:
+        """Tell whether nothing is being done; raise the error that ended the last."""
+        if self._given_up is not None:
+            raise self._given_up
+        return self._doing is None
+
+    def misses(self, stubs: Sequence[Stub]) -> bool:
+        """Tell whether a step that was seen before is not among those."""
+        return bool(self._known.keys() - {stub.step for stub in stubs})
+
+    def is_due(self, stubs: Sequence[Stub]) -> bool:
+        """
+        Tell whether a look would find anything that the last one did not.
+
+        Args:
+            stubs: All living steps of the server.
+
+        Raises:
+            ServerError: The last action gave up.
+        """
+        steps = self.one.serving.steps
+        own = {stub.step: stub for stub in stubs if stub.step.model in steps}
+        known = self._known
+        return self._is_free() and (
+            own.keys() != known.keys()
+            or any(own[step].pid != known[step].pid for step in own)
+            or any(stub.stopped for stub in own.values())
+            or self.one.failures >= _DEAF_AFTER
+        )
 
     def stop(self) -> None:
         """Begin nothing more; what is being done ends with its server."""

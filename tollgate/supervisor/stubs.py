@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat after the name in brackets, from 0: proc(5).
 _STATE, _PARENT, _STARTED, _RESIDENT = 0, 1, 19, 21
+_STAT_BYTES = 1024
+_SCAN_EVERY_S, _CLEAR_EVERY_S = 1.0, 60.0
 
 
 class Step(msgspec.Struct, frozen=True, order=True):
@@ -59,6 +62,114 @@ def find_stubs(server_pid: int, *, proc: Path = Path("/proc")) -> list[Stub]:
     return [stub for stub in found if stub is not None]
 
 
+class StubWatch:
+    """
+    Follow the stubs of a server several times a second, at little cost.
+
+    The state of the known stubs is read each time, through files that stay open. Once a
+    second the list of processes is read, and of these only the ones that are new.
+
+    Args:
+        proc: Where the kernel shows processes.
+    """
+
+    def __init__(self, *, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._server_pid = 0
+        self._known: dict[int, Stub] = {}
+        self._files: dict[int, int] = {}  # process id to its open stat file
+        self._others: set[str] = set()  # processes that are no stubs of this server
+        self._scanned_s = self._cleared_s = 0.0
+
+    def look(self, server_pid: int) -> list[Stub]:
+        """List the living stubs; a new one is in the list within a second."""
+        now_s = time.monotonic()
+        if server_pid != self._server_pid or now_s - self._scanned_s >= _SCAN_EVERY_S:
+            return self.scan(server_pid)
+        self._look_at_known(uptime_s=None)
+        return list(self._known.values())
+
+    def scan(self, server_pid: int) -> list[Stub]:
+        """List the living stubs, new ones too."""
+        now_s = time.monotonic()
+        if server_pid != self._server_pid:
+            self.close()
+            self._server_pid = server_pid
+        if now_s - self._cleared_s >= _CLEAR_EVERY_S:
+            self._others.clear()  # their numbers may be other processes' by now
+            self._cleared_s = now_s
+        self._scanned_s = now_s
+        uptime_s = float((self._proc / "uptime").read_text().split()[0])
+        names = {name for name in os.listdir(self._proc) if name.isdigit()}
+        self._others &= names
+        self._look_at_known(uptime_s)
+        for name in names - self._others - {str(pid) for pid in self._known}:
+            self._look_at_new(int(name), uptime_s)
+        return list(self._known.values())
+
+    def _look_at_known(self, uptime_s: float | None) -> None:
+        """Forget the dead; with an uptime, read age and memory of the living too."""
+        for pid, file in list(self._files.items()):
+            known = self._known[pid]
+            try:
+                fields = _fields(os.pread(file, _STAT_BYTES, 0).decode())
+            except (OSError, IndexError):
+                self._forget(pid)
+                continue
+            stopped = fields[_STATE] == "T"
+            if fields[_STATE] in "ZX":
+                self._forget(pid)
+            elif uptime_s is not None:
+                age_s, resident_bytes = _age_and_memory(fields, uptime_s)
+                self._known[pid] = msgspec.structs.replace(
+                    known, stopped=stopped, age_s=age_s, resident_bytes=resident_bytes
+                )
+            elif stopped != known.stopped:
+                self._known[pid] = msgspec.structs.replace(known, stopped=stopped)
+
+    def _look_at_new(self, pid: int, uptime_s: float) -> None:
+        try:
+            file = os.open(f"{self._proc}/{pid}/stat", os.O_RDONLY)
+        except OSError:
+            return  # it ended meanwhile
+        try:
+            fields = _fields(os.pread(file, _STAT_BYTES, 0).decode(errors="replace"))
+            stub = None
+            if int(fields[_PARENT]) == self._server_pid:
+                # It may yet become a stub: it is forked before it starts the program.
+                stub = _stub(self._proc / str(pid), self._server_pid, uptime_s)
+            else:
+                self._others.add(str(pid))
+        except (OSError, IndexError, ValueError):
+            stub = None
+        if stub is None:
+            os.close(file)
+        else:
+            self._files[pid], self._known[pid] = file, stub
+
+    def _forget(self, pid: int) -> None:
+        self._known.pop(pid, None)
+        file = self._files.pop(pid, None)
+        if file is not None:
+            os.close(file)
+
+    def close(self) -> None:
+        """Forget all processes."""
+        for pid in list(self._files):
+            self._forget(pid)
+        self._others.clear()
+
+
+def _fields(stat: str) -> list[str]:
+    """Split the text of a stat file, from the field after the name on."""
+    return stat.rpartition(")")[2].split()
+
+
+def _age_and_memory(fields: list[str], uptime_s: float) -> tuple[float, int]:
+    age_s = max(0.0, uptime_s - int(fields[_STARTED]) / _TICKS_PER_S)
+    return age_s, int(fields[_RESIDENT]) * _PAGE_BYTES
+
+
 def is_meant(step: Step, running: Mapping[str, Any]) -> bool:
     """
     Tell whether a running configuration has an instance.
@@ -83,7 +194,7 @@ def _children(proc: Path) -> Iterator[int]:
 
 def _stub(process: Path, server_pid: int, uptime_s: float) -> Stub | None:
     try:
-        stat = (process / "stat").read_text().rpartition(")")[2].split()
+        stat = _fields((process / "stat").read_text())
         if int(stat[_PARENT]) != server_pid or stat[_STATE] in "ZX":
             return None
         words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -95,6 +206,7 @@ def _stub(process: Path, server_pid: int, uptime_s: float) -> Stub | None:
     version = Path(words[1]).parent
     if not version.name.isdigit():
         return None
+    age_s, resident_bytes = _age_and_memory(stat, uptime_s)
     return Stub(
         pid=int(process.name),
         step=Step(
@@ -103,6 +215,6 @@ def _stub(process: Path, server_pid: int, uptime_s: float) -> Stub | None:
             instance=[word for word in words if word][-2],
         ),
         stopped=stat[_STATE] == "T",
-        age_s=max(0.0, uptime_s - int(stat[_STARTED]) / _TICKS_PER_S),
-        resident_bytes=int(stat[_RESIDENT]) * _PAGE_BYTES,
+        age_s=age_s,
+        resident_bytes=resident_bytes,
     )

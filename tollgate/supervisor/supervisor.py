@@ -25,7 +25,7 @@ from tollgate.supervisor.keeping import Keeper
 from tollgate.supervisor.mending import Mender
 from tollgate.supervisor.recycling import Recycling
 from tollgate.supervisor.served import Served
-from tollgate.supervisor.stubs import Stub, find_stubs
+from tollgate.supervisor.stubs import Stub, StubWatch
 from tollgate.supervisor.watched import Watched
 from tollgate.worker import Worker
 
@@ -35,6 +35,7 @@ TICK_S = 0.1
 _MOST_BLIND_S = 1.0  # between two looks while these fail
 _REDIS_AFTER = 3  # times that Redis did not answer within a second
 _REDIS_EVERY_S = 1.0
+_RECYCLING_EVERY_S = 1.0
 
 
 class Supervisor:
@@ -70,6 +71,7 @@ class Supervisor:
         self.ticked_s = time.monotonic()
         self.recycled = 0
         self.stubs: list[Stub] = []
+        self._stub_watch = StubWatch()
         self._served = served
         self._recycling = recycling
         self._mender = Mender(
@@ -91,6 +93,7 @@ class Supervisor:
         self._redis_silent = 0
         self._redis_asked_s = 0.0
         self._recycled_s = time.monotonic()
+        self._recycling_looked_s = 0.0
 
     @property
     def ready(self) -> bool:
@@ -132,6 +135,7 @@ class Supervisor:
                 keeper.stop()
             for one in self.products:
                 one.stop()
+            self._stub_watch.close()
 
     def tick(self) -> None:
         """Look once; what a product needs is done beside the others."""
@@ -143,10 +147,14 @@ class Supervisor:
             return
         if self._restarting.locked():
             return  # for a product's sake; everything is on its way
-        self.stubs = stubs = find_stubs(pid)
+        stubs = self._stub_watch.look(pid)
+        if any(keeper.misses(stubs) for keeper in self._keepers):
+            stubs = self._stub_watch.scan(pid)
+        self.stubs = stubs
         self._recycle(stubs)
         for keeper in self._keepers:
-            keeper.begin(partial(keeper.look, stubs))
+            if keeper.is_due(stubs):
+                keeper.begin(partial(keeper.look, stubs))
 
     def _watch_redis(self) -> None:
         redis = self._served.redis
@@ -176,8 +184,11 @@ class Supervisor:
             self._mender.mend("tritonserver", what, self._served.restart_triton)
 
     def _recycle(self, stubs: Sequence[Stub]) -> None:
-        if self.ticked_s - self._recycled_s < self._recycling.apart_s:
+        looked_s = self.ticked_s - self._recycling_looked_s
+        recycled_s = self.ticked_s - self._recycled_s
+        if looked_s < _RECYCLING_EVERY_S or recycled_s < self._recycling.apart_s:
             return
+        self._recycling_looked_s = self.ticked_s
         ready = {
             step: keeper
             for keeper in self._keepers

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tollgate.supervisor.stubs import Step, find_stubs, is_meant
+import pytest
+
+from tollgate.supervisor.stubs import Step, StubWatch, find_stubs, is_meant
 
 SERVER = 7
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -75,3 +82,67 @@ def test_an_instance_beyond_the_count_is_not_meant_to_be_there() -> None:
     assert [is_meant(one, running) for one in steps] == [True, True, False]
     on_gpu = {"instance_group": [group | {"kind": "KIND_GPU"}]}
     assert is_meant(steps[2], on_gpu)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Start processes that look like stubs of this process; ended afterwards."""
+    started = []
+
+    def begin(model: str) -> subprocess.Popen[bytes]:
+        script = tmp_path / model / "1" / "model.py"
+        script.parent.mkdir(parents=True)
+        script.write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+        words = list(stub_argv(model, 1, f"{model}_0_0"))
+        words[1] = str(script)
+        process = subprocess.Popen(
+            words, executable=sys.executable, stdout=subprocess.PIPE
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_a_watch_sees_at_once_that_a_known_stub_stops_or_dies(
+    start: Callable[[str], subprocess.Popen[bytes]],
+) -> None:
+    """Over real processes, without a list of processes in between."""
+    first, second = start("first"), start("second")
+    watch = StubWatch()
+    assert {one.pid for one in watch.scan(os.getpid())} == {first.pid, second.pid}
+    first.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WNOWAIT)
+    stopped = {one.pid: one.stopped for one in watch.look(os.getpid())}
+    assert stopped == {first.pid: True, second.pid: False}
+    first.send_signal(signal.SIGCONT)
+    second.kill()
+    os.waitid(os.P_PID, second.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+    assert [one.step.model for one in watch.look(os.getpid())] == ["first"]
+    watch.close()
+
+
+def test_a_watch_finds_a_new_stub(
+    start: Callable[[str], subprocess.Popen[bytes]],
+) -> None:
+    """At a scan, and by itself within a second or so; one that ended is gone."""
+    old = start("old")
+    watch = StubWatch()
+    assert [one.pid for one in watch.look(os.getpid())] == [old.pid]
+    new = start("new")
+    assert {one.pid for one in watch.scan(os.getpid())} == {old.pid, new.pid}
+    newest = start("newest")
+    while newest.pid not in {one.pid for one in watch.look(os.getpid())}:
+        time.sleep(0.01)
+    new.kill()
+    new.wait()
+    assert {one.pid for one in watch.look(os.getpid())} == {old.pid, newest.pid}
+    assert watch.look(1) == []
+    watch.close()

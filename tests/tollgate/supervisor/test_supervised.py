@@ -105,6 +105,39 @@ def test_a_bare_path_names_the_pages(supervised: Supervised) -> None:
         assert "\n/metrics " in answer.read().decode()
 
 
+def test_probes_use_one_connection(supervised: Supervised) -> None:
+    """The kernel shows the same client port before and after several probes.
+
+    A probe that fails closes its connection, so a busy machine may need a few tries.
+    """
+
+    def probes() -> float:
+        lines = supervised.get("/metrics")[1].splitlines()
+        (line,) = [x for x in lines if x.startswith("tollgate_probe_seconds_count")]
+        return float(line.split()[1])
+
+    port = int(supervised.grpc_url.rpartition(":")[2])
+
+    def lasts() -> bool:
+        before, at_first = client_ports(port), probes()
+        supervised.wait(lambda: probes() >= at_first + 3)
+        return bool(before & client_ports(port))
+
+    supervised.wait(lasts)
+
+
+def client_ports(server_port: int) -> set[int]:
+    """Name the local ports of this machine's connections to a port, as in proc(5)."""
+    found = set()
+    # gRPC connects through sockets of IPv6, also to an address of IPv4.
+    tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    for line in (line for one in tables for line in one.splitlines()[1:]):
+        _, local, remote, state, *_ = line.split()
+        if state == "01" and int(remote.rpartition(":")[2], 16) == server_port:
+            found.add(int(local.rpartition(":")[2], 16))
+    return found
+
+
 def test_sigterm_ends_it_and_everything_it_started(tmp_path: Path) -> None:
     """Exit status 0; no process and no address is left."""
     product = Supervised(REPOSITORY, tmp_path / "state")

@@ -1,0 +1,144 @@
+"""
+Processor time of a server that nobody asks anything.
+
+    python -m loadtests.idle                                   # this checkout
+    python -m loadtests.idle --before ../other/.venv/bin/python   # and another one's
+
+Each run starts `tollgate up`, waits until it is ready and settled, and reads the
+processor time of the supervisor and of everything that it started from /proc, at the
+beginning and at the end. With `--before` the two checkouts run in turns. The last table
+is a tritonserver of the same machine that has loaded nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadtests.processes import descendants
+from loadtests.supervised import Supervised
+from loadtests.surroundings import CHECKOUT, measured_on
+from tollgate.errors import TollgateError
+from tollgate.server.launcher import TritonServer
+from tollgate.supervisor.processes import look
+
+SETTLE_S = 20.0
+_SERVER = "tritonserver"
+_NAMES = {
+    "tollgate": "supervisor",
+    "python": "supervisor",
+    "triton_python_b": "Python steps",
+}
+
+Shares = dict[str, float]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.idle")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--before", type=Path, help="Python of another checkout")
+    parser.add_argument(
+        "--repository", type=Path, default=CHECKOUT / "model_repository"
+    )
+    given = parser.parse_args(arguments)
+    pythons = {"this checkout": Path(sys.executable)}
+    if given.before:
+        pythons = {"before": given.before.absolute(), **pythons}
+    shares: dict[str, list[Shares]] = defaultdict(list)
+    try:
+        with tempfile.TemporaryDirectory(prefix="idle-") as folder:
+            for run in range(given.runs):
+                for name, python in pythons.items():
+                    state = Path(folder, f"{len(shares)}-{run}")
+                    shares[name].append(
+                        idle_up(given.repository, state, python, given.seconds)
+                    )
+            empty = Path(folder, "empty")
+            empty.mkdir()
+            bare = idle_triton(empty, Path(folder, "bare"), given.seconds)
+    except TollgateError as error:
+        print(f"loadtests.idle: {error}", file=sys.stderr)
+        return error.exit_status
+    print(to_text(shares, bare))
+    print(f"\n{measured_on()}. {given.runs} run(s) of {given.seconds:g} s each")
+    return 0
+
+
+def idle_up(repository: Path, state: Path, python: Path, seconds: float) -> Shares:
+    """Measure an idle `tollgate up`: percent of a core by kind of process."""
+    product = Supervised(repository, state, python=python)
+    try:
+        product.wait(lambda: bool(product.health_url) and product.ready())
+        time.sleep(SETTLE_S)
+        return shares_of(product.process.pid, seconds)
+    finally:
+        product.stop()
+
+
+def idle_triton(repository: Path, state: Path, seconds: float) -> Shares:
+    """Measure a tritonserver that has loaded nothing, without a supervisor."""
+    with TritonServer(repository, state=state, store_url="redis://127.0.0.1:1") as one:
+        time.sleep(SETTLE_S / 4)
+        return shares_of(one.pid, seconds)
+
+
+def shares_of(root: int, seconds: float) -> Shares:
+    """
+    Measure a process and its descendants.
+
+    Returns:
+        Kind of process to its processor time, percent of one core.
+    """
+    begun_s, before = time.monotonic(), _cpu_s(root)
+    time.sleep(seconds)
+    taken_s, after = time.monotonic() - begun_s, _cpu_s(root)
+    found: Shares = defaultdict(float)
+    for key in before.keys() & after.keys():
+        found[key[1]] += 100 * (after[key] - before[key]) / taken_s
+    return dict(found)
+
+
+def _cpu_s(root: int) -> dict[tuple[int, str], float]:
+    named = []
+    for pid in descendants([root]):
+        try:
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+        except FileNotFoundError:
+            continue  # it ended just now
+        known = "supervisor" if pid == root and name != _SERVER else name
+        named.append((pid, _NAMES.get(known, known), "", str(pid)))
+    return {(int(one.instance), one.process): one.cpu_s for one in look(iter(named))}
+
+
+def to_text(shares: dict[str, list[Shares]], bare: Shares) -> str:
+    """Lay the table out: the median of the runs, and their range for the sum."""
+    names = list(shares)
+    kinds = sorted({kind for runs in shares.values() for one in runs for kind in one})
+    lines = [f"| % of a core | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
+    for kind in kinds:
+        cells = [
+            f"{statistics.median(one.get(kind, 0.0) for one in shares[name]):.2f}"
+            for name in names
+        ]
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    cells = []
+    for name in names:
+        sums = [sum(one.values()) for one in shares[name]]
+        cells.append(
+            f"{statistics.median(sums):.2f} ({min(sums):.2f} to {max(sums):.2f})"
+        )
+    lines.append(f"| together | {' | '.join(cells)} |")
+    lines.append(f"\ntritonserver with nothing loaded: {sum(bare.values()):.2f} %")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
