@@ -135,6 +135,12 @@ _command(
 )
 _command(
     product_commands,
+    "list",
+    product.list_products,
+    example="tollgate product list --json",
+)
+_command(
+    product_commands,
     "remove",
     product.remove,
     example="tollgate product remove loans --yes",

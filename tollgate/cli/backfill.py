@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tollgate.cli import console, pipeline, repair, running, tables
-from tollgate.cli.options import Product, Repository, State, StoreUrl
+from tollgate.cli.options import Json, Product, Repository, State, StoreUrl
 from tollgate.cli.repositories import to_read
 from tollgate.errors import InputError
 
@@ -52,6 +53,7 @@ def materialize(
     state: State = None,
     store_url: StoreUrl = None,
     rate: Rate = None,
+    as_json: Json = False,
 ) -> None:
     """
     Bring histories and tables into the store; a killed run goes on.
@@ -74,12 +76,16 @@ def materialize(
         check_copy(source, filled)  # before anything is written
     read = tables.read_tables(table, filled)
     store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
-    tables.load_tables(read, filled, store, rate=rate)
-    newest_us = _histories(history or [], filled, store, rate=rate)
+    tell = console.say if as_json else console.result
+    loaded = tables.load_tables(read, filled, store, rate=rate, tell=tell)
+    done, newest_us = _histories(history or [], filled, store, rate=rate, tell=tell)
+    copied = None
     if source is not None:
         since_us = newest_us - filled.lateness_us if history else 0
         copied = copy_state(source, filled, store, since_us=since_us, rate_per_s=rate)
-        console.out.print(_told_copy(copied), highlight=False)
+        tell(_told_copy(copied))
+    if as_json:
+        console.print_json({"tables": loaded, "histories": done, "copied": copied})
 
 
 def rebuild(
@@ -93,6 +99,7 @@ def rebuild(
     rate: Annotated[
         float, typer.Option(min=0, help="Most events a second; 0 for no bound.")
     ] = 0,
+    as_json: Json = False,
 ) -> None:
     """Fill a store that was lost: tables, histories, then what the spool holds."""
     from tollgate.store.cluster import open_store
@@ -108,10 +115,18 @@ def rebuild(
     pipeline.require_entities(filled)
     store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
     begun_s = time.monotonic()
-    tables.load_tables(tables.read_tables(table, filled), filled, store, rate=rate)
-    _histories(history, filled, store, rate=rate)
-    if not repair.drain_once(chosen, rate=rate):
+    tell = console.say if as_json else console.result
+    read = tables.read_tables(table, filled)
+    loaded = tables.load_tables(read, filled, store, rate=rate, tell=tell)
+    done, _ = _histories(history, filled, store, rate=rate, tell=tell)
+    drained = repair.drain_once(chosen, rate=rate)
+    if drained is None:
         console.say("the server is draining the spool")
+    elif not as_json:
+        repair.print_drained(drained)
+    if as_json:
+        report = {"tables": loaded, "histories": done, "spools": drained}
+        console.print_json(report)
     console.say(f"rebuilt in {time.monotonic() - begun_s:.1f} s")
 
 
@@ -121,13 +136,18 @@ def _released(chosen: Settings) -> FeatureSpec:
 
 
 def _histories(
-    files: list[Path], spec: FeatureSpec, store: RedisStore, *, rate: float | None
-) -> int:
-    """Bring in file after file; the time of their newest purchase, µs."""
+    files: list[Path],
+    spec: FeatureSpec,
+    store: RedisStore,
+    *,
+    rate: float | None,
+    tell: Callable[[str], None],
+) -> tuple[dict[str, Materialized], int]:
+    """Bring in file after file; what was done, and their newest purchase's time, µs."""
     from tollgate.backfill.materialize import materialize as run
     from tollgate.history import read_history
 
-    newest_us = 0
+    newest_us, found = 0, {}
     for file in files:
         with console.progress(f"reading {file.name}"):
             rows = read_history(file, spec=spec)
@@ -135,10 +155,10 @@ def _histories(
         with console.progress("materializing") as advance:
             done = run(spec, rows, store, rate_per_s=rate, progress=advance)
         taken_s = time.monotonic() - begun_s
-        text = f"{file}: {_told(done)}, in {taken_s:.1f} s"
-        console.out.print(text, highlight=False, soft_wrap=True)
+        tell(f"{file}: {_told(done)}, in {taken_s:.1f} s")
+        found[str(file)] = done
         newest_us = max(newest_us, int(rows.event_time_us.max(initial=0)))
-    return newest_us
+    return found, newest_us
 
 
 def _told(done: Materialized) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from tollgate.cli import console
 from tollgate.cli.budget_promise import Promise, promise_of
+from tollgate.cli.options import Json
 from tollgate.cli.release import Product, State
 from tollgate.errors import SetupError
 
@@ -55,7 +56,7 @@ def budget(
         ),
     ] = None,
     state: State = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """
     Measure each layer of the running server against its budget in slo.yaml.
@@ -103,7 +104,7 @@ def budget(
     broken = _broken(judged, promise, in_time)
     if json:
         told = to_json(found, judged, promise, in_time=in_time, broken=broken)
-        console.out.print_json(told)
+        console.print_json(told)
     else:
         print_layers(found, judged, promise, in_time=in_time)
         print_steps(found)

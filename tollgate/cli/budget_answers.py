@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import typer
 
@@ -60,7 +59,7 @@ def judge_answers(
         "p99_ms": float(np.percentile(latency_ms, 99)),
     }
     if json:
-        console.out.print_json(msgspec.json.encode(told).decode())
+        console.print_json(told)
     else:
         console.out.print(
             f"{len(latency_ms):,} requests of {load.rows} rows at {load.rate_per_s:g} "

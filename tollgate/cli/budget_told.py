@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from rich.table import Table
 
@@ -26,11 +25,11 @@ def to_json(
     *,
     in_time: float,
     broken: list[str],
-) -> str:
-    """Write everything, for programs."""
+) -> dict[str, Any]:
+    """Name everything, for programs."""
     mean_ms, p50_ms, p99_ms = _three(found.split.in_server_ms)
     product, *steps = found.counts
-    told = {
+    return {
         "load": found.load,
         "layers": judged,
         "in_server": {"mean_ms": mean_ms, "p50_ms": p50_ms, "p99_ms": p99_ms},
@@ -53,7 +52,6 @@ def to_json(
         "within_ms": promise.within_ms,
         "broken": broken,
     }
-    return msgspec.json.encode(told).decode()
 
 
 def print_layers(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console, running
-from tollgate.cli.options import Repository
+from tollgate.cli.options import Json, Repository
 from tollgate.cli.release import Product, State
 from tollgate.cli.repositories import (
     require_no_mirror,
@@ -41,9 +41,7 @@ def report(
         str | None,
         typer.Argument(help="A challenger; the one on trial, or the last, if none."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, not tables.")
-    ] = False,
+    as_json: Json = False,
     picture: Annotated[Path | None, typer.Option(help="PNG to write.")] = None,
     repository: Repository = None,
     product: Product = None,
@@ -54,7 +52,6 @@ def report(
 
     Exit status 1: a gate is broken.
     """
-    import msgspec
 
     from tollgate.challenger.gates import broken
     from tollgate.challenger.report import make_report
@@ -72,7 +69,7 @@ def report(
         draw(made, kept, picture)
     if as_json:
         # What is not known is NaN or infinite, which JSON has not: null.
-        console.out.print_json(msgspec.json.encode(made).decode())
+        console.print_json(made)
     else:
         for table in report_tables(made):
             console.out.print(table, highlight=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tollgate.cli import console
-from tollgate.cli.options import ModelConfigName, Repository
+from tollgate.cli.options import Json, ModelConfigName, Repository
 from tollgate.cli.repositories import to_read
 from tollgate.settings import Settings
 
@@ -57,7 +57,8 @@ Threshold = Annotated[
     typer.Option(help="Show what matters at least as much."),
 ]
 Format = Annotated[
-    Literal["text", "json"], typer.Option("--format", help="Of the findings.")
+    Literal["text", "json"],
+    typer.Option("--format", help="Of the findings; json is --json."),
 ]
 Rules = Annotated[
     bool, typer.Option("--rules", help="List the rules (Markdown) and check nothing.")
@@ -74,6 +75,7 @@ def check(
     objective: Objective = None,
     severity: Threshold = "warning",
     output_format: Format = "text",
+    as_json: Json = False,
     rules: Rules = False,
 ) -> None:
     """Check any Triton repository offline; status 1 with warnings, 2 with errors."""
@@ -107,7 +109,11 @@ def check(
                 objective_ms=objective,
             )
         )
-    _tell(report, threshold=Severity[severity.upper()], as_json=output_format == "json")
+    _tell(
+        report,
+        threshold=Severity[severity.upper()],
+        as_json=as_json or output_format == "json",
+    )
 
 
 def _tell(report: Report, *, threshold: Severity, as_json: bool) -> None:

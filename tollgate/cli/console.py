@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -98,6 +101,30 @@ def progress(title: str) -> Iterator[Advance]:
             bars.update(task, completed=done, total=total)
 
         yield advance
+
+
+def print_json(value: object) -> None:
+    """
+    Print a report as JSON, the one way in which commands do.
+
+    Structs become objects with their fields as keys; a number that is not one, or is
+    infinite, becomes null.
+    """
+    text = msgspec.json.encode(value, enc_hook=_plain)
+    sys.stdout.write(msgspec.json.format(text, indent=2).decode() + "\n")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
+
+
+def result(text: str) -> None:
+    """Print a line of a result, on standard output."""
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def say(text: str) -> None:

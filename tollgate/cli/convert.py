@@ -28,7 +28,7 @@ from tollgate.cli.convert_options import (
     Target,
     Tensorize,
 )
-from tollgate.cli.options import Repository
+from tollgate.cli.options import Json, Repository
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def convert(
     max_flips: MaxFlips = None,
     max_auc_loss: MaxAucLoss = None,
     max_ap_loss: MaxApLoss = None,
+    as_json: Json = False,
 ) -> None:
     """Turn a trained model into ONNX and prove that it answers as before."""
     from converters.conversion import Conversion
@@ -93,7 +94,7 @@ def convert(
         missing=missing,
         purpose=_purpose(product, repository, spec=spec),
     )
-    _run(asked, out=out)
+    _run(asked, out=out, as_json=as_json)
 
 
 def adopt(
@@ -109,6 +110,7 @@ def adopt(
     label: Label = None,
     segment: Segment = None,
     sensitive: Sensitive = None,
+    as_json: Json = False,
 ) -> None:
     """Check a foreign ONNX classifier and give it the form that is served."""
     from converters.conversion import Conversion
@@ -127,7 +129,7 @@ def adopt(
         purpose=_purpose(product, repository, spec=spec),
         columns=_columns(columns),
     )
-    _run(asked, out=out)
+    _run(asked, out=out, as_json=as_json)
 
 
 def _columns(text: str | None) -> tuple[str, ...]:
@@ -160,7 +162,7 @@ def _purpose(
     return purpose_of(settings.repository_path, product, new_spec=spec)
 
 
-def _run(asked: Conversion, *, out: Path) -> None:
+def _run(asked: Conversion, *, out: Path, as_json: bool) -> None:
     """Convert, show the proof, and write the folder unless it failed."""
     from converters.conversion import convert_file, made_from
     from converters.folder import require_new_folder, write_converted
@@ -171,9 +173,9 @@ def _run(asked: Conversion, *, out: Path) -> None:
     require_new_folder(out)
     with console.progress("proving"):
         converted = convert_file(asked)
-    if converted.sweep is not None:
+    if converted.sweep is not None and not as_json:
         console.out.print(sweep_table(converted.sweep))
-    for trade in converted.trades:
+    for trade in () if as_json else converted.trades:
         console.out.print(trade_table(trade))
     proven = converted.proven
     console.out.print(proof_table(proven.reports, title=str(asked.source)))

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from tollgate.cli import console
-from tollgate.cli.options import Repository
+from tollgate.cli.options import Json, Repository
 from tollgate.errors import InputError
 from tollgate.schema import Degraded
 
@@ -40,6 +40,7 @@ def evaluate(
     ] = None,
     tolerance: Annotated[float, typer.Option(help="How far below is no miss.")] = 0.002,
     repository: Repository = None,
+    as_json: Json = False,
 ) -> None:
     """Train on some weeks of a history, serve the model, and judge its decisions."""
     from tollgate.cli import pipeline
@@ -120,7 +121,6 @@ def evaluate(
         purchases.label[test] == 1, score[test], customer=customer[test], day=day[test]
     )
     measured = [float(getattr(result, name)) for name in _MEASURES]
-    console.out.print(_table(measured, wanted, rows=result.rows, frauds=result.frauds))
     if degraded:
         console.say(
             f"{degraded:,} answers were degraded: not the model alone is judged"
@@ -130,6 +130,20 @@ def evaluate(
         for name, value, goal in zip(_MEASURES, measured, wanted, strict=True)
         if goal is not None and value < goal - tolerance
     ]
+    if as_json:
+        report = {
+            "release": release.name,
+            "rows": result.rows,
+            "frauds": result.frauds,
+            "served": dict(zip(_MEASURES, measured, strict=True)),
+            "expected": dict(zip(_MEASURES, wanted, strict=True)),
+            "degraded": degraded,
+            "missed": missed,
+        }
+        console.print_json(report)
+    else:
+        table = _table(measured, wanted, rows=result.rows, frauds=result.frauds)
+        console.out.print(table)
     if missed:
         console.say(f"missed: {', '.join(missed)}")
         raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from tollgate.cli import console, running
 from tollgate.cli.journal_options import Folder, Keys, default_folder, default_keys
-from tollgate.cli.options import Product, Repository, State
+from tollgate.cli.options import Json, Product, Repository, State
 
 if TYPE_CHECKING:
     from tollgate.audit.explained import Explained
@@ -34,9 +33,7 @@ def explain(
     ] = None,
     folder: Folder = None,
     keys: Keys = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, not tables.")
-    ] = False,
+    as_json: Json = False,
     notice: Annotated[
         bool,
         typer.Option(
@@ -75,13 +72,7 @@ def explain(
         _line(notice_text(found, application=decision))
         return
     if as_json:
-        told = msgspec.to_builtins(found) | {"margin": found.margin}
-        # JSON has no NaN: reasons of the answer moved nothing, numbers may be missing.
-        for part, name in (("reasons", "contribution"), ("contributions", "value")):
-            for one in told[part]:
-                if math.isnan(one[name]):
-                    one[name] = None
-        console.out.print_json(data=told)
+        console.print_json(msgspec.structs.asdict(found) | {"margin": found.margin})
         return
     _print(found)
 

@@ -11,6 +11,7 @@ import numpy as np
 import typer
 
 from tollgate.cli import console, tables
+from tollgate.cli.options import Json
 
 if TYPE_CHECKING:
     from tollgate.features.compare import Comparison
@@ -20,7 +21,6 @@ Spec = Annotated[
     typer.Option(help="The features.yaml to follow."),
 ]
 SPEC = Path("model_repository/fraud_features/1/features.yaml")
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
 
 _OTHER_STATE = 1  # exit status of a comparison: materialize first
 
@@ -43,7 +43,7 @@ def show(
     folder = console.settings(repository=repository).repository_path
     rows = catalogue(load_spec(spec), folder, name=name, source=spec)
     if as_json:
-        console.out.print_json(data=rows)
+        console.print_json(rows)
     else:
         console.out.print(catalogue_table(rows))
 
@@ -59,14 +59,13 @@ def diff(
     Exit status 0: one read of the store serves both; 1: another state must be
     materialized first; 2: a file cannot be used.
     """
-    import msgspec
 
     from tollgate.features.compare import compare
     from tollgate.features.spec import load_spec
 
     found = compare(load_spec(old), load_spec(new))
     if as_json:
-        console.out.print_json(data=msgspec.to_builtins(found))
+        console.print_json(found)
     else:
         _print_comparison(found)
     if not found.same_state:
@@ -166,6 +165,7 @@ def replay(
         str | None, typer.Option(help="Feed this Redis, not one thrown away.")
     ] = None,
     batch_rows: Annotated[int, typer.Option(help="Purchases per store call.")] = 1_000,
+    as_json: Json = False,
 ) -> None:
     """Drive a history through the online path; compare its bits with offline."""
     from tollgate.cli.replaying import compare_with_offline, cut
@@ -187,10 +187,13 @@ def replay(
         store_url=store_url,
         batch_rows=batch_rows,
     )
-    console.out.print(
-        f"{rows:,} vectors read online, {differing:,} differ from offline",
-        highlight=False,
-    )
+    if as_json:
+        console.print_json({"vectors": rows, "differing": differing})
+    else:
+        console.out.print(
+            f"{rows:,} vectors read online, {differing:,} differ from offline",
+            highlight=False,
+        )
     if differing or not rows:
         raise typer.Exit(1)
 

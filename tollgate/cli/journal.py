@@ -18,7 +18,7 @@ from tollgate.cli.journal_options import (
     default_folder,
     default_keys,
 )
-from tollgate.cli.options import Product, Repository, State
+from tollgate.cli.options import Json, Product, Repository, State
 from tollgate.cli.repositories import to_reread
 from tollgate.cli.scraping import (
     LOOPBACK,
@@ -138,6 +138,7 @@ def run(
 def verify(
     folder: Annotated[Path, typer.Argument(help="Folder of the journal.")],
     anchor: Anchor = None,
+    as_json: Json = False,
 ) -> None:
     """Prove every link, file and record; exit status 1 when one is not as sealed."""
     from tollgate.audit.verify import verify as prove
@@ -146,9 +147,11 @@ def verify(
         proof = prove(folder, anchor=anchor or default_anchor(folder), progress=advance)
     if anchor is not None and not proof.anchored:
         raise InputError(anchor, "holds no mark of a journal")
-    for finding in proof.findings:
+    if as_json:
+        console.print_json(proof)
+    for finding in () if as_json else proof.findings:
         console.out.print(str(finding), highlight=False, soft_wrap=True, markup=False)
-    for line in _told(proof):
+    for line in () if as_json else _told(proof):
         console.say(line)
     if proof.findings:
         raise typer.Exit(1)
@@ -166,6 +169,7 @@ def erase(
     keys: Keys = None,
     product: Product = None,
     state: State = None,
+    as_json: Json = False,
 ) -> None:
     """Delete people's keys: their records stay sealed, and are nobody's any more."""
     from tollgate.audit.subjects import FILE, Subjects
@@ -188,11 +192,15 @@ def erase(
     day = utc_text(now_us())[:10]
     erased = [known.erase(entity, one.encode(), day=day) for entity, one in wanted]
     known.close()
-    console.out.print(
-        f"erased {sum(erased)} of {len(erased)} subjects; "
-        f"{len(erased) - sum(erased)} had no key",
-        highlight=False,
-    )
+    if as_json:
+        without = len(erased) - sum(erased)
+        console.print_json({"erased": sum(erased), "without_key": without})
+    else:
+        console.out.print(
+            f"erased {sum(erased)} of {len(erased)} subjects; "
+            f"{len(erased) - sum(erased)} had no key",
+            highlight=False,
+        )
     if not all(erased):
         raise typer.Exit(1)
 

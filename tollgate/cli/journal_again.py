@@ -17,7 +17,7 @@ from tollgate.cli.journal_options import (
     default_folder,
     default_keys,
 )
-from tollgate.cli.options import Product, Repository, State
+from tollgate.cli.options import Json, Product, Repository, State
 
 if TYPE_CHECKING:
     import polars as pl
@@ -48,9 +48,7 @@ def replay(
         ),
     ] = None,
     anchor: Anchor = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, not a table.")
-    ] = False,
+    as_json: Json = False,
     product: Product = None,
     repository: Repository = None,
 ) -> None:
@@ -59,7 +57,6 @@ def replay(
 
     Exit status 1: one does, or a release cannot be had any more.
     """
-    import msgspec
 
     from tollgate.audit.releases import Releases
     from tollgate.audit.replay import replay as decide_again
@@ -79,7 +76,7 @@ def replay(
             progress=advance,
         )
     if as_json:
-        console.out.print_json(data=msgspec.to_builtins(found))
+        console.print_json(found)
     else:
         for one in found.differences:
             text = f"{one.record} of {one.release}: {'; '.join(one.what)}"
@@ -164,6 +161,7 @@ def dataset(
     product: Product = None,
     repository: Repository = None,
     state: State = None,
+    as_json: Json = False,
 ) -> None:
     """Write vectors as they were served, with what came of them: rows to train on."""
     import io
@@ -209,6 +207,18 @@ def dataset(
         "decided before": found.repeated,
         "without a label": found.unlabelled,
     }
+    if as_json:
+        report = {
+            "rows": len(found.table),
+            "decisions": found.decisions,
+            "frauds": found.frauds,
+            "features": found.spec,
+            "as_of": utc_text(until_us),
+            "file": out,
+            "left_out": left,
+        }
+        console.print_json(report)
+        return
     told = ", ".join(f"{count:,} {why}" for why, count in left.items() if count)
     console.out.print(
         f"{len(found.table):,} of {found.decisions:,} decisions, {found.frauds:,} "

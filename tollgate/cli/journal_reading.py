@@ -16,7 +16,7 @@ from tollgate.cli.journal_options import (
     default_folder,
     default_keys,
 )
-from tollgate.cli.options import Product, State
+from tollgate.cli.options import Json, Product, State
 
 
 def export(
@@ -36,6 +36,7 @@ def export(
     anchor: Anchor = None,
     product: Product = None,
     state: State = None,
+    as_json: Json = False,
 ) -> None:
     """Write one decision as a page that a reviewer reads, with its proof."""
     from tollgate.audit.anchor import read_anchor
@@ -66,9 +67,16 @@ def export(
         raise InputError(target, f"cannot be written: {exc.strerror}") from exc
     for problem in found.evidence.problems:
         console.say(f"not as it was sealed: {problem}")
-    console.out.print(
-        f"{found.values['decision']} of {found.values['release']} → {target}",
-        highlight=False,
-    )
+    decision, release = found.values["decision"], found.values["release"]
+    if as_json:
+        report = {
+            "decision": decision,
+            "release": release,
+            "page": target,
+            "problems": found.evidence.problems,
+        }
+        console.print_json(report)
+    else:
+        console.out.print(f"{decision} of {release} → {target}", highlight=False)
     if found.evidence.problems:
         raise typer.Exit(1)

@@ -14,7 +14,7 @@ from tollgate.cli.journal_options import (
     default_anchor,
     default_folder,
 )
-from tollgate.cli.options import Product, State
+from tollgate.cli.options import Json, Product, State
 from tollgate.errors import InputError
 
 
@@ -24,6 +24,7 @@ def retain(
     anchor: Anchor = None,
     product: Product = None,
     state: State = None,
+    as_json: Json = False,
 ) -> None:
     """Remove segments that are older than they may be kept; their links stay."""
     from tollgate.audit.anchor import AnchorFile
@@ -46,4 +47,7 @@ def retain(
     )
     tombstone = remove(chain, before_us=before_us)
     count = tombstone.facts["records"] if tombstone else "0"
-    console.out.print(f"removed {int(count):,} decisions", highlight=False)
+    if as_json:
+        console.print_json({"removed": int(count)})
+    else:
+        console.out.print(f"removed {int(count):,} decisions", highlight=False)

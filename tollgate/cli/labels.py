@@ -17,7 +17,7 @@ from tollgate.cli.journal_options import (
     default_folder,
     default_keys,
 )
-from tollgate.cli.options import Product, Repository, State, StoreUrl
+from tollgate.cli.options import Json, Product, Repository, State, StoreUrl
 from tollgate.cli.stream import STORE_DEADLINE_S
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def load(
     repository: Repository = None,
     state: State = None,
     store_url: StoreUrl = None,
+    as_json: Json = False,
 ) -> None:
     """Bring labels into the store and beside the decisions; then judge releases."""
     from tollgate.audit.labels import read_labels
@@ -59,17 +60,34 @@ def load(
     )
     spec = served_spec(chosen.repository_path, product=chosen.product)
     labels = read_labels(file, spec=spec)
+    landed = None
     if spec.entities and not journal_only:
-        _into_store(labels, spec=spec, url=running.store_url(chosen))
+        landed = _into_store(labels, spec=spec, url=running.store_url(chosen))
+        if not as_json:
+            counts = "applied {applied:,}, had already {duplicate:,}, too late {late:,}"
+            text = f"store: {counts.format_map(landed)}"
+            console.out.print(text, highlight=False)
     place = folder or default_folder(chosen)
     chain = _chain(place, anchor, product=chosen.product)
     if chain is None:
         if not spec.entities:
             raise InputError(place, "holds no journal, and the store wants no labels")
         console.say(f"no journal in {place}: labels are in the store alone")
+        if as_json:
+            console.print_json({"store": landed, "journal": None, "releases": []})
         return
-    _into_journal(labels, spec=spec, chain=chain, keys=keys or default_keys(place))
-    _print(chain, legitimate_after)
+    rows = _into_journal(
+        labels, spec=spec, chain=chain, keys=keys or default_keys(place)
+    )
+    judged = _judged(chain, legitimate_after)
+    if as_json:
+        journal = {"labels": len(labels), "new": rows}
+        report = {"store": landed, "journal": journal, "releases": judged}
+        console.print_json(report)
+        return
+    text = f"{rows:,} of {len(labels):,} labels are new and of people it knows"
+    console.out.print(f"journal: {text}", highlight=False)
+    _print(judged)
 
 
 def accuracy(
@@ -78,6 +96,7 @@ def accuracy(
     anchor: Anchor = None,
     product: Product = None,
     state: State = None,
+    as_json: Json = False,
 ) -> None:
     """Print precision, recall and AUC of every release on its labelled decisions."""
     from tollgate.errors import InputError
@@ -89,7 +108,11 @@ def accuracy(
     chain = _chain(place, anchor, product=chosen.product)
     if chain is None:
         raise InputError(place, "holds no journal; `tollgate journal run` makes one")
-    _print(chain, legitimate_after)
+    judged = _judged(chain, legitimate_after)
+    if as_json:
+        console.print_json(judged)
+    else:
+        _print(judged)
 
 
 def _chain(place: Path, anchor: Path | None, *, product: str) -> Chain | None:
@@ -104,7 +127,7 @@ def _chain(place: Path, anchor: Path | None, *, product: str) -> Chain | None:
     return Chain(place, product=product, anchor=file)
 
 
-def _into_store(labels: Labels, *, spec: FeatureSpec, url: str) -> None:
+def _into_store(labels: Labels, *, spec: FeatureSpec, url: str) -> dict[str, int]:
     from tollgate.audit.labels import told_to_store
     from tollgate.store.cluster import open_store
     from tollgate.store.writer import EventWriter
@@ -112,32 +135,27 @@ def _into_store(labels: Labels, *, spec: FeatureSpec, url: str) -> None:
     store = open_store(url, deadline_s=STORE_DEADLINE_S)
     landed = EventWriter(spec, store).labels(told_to_store(labels))
     store.close()
-    console.out.print(
-        f"store: applied {landed.applied.sum():,}, had already "
-        f"{landed.duplicate.sum():,}, too late {landed.too_late.sum():,}",
-        highlight=False,
-    )
+    return {
+        "applied": int(landed.applied.sum()),
+        "duplicate": int(landed.duplicate.sum()),
+        "late": int(landed.too_late.sum()),
+    }
 
 
 def _into_journal(
     labels: Labels, *, spec: FeatureSpec, chain: Chain, keys: Path
-) -> None:
+) -> int:
     from tollgate.audit.labels import seal_labels
     from tollgate.audit.subjects import Subjects
 
     subjects = Subjects(keys)
     link = seal_labels(chain, labels, spec=spec, subjects=subjects)
     subjects.close()
-    rows = link.rows if link else 0
-    console.out.print(
-        f"journal: {rows:,} of {len(labels):,} labels are new and of people it knows",
-        highlight=False,
-    )
+    return link.rows if link else 0
 
 
-def _print(chain: Chain, legitimate_after: str | None) -> None:
-    from rich.table import Table
-
+def _judged(chain: Chain, legitimate_after: str | None) -> list[Accuracy]:
+    """Judge every release on its labelled decisions."""
     from tollgate.audit.accuracy import accuracy as judge
     from tollgate.cli.journal import seconds
 
@@ -145,12 +163,18 @@ def _print(chain: Chain, legitimate_after: str | None) -> None:
     if legitimate_after is not None:
         age_s = seconds(legitimate_after, flag="--legitimate-after")
         before_us = time.time_ns() // 1000 - int(age_s * 1e6)
+    return judge(chain, legitimate_before_us=before_us)
+
+
+def _print(judged: list[Accuracy]) -> None:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     heads = ("release", "decisions", "labelled", "frauds", "precision", "recall")
     more = ("precision, declined", "recall, declined", "AUC", "average precision")
     for at, name in enumerate((*heads, *more)):
         table.add_column(name, justify="right" if at else "left")
-    for one in judge(chain, legitimate_before_us=before_us):
+    for one in judged:
         table.add_row(*_cells(one))
     console.out.print(table)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console, running
-from tollgate.cli.options import State, StoreUrl
+from tollgate.cli.options import Json, State, StoreUrl
 from tollgate.errors import InputError, RepositoryError
 
 if TYPE_CHECKING:
@@ -35,10 +35,14 @@ def add(
     state: State = None,
     store_url: StoreUrl = None,
     early: Early = False,
+    as_json: Json = False,
 ) -> None:
     """Put ids into a list; the next decision knows of it."""
     with _opened(name, repository, state, store_url, early=early) as (store, key):
         done = store.add(key, [one.encode() for one in ids])
+        if as_json:
+            console.print_json(_changed(name, store.size(key), added=done))
+            return
         _say(name, store.size(key), f"{done:,} added, {len(ids) - done:,} were in it")
 
 
@@ -49,10 +53,14 @@ def remove(
     state: State = None,
     store_url: StoreUrl = None,
     early: Early = False,
+    as_json: Json = False,
 ) -> None:
     """Take ids out of a list."""
     with _opened(name, repository, state, store_url, early=early) as (store, key):
         done = store.remove(key, [one.encode() for one in ids])
+        if as_json:
+            console.print_json(_changed(name, store.size(key), removed=done))
+            return
         _say(name, store.size(key), f"{done:,} removed, {len(ids) - done:,} were not")
 
 
@@ -66,15 +74,21 @@ def load(
     state: State = None,
     store_url: StoreUrl = None,
     early: Early = False,
+    as_json: Json = False,
 ) -> None:
     """Put the ids of a file into a list; with --replace it then holds no others."""
     ids = set(_read(file))
     with _opened(name, repository, state, store_url, early=early) as (store, key):
-        done = f"{store.add(key, ids):,} added"
+        added, removed = store.add(key, ids), 0
         if replace:
             # After adding: at no moment is an id missing that is to stay.
             others = [one for one in store.members(key) if one not in ids]
-            done += f", {store.remove(key, others):,} removed"
+            removed = store.remove(key, others)
+        if as_json:
+            changed = _changed(name, store.size(key), added=added, removed=removed)
+            console.print_json(changed)
+            return
+        done = f"{added:,} added" + (f", {removed:,} removed" if replace else "")
         _say(name, store.size(key), done)
 
 
@@ -87,6 +101,7 @@ def show(
     state: State = None,
     store_url: StoreUrl = None,
     early: Early = False,
+    as_json: Json = False,
 ) -> None:
     """
     Print the ids of a list, or whether it holds some.
@@ -95,10 +110,19 @@ def show(
     """
     with _opened(name, repository, state, store_url, early=early) as (store, key):
         if not ids:
-            for member in store.members(key):
-                typer.echo(member.decode(errors="replace"))
+            members = [one.decode(errors="replace") for one in store.members(key)]
+            if as_json:
+                console.print_json({"list": name, "ids": members})
+            for member in () if as_json else members:
+                typer.echo(member)
             return
         held = store.holds(key, [one.encode() for one in ids])
+    if as_json:
+        held_by_id = dict(zip(ids, map(bool, held), strict=True))
+        console.print_json({"list": name, "holds": held_by_id})
+        if not all(held):
+            raise typer.Exit(1)
+        return
     for one, inside in zip(ids, held, strict=True):
         typer.echo(f"{one}: {'in' if inside else 'not in'} {name}")
     if not all(held):
@@ -111,6 +135,12 @@ def _read(file: Path) -> Iterable[bytes]:
     except OSError as exc:
         raise InputError(file, f"cannot be read: {exc.strerror}") from exc
     return [one.strip() for one in lines if one.strip()]
+
+
+def _changed(
+    name: str, size: int, *, added: int = 0, removed: int = 0
+) -> dict[str, str | int]:
+    return {"list": name, "added": added, "removed": removed, "size": size}
 
 
 def _say(name: str, size: int, done: str) -> None:

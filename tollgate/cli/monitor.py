@@ -10,7 +10,7 @@ import typer
 
 from tollgate.cli import console
 from tollgate.cli.journal_options import Folder, Keys
-from tollgate.cli.options import Repository, State
+from tollgate.cli.options import Json, Repository, State
 from tollgate.cli.scraping import (
     LOOPBACK,
     MetricsHost,
@@ -93,6 +93,7 @@ def monitor(
     keys: Keys = None,
     repository: Repository = None,
     state: State = None,
+    as_json: Json = False,
 ) -> None:
     """
     Compare decisions with what their models were trained on, and with their labels.
@@ -100,6 +101,7 @@ def monitor(
     Exit status 1: a window that was read drifted. 2: something handed in is wrong.
     """
     from tollgate.cli.journal import seconds
+    from tollgate.cli.monitor_tables import monitor_report
     from tollgate.cli.monitor_watch import Asked, Watch, now
     from tollgate.monitor.journals import Journals
     from tollgate.monitor.judging import Limits
@@ -108,6 +110,8 @@ def monitor(
     chosen = console.settings(repository=repository, state=state)
     console.require_products(chosen, product or ())
     _require_files(report, metrics)
+    if as_json and every:
+        raise InputError("--json", "reports one look; leave --every out")
     require_metrics_port(metrics_port, host=metrics_host)
     every_s = seconds(every, flag="--every") if every else 0.0
     if metrics_port and not every_s:
@@ -132,7 +136,10 @@ def monitor(
     watch = Watch(journals, chosen, asked)
     if not every_s:
         watch.look()
-        watch.tell()
+        if as_json:
+            console.print_json(monitor_report(journals.monitors))
+        else:
+            watch.tell()
         if any(one.drifted for one in journals.monitors):
             raise typer.Exit(_DRIFT)
         return

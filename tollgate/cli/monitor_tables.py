@@ -31,6 +31,68 @@ def monitor_tables(monitors: Sequence[ProductMonitor]) -> Iterator[Any]:
             yield _accuracy(one.accuracy, list(one.streams))
 
 
+def monitor_report(monitors: Sequence[ProductMonitor]) -> list[dict[str, Any]]:
+    """Name what the tables say, for programs: an object per product."""
+    return [
+        {
+            "product": one.product,
+            "releases": [
+                {
+                    "release": release,
+                    "decisions": stream.mix.rows,
+                    "fates": stream.fates(),
+                    "problem": stream.problem,
+                    "waiting": stream.waiting,
+                    "windows": {
+                        kind: {
+                            "judged": stream.judged[kind],
+                            "drifted": stream.drifted[kind],
+                            "not_judged": stream.troubled[kind],
+                        }
+                        for kind in _KINDS
+                    },
+                    "newest_window": _newest_report(stream),
+                    "accuracy": _accuracy_report(one.accuracy, release),
+                }
+                for release, stream in one.streams.items()
+            ],
+        }
+        for one in monitors
+    ]
+
+
+def _newest_report(stream: Stream) -> list[dict[str, Any]]:
+    judged = [window for window in stream.windows if window.verdicts]
+    return [
+        {
+            "column": one.name,
+            "kind": one.kind,
+            "state": one.state,
+            "psi": one.found.psi,
+            "psi_at_least": one.least.psi,
+            "ks": one.found.ks,
+            "sigmas": one.sigmas,
+            "missing": one.missing,
+        }
+        for one in (judged[-1].verdicts if judged else ())
+    ]
+
+
+def _accuracy_report(found: Accuracy | None, release: str) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    whole = found.total(release)
+    return {
+        "labelled": whole.labelled,
+        "frauds": whole.frauds,
+        "young": whole.young,
+        "precision": whole.precision(1).value,
+        "recall": whole.recall(1).value,
+        "precision_of_declines": whole.precision(2).value,
+        "recall_of_declines": whole.recall(2).value,
+    }
+
+
 def _told(product: str, release: str, stream: Stream) -> str:
     fates = ", ".join(f"{count:,} {fate}" for fate, count in stream.fates().items())
     parts = [

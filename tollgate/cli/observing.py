@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tollgate.cli import console
-from tollgate.cli.options import Repository
+from tollgate.cli.options import Json, Repository
 from tollgate.errors import InputError
 
 Products = Annotated[
@@ -28,10 +28,15 @@ def metrics(
         Path | None,
         typer.Option(help="Page to write the tables into, between its two marks."),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """List every metric there is: name, kind, unit, labels, meaning, by page."""
+    from tollgate.observability.table import metrics as every
     from tollgate.observability.table import tables_text
 
+    if as_json:
+        console.print_json([{"page": one.page, "metric": one.row} for one in every()])
+        return
     text = tables_text()
     if into is None:
         console.out.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -20,6 +20,10 @@ Product = Annotated[
 Repository = Annotated[
     str | None, typer.Option(help="Model repository.", show_default="model_repository")
 ]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print JSON on standard output, and nothing else."),
+]
 State = Annotated[
     str | None,
     typer.Option(help="State folder of `tollgate up`.", show_default=".tollgate"),

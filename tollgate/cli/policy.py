@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.options import Json
 
 if TYPE_CHECKING:
     from tollgate.features.definition import FeatureSpec
@@ -20,13 +21,14 @@ Spec = Annotated[
         show_default="the released one",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
 
 _DIFFERENT = 1  # exit status of a comparison
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="A policy.yaml.")], spec: Spec = None
+    file: Annotated[Path, typer.Argument(help="A policy.yaml.")],
+    spec: Spec = None,
+    as_json: Json = False,
 ) -> None:
     """
     Check a policy as a server does when it loads it, and say what it holds.
@@ -40,6 +42,9 @@ def check(
         "lists": len(policy.lists),
         "rules": len(policy.rules),
     }
+    if as_json:
+        console.print_json({"file": file, "sound": True, **parts})
+        return
     counts = ", ".join(f"{count} {name}" for name, count in parts.items())
     typer.echo(f"{file}: sound: {counts}")
 
@@ -54,14 +59,13 @@ def diff(
 
     Exit status 0: nothing; 1: something; 2: a file cannot be read.
     """
-    import msgspec
 
     from tollgate.policy.compare import compare
     from tollgate.policy.document import read_document
 
     found = compare(read_document(old).raw, read_document(new).raw)
     if as_json:
-        console.out.print_json(data=msgspec.to_builtins(found))
+        console.print_json(found)
     elif not found:
         console.out.print("the same policy")
     for one in () if as_json else found:
@@ -87,7 +91,6 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Say what a changed policy would have decided: more declines, money, segments."""
-    import msgspec
 
     from tollgate.cli.policy_tables import outcome_tables
     from tollgate.redecide import compare_policies, draw, read_rows
@@ -106,7 +109,7 @@ def simulate(
     if picture is not None:
         draw(outcome, picture)
     if as_json:
-        console.out.print_json(data=msgspec.to_builtins(outcome))
+        console.print_json(outcome)
         return
     for table in outcome_tables(outcome):
         console.out.print(table, highlight=False)

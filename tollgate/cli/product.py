@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from tollgate.cli import console
-from tollgate.cli.options import Repository
+from tollgate.cli.options import Json, Repository
 from tollgate.cli.product_options import (
     Amount,
     Columns,
@@ -157,6 +157,37 @@ class _Clock:
         now = time.monotonic()
         report.step(title, text, now - self._since)
         self._since = now
+
+
+def list_products(repository: Repository = None, as_json: Json = False) -> None:
+    """List the products of the repository, with the release that each answers by."""
+    from rich.table import Table as Printed
+
+    from tollgate.repository.release import find_current, product_names
+
+    chosen = console.settings(repository=repository)
+    folder = chosen.repository_path
+    if not folder.is_dir():
+        raise RepositoryError(folder, "is not a folder; say which: --repository")
+    rows: list[dict[str, object]] = []
+    for name in product_names(folder):
+        release = find_current(folder, product=name)
+        rows.append(
+            {
+                "product": name,
+                "release": release.name if release else None,
+                "versions": release.versions if release else {},
+            }
+        )
+    if as_json:
+        console.print_json(rows)
+        return
+    table = Printed("product", "release", "versions", box=None, pad_edge=False)
+    for row in rows:
+        versions = cast("dict[str, int]", row["versions"])
+        listed = ", ".join(f"{step}={version}" for step, version in versions.items())
+        table.add_row(str(row["product"]), str(row["release"] or "none"), listed)
+    console.out.print(table)
 
 
 def remove(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from tollgate.cli import console
 from tollgate.cli.convert_options import Python
-from tollgate.cli.options import Product, Repository
+from tollgate.cli.options import Json, Product, Repository
 from tollgate.cli.product_options import TrustPickle
 from tollgate.cli.repositories import to_change
 from tollgate.cli.source_check import HOW, Compared, Given, compared_with_source
@@ -80,6 +81,7 @@ def publish(
     dry_load: Annotated[
         bool, typer.Option(help="Load it into a throw-away server first.")
     ] = True,
+    as_json: Json = False,
 ) -> None:
     """Prove a model and add it as the next version; the release stays as it is."""
     from tollgate.server import publishing
@@ -130,6 +132,10 @@ def publish(
             "features were NOT replayed; --history PURCHASES compares their vectors "
             "online with offline"
         )
+    if as_json:
+        report = msgspec.structs.asdict(published) | {"product": chosen.product}
+        console.print_json(report)
+        return
     console.out.print(
         f"published  {published.step} version {published.version}\n"
         + (

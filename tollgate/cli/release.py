@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollgate.cli import console
-from tollgate.cli.options import ModelConfigName, Repository
+from tollgate.cli.options import Json, ModelConfigName, Repository
 from tollgate.cli.repositories import to_read, wanted_release
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ State = Annotated[
         help="State folder of a server that runs here.", show_default=".tollgate"
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
 
 _BEHIND = 1  # exit status: a replica does not run what is wanted
 
@@ -33,7 +32,6 @@ def list_releases(
     repository: Repository = None, product: Product = None, as_json: Json = False
 ) -> None:
     """List every release that was ever active, with the versions it is made of."""
-    import msgspec
     from rich.markup import escape
     from rich.table import Table
 
@@ -44,7 +42,7 @@ def list_releases(
         entries = read_history(folder, chosen.product)
     releases = releases_of(entries)
     if as_json:
-        console.out.print_json(data=msgspec.to_builtins(list(releases.values())))
+        console.print_json(list(releases.values()))
         return
     states = _states(entries[-1].release) if entries else {}
     table = Table("release", "", "versions", "made", "by", "why", box=None)
@@ -67,14 +65,16 @@ def show(
     ] = None,
     repository: Repository = None,
     product: Product = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As without it: it always prints JSON.")
+    ] = True,
 ) -> None:
     """Print a release as JSON: versions, hashes, who, why, when."""
-    import msgspec
 
     chosen = console.settings(repository=repository, product=product)
     with to_read(chosen) as folder:
         release = _release(folder, chosen.product, name)
-    console.out.print_json(data=msgspec.to_builtins(release))
+    console.print_json(release)
 
 
 def diff(
@@ -84,6 +84,7 @@ def diff(
     ] = None,
     repository: Repository = None,
     product: Product = None,
+    as_json: Json = False,
 ) -> None:
     """Show what changes from one release to another: versions, files, their text."""
     from tollgate.repository.difference import difference_lines
@@ -92,7 +93,20 @@ def diff(
     with to_read(chosen) as folder:
         first = _compared(folder, chosen.product, old)
         second = _compared(folder, chosen.product, new)
-        for line in difference_lines(folder, first, second):
+        lines = list(difference_lines(folder, first, second))
+    if as_json:
+        report = {
+            "old": first.name,
+            "new": second.name,
+            "versions": {
+                step: {"old": first.versions.get(step), "new": version}
+                for step, version in second.versions.items()
+            },
+            "lines": lines[1:],
+        }
+        console.print_json(report)
+    else:
+        for line in lines:
             console.out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -100,7 +114,6 @@ def history(
     repository: Repository = None, product: Product = None, as_json: Json = False
 ) -> None:
     """Show who made which release active, when, why, and what it replaced."""
-    import msgspec
     from rich.markup import escape
     from rich.table import Table
 
@@ -110,7 +123,7 @@ def history(
     with to_read(chosen) as folder:
         entries = read_history(folder, chosen.product)
     if as_json:
-        console.out.print_json(data=msgspec.to_builtins(entries))
+        console.print_json(entries)
         return
     table = Table("time", "", "release", "from", "by", "confirmed", "why", box=None)
     before = None
@@ -179,7 +192,6 @@ def status(
 
     Exit status 0: all run it; 1: one does not, or does not answer.
     """
-    import msgspec
     from rich.markup import escape
     from rich.table import Table
 
@@ -197,9 +209,7 @@ def status(
     asked = ask_replicas(addresses)
     behind = [one for one in asked if not _runs(one, chosen.product, wanted, canary)]
     if as_json:
-        console.out.print_json(
-            data={"desired": wanted, "replicas": msgspec.to_builtins(asked)}
-        )
+        console.print_json({"desired": wanted, "replicas": asked})
     else:
         console.out.print(f"desired  {wanted}", highlight=False)
         table = Table("replica", "runs", "", "since", box=None)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tollgate.cli import console
-from tollgate.cli.options import Repository
-from tollgate.cli.release import Json, Product, State
+from tollgate.cli.options import Json, Repository
+from tollgate.cli.release import Product, State
 from tollgate.cli.repositories import to_read
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def versions(
     with to_read(chosen) as folder:
         rows = _rows(chosen, folder)
     if as_json:
-        console.out.print_json(data=msgspec.to_builtins(rows))
+        console.print_json(rows)
         return
     table = Table("version", "", "releases", "why", box=None)
     for row in rows:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tollgate.cli import console, running
-from tollgate.cli.options import State, StoreUrl
+from tollgate.cli.options import Json, State, StoreUrl
 from tollgate.errors import InputError, SetupError
 from tollgate.settings import Settings
+
+if TYPE_CHECKING:
+    from tollgate.repair.drain import Drained
 
 Spool = Annotated[
     Path | None, typer.Option(help="Folder to drain.", show_default="STATE/spool")
@@ -25,6 +29,7 @@ def drain(
     store_url: StoreUrl = None,
     spool: Spool = None,
     rate: Rate = 4_000,
+    as_json: Json = False,
 ) -> None:
     """Apply the purchases that the store missed; `tollgate up` does so by itself."""
     chosen = console.settings(
@@ -32,13 +37,25 @@ def drain(
     )
     if spool is not None and not spool.is_dir():
         raise InputError("--spool", f"{spool} is no folder")
-    if not drain_once(chosen, rate=rate):
+    drained = drain_once(chosen, rate=rate)
+    if drained is None:
         raise SetupError("the spool is being drained", remedy="wait for it to end")
+    if as_json:
+        console.print_json(drained)
+    else:
+        print_drained(drained)
 
 
-def drain_once(chosen: Settings, *, rate: float) -> bool:
-    """Drain all spools and say what was done; False when another drain is at work."""
+def print_drained(drained: Mapping[str, Drained]) -> None:
+    """Print what became of each spool."""
     from tollgate.repair.background import told
+
+    for name, done in drained.items():
+        console.out.print(f"{name}: {told(done)}", highlight=False)
+
+
+def drain_once(chosen: Settings, *, rate: float) -> dict[str, Drained] | None:
+    """Drain all spools; what was done by spool, None when another drain is at work."""
     from tollgate.repair.drain import STORE_DEADLINE_S, SpoolDrain
     from tollgate.repair.segments import segments, spools
     from tollgate.server.launcher import SPOOL_FOLDER
@@ -47,12 +64,13 @@ def drain_once(chosen: Settings, *, rate: float) -> bool:
     folder = Path(chosen.spool or chosen.state_path / SPOOL_FOLDER)
     store = open_store(running.store_url(chosen), deadline_s=STORE_DEADLINE_S)
     found = spools(folder)
+    drained = {}
     for spool in found:
         done = SpoolDrain(spool, store, rate_per_s=rate).run()
         if done is None:
-            return False
-        console.out.print(f"{spool.name}: {told(done)}", highlight=False)
+            return None
+        drained[spool.name] = done
     left = sum(len(segments(spool)) for spool in found)
     if left:
         console.say(f"{left} segments left: still being written, or unreadable here")
-    return True
+    return drained

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -94,6 +95,13 @@ def score(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     token_file: TokenFile = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print one JSON object: `summary`, and `rows` unless --out has them.",
+        ),
+    ] = False,
 ) -> None:
     """Decide the purchases of a file: Parquet, CSV or JSON lines in, the same out."""
     from clients.client import Client
@@ -139,8 +147,14 @@ def score(
                 _note(answers, rows, answer)
                 done += len(answer)
                 advance(done, len(good))
-    _write(frame, answers, out=out, kind=kind)
-    failed = _report(answers)
+    summary = _summary(answers)
+    if as_json:
+        decided = None if out else _decided(frame, answers).to_dicts()
+        console.print_json({"summary": summary, "rows": decided})
+    if out or not as_json:
+        _write(frame, answers, out=out, kind=kind)
+    _say(summary)
+    failed = summary["failed"]
     if fail_on_error and failed:
         text = f"--fail-on-error: {failed:,} of {len(frame):,} rows failed"
         console.say(f"{text}; their answers are written all the same")
@@ -177,27 +191,37 @@ def _server(chosen: Settings) -> str:
     return f"{place[0]}:{place[1]}"
 
 
-def _report(answers: dict[str, list[Any]]) -> int:
+def _summary(answers: dict[str, list[Any]]) -> dict[str, Any]:
     """
-    Count on stderr the rows that were not decided, and the degraded ones by bit.
+    Count the rows that were not decided, and the degraded ones by bit.
 
-    Returns:
-        How many rows failed: with an error, or a bit that names a failure.
+    Failed are rows with an error, or with a bit that names a failure.
     """
-    from tollgate.audit.told import DEGRADED_WORDS
-
     bad = np.array([error != "" for error in answers["error"]], np.bool_)
     bits = np.array(answers["degraded"], np.uint32)
-    if bad.any():
-        text = f"{bad.sum():,} of {len(bad):,} rows could not be decided"
-        console.say(f"{text}: see `error`")
-    if bits.any():
-        console.say(f"{np.count_nonzero(bits):,} of {len(bits):,} rows are degraded:")
-    for bit in Degraded:
-        number = np.count_nonzero(bits & np.uint32(bit))
-        if number:
-            console.say(f"  {number:,} {bit.name}: {DEGRADED_WORDS[bit]}")
-    return int(np.count_nonzero(bad | ((bits & np.uint32(_FAILED)) != 0)))
+    by_bit = {bit: np.count_nonzero(bits & np.uint32(bit)) for bit in Degraded}
+    return {
+        "rows": len(bad),
+        "decisions": Counter(one for one in answers["decision"] if one),
+        "undecided": int(bad.sum()),
+        "degraded": int(np.count_nonzero(bits)),
+        "degraded_by_bit": {bit.name: int(count) for bit, count in by_bit.items()},
+        "failed": int(np.count_nonzero(bad | ((bits & np.uint32(_FAILED)) != 0))),
+    }
+
+
+def _say(summary: dict[str, Any]) -> None:
+    """Say on stderr what was not decided, and what is worth less than it should be."""
+    from tollgate.audit.told import DEGRADED_WORDS
+
+    rows = summary["rows"]
+    if undecided := summary["undecided"]:
+        console.say(f"{undecided:,} of {rows:,} rows could not be decided: see `error`")
+    if degraded := summary["degraded"]:
+        console.say(f"{degraded:,} of {rows:,} rows are degraded:")
+    for name, count in summary["degraded_by_bit"].items():
+        if count:
+            console.say(f"  {count:,} {name}: {DEGRADED_WORDS[Degraded[name]]}")
 
 
 def _read(file: Path, format: Format) -> pl.DataFrame:
@@ -297,6 +321,17 @@ def _output_kind(out: Path | None, format: Format | None) -> str:
     return kind
 
 
+def _decided(frame: pl.DataFrame, answers: dict[str, list[Any]]) -> pl.DataFrame:
+    """Add the answers to the rows of the file, as columns."""
+    import polars as pl
+
+    types = {"score": pl.Float32, "degraded": pl.UInt32}
+    return frame.with_columns(
+        pl.Series(name, values, dtype=types.get(name, pl.String))
+        for name, values in answers.items()
+    )
+
+
 def _write(
     frame: pl.DataFrame,
     answers: dict[str, list[Any]],
@@ -304,15 +339,9 @@ def _write(
     out: Path | None,
     kind: str,
 ) -> None:
-    import polars as pl
-
     from tollgate.repository.atomic import replace_file
 
-    types = {"score": pl.Float32, "degraded": pl.UInt32}
-    decided = frame.with_columns(
-        pl.Series(name, values, dtype=types.get(name, pl.String))
-        for name, values in answers.items()
-    )
+    decided = _decided(frame, answers)
     if kind == "table":
         console.out.print(_table(decided))
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,10 +59,24 @@ def load_tables(
     store: RedisStore,
     *,
     rate: float | None,
-) -> None:
-    """Bring tables into the store, and say what was done."""
+    tell: Callable[[str], None] = console.result,
+) -> dict[str, Loaded]:
+    """
+    Bring tables into the store.
+
+    Args:
+        tables: With their rows.
+        spec: The features that read them.
+        store: Where to.
+        rate: Most rows a second; None for what Redis gives.
+        tell: Gets a line when a table is done.
+
+    Returns:
+        What was done, by file.
+    """
     from tollgate.backfill.tables import load_table
 
+    loaded = {}
     for table, rows in tables:
         begun_s = time.monotonic()
         with console.progress(f"loading {table.name}") as advance:
@@ -69,10 +84,11 @@ def load_tables(
                 spec, table, rows, store, rate_per_s=rate, progress=advance
             )
         taken_s = time.monotonic() - begun_s
-        text = f"{rows.source}: {_told(done)}, in {taken_s:.1f} s"
-        console.out.print(text, highlight=False, soft_wrap=True)
+        tell(f"{rows.source}: {_told(done)}, in {taken_s:.1f} s")
+        loaded[str(rows.source)] = done
         if late := _late(table, done):
             console.say(late)
+    return loaded
 
 
 def _told(done: Loaded) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.options import Json
 from tollgate.cli.serve import State
 from tollgate.errors import InputError, SetupError
 
@@ -89,6 +90,7 @@ def tune(
     ] = False,
     product: Product = None,
     state: State = None,
+    as_json: Json = False,
 ) -> None:
     """
     Find settings of the batcher with which a staging server carries more.
@@ -115,7 +117,15 @@ def tune(
     server = _server(chosen, yes=yes or restore, write=write)
     try:
         with _ended_by_signals():
-            _tune(chosen, wanted, server, out=out, write=write, restore=restore)
+            _tune(
+                chosen,
+                wanted,
+                server,
+                out=out,
+                write=write,
+                restore=restore,
+                as_json=as_json,
+            )
     except KeyboardInterrupt:
         console.say("ended; the server runs as before, and nothing was written")
         raise
@@ -129,6 +139,7 @@ def _tune(
     out: Path | None,
     write: bool,
     restore: bool,
+    as_json: bool,
 ) -> None:
     from loadtests.tuner.bench import Bench
 
@@ -144,11 +155,21 @@ def _tune(
         tuned = bench.tune(told=_say)
     folder = out or chosen.state_path / "tune" / bench.wanted.name
     bench.keep(tuned, folder)
-    _tell(bench, tuned, folder)
+    if not as_json:
+        _tell(bench, tuned, folder)
+    written = bench.write(tuned) if write and tuned.winner is not None else []
+    if as_json:
+        report = {
+            "circumstances": bench.circumstances(),
+            "tuned": tuned,
+            "folder": folder,
+            "written": written,
+        }
+        console.print_json(report)
     if tuned.winner is None:
         raise typer.Exit(1)
-    if write:
-        for path in bench.write(tuned):
+    if not as_json:
+        for path in written:
             console.out.print(f"written  {path}", highlight=False, soft_wrap=True)
 
 

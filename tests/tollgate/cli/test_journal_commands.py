@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -184,6 +185,34 @@ def test_labels_go_into_store_and_journal(
     assert "had already 10" in text
     assert "journal: 0 of 10" in text
     assert run("verify", str(sealed))[0] == 0
+
+
+def asked(*words: str) -> Any:
+    """Run a command; its standard output is one JSON value."""
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_journal_is_reported_as_json(
+    sealed: Path, tmp_path: Path, store_url: str
+) -> None:
+    """Forty decisions, ten labels that are all fraud and were all declined."""
+    path = labels_file(tmp_path / "labels.csv")
+    where = ("--folder", str(sealed), "--repository", str(REPOSITORY))
+    found = asked("labels", "load", str(path), *where, "--store-url", store_url)
+    assert found["store"] == {"applied": 10, "duplicate": 0, "late": 0}
+    assert found["journal"] == {"labels": 10, "new": 10}
+    (judged,) = asked("labels", "accuracy", "--folder", str(sealed))
+    assert [judged] == found["releases"]
+    assert (judged["release"], judged["decisions"]) == ("fraud-1", 40)
+    assert (judged["labelled"], judged["frauds"], judged["flagged"]) == (10, 10, 1.0)
+    assert judged["roc_auc"] is None  # one class alone has none
+    proof = asked("journal", "verify", str(sealed))
+    assert (proof["findings"], proof["records"]) == ([], 40)
+    assert asked("journal", "retain", "--keep", "1d", "--folder", str(sealed)) == {
+        "removed": 40
+    }
 
 
 def test_keep_removes_what_is_older(sealed: Path, store_url: str) -> None:

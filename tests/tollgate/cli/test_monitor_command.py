@@ -90,7 +90,7 @@ def test_labels_of_a_file_judge_releases(calm: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--product", "nope"), "holds no journal"),
+        (("--product", "nope"), "'nope' is no product of"),
         (("--folder", "x", "--product", "fraud"), "leave --product out"),
         (("--metrics", "x.txt"), "is not called .prom"),
         (("--report", "/none/x.html"), "/none is not a folder"),
