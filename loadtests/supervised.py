@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tollgate.errors import ServerError
@@ -33,6 +33,7 @@ class Supervised:
         words: The command and its own options.
         python: The interpreter; another checkout's runs that checkout's code.
         limits: Words before the command, such as those of prlimit.
+        environment: Of the process; that of this one unless given.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Supervised:
         words: Sequence[str] = ("up",),
         python: Path | str = sys.executable,
         limits: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.state = state
         self.said = state.with_suffix(".out")
@@ -56,6 +58,7 @@ class Supervised:
                 ],
                 stdout=said,
                 stderr=subprocess.STDOUT,
+                env=environment,
             )
 
     @property

@@ -1,0 +1,393 @@
+"""
+Unforeseen errors in every background loop: `python -m loadtests.unforeseen`.
+
+`tollgate up` answers requests at a steady rate. Once in each interval every background
+loop of the supervisor, of the server and of each step gets an error that no code of
+ours expects (loadtests/injection.py). The command reports answers lost, decisions
+without a record in the journal, and for each loop the errors injected, the errors
+that the metrics pages count, and whether it works since. Exit status 1 if anything of
+this is amiss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import sys
+import sysconfig
+import tempfile
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import grpc
+import msgspec
+import redis
+
+from clients.channel import CHANNEL_OPTIONS
+from clients.codec import decisions_of
+from loadtests.hostile_requests import MODEL_INFER, good_request
+from loadtests.injection import ROUND_FILE, Report, reports
+from loadtests.supervised import Supervised
+from loadtests.surroundings import CHECKOUT
+from tollgate.errors import TollgateError
+from tollgate.journal.entries import CHUNK_FIELD, stream_key
+from tollgate.journal.record import decode_chunk
+from tollgate.server.address import find_server
+from tollgate.worker import ERRORS_METRIC
+
+PRODUCT = "fraud"
+_TIMEOUT_S = 20.0
+_READY_S = 600.0  # on a machine that is busy with other things
+_SETTLE_S = 120.0
+_READ_S = 2.0  # between two looks at the journal's stream
+_READ_AT_ONCE = 1_000
+_DECISIONS = (["approve"], ["review"], ["decline"])
+_COUNTED = re.compile(rf'^{ERRORS_METRIC}{{.*?loop="([^"]+)".*}} (\S+)$', re.MULTILINE)
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What the command line says."""
+
+    minutes: float
+    rate: float
+    every_s: float
+
+
+class LoopFigures(msgspec.Struct, frozen=True):
+    """
+    What became of the loops of one name, of all processes together.
+
+    Attributes:
+        name: Of the loop.
+        injected: Errors that it got.
+        counted: Errors that the metrics pages count.
+        loops: How many there are in processes that live.
+        alive: How many of these have worked since their last error.
+    """
+
+    name: str
+    injected: int
+    counted: int
+    loops: int
+    alive: int
+
+    @property
+    def sound(self) -> bool:
+        """Tell whether it got errors, all are counted, and it works."""
+        return self.injected == self.counted > 0 and self.alive == self.loops > 0
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """
+    What became of the run.
+
+    Attributes:
+        seconds: How long requests were sent.
+        rounds: How often an error was injected in every loop.
+        sent: Requests.
+        lost: Requests without a decision, by status and words.
+        unrecorded: Requests with a decision that the journal does not have.
+        recorded: Decisions in the journal, each transaction once.
+        loops: By name.
+        mended: What the supervisor mended.
+    """
+
+    seconds: float
+    rounds: int
+    sent: int
+    lost: Counter[str]
+    unrecorded: int
+    recorded: int
+    loops: list[LoopFigures]
+    mended: list[str]
+
+    @property
+    def sound(self) -> bool:
+        """Tell whether nothing is amiss."""
+        well = bool(self.loops) and all(one.sound for one in self.loops)
+        return well and not (self.lost or self.unrecorded or self.mended)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run and report; exit status 1 if anything is amiss."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.unforeseen")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--rate", type=float, default=200.0, help="requests/s")
+    parser.add_argument(
+        "--every", type=float, default=60.0, help="seconds between two errors of a loop"
+    )
+    given = parser.parse_args(arguments)
+    options = Options(given.minutes, given.rate, given.every)
+    try:
+        figures = run(options)
+    except TollgateError as error:
+        print(f"loadtests.unforeseen: {error}", file=sys.stderr)
+        return error.exit_status
+    print(to_text(figures), end="")
+    return 0 if figures.sound else 1
+
+
+def run(options: Options) -> Figures:
+    """Serve the product with errors in its loops, and send requests meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="tollgate-unforeseen-") as name:
+        folder = Path(name)
+        state, rounds = folder / "state", folder / "rounds"
+        rounds.mkdir()
+        inject_in_steps(state, rounds)
+        product = Supervised(
+            CHECKOUT / "model_repository",
+            state,
+            environment=injecting(folder / "python", rounds),
+        )
+        try:
+            product.wait(
+                lambda: bool(product.health_url) and product.ready(),
+                patience_s=_READY_S,
+            )
+            return asyncio.run(_measure(options, product, rounds))
+        finally:
+            product.stop()
+
+
+def inject_in_steps(state: Path, rounds: Path) -> None:
+    """Have each step import the injection: a stub reads the .pth files there."""
+    packages = Path("lib", f"python{sysconfig.get_python_version()}", "site-packages")
+    place = state / "server" / "python" / packages
+    place.mkdir(parents=True)
+    (place / "unforeseen.pth").write_text(f"import sys; {_code(rounds)}\n")
+
+
+def injecting(folder: Path, rounds: Path) -> dict[str, str]:
+    """Have the supervisor import the injection: an environment in which it does."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"import sys\n{_code(rounds)}\n")
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _code(rounds: Path) -> str:
+    return (
+        f"sys.path.append({str(CHECKOUT)!r}); "
+        f"from loadtests import injection; injection.install({str(rounds)!r})"
+    )
+
+
+class Sender:
+    """
+    Sends requests, and notes what becomes of them.
+
+    Attributes:
+        lost: Requests without a decision, by status and words.
+        answered: Transaction ids of the others.
+        sent: How many there were.
+    """
+
+    def __init__(self) -> None:
+        self.lost: Counter[str] = Counter()
+        self.answered: set[bytes] = set()
+        self.sent = 0
+
+    async def send_all(self, url: str, *, rate: float, ended: asyncio.Event) -> None:
+        """Send at fixed times, whatever becomes of the ones before."""
+        tasks: set[asyncio.Task[None]] = set()
+        async with grpc.aio.insecure_channel(url, options=CHANNEL_OPTIONS) as channel:
+            infer = channel.unary_unary(
+                MODEL_INFER,
+                request_serializer=type(good_request(1, tag="")).SerializeToString,
+                response_deserializer=_answer_type().FromString,
+            )
+            began_s = monotonic()
+            while not ended.is_set():
+                task = asyncio.create_task(self._send(infer, f"u{self.sent}"))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+                self.sent += 1
+                late_s = began_s + self.sent / rate - monotonic()
+                await asyncio.sleep(max(0.0, late_s))
+            await asyncio.gather(*tasks)
+
+    async def _send(self, infer: Any, tag: str) -> None:
+        try:
+            answer = await infer(good_request(1, tag=tag), timeout=_TIMEOUT_S)
+        except grpc.RpcError as error:
+            self.lost[f"{error.code().name}: {error.details()}"[:200]] += 1
+            return
+        decisions = decisions_of(answer, latency_s=0.0)
+        if list(decisions.decision) in _DECISIONS:
+            self.answered.add(f"{tag}-0".encode())
+        else:
+            self.lost[f"no decision: {decisions.error[0]}"[:200]] += 1
+
+
+def _answer_type() -> Any:
+    from tritonclient.grpc import service_pb2
+
+    return service_pb2.ModelInferResponse
+
+
+class JournalReader:
+    """
+    Reads the journal's stream as its worker does: what was read is removed.
+
+    Args:
+        url: Address of the embedded store.
+
+    Attributes:
+        found: Transaction ids of all decisions there were.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._client: Any = redis.Redis.from_url(url)
+        self._last = b"0-0"
+        self.found: set[bytes] = set()
+
+    def read(self) -> None:
+        """Read what is new; an error is of Redis or of a damaged chunk, and ours."""
+        key = stream_key(PRODUCT)
+        while entries := self._client.xrange(
+            key, min=b"(" + self._last, count=_READ_AT_ONCE
+        ):
+            for _, fields in entries:
+                if CHUNK_FIELD in fields:
+                    self.found |= set(decode_chunk(fields[CHUNK_FIELD]).transaction_id)
+            self._last = entries[-1][0]
+            self._client.xtrim(key, minid=self._last, approximate=True)
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._client.close()
+
+
+async def _measure(options: Options, product: Supervised, rounds: Path) -> Figures:
+    address = find_server(product.state)
+    assert address is not None
+    sender, reader = Sender(), JournalReader(address.store_url)
+    ended = asyncio.Event()
+    began_s = monotonic()
+    with contextlib.closing(reader):
+        sending = asyncio.create_task(
+            sender.send_all(product.grpc_url, rate=options.rate, ended=ended)
+        )
+        number = await _inject(options, rounds, reader=reader, began_s=began_s)
+        ended.set()
+        await sending
+        seconds = monotonic() - began_s
+        await _settle(product, rounds, reader=reader, sender=sender)
+        return Figures(
+            seconds=seconds,
+            rounds=number,
+            sent=sender.sent,
+            lost=sender.lost,
+            unrecorded=len(sender.answered - reader.found),
+            recorded=len(reader.found),
+            loops=loop_figures(reports(rounds), counted_errors(product)),
+            mended=product.mended(),
+        )
+
+
+async def _inject(
+    options: Options, rounds: Path, *, reader: JournalReader, began_s: float
+) -> int:
+    """Begin a round in each interval until the time is over; how many there were."""
+    number = 0
+    while (now_s := monotonic() - began_s) < 60 * options.minutes:
+        if now_s >= (number + 0.5) * options.every_s:
+            number += 1
+            new = rounds / f"{ROUND_FILE}.new"
+            new.write_text(str(number))
+            new.replace(rounds / ROUND_FILE)
+            print(f"round {number}", file=sys.stderr, flush=True)
+        await asyncio.to_thread(reader.read)
+        await asyncio.sleep(_READ_S)
+    return number
+
+
+async def _settle(
+    product: Supervised, rounds: Path, *, reader: JournalReader, sender: Sender
+) -> None:
+    """Give pauses, metrics and the journal some time to come to their end."""
+    until_s = monotonic() + _SETTLE_S
+    while monotonic() < until_s:
+        await asyncio.sleep(_READ_S)
+        await asyncio.to_thread(reader.read)
+        loops = loop_figures(reports(rounds), counted_errors(product))
+        if all(one.sound for one in loops) and sender.answered <= reader.found:
+            return
+
+
+def counted_errors(product: Supervised) -> Counter[str]:
+    """Read both metrics pages: errors by loop."""
+    with urllib.request.urlopen(product.metrics_url, timeout=20) as page:
+        texts = [page.read().decode(), product.get("/metrics")[1]]
+    return errors_on_pages(texts)
+
+
+def errors_on_pages(texts: Sequence[str]) -> Counter[str]:
+    """Add up the errors of each loop over pages and labels."""
+    found: Counter[str] = Counter()
+    for text in texts:
+        for name, number in _COUNTED.findall(text):
+            found[name] += int(float(number))
+    return found
+
+
+def loop_figures(
+    found: Sequence[Report], counted: Mapping[str, int]
+) -> list[LoopFigures]:
+    """Join what was injected with what is counted, by name."""
+    every = [(one, _lives(report.pid)) for report in found for one in report.loops]
+    names = {one.name for one, _ in every} | set(counted)
+    return [
+        LoopFigures(
+            name=name,
+            injected=sum(one.injected for one, _ in every if one.name == name),
+            counted=counted.get(name, 0),
+            loops=sum(lives for one, lives in every if one.name == name),
+            alive=sum(lives and one.alive for one, lives in every if one.name == name),
+        )
+        for name in sorted(names)
+    ]
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def to_text(figures: Figures) -> str:
+    """Write the report."""
+    lost = figures.lost.total()
+    lines = [
+        f"requests  {figures.sent:,} sent in {figures.seconds:,.0f} s, "
+        f"{figures.sent / figures.seconds:.0f}/s, {lost:,} lost"
+    ]
+    lines += [f"          {count:,} x {text}" for text, count in figures.lost.items()]
+    lines += [
+        f"journal   {figures.recorded:,} decisions, {figures.unrecorded:,} answers "
+        "without a record",
+        f"mended    {', '.join(figures.mended) or 'nothing'}",
+        f"rounds    {figures.rounds}",
+        "",
+        f"{'loop':24} {'injected':>8} {'counted':>8} {'alive':>8}",
+    ]
+    lines += list(_rows(figures.loops))
+    lines.append("")
+    lines.append("nothing is amiss" if figures.sound else "SOMETHING IS AMISS")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(loops: Sequence[LoopFigures]) -> Iterator[str]:
+    for one in loops:
+        alive = f"{one.alive}/{one.loops}"
+        mark = "" if one.sound else "  <-- amiss"
+        yield f"{one.name:24} {one.injected:8} {one.counted:8} {alive:>8}{mark}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
