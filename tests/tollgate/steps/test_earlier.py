@@ -168,6 +168,28 @@ def test_a_dry_run_reads_decisions_and_keeps_none(
     assert answer != first[0]
 
 
+def test_who_writes_the_store_can_forge_a_kept_decision(
+    open_pipeline: Open, redis_client: redis.Redis
+) -> None:
+    """
+    The limit of trust in the store: a kept decision has a checksum and no signature.
+
+    It stands for its own content alone: for another amount it is a conflict.
+    """
+    pipeline = open_pipeline(journal_url="")
+    forged = pack_decided(
+        int(pipeline.contexts(request(bought("t1")))["fingerprint"][0]),
+        **{"decision": 0, "score": 0.0, "degraded": 0},
+        **{"release": b"forged", "codes": b""},
+    )
+    redis_client.set(decided_key("fraud", b"t1"), forged)
+    ((row,),) = pipeline.answer(request(bought("t1")))
+    assert (row[0], row[-1]) == (b"approve", b"forged")
+    mixed = request(bought("t1", amount=999.0), bought("t9"))
+    ((other, _),) = pipeline.answer(mixed)
+    assert other[4].decode() == WORDS % "t1"
+
+
 def test_a_damaged_record_is_none(
     open_pipeline: Open, redis_client: redis.Redis
 ) -> None:
