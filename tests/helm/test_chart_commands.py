@@ -214,14 +214,12 @@ def test_who_counts_for_the_gateway_may_end_and_its_container_does_not(
     )
     program.chmod(0o755)
     script = container["args"][0].replace("sleep 5", "sleep 0.05")
-    running = subprocess.Popen(
+    with subprocess.Popen(
         [*container["command"], script],
         env={"PATH": f"{program.parent}:/usr/bin:/bin", "LOG": str(log)},
-    )
-    until = time.monotonic() + 20
-    while not (log.exists() and len(log.read_text().splitlines()) == 3):
-        assert running.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    running.terminate()
-    assert running.wait(10) == 0
+    ) as running:
+        while not (log.exists() and len(log.read_text().splitlines()) == 3):
+            assert running.poll() is None
+            time.sleep(0.02)
+        running.terminate()
+        assert running.wait() == 0

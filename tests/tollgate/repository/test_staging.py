@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,15 @@ with staging(Path(sys.argv[1])) as staged:
 
 
 @pytest.fixture
-def publisher(repository: Path) -> subprocess.Popen[str]:
+def publisher(repository: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that stages a version for the repository."""
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", STAGE, str(repository)],
         stdout=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        yield process
+        process.kill()
 
 
 def test_only_what_the_dead_left_is_removed(
@@ -41,8 +44,7 @@ def test_only_what_the_dead_left_is_removed(
 ) -> None:
     """The folder of a living publisher stays; once it is killed, it goes."""
     assert publisher.stdout is not None
-    with publisher.stdout as said:
-        folder = Path(said.readline().strip())
+    folder = Path(publisher.stdout.readline().strip())
     assert folder.parent == repository.parent
     remove_leftovers(repository)
     assert (folder / "version" / "model.onnx").read_text() == "half"
