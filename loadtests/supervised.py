@@ -19,8 +19,8 @@ from tollgate.supervisor.stubs import find_stubs
 
 # The package of that interpreter's environment, not of the folder that we are in.
 _TOLLGATE = "import sys; sys.path.remove(''); from tollgate.cli import main; main()"
-_PATIENCE_S = 60.0
-_STOP_S = 60.0
+_PATIENCE_S = 600.0
+_STOP_S = 600.0
 
 
 class Supervised:

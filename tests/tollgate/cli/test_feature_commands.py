@@ -42,7 +42,7 @@ def run(tmp_path: Path) -> Run:
             env=environment | {"COLUMNS": "200"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
 

@@ -66,12 +66,12 @@ def test_signals_reach_the_worker() -> None:
         assert first.stdout is not None
         assert first.stdout.readline() == "here\n"
         first.send_signal(signal.SIGTERM)
-        assert first.wait(timeout=20) == 7
+        assert first.wait(timeout=600) == 7
 
 
 def test_it_ends_as_the_worker_ended() -> None:
     """The exit status goes through; death by a signal is 128 and its number."""
     with _started("sys.exit(2)") as first:
-        assert first.wait(timeout=20) == 2
+        assert first.wait(timeout=600) == 2
     with _started("os.kill(os.getpid(), signal.SIGKILL)") as first:
-        assert first.wait(timeout=20) == 128 + signal.SIGKILL
+        assert first.wait(timeout=600) == 128 + signal.SIGKILL

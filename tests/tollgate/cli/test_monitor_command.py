@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "monitor"))
 from journals_made import DAY_US, Sealed, decisions, labels_of, shifted
 from records_made import REPOSITORY
 
-PATIENCE_S = 30.0
+PATIENCE_S = 600.0
 
 
 def run(state: Path, *arguments: str) -> tuple[int, str]:

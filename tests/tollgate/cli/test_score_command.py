@@ -99,7 +99,7 @@ def score_file(
                 env={**os.environ, "COLUMNS": "200"},
                 capture_output=True,
                 text=True,
-                timeout=300,
+                timeout=600,
                 check=False,
             )
             return done, pl.read_parquet(out)

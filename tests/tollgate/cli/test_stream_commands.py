@@ -43,7 +43,7 @@ def stream(
         | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
 

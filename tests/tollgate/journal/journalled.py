@@ -30,7 +30,7 @@ HEADING = Heading(
 )
 KEY = stream_key("fraud")
 CONTEXT = context_dtype(HEADING.entities, HEADING.fields)
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 
 
 def name_of(number: int) -> bytes:

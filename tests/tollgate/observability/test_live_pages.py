@@ -19,7 +19,7 @@ from tollgate.observability.table import PAGES
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
-PATIENCE_S = 30.0
+PATIENCE_S = 600.0
 
 
 @pytest.fixture(scope="module")

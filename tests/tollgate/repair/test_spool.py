@@ -21,7 +21,7 @@ from tollgate.stream.events import EventCodec
 from tollgate.worker import tallies
 
 START_US = 1_700_000_000_000_000
-PATIENCE_S = 20.0
+PATIENCE_S = 600.0
 
 
 def made(first: int, rows: int) -> Purchases:

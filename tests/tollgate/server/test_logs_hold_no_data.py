@@ -37,7 +37,7 @@ DAY_US = 86_400_000_000
 # In every id, and in every amount: in currency, in cents, in the words of a row.
 ID, AMOUNT, CENTS = "XqMarkerXq", 8_414_271.83, 841_427_183
 MARKERS = (ID.encode(), b"8414271", b"8,414,271", b"841427183", b"841,427,183")
-LONG_S = 30.0
+LONG_S = 600.0
 
 
 def rows(count: int = 3, *, first: int = 0, **changes: object) -> dict[str, object]:

@@ -16,7 +16,7 @@ from tollgate.store.decided import decided_key, pack_decided
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 WORDS = 'transaction_id: "%s": conflict: was decided with other content'
-PATIENCE_S = 20.0
+PATIENCE_S = 600.0
 Open = Callable[..., Pipeline]
 AGAIN = request(bought("t1"), bought("t2", customer="d", amount=900.0))
 

@@ -23,7 +23,7 @@ from tollgate.store.online import OnlineFeatures
 from tollgate.store.redis import RedisStore
 
 HOUR_US = 3_600_000_000
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 LOST = Degraded.STORE_UNAVAILABLE | Degraded.LOOKUPS_UNREAD
 FINAL = 1
 

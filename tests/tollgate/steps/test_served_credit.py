@@ -117,7 +117,7 @@ def explanation(
     application: str, store_url: str, spec: FeatureSpec, repository: Path
 ) -> Explained:
     """Explain one decision out of the journal's stream."""
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + 600
     records = None
     while records is None and time.monotonic() < until_s:
         records = find_waiting(store_url, product="credit", wanted=application)

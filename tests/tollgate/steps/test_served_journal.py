@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 NOW_US = time.time_ns() // 1000
 KEY = stream_key("fraud")
-PATIENCE_S = 20.0
+PATIENCE_S = 600.0
 
 
 @pytest.fixture(scope="module")

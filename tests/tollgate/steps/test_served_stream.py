@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 NOW_US = time.time_ns() // 1000
-LONG_S = 60.0
+LONG_S = 600.0
 UPDATES = 'parameters { key: "updates" value { string_value: "stream" } }\n'
 FEEDS = """
 feeds:

@@ -66,7 +66,7 @@ def running(
         log=folder / "redis.log",
     )
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 600
         while not _listens(port):
             assert child.alive(), (folder / "redis.log").read_text()
             assert time.monotonic() < until, "redis-server does not listen"

@@ -224,7 +224,7 @@ def test_what_nobody_thought_of_is_told_and_ends_nothing(
         product="fraud",
     )
     follower.start()
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + 600
     while follower.now.attempts < 2:
         assert time.monotonic() < until_s
         time.sleep(0.01)

@@ -53,7 +53,7 @@ def test_a_server_that_is_told_to_end_answers_what_it_has(tmp_path: Path) -> Non
             product.wait(lambda: product.get("/readyz")[0] == 503)
             assert '"draining"' in product.get("/readyz")[1]
             assert product.get("/livez")[0] == 200
-            assert product.process.wait(60) == 0
+            assert product.process.wait(600) == 0
             ended.set()
             asking.join()
         finally:
