@@ -24,7 +24,7 @@ LENGTH = 150  # of a path; sun_path of unix(7) has 108 bytes
 
 def long_folder(parent: Path, letter: str) -> Path:
     """Make a folder whose path has at least so many characters."""
-    folder = parent / (letter * (LENGTH - 1 - len(str(parent.parent))))
+    folder = parent / (letter * max(1, LENGTH - 1 - len(str(parent.parent))))
     folder.mkdir()
     return folder
 

@@ -108,7 +108,7 @@ def test_one_that_does_not_load_at_start_leaves_the_other(pair: Pair) -> None:
     problem = pair.at_start["products"]["credit"]["problem"]
     assert "is not loaded: credit_decision: did not load" in problem
     assert "torn" in problem
-    assert pair.told("credit")["running"] == "credit-1"
+    pair.server.wait(lambda: pair.told("credit")["running"] == "credit-1")
     assert pair.address.products == ("fraud", "credit")
 
 
@@ -128,17 +128,23 @@ def test_a_dead_step_is_mended_and_the_other_product_not_touched(pair: Pair) -> 
     assert f"tollgate_faults_total{{{counted}" in metrics
 
 
-def test_one_that_cannot_be_mended_holds_up_no_other(pair: Pair) -> None:
-    """The other is mended meanwhile; the server is not started anew for it."""
+def test_one_that_cannot_be_mended_holds_up_no_other(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """The other is mended while it loads; the server is not restarted for it."""
+    gate = tmp_path / "gate"
     before, faults = pair.pids("fraud"), len(pair.faults())
     slots = pair.server.state / "served/credit_decision"
     (slot,) = slots.glob("1[0-9][0-9][0-9]")
     step = slot / "model.py"
     good = step.read_text()
-    step.write_text(f"import time\ntime.sleep(4)\n{BROKEN}")
+    waits = f"while not os.path.exists({str(gate)!r}): time.sleep(0.05)"
+    step.write_text(f"import os, time\n{waits}\n{BROKEN}")
     os.kill(pair.pids("credit")["credit_decision"], signal.SIGKILL)
     pair.server.wait(lambda: not pair.ready("credit"))
     os.kill(pair.pids("fraud")["fraud_model"], signal.SIGKILL)
+    pair.server.wait(lambda: len(pair.faults()) > faults)
+    gate.touch()
     pair.server.wait(lambda: len(pair.faults()) > faults + 1)
     first, second = pair.faults()[faults : faults + 2]
     assert (first.part, first.outcome) == ("fraud_model", "mended")
