@@ -33,6 +33,7 @@ from tollgate.errors import InputError
 
 if TYPE_CHECKING:
     from converters.conversion import Conversion
+    from converters.converted import Converted
     from converters.purpose import Purpose
     from converters.trade import Gate
 
@@ -173,32 +174,56 @@ def _run(asked: Conversion, *, out: Path, as_json: bool) -> None:
     require_new_folder(out)
     with console.progress("proving"):
         converted = convert_file(asked)
-    if converted.sweep is not None and not as_json:
-        console.out.print(sweep_table(converted.sweep))
-    for trade in () if as_json else converted.trades:
-        console.out.print(trade_table(trade))
     proven = converted.proven
-    console.out.print(proof_table(proven.reports, title=str(asked.source)))
+    if not as_json:
+        if converted.sweep is not None:
+            console.out.print(sweep_table(converted.sweep))
+        for trade in converted.trades:
+            console.out.print(trade_table(trade))
+        console.out.print(proof_table(proven.reports, title=str(asked.source)))
     write_converted(converted, out, made_from=made_from(asked, out))
     for line in converted.oracle.lines:
         console.say(line)
-    for line in converted.oracle.warnings:
+    warnings = [*converted.oracle.warnings, *_warnings(asked, converted)]
+    for line in warnings:
         console.say(f"warning: {line}")
     facts = proven.facts
-    if facts.names is None and (asked.sample or asked.purpose.names):
-        console.say(
-            f"warning: {asked.source} does not name its features; they are taken to be "
-            f"{', '.join(converted.names):.300}, in this order, and every score is "
-            "wrong if its author had another: --columns A,B,… states it"
-        )
-    if facts.written_by:
-        console.say(
-            f"written by {facts.framework} {facts.written_by}, read by "
-            f"{facts.version}, which does not promise the same answers: compare with "
-            "answers that the former gave"
-        )
     trees = f"{facts.trees:,} trees, " if facts.trees else ""
     console.say(
         f"{facts.framework} {facts.objective}, {trees}"
         f"{len(converted.model):,} bytes → {out}"
     )
+    if as_json:
+        report = {
+            "source": asked.source,
+            "folder": out,
+            "framework": facts.framework,
+            "objective": facts.objective,
+            "trees": facts.trees,
+            "bytes": len(converted.model),
+            "features": converted.names,
+            "proof": proven.reports,
+            "trades": converted.trades,
+            "sweep": converted.sweep,
+            "proven_against": converted.oracle.lines,
+            "warnings": warnings,
+        }
+        console.print_json(report)
+
+
+def _warnings(asked: Conversion, converted: Converted) -> list[str]:
+    """Say what the file of the model leaves open."""
+    facts, found = converted.proven.facts, []
+    if facts.names is None and (asked.sample or asked.purpose.names):
+        found.append(
+            f"{asked.source} does not name its features; they are taken to be "
+            f"{', '.join(converted.names):.300}, in this order, and every score is "
+            "wrong if its author had another: --columns A,B,… states it"
+        )
+    if facts.written_by:
+        found.append(
+            f"written by {facts.framework} {facts.written_by}, read by "
+            f"{facts.version}, which does not promise the same answers: compare with "
+            "answers that the former gave"
+        )
+    return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tollgate.errors import InputError, RepositoryError, TollgateError
 from tollgate.settings import Settings
+from tollgate.suggestions import suggest
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,10 @@ def to_read(chosen: Settings) -> AbstractContextManager[Path]:
         ObjectStoreError: Its store does not answer.
     """
     copy = _working_copy(chosen)
-    return copy.read() if copy else _folder(chosen)
+    if copy is None:
+        return _folder(chosen)
+    _require_stored(chosen)
+    return copy.read()
 
 
 def to_change(chosen: Settings) -> AbstractContextManager[Path]:
@@ -41,6 +45,7 @@ def to_change(chosen: Settings) -> AbstractContextManager[Path]:
     """
     copy = _working_copy(chosen)
     if copy:
+        _require_stored(chosen)
         return copy.changed()
     require_no_mirror(chosen)
     return _folder(chosen)
@@ -128,6 +133,7 @@ def wanted_release(chosen: Settings) -> Release:
     from tollgate.repository.release import read_release
 
     if chosen.repository_url:
+        _require_stored(chosen)
         return read_wanted(Objects(chosen.repository_url), product=chosen.product)
     return read_release(chosen.repository_path, product=chosen.product)
 
@@ -151,6 +157,27 @@ def _working_copy(chosen: Settings) -> WorkingCopy | None:
         return None
     folder = mirror_folder(chosen.state_path, url, kind=WORKING_FOLDER)
     return WorkingCopy(Objects(url), folder=folder, product=chosen.product)
+
+
+def _require_stored(chosen: Settings) -> None:
+    """
+    Demand that the object store has the product.
+
+    Raises:
+        InputError: It has others; names the nearest and all of them.
+        ObjectStoreError: It does not answer.
+    """
+    from tollgate.repository.configs import CONFIG_FILE
+    from tollgate.repository.objects import Objects
+    from tollgate.repository.release import RELEASE_FILE
+
+    objects, name = Objects(chosen.repository_url), chosen.product
+    if objects.stamp(f"{name}/{CONFIG_FILE}") is not None:
+        return
+    files = (path.split("/") for path in objects.files("", deep=True))
+    known = [one[0] for one in files if len(one) == 2 and one[1] == RELEASE_FILE]
+    problem = f"{name!r:.80} is no product of {objects.url}; {suggest(name, known)}"
+    raise InputError("--product", problem)
 
 
 @contextmanager

@@ -153,6 +153,27 @@ def test_a_policy_that_differs_is_reported_with_its_status(
     assert "0.8" in found[0]["words"]
 
 
+def test_a_conversion_is_reported_as_json(ask: Ask, tmp_path: Path) -> None:
+    """What the model's file says, the size of the graph, and its proof."""
+    import xgboost
+
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(200, 4))
+    model = xgboost.XGBClassifier(n_estimators=7, max_depth=3)
+    model.fit(rows, rows[:, 0] > 0)
+    model.save_model(tmp_path / "model.json")
+    status, found, said = ask("convert", "model.json", "--out", "converted", "--json")
+    assert status == 0
+    assert set(found) == set(KEYS["convert"][0])
+    assert (found["framework"], found["trees"]) == ("xgboost", 7)
+    graph = tmp_path / "converted" / "model.onnx"
+    assert found["bytes"] == graph.stat().st_size
+    assert [one["flips"] for one in found["proof"]] == [0] * len(found["proof"])
+    assert found["proof"]
+    for line in (*found["proven_against"], *found["warnings"]):
+        assert line in said
+
+
 def test_products_are_listed_as_their_files_say(ask: Ask) -> None:
     """Names, releases and versions, read here by json alone."""
     expected = []

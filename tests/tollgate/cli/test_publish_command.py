@@ -75,7 +75,11 @@ BAD: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
         "new/model.onnx: has SHA-256 ",
     ),
     "other spec": (_other_spec, [], "new/artifact.json: spec_hash: 0123456789abcdef"),
-    "unknown product": (lambda folder: None, ["--product", "loans"], "loans/config"),
+    "unknown product": (
+        lambda folder: None,
+        ["--product", "loans"],
+        "'loans' is no product of",
+    ),
     "secret without server": (
         lambda folder: None,
         ["--admin-secret-file", "x"],

@@ -40,6 +40,21 @@ def run(
     )
 
 
+@pytest.mark.parametrize(
+    "words", [("release", "list"), ("release", "history"), ("release", "status")]
+)
+def test_a_misspelt_product_is_answered_by_those_of_the_store(
+    url: str, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """The nearest and all, in one line."""
+    done = run(tmp_path / "ada", url, *words, "--product", "frod")
+    assert (done.returncode, done.stdout) == (2, "")
+    said = "'frod' is no product of"
+    assert said in done.stderr
+    assert done.stderr.endswith("did you mean fraud? there are credit, fraud\n")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_model_is_published_into_a_store(
     url: str, tmp_path: Path, object_store: Any
 ) -> None:
