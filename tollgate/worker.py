@@ -9,6 +9,7 @@ are read with `tallies` and exported as metrics.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tollgate.errors import trace_of
+from tollgate.errors import TollgateError, trace_of
 from tollgate.imports import be_gentle
 
 if TYPE_CHECKING:
@@ -37,6 +38,45 @@ ERRORS_METRIC = "tollgate_background_errors_total"
 ERRORS_HELP = "Errors that a background loop survived"
 FAILURES_METRIC = "tollgate_background_failures"
 FAILURES_HELP = "Failures of a background loop in a row; 0 when its last step worked"
+
+
+class _Idle(Exception):
+    """Nothing has come for as long as a loop was to wait."""
+
+
+def run_until_idle(
+    name: str,
+    step: Callable[[], int],
+    *,
+    stopped: threading.Event,
+    until_idle_s: float | None = None,
+) -> None:
+    """
+    Run the loop of a command in the calling thread.
+
+    Args:
+        name: Name of the loop.
+        step: The work; how much there was. It waits for work itself.
+        stopped: Ends the loop.
+        until_idle_s: Ends it when there was no work for so long; None never does.
+
+    Raises:
+        TollgateError: The step raised it, on purpose.
+    """
+    worked_s = time.monotonic()
+
+    def step_or_end() -> None:
+        nonlocal worked_s
+        if step():
+            worked_s = time.monotonic()
+        elif until_idle_s is not None and time.monotonic() - worked_s > until_idle_s:
+            raise _Idle
+
+    loop = Worker(
+        name, step_or_end, pause_s=0.0, ends=(TollgateError, _Idle), stopped=stopped
+    )
+    with contextlib.suppress(_Idle):
+        loop.run()
 
 
 def backoff_s(failures: int, *, first_s: float, most_s: float) -> float:

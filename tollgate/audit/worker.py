@@ -24,6 +24,7 @@ from tollgate.audit.source import ChunkSource, Taken
 from tollgate.errors import JournalError, StoreError, TollgateError
 from tollgate.journal.entries import decode_end
 from tollgate.journal.record import Records, decode_chunk
+from tollgate.worker import run_until_idle
 
 if TYPE_CHECKING:
     from tollgate.audit.metrics import WorkerMetrics
@@ -88,7 +89,8 @@ class JournalWorker:
         self._batch: list[Records] = []
         self._ends: list[WriterEnd] = []
         self._rows = 0
-        self._decoded = 0  # of the entries taken last
+        self._taken: list[Taken] = []  # last
+        self._decoded = 0  # of these
         self._due_s = 0.0
         self.tally = Tally()
 
@@ -101,30 +103,31 @@ class JournalWorker:
         What was taken is sealed before the end, unless Redis or the disk are away.
         """
         self._until_done(self._require_chain, stopped, passing=StoreError)
-        quiet_s = time.monotonic()
-        while not stopped.is_set():
-            wait_s = 0.2 if until_idle_s is not None else 0.5
-            if self.step(stopped, wait_s=wait_s):
-                quiet_s = time.monotonic()
-            elif until_idle_s is not None and time.monotonic() - quiet_s > until_idle_s:
-                break
+        wait_s = 0.2 if until_idle_s is not None else 0.5
+        run_until_idle(
+            "journal-worker",
+            lambda: self.step(stopped, wait_s=wait_s),
+            stopped=stopped,
+            until_idle_s=until_idle_s,
+        )
         self._until_done(self._seal, stopped)
 
     def step(self, stopped: threading.Event, *, wait_s: float) -> int:
         """Take some entries, and seal when it is time; how many there were."""
-        taken: list[Taken] = []
 
         def polled() -> None:
+            self._taken = self._source.poll(most=_POLLED, wait_s=wait_s)
             self._decoded = 0
-            taken.extend(self._source.poll(most=_POLLED, wait_s=wait_s))
 
-        if self._until_done(polled, stopped):
-            self._until_done(lambda: self._decode(taken), stopped)
+        # After an error nobody foresaw, the entries that were taken come first.
+        rest = self._decoded < len(self._taken)
+        if rest or self._until_done(polled, stopped):
+            self._until_done(self._decode, stopped)
         if self._ids and (
             self._rows >= self._seal_rows or time.monotonic() >= self._due_s
         ):
             self._until_done(self._seal, stopped)
-        return len(taken)
+        return len(self._taken)
 
     def _require_chain(self) -> None:
         mark = self._chain.mark()
@@ -133,7 +136,8 @@ class JournalWorker:
         if self._metrics is not None:
             self._metrics.known(self._chain.links)
 
-    def _decode(self, taken: list[Taken]) -> None:
+    def _decode(self) -> None:
+        taken = self._taken
         if taken and not self._ids:
             self._due_s = time.monotonic() + self._seal_s
         for one in taken[self._decoded :]:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,6 +28,7 @@ from tollgate.challenger.trials import current_trials
 from tollgate.errors import JournalError, TollgateError
 from tollgate.journal.record import decode_chunk
 from tollgate.repository.gates import Gates, read_gates
+from tollgate.worker import run_until_idle
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +93,7 @@ class TrialWorker:
         self._on_step = on_step
         self._gates: Gates = read_gates(repository, product=product)
         self._runs: dict[Trial, Run] = {}
+        self._taken: deque[Taken] = deque()  # not counted yet
         self._ids: list[bytes] = []
         self._due_s = 0.0
         self._problem = ""
@@ -104,18 +107,17 @@ class TrialWorker:
         self, stopped: threading.Event, *, until_idle_s: float | None = None
     ) -> None:
         """Go on until told to stop, or until nothing came for a while."""
-        quiet_s = time.monotonic()
-        while not stopped.is_set():
+
+        def step() -> int:
             try:
-                if self.step():
-                    quiet_s = time.monotonic()
+                return self.step()
             except TollgateError as exc:
                 self._tell(str(exc))
                 self.tally.retries += 1
                 stopped.wait(_AWAY_S)
-            idle_s = time.monotonic() - quiet_s
-            if until_idle_s is not None and idle_s > until_idle_s:
-                break
+                return 0
+
+        run_until_idle("trial-worker", step, stopped=stopped, until_idle_s=until_idle_s)
         try:
             self._keep()
             self._judge()
@@ -132,13 +134,16 @@ class TrialWorker:
         if not self._runs:
             time.sleep(min(_WAIT_S, self._judge_s))
             return 0  # what comes in waits for the next trial
-        taken = self._source.poll(most=_POLLED, wait_s=min(_WAIT_S, self._judge_s))
-        for one in taken:
-            self._take(one)
-        return len(taken)
+        if not self._taken:
+            wait_s = min(_WAIT_S, self._judge_s)
+            self._taken.extend(self._source.poll(most=_POLLED, wait_s=wait_s))
+        number = len(self._taken)
+        while self._taken:  # an error nobody foresaw leaves the rest for the next step
+            self._take(self._taken[0])
+            self._ids.append(self._taken.popleft().id)
+        return number
 
     def _take(self, taken: Taken) -> None:
-        self._ids.append(taken.id)
         if not taken.chunk:
             return  # a writer's end, or removed while it waited
         try:

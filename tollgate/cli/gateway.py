@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -22,6 +22,7 @@ from tollgate.cli.scraping import (
     require_metrics_port,
 )
 from tollgate.errors import ServerError, TollgateError
+from tollgate.worker import Worker
 
 if TYPE_CHECKING:
     from tollgate.gateway.metrics import GatewayMetrics
@@ -166,10 +167,13 @@ def metrics(
     counted = GatewayMetrics(requests, limits=limits)
     offer(counted.registry, metrics_port, host=metrics_host)
     console.say(f"{requests} is counted; http://{metrics_host}:{metrics_port}/metrics")
-    for _ in _each_second():
+
+    def look() -> None:
         if bounds is not None:
             counted.read_bounds(bounds)
         counted.look()
+
+    _each_second(look, ends=(TollgateError,))
 
 
 def key(
@@ -243,7 +247,9 @@ def _counted(gateway: Gateway, port: int, *, host: str) -> GatewayMetrics | None
 
 def _watch(nginx: Nginx, counted: GatewayMetrics | None) -> None:
     told = ""
-    for _ in _each_second():
+
+    def look() -> None:
+        nonlocal told
         if not nginx.alive():
             words = nginx.log.read_text(errors="replace").strip()[-1000:]
             raise ServerError("nginx", "ended", log=words)
@@ -260,11 +266,14 @@ def _watch(nginx: Nginx, counted: GatewayMetrics | None) -> None:
                 console.say(f"error: {error}; it goes on uncounted")
             told = str(error)
 
+    _each_second(look, ends=(ServerError,))
 
-def _each_second() -> Iterator[None]:
-    """Yield once a second until Ctrl-C or SIGTERM."""
+
+def _each_second(
+    look: Callable[[], None], *, ends: tuple[type[TollgateError], ...]
+) -> None:
+    """Look once a second until Ctrl-C or SIGTERM, or an error that ends it."""
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    while not stopped.wait(_LOOK_S):
-        yield
+    Worker("gateway", look, pause_s=_LOOK_S, ends=ends, stopped=stopped).run()

@@ -14,6 +14,7 @@ import msgspec
 from tollgate.cli import console
 from tollgate.cli.journal_options import default_keys
 from tollgate.errors import InputError
+from tollgate.worker import Worker
 
 if TYPE_CHECKING:
     import polars as pl
@@ -83,7 +84,9 @@ class Watch:
         console.say("monitoring; Ctrl-C ends")
         drifted: set[str] = set()
         told: list[str] = []
-        while not stopped.is_set():
+
+        def look() -> None:
+            nonlocal drifted, told
             problems = list(self._look_on())
             for problem in problems:
                 if problem not in told:
@@ -92,7 +95,9 @@ class Watch:
                 console.say("everything is read again")
             told = problems
             drifted = self._tell_changes(drifted)
-            stopped.wait(every_s)
+
+        loop = Worker("monitor", look, pause_s=every_s, at_once=True, stopped=stopped)
+        loop.run()
 
     def _look_on(self) -> Iterator[str]:
         """Look once at what can be looked at; the problems of the rest."""

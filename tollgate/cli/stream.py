@@ -193,12 +193,7 @@ def _run(consumer: StreamConsumer, source: Source, *, until_idle: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     console.say("applying events; Ctrl-C ends")
-    quiet_since_s = time.monotonic()
-    while not stopped.is_set():
-        if consumer.step(stopped):
-            quiet_since_s = time.monotonic()
-        elif until_idle and time.monotonic() - quiet_since_s > 1:
-            break
+    consumer.run(stopped, until_idle_s=1.0 if until_idle else None)
     source.close()
     console.out.print(_told(consumer.tally), highlight=False)
 

@@ -25,6 +25,7 @@ from tollgate.stream.events import LABEL, PURCHASE, EventCodec
 from tollgate.stream.marks import FeedMarks
 from tollgate.stream.metrics import StreamMetrics
 from tollgate.stream.source import Buried, Message, Source
+from tollgate.worker import run_until_idle
 
 log = logging.getLogger(__name__)
 
@@ -75,12 +76,25 @@ class StreamConsumer:
         self._batch_events = batch_events
         self._now_us = now_us
         self._backlog_at_s = 0.0
+        self._messages: list[Message] = []  # polled, and not committed yet
         self.tally = Tally()
 
-    def run(self, stopped: threading.Event) -> None:
-        """Go on until told to stop; what is under way is finished and committed."""
-        while not stopped.is_set():
-            self.step(stopped)
+    def run(
+        self, stopped: threading.Event, *, until_idle_s: float | None = None
+    ) -> None:
+        """
+        Apply events until stopped; a batch that is under way is finished first.
+
+        Args:
+            stopped: Ends it.
+            until_idle_s: Ends it when nothing came for so long; None never does.
+        """
+        run_until_idle(
+            "stream-consumer",
+            lambda: self.step(stopped),
+            stopped=stopped,
+            until_idle_s=until_idle_s,
+        )
 
     def step(self, stopped: threading.Event, *, wait_s: float = WAIT_S) -> int:
         """
@@ -89,16 +103,21 @@ class StreamConsumer:
         A store or a feed that is away is tried again until it is back, or until
         told to stop: then nothing of the batch is committed.
         """
-        messages: list[Message] = []
 
         def polled() -> None:
-            messages.extend(self._source.poll(most=self._batch_events, wait_s=wait_s))
+            self._messages = list(
+                self._source.poll(most=self._batch_events, wait_s=wait_s)
+            )
 
-        if not self._until_done(polled, stopped):
+        # After an error nobody foresaw, the batch that was polled comes first.
+        if not self._messages and not self._until_done(polled, stopped):
             return 0
+        messages = self._messages
         if messages:
             done = self._until_done(lambda: self._take(messages), stopped)
-            if not done or not self._until_done(self._source.commit, stopped):
+            done = done and self._until_done(self._source.commit, stopped)
+            self._messages = []
+            if not done:
                 return len(messages)
             self.tally.batches += 1
         self._observe_backlog()
