@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tollgate.store.address import SOCKET_PATH_BYTES
 # Not TMPDIR, which may be as long, nor XDG_RUNTIME_DIR, which goes away at a logout.
 _SHORT = Path("/tmp")
 _PREFIX = "tollgate-socket-"
+_FORGOTTEN_S = 3_600.0  # a start uses its folder within seconds
 
 
 @contextlib.contextmanager
@@ -70,6 +72,7 @@ def _linked_folder(path: Path) -> Path | None:
 
 
 def _new_folder(path: Path) -> Path:
+    _remove_forgotten()
     try:
         return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT))
     except OSError as error:
@@ -78,3 +81,13 @@ def _new_folder(path: Path) -> Path:
             f"{path}, whose path is longer than {SOCKET_PATH_BYTES} bytes",
             remedy=f"make {_SHORT} writable, or choose a folder with a shorter path",
         ) from error
+
+
+def _remove_forgotten() -> None:
+    """Remove empty folders of killed starts whose own folder never started again."""
+    for folder in _SHORT.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # somebody else's, or in use
+            found = folder.lstat()
+            old = time.time() - found.st_mtime > _FORGOTTEN_S
+            if old and found.st_uid == os.getuid():
+                folder.rmdir()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +95,24 @@ def test_the_place_of_a_killed_store_is_taken_again(tmp_path: Path) -> None:
         assert store.socket_path == left
         assert client.ping()
     assert not left.parent.exists()
+
+
+def test_empty_places_that_were_forgotten_are_removed(tmp_path: Path) -> None:
+    """Of killed starts an hour ago; not a younger one, nor one with a socket."""
+    forgotten, young, used = (
+        Path(tempfile.mkdtemp(prefix="tollgate-socket-", dir="/tmp")) for _ in range(3)
+    )
+    try:
+        (used / "redis.sock").touch()
+        for old in (forgotten, used):
+            os.utime(old, (1_000_000_000, 1_000_000_000))
+        with EmbeddedRedis(tmp_path / ("a" * 150)):
+            assert not forgotten.exists()
+            assert young.is_dir()
+            assert (used / "redis.sock").exists()
+    finally:
+        shutil.rmtree(used)
+        young.rmdir()
 
 
 @pytest.mark.parametrize("spoil", ["open to others", "a link", "a file"])

@@ -11,7 +11,7 @@ import redis
 
 from clients.client import Client
 from loadtests.second_product import copy_repository
-from loadtests.supervised import supervised
+from loadtests.supervised import Supervised
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.schema import Degraded
 from tollgate.server.address import find_server
@@ -24,7 +24,7 @@ LENGTH = 150  # of a path; sun_path of unix(7) has 108 bytes
 
 def long_folder(parent: Path, letter: str) -> Path:
     """Make a folder whose path has at least so many characters."""
-    folder = parent / (letter * max(1, LENGTH - 1 - len(str(parent.parent))))
+    folder = parent / (letter * max(1, LENGTH - len(str(parent))))
     folder.mkdir()
     return folder
 
@@ -38,24 +38,29 @@ def test_long_paths_of_state_and_tmpdir_are_no_obstacle(
     repository = copy_repository(REPOSITORY, tmp_path / "models")
     wait_for_store(repository, product="fraud", deadline_ms=5_000)
     now_us = time.time_ns() // 1_000
-    with supervised(repository, state=state) as up, Client(up.grpc_url) as client:
-        answers = [
-            client.decide(
-                {
-                    "transaction_id": np.array([b"t%d" % number]),
-                    "customer_id": np.array([b"customer"]),
-                    "terminal_id": np.array([b"terminal"]),
-                    "amount": np.array([10.0]),
-                    "event_time": np.array([now_us + number]),
-                },
-                deadline_s=20.0,
-            )
-            for number in range(2)
-        ]
+    up = Supervised(repository, state)
+    try:
+        up.wait(lambda: bool(up.health_url) and up.ready(), patience_s=300.0)
+        with Client(up.grpc_url) as client:
+            answers = [
+                client.decide(
+                    {
+                        "transaction_id": np.array([b"t%d" % number]),
+                        "customer_id": np.array([b"customer"]),
+                        "terminal_id": np.array([b"terminal"]),
+                        "amount": np.array([10.0]),
+                        "event_time": np.array([now_us + number]),
+                    },
+                    deadline_s=60.0,
+                )
+                for number in range(2)
+            ]
         found = find_server(state)
         assert found is not None
         with redis.Redis.from_url(found.store_url) as store:
             assert any(b"customer" in key for key in store.scan_iter())
+    finally:
+        up.stop()
     for answer in answers:
         assert answer.decision.tolist() == ["approve"]
         assert not answer.degraded[0] & Degraded.STORE_UNAVAILABLE
