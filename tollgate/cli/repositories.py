@@ -176,8 +176,9 @@ def _require_stored(chosen: Settings) -> None:
         return
     files = (path.split("/") for path in objects.files("", deep=True))
     known = [one[0] for one in files if len(one) == 2 and one[1] == RELEASE_FILE]
-    problem = f"{name!r:.80} is no product of {objects.url}; {suggest(name, known)}"
-    raise InputError("--product", problem)
+    if known:  # an empty store is reported by whoever reads it
+        problem = f"{name!r:.80} is no product of {objects.url}; {suggest(name, known)}"
+        raise InputError("--product", problem)
 
 
 @contextmanager
