@@ -92,6 +92,16 @@ def test_zipf_draws_the_first_most_often() -> None:
     assert drawn[7] / drawn[3] == pytest.approx(2**-1.1, rel=0.05)
 
 
+def test_no_number_is_drawn_more_often_than_allowed() -> None:
+    """The first numbers are full; the others still follow their ranks."""
+    random = np.random.default_rng(0)
+    drawn = np.bincount(zipf(random, among=5_000, count=50_000, most=100))
+    assert drawn.sum() == 50_000
+    assert drawn.max() == 100
+    assert (drawn[:40] == 100).all()
+    assert 100 > drawn[400:800].mean() > drawn[2_000:4_000].mean() > 0
+
+
 def test_rows_asked_again_come_later_and_are_their_share_of_all() -> None:
     """190 rows and 10 again; in the order of time."""
     asked = Asked("rows", rows_of(*range(190)), np.arange(190) * 1_000)
@@ -108,7 +118,11 @@ def test_purchases_hardly_ever_repeat_and_popular_applications_do() -> None:
         name: load_spec(REPOSITORY / f"{name}_features" / "1" / "features.yaml")
         for name in ("fraud", "credit")
     }
-    payments = cost_of(fraud(specs["fraud"], rate=200), Doubling(), rows=1)
+    purchases = fraud(specs["fraud"], rate=200)
+    for name in ("customer_nb_tx_30d", "terminal_nb_tx_30d"):
+        counted = purchases.features[:, specs["fraud"].feature_names.index(name)]
+        assert counted.max() <= 1_024  # what the store keeps of one id
+    payments = cost_of(purchases, Doubling(), rows=1)
     once = credit(specs["credit"], rate=200, popular=False)
     popular = credit(specs["credit"], rate=200, popular=True)
     assert payments.hits_percent < 1
