@@ -128,7 +128,7 @@ WRONG: dict[str, tuple[Sequence[str], Sequence[str]]] = {
                               ["model_repository"]),
     "no converted model": (["publish", "empty-folder"], ["empty-folder"]),
     "half of a comparison": (["publish", "empty-folder", "--source", "m.json"],
-                             ["--source, --sample", "come together"]),
+                             ["names no raw rows", "--sample ROWS"]),
     "a bad share": (["challenger", "start", "--set", "model=1", "--mode", "canary",
                      "--percent", "150", *REASON], ["--percent", "150"]),
     "no trial to report": (["challenger", "report"], ["no trial"]),
