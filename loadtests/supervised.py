@@ -46,7 +46,9 @@ class Supervised:
         limits: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.state = state
+        self.state = state = state.absolute()
+        if isinstance(repository, Path):
+            repository = repository.absolute()
         self.said = state.with_suffix(".out")
         state.parent.mkdir(parents=True, exist_ok=True)
         with self.said.open("wb") as said:
@@ -59,6 +61,7 @@ class Supervised:
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 env=environment,
+                cwd=state.parent,  # steps import packages from the working folder
             )
 
     @property

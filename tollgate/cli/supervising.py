@@ -20,6 +20,7 @@ from tollgate.repository.source import Source
 from tollgate.server.address import announce
 from tollgate.server.embedded import Embedded, serve
 from tollgate.server.launcher import bracketed
+from tollgate.server.resources import raise_file_limit
 from tollgate.server.store_engine import find_engine
 from tollgate.settings import Settings
 from tollgate.supervisor.arrivals import Arrival, Arrivals
@@ -67,6 +68,7 @@ def supervise(
         ServerError: Something died and would not stay mended.
     """
     tracing = tracing_of(chosen)
+    raise_file_limit()
     if not chosen.store_url:
         find_engine(chosen.store_server)  # a wrong one is refused before all else
     stopped = threading.Event()
@@ -285,6 +287,7 @@ def _keeper(
 
 def _say_ready(embedded: Embedded, chosen: Settings, *, port: int) -> None:
     host = embedded.metrics_url.removeprefix("http://").rpartition(":")[0]
+    limits = embedded.triton.limits
     for product, serving in embedded.serving.items():
         problem = embedded.problems.get(product)
         told = f"NOT READY  {product}: {problem}"
@@ -295,7 +298,8 @@ def _say_ready(embedded: Embedded, chosen: Settings, *, port: int) -> None:
         f"grpc     {embedded.grpc_url}\n"
         f"metrics  {embedded.metrics_url}\n"
         f"health   http://{host}:{port}/readyz\n"
-        f"logs     {chosen.state_path / 'logs'}",
+        f"logs     {chosen.state_path / 'logs'}\n"
+        f"limits   {limits.text(len(chosen.products)) if limits else 'not measured'}",
         highlight=False,
     )
 

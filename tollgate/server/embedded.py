@@ -140,6 +140,7 @@ def serve(
                 cache_mb=cache_mb,
                 allocator=allocator,
                 host=host,
+                products=len(products),
                 spans=spans,
             )
         )

@@ -21,7 +21,6 @@ from tollgate.server.environment import (
     free_port,
     require_platform,
     require_port,
-    require_shm,
 )
 from tollgate.server.installed import INSTALLED, Installed, find_installed
 from tollgate.server.listening import listens
@@ -30,6 +29,7 @@ from tollgate.server.metrics_page import PATH as METRICS_PATH
 from tollgate.server.metrics_page import MetricsPage
 from tollgate.server.private_names import draw_suffix, unlink_private
 from tollgate.server.regions import region_prefix, remove_regions
+from tollgate.server.resources import Resources, measure
 from tollgate.server.server_log import useful_lines
 from tollgate.server.step_python import build_step_python, server_environment
 from tollgate.tracing import BATCHES_FILE, BATCHES_VARIABLE, TRACE_FOLDER
@@ -71,10 +71,12 @@ class TritonServer:
             say `response_cache { enable: true }`.
         allocator: Library that the server and its steps allocate with; see
             tollgate.server.allocator.
+        products: How many will be loaded; they share /dev/shm.
         spans: Who takes what the steps tell of traced requests; None: they tell none.
         installed: Folder of a Triton that is taken where it exists, else the wheel's.
 
     Attributes:
+        limits: What this machine allowed at the start; None before.
         private_suffix: What the private names of this start end with.
         admin_headers: What a call to a restricted protocol must carry. Triton takes
             the secret on its command line only, so users of this machine see it.
@@ -94,6 +96,7 @@ class TritonServer:
         model_config_name: str = "",
         cache_mb: int = 0,
         allocator: str = "",
+        products: int = 1,
         spans: SpanCollector | None = None,
         installed: Path = INSTALLED,
     ) -> None:
@@ -108,6 +111,8 @@ class TritonServer:
         self._cache_bytes = cache_mb * 1_000_000
         self._allocator = allocator
         self._spans = spans
+        self._products = products
+        self.limits: Resources | None = None
         self._installed = installed
         self._stack = contextlib.ExitStack()
         self._child: Child | None = None
@@ -158,6 +163,8 @@ class TritonServer:
             lock = FolderLock(self._state, name="triton.lock")
             stack.callback(lock.release)
             remove_regions(self._state)
+            self.limits = measure()
+            self.limits.require(self._products)
             make_private_folder(self.log.parent)
             (self._state / TRACE_FOLDER).mkdir(exist_ok=True)
             page = self._open_metrics_page()
@@ -191,7 +198,6 @@ class TritonServer:
     def _require_machine(self) -> Wheel | Installed:
         if not self._repository.is_dir():
             raise RepositoryError(self._repository, "no such model repository")
-        require_shm()
         for port, purpose in zip(self._wanted_ports, ("gRPC", "metrics"), strict=True):
             if port:
                 require_port(port, self._host, purpose=purpose)
@@ -252,6 +258,9 @@ class TritonServer:
         # came to the gateway, and whose trace it is in.
         headers = [ARRIVED_HEADER, *([TRACEPARENT] if self._spans else [])]
         named.append(f"--grpc-header-forward-pattern={'|'.join(headers)}")
+        if self.limits is not None:
+            region = self.limits.region_bytes(self._products)
+            named.append(f"--backend-config=python,shm-default-byte-size={region}")
         return [
             *named,
             f"--model-repository={self._repository}",

@@ -11,6 +11,7 @@ import pytest
 
 from tollgate.errors import InputError, SetupError
 from tollgate.server import environment
+from tollgate.server.resources import measure
 
 
 def test_the_wheel_is_found_without_importing_it() -> None:
@@ -50,7 +51,7 @@ def test_a_missing_libpython_names_the_package(tmp_path: Path) -> None:
 def test_this_machine_is_good_enough() -> None:
     """What the tests run on passes the checks."""
     environment.require_platform()
-    environment.require_shm()
+    measure().require(1)
 
 
 @pytest.mark.parametrize(
@@ -71,18 +72,6 @@ def test_an_unfit_machine_is_named(
     environment.require_platform(**fit)  # type: ignore[arg-type]
     with pytest.raises(SetupError, match=words):
         environment.require_platform(**(fit | facts))  # type: ignore[arg-type]
-
-
-def test_too_little_shared_memory_names_both_figures(tmp_path: Path) -> None:
-    """The message has what is free and what is needed, in MiB."""
-    with pytest.raises(SetupError, match=r"has \d+ MiB free, .* need 1073741824 MiB"):
-        environment.require_shm(tmp_path, needed_bytes=1 << 50)
-
-
-def test_missing_shared_memory_is_named(tmp_path: Path) -> None:
-    """A machine without /dev/shm is told to mount one."""
-    with pytest.raises(SetupError, match="mount a tmpfs"):
-        environment.require_shm(tmp_path / "nothing")
 
 
 def test_a_free_port_can_be_listened_on() -> None:

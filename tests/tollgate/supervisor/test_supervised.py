@@ -21,6 +21,7 @@ from tollgate.server.control import Endpoint
 from tollgate.server.embedded import serve
 from tollgate.server.probe import probe
 from tollgate.server.redis import EmbeddedRedis
+from tollgate.server.regions import region_prefix
 from tollgate.supervisor.faults import Fault
 from tollgate.supervisor.flapping import Flapping
 from tollgate.supervisor.heartbeat import Heartbeat
@@ -103,6 +104,22 @@ def test_a_bare_path_names_the_pages(supervised: Supervised) -> None:
     metrics = supervised.metrics_url
     with urllib.request.urlopen(metrics.removesuffix("metrics"), timeout=5) as answer:
         assert "\n/metrics " in answer.read().decode()
+
+
+def test_steps_reserve_the_shared_memory_that_is_reported(
+    supervised: Supervised,
+) -> None:
+    """The kernel shows a region of that size for each step, all of it allocated."""
+    supervised.wait(supervised.ready)
+    words = supervised.said.read_text().partition("limits ")[2]
+    megabytes = int(words.partition(" MiB for each Python step")[0].split()[-1])
+    folder = Path("/dev/shm")
+    regions = list(folder.glob(f"{region_prefix(supervised.state)}*"))
+    assert len(regions) >= 3
+    for region in regions:
+        assert region.stat().st_size == megabytes << 20
+        assert region.stat().st_blocks * 512 == megabytes << 20
+    assert "connections" in words
 
 
 def test_probes_use_one_connection(supervised: Supervised) -> None:

@@ -1,0 +1,148 @@
+"""
+A server with little shared memory and few descriptors, among callers who hang up.
+
+    python -m loadtests.small_resources                        # needs root: it mounts
+    python -m loadtests.small_resources --shm-mib 128 --files 512 --seconds 60
+
+It starts `tollgate up` in a mount namespace of its own, with a small tmpfs on /dev/shm
+and a limit of open files. Once it is ready, a file takes what is left of /dev/shm.
+Good callers ask for one decision at a time. Rude ones send a request with an id as long
+as the gateway lets pass, and close the connection before the answer. The good requests
+that failed are counted, with the reason, and so is everything that the supervisor had
+to mend. Exit status 1 if there was either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from loadtests.supervised import Supervised
+from loadtests.surroundings import CHECKOUT, measured_on
+from tollgate.errors import TollgateError
+
+_MOUNT = 'mount -t tmpfs -o size="$0"m tmpfs /dev/shm && exec "$@"'
+_TIMEOUT_S = 10.0
+_RUDE_BYTES = 120_000  # the gateway's limit of a request is 128 KiB
+_GOOD, _RUDE = 4, 24  # callers
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run, and print what became of the requests."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.small_resources")
+    parser.add_argument("--shm-mib", type=int, default=64)
+    parser.add_argument("--files", type=int, default=1024)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--python", type=Path, default=Path(sys.executable))
+    given = parser.parse_args(arguments)
+    limits = (
+        *("unshare", "--mount", "sh", "-c", _MOUNT, str(given.shm_mib)),
+        *("prlimit", f"--nofile={given.files}:{given.files}"),
+    )
+    with tempfile.TemporaryDirectory(prefix="small-") as folder:
+        product = Supervised(
+            CHECKOUT / "model_repository",
+            Path(folder, "state"),
+            python=given.python.absolute(),
+            limits=limits,
+        )
+        try:
+            product.wait(lambda: bool(product.health_url) and product.ready())
+            _fill(Path(f"/proc/{product.process.pid}/root/dev/shm"))
+            outcomes = asyncio.run(send(product.grpc_url, given.seconds))
+            mended = product.mended()
+        except TollgateError as error:
+            print(f"loadtests.small_resources: {error}", file=sys.stderr)
+            return error.exit_status
+        finally:
+            product.stop()
+    for outcome, count in outcomes.most_common():
+        print(f"{count:7,}  {outcome}")
+    print(f"mended: {', '.join(mended) or 'nothing'}")
+    print(
+        f"{measured_on()}; /dev/shm of {given.shm_mib} MiB, {given.files} files, "
+        f"{given.seconds:g} s"
+    )
+    failed = [one for one in outcomes if one.startswith("good request failed")]
+    return 1 if failed or mended else 0
+
+
+def _fill(shm: Path) -> None:
+    """Take all free memory of a tmpfs; it is freed with its namespace."""
+    with (shm / "filler").open("wb") as filler:
+        numbers = os.statvfs(shm)
+        os.posix_fallocate(filler.fileno(), 0, numbers.f_bavail * numbers.f_frsize)
+
+
+async def send(url: str, seconds: float) -> Counter[str]:
+    """Send good and rude requests for a while; how many had which outcome."""
+    outcomes: Counter[str] = Counter()
+    until_s = time.monotonic() + seconds
+    good = [_good(url, until_s, outcomes, caller) for caller in range(_GOOD)]
+    rude = [_rude(url, until_s, outcomes, caller) for caller in range(_RUDE)]
+    await asyncio.gather(*good, *rude)
+    return outcomes
+
+
+async def _good(url: str, until_s: float, outcomes: Counter[str], caller: int) -> None:
+    async with grpc.aio.insecure_channel(url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        number = 0
+        while time.monotonic() < until_s:
+            number += 1
+            try:
+                request = _request(f"good-{caller}-{number}")
+                await stub.ModelInfer(request, timeout=_TIMEOUT_S)
+                outcomes["good request answered"] += 1
+            except grpc.aio.AioRpcError as error:
+                words = f"{error.code().name} {error.details() or ''}"
+                outcomes[f"good request failed: {words:.90}"] += 1
+            await asyncio.sleep(0.01)
+
+
+async def _rude(url: str, until_s: float, outcomes: Counter[str], caller: int) -> None:
+    rng = np.random.default_rng(caller)
+    request = _request("x" * _RUDE_BYTES)
+    while time.monotonic() < until_s:
+        channel = grpc.aio.insecure_channel(url)
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        call = stub.ModelInfer(request, timeout=_TIMEOUT_S)
+        await asyncio.sleep(rng.uniform(0.02, 0.4))
+        call.cancel()
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+            await call
+        await channel.close()
+        outcomes["rude request given up"] += 1
+
+
+def _request(name: str) -> service_pb2.ModelInferRequest:
+    request = service_pb2.ModelInferRequest(model_name="fraud")
+    ids = ("transaction_id", "customer_id", "terminal_id")
+    columns = [(one, "BYTES", _words(name if one == ids[0] else "a")) for one in ids]
+    columns.append(("amount", "FP64", np.array([4_900.0]).tobytes()))
+    now_us = time.time_ns() // 1000
+    columns.append(("event_time", "INT64", np.array([now_us]).tobytes()))
+    for key, kind, raw in columns:
+        request.inputs.add(name=key, datatype=kind, shape=(1, 1))
+        request.raw_input_contents.append(raw)
+    return request
+
+
+def _words(text: str) -> bytes:
+    return len(text).to_bytes(4, "little") + text.encode()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
