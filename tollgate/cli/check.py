@@ -109,11 +109,24 @@ def check(
                 objective_ms=objective,
             )
         )
-    _tell(
-        report,
-        threshold=Severity[severity.upper()],
-        as_json=as_json or output_format == "json",
-    )
+    as_json = as_json or output_format == "json"
+    if not as_json and not server_args and report.products:
+        _say_limits(len(report.products))
+    _tell(report, threshold=Severity[severity.upper()], as_json=as_json)
+
+
+def _say_limits(products: int) -> None:
+    """Say what this machine allows a server, or why it cannot start one."""
+    from tollgate.errors import SetupError
+    from tollgate.server.resources import measure
+
+    try:
+        here = measure(hard_files=True)
+        here.require(products)
+    except SetupError as error:
+        console.say(f"this machine: {error}")
+    else:
+        console.say(f"this machine: {here.text(products)}")
 
 
 def _tell(report: Report, *, threshold: Severity, as_json: bool) -> None:

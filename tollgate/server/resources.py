@@ -96,7 +96,11 @@ class Resources(msgspec.Struct, frozen=True):
 
 
 def measure(
-    *, shm: Path = SHM, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS
+    *,
+    shm: Path = SHM,
+    proc: Path = Path("/proc"),
+    cgroups: Path = _CGROUPS,
+    hard_files: bool = False,
 ) -> Resources:
     """
     Measure what this process and its children may use.
@@ -105,6 +109,8 @@ def measure(
         shm: The file system of POSIX shared memory.
         proc: Where the kernel shows memory.
         cgroups: Where the kernel shows control groups, version 1 or 2.
+        hard_files: Take the hard limit of open files, as a server has it that raises
+            the soft one.
 
     Raises:
         SetupError: There is no shared memory.
@@ -116,7 +122,7 @@ def measure(
             f"{shm} is missing, where Triton's Python steps exchange tensors",
             remedy="mount a tmpfs there",
         ) from error
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[hard_files]
     return Resources(
         shm_bytes=numbers.f_blocks * numbers.f_frsize,
         shm_free_bytes=numbers.f_bavail * numbers.f_frsize,

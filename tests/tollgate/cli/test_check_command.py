@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,30 @@ def test_a_sound_product_is_named(folder: Path) -> None:
     done = run()
     assert done.exit_code == 0
     assert done.stdout == "fraud: sound\n"
+
+
+def test_the_limits_of_this_machine_are_named(folder: Path) -> None:
+    """The hard limit of open files, and why a server would not start with too few."""
+    program = """
+import resource, sys
+from typer.testing import CliRunner
+from tollgate.cli.app import app
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
+print(CliRunner().invoke(app, ["check"]).output)
+"""
+    found = {}
+    for soft, hard in ((300, 900), (200, 200)):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(soft), str(hard)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found[hard] = " ".join(done.stdout.split())
+        assert "fraud: sound" in found[hard]
+    # 900 less 160 and 30 for the one product: docs/operations.md.
+    assert "900 open files: 710 connections" in found[900]
+    assert "a process may have 200 files open here" in found[200]
 
 
 def test_a_finding_has_severity_code_file_line_and_reason(folder: Path) -> None:
