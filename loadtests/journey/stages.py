@@ -93,7 +93,9 @@ def running(
             state = folder / name
             state.mkdir()
             if name in BATCHED:
-                shutil.copytree(known, state / "redis")
+                # A socket of a long path is a link to where it was.
+                no_socket = shutil.ignore_patterns("redis.sock")
+                shutil.copytree(known, state / "redis", ignore=no_socket)
             if name == "tollgate":
                 server = stack.enter_context(serve(repository, state=state))
                 stages[name] = _tollgate(server)

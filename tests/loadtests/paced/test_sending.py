@@ -7,6 +7,7 @@ cannot have been answered earlier.
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 import time
@@ -144,7 +145,9 @@ def test_a_stall_is_charged_to_all_that_were_due_in_it(
     assert told.kinds == (ANSWERED,)
     due_s = edges["begin"] + load.at_s
     inside = (due_s > edges["stalled"]) & (due_s < edges["healed"])
-    stall_s = edges["healed"] - edges["stalled"]
+    # On a busy machine the stall may end after the last request was due.
+    last_s = min(edges["healed"], float(due_s[-1]))
+    stall_s = last_s - edges["stalled"]
     assert abs(inside.sum() - 200 * stall_s) <= 1
     left_s = edges["healed"] - due_s[inside]
     assert (calls["took_us"][inside] / 1e6 >= left_s - 1e-5).all()
@@ -183,7 +186,7 @@ def test_what_fails_is_told_by_kind(
     others = names != "UNAVAILABLE"
     assert (names[poisoned & others] == "INVALID_ARGUMENT").all()
     assert (names[~poisoned & others] == ANSWERED).all()
-    assert "amount" in told.examples["INVALID_ARGUMENT"]
+    assert re.search(r"row 0: \w+: .+", told.examples["INVALID_ARGUMENT"])
 
 
 def test_a_caller_asks_again_as_often_as_told(
