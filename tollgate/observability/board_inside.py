@@ -137,6 +137,25 @@ PROCESSES = Row(
             text="Within an hour; part and whether it was mended.",
         ),
         Panel(
+            "Background loops",
+            "short",
+            (
+                Query(
+                    "sum by (loop) (increase(tollgate_background_errors_total[1h])) "
+                    "> 0",
+                    "{{loop}}: errors",
+                    empty="no background loop met an error nobody foresaw",
+                ),
+                Query(
+                    "max by (loop) (tollgate_background_failures) > 0",
+                    "{{loop}}: failures in a row",
+                    empty="every background loop works",
+                ),
+            ),
+            text="Errors that nobody foresaw, within an hour; 5 failures in a row are "
+            "a loop that is stuck.",
+        ),
+        Panel(
             "Journal",
             "cps",
             (
