@@ -143,7 +143,7 @@ def test_one_that_cannot_be_mended_holds_up_no_other(
     os.kill(pair.pids("credit")["credit_decision"], signal.SIGKILL)
     pair.server.wait(lambda: not pair.ready("credit"))
     os.kill(pair.pids("fraud")["fraud_model"], signal.SIGKILL)
-    pair.server.wait(lambda: len(pair.faults()) > faults)
+    pair.server.wait(lambda: len(pair.faults()) > faults and pair.ready("fraud"))
     gate.touch()
     pair.server.wait(lambda: len(pair.faults()) > faults + 1)
     first, second = pair.faults()[faults : faults + 2]
