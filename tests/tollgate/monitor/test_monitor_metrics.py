@@ -20,6 +20,7 @@ from tollgate.monitor.looking import Options, ProductMonitor
 from tollgate.monitor.metrics import MEANINGS, PREFIX, MonitorMetrics, samples_of
 from tollgate.monitor.page import page_of
 from tollgate.observability.table import PAGES
+from tollgate.worker import LoopCollector, Worker
 
 PAPER = Path(__file__).parents[3] / "docs/monitor.md"
 
@@ -83,6 +84,8 @@ def test_the_page_is_what_the_table_says(looked: ProductMonitor) -> None:
     metrics.refresh()
     GCCollector(registry=metrics.registry)
     ProcessCollector(registry=metrics.registry)
+    Worker("a loop", lambda: None, pause_s=None)
+    metrics.registry.register(LoopCollector())
     rows = {row.name: set(row.labels) for row in PAGES["monitor"][1]}
     text = generate_latest(metrics.registry).decode()
     told = {

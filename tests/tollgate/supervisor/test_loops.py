@@ -140,7 +140,7 @@ def test_the_heartbeat_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyError("unforeseen")
         return "fraud-1"
 
-    monkeypatch.setattr(heartbeat_module, "ask_once", ask)
+    monkeypatch.setattr(heartbeat_module.Prober, "ask", ask)
     beat = Heartbeat(Endpoint("127.0.0.1:1"), "beats", interval_s=0.001)
     beat.start()
     wait_until(lambda: beat.failures > 2)
@@ -162,7 +162,7 @@ def test_arrivals_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         looks.append(1)
         if broken.is_set():
             raise OverflowError("unforeseen")
-        return SimpleNamespace(model_step="m")
+        return SimpleNamespace(model_step="m", steps=("m",))
 
     monkeypatch.setattr(arrivals_module, "read_product", read)
     monkeypatch.setattr(arrivals_module, "unreleased_versions", lambda *a, **k: [])
@@ -253,7 +253,8 @@ class Supervised:
 
 @pytest.fixture(autouse=True)
 def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "find_stubs", lambda pid: [])
+    for name in ("look", "scan"):
+        monkeypatch.setattr(supervisor.StubWatch, name, lambda self, pid: [])
 
 
 def test_the_supervisor_goes_on() -> None:
