@@ -1,4 +1,4 @@
-"""Loading slots and ensembles into a Triton, in words that change nothing else."""
+"""Load slots and ensembles into Triton without changing what else is loaded."""
 
 from __future__ import annotations
 
@@ -30,15 +30,18 @@ from tollgate.server.probe import probe
 
 log = logging.getLogger(__name__)
 
-GENERATION = "generation"  # a parameter that means nothing to a step
+# Suffix of the ensemble that a release is tried under. No product can have such a name.
+TRIAL_SUFFIX = "--next"
+GENERATION = "generation"  # a parameter that no step reads
 
 
 class Loading:
     """
-    Loads what a record says.
+    Load models according to a record.
 
-    Triton starts all slots of a step anew when any word of its configuration changed
-    except the version policy. So a step is always loaded in the words of the record.
+    Triton restarts all slots of a step when anything in its configuration changes
+    except the version policy. So a step is always loaded with the configuration in the
+    record.
 
     Args:
         triton: The server.
@@ -56,7 +59,7 @@ class Loading:
         *,
         generation: int | None = None,
     ) -> None:
-        """Load a step with some slots, in the words it was loaded with before."""
+        """Load some slots of a step, with the configuration in the record."""
         if generation is None:
             generation = self._generation(step)
         config = _parse(record.configs[step])
@@ -74,26 +77,26 @@ class Loading:
         """
         Make the directory of the ensemble that refuses direct calls of a step.
 
-        Triton must see it before it loads the step, whose copies are in the same
-        folder: it would take a folder that changed later for a changed step.
+        It must exist before Triton loads the step, whose copies are in the same folder:
+        if the folder changed later, Triton would take it for a changed step.
         """
         folder = self._triton.own_repository
         if folder is not None:
             (folder / step / str(REFUSING_VERSION)).mkdir(parents=True, exist_ok=True)
 
     def _link(self, name: str) -> str:
-        """Give a step or trial ensemble its private name, where the server has one."""
+        """Return the private name of a step or trial ensemble; link it if needed."""
         folder, suffix = self._triton.own_repository, self._triton.private_suffix
         return link_private(folder, name, suffix=suffix) if folder else name
 
     def _generation(self, step: str) -> int:
-        """Ask how often a step was renewed; one that is not loaded never was."""
+        """Read how often a step was renewed; 0 for a step that is not loaded."""
         if not control.ready_versions(self._triton, step):
             return 0
         return generation_of(control.model_config(self._triton, step))
 
     def ensemble(self, record: Record, *, name: str, line: Line) -> None:
-        """Load an ensemble over the slots of a line, under a name."""
+        """Load an ensemble over the slots of a release, under a name."""
         ensemble = _parse(record.ensemble)
         ensemble.name = name if name == record.product else self._link(name)
         merged = merge(ensemble, pins=line.slots)
@@ -104,26 +107,36 @@ class Loading:
         self._load(merged)
 
     def refusals(self, record: Record) -> None:
-        """Have the public names of steps refuse calls: one ensemble for each."""
+        """Load the ensembles that refuse direct calls of steps and of the trial."""
         configs = {step: _parse(config) for step, config in record.configs.items()}
         python = [one for one in configs.values() if one.backend == PYTHON_BACKEND]
         for step, config in configs.items():
             mine = [one for one in python if one.name == step]
             able = [one for one in mine or python if can_refuse(one, config)]
-            if not able or self._link(step) == step:
-                continue
-            by = able[-1]
-            refusing = refusing_ensemble(
-                config,
-                by=by,
-                name=self._link(by.name),
-                version=record.active.slots[by.name],
-            )
-            try:
-                self._load(refusing)
-            except ServerError as error:
-                # The step is out of reach either way; only the count is missing.
-                log.warning("direct calls of %s are not counted: %s", step, error)
+            if able:
+                self._refuse(step, config, by=able[-1], record=record)
+        ensemble = _parse(record.ensemble)
+        first = configs[ensemble.ensemble_scheduling.step[0].model_name]
+        if first in python:
+            trial = record.product + TRIAL_SUFFIX
+            self._make_refusing_version(trial)
+            self._refuse(trial, first, by=first, record=record)
+
+    def _refuse(
+        self, name: str, config: ModelConfig, *, by: ModelConfig, record: Record
+    ) -> None:
+        """Make a Python step refuse requests that are sent to a public name."""
+        private = self._link(by.name)
+        if private == by.name:
+            return
+        version = record.active.slots[by.name]
+        refusing = refusing_ensemble(config, by=by, private=private, version=version)
+        refusing.name = name
+        try:
+            self._load(refusing)
+        except ServerError as error:
+            # Callers cannot reach the model either way; only the count is missing.
+            log.warning("direct calls of %s are not counted: %s", name, error)
 
     def _load(self, config: ModelConfig) -> None:
         placed = placement.placed(to_json(config), gpu=self._gpu)
@@ -136,12 +149,12 @@ class Loading:
 
     def renew(self, record: Record, step: str) -> None:
         """
-        Start all slots of a step anew; the old ones answer until the new ones do.
+        Restart all slots of a step; the old ones answer until the new ones do.
 
-        Triton does not restart a dead stub, calls its model ready all the same, and
-        takes a load of an unchanged model for nothing to do. A load with a changed
-        parameter starts the steps anew. Unloading first would take every ensemble of
-        the model down with it. What is not loaded is loaded.
+        Triton does not restart a dead stub, still reports its model as ready, and does
+        nothing when an unchanged model is loaded. A load with a changed parameter
+        restarts the step. An unload first would take every ensemble of the model down
+        with it. A step that is not loaded is loaded.
 
         Raises:
             ServerError: Triton refused, or does not answer.
@@ -154,7 +167,7 @@ class Loading:
         self.step(record, step, _versions(running), generation=generation)
 
     def drop(self, name: str) -> None:
-        """Unload a model, if it is there."""
+        """Unload a model, if it is loaded."""
         try:
             control.unload_model(self._triton, control.served_name(self._triton, name))
         except ServerError as error:
@@ -162,9 +175,10 @@ class Loading:
 
 
 def probe_whole(triton: TritonServer, product: str) -> str:
-    """Prove that a product decides; say when it is degraded; the release's name."""
+    """Probe a product; log if it is degraded; return the name of its release."""
     proof = probe(triton, product)
-    # The probes' made-up entities are always new ones, and they bring no fields.
+    # The probes' synthetic entities are always new, and the rows have no optional
+    # fields.
     usual = schema.Degraded.COLD_START | schema.Degraded.FIELD_MISSING
     degraded = proof.degraded & ~usual
     if degraded:
@@ -179,7 +193,7 @@ def generation_of(config: Mapping[str, Any]) -> int:
 
 
 def _versions(config: Mapping[str, Any]) -> list[int]:
-    """Read which slots a running configuration keeps loaded."""
+    """Read which slots a running configuration loads."""
     specific = config.get("version_policy", {}).get("specific", {})
     return [int(number) for number in specific.get("versions", [])]
 

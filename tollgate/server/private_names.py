@@ -1,10 +1,10 @@
 """
-Names that callers cannot guess, for the models that only an ensemble may call.
+Give models that only an ensemble may call a name that callers cannot guess.
 
 A server draws a suffix of 128 bits at each start. It serves each step of a product as
-`NAME--SUFFIX`, a link next to the step's folder of copies. Under the step's own name
-stands an ensemble that hands every request to a Python step as a direct call, which
-that step counts, logs and refuses. docs/threat-model.md says what this protects.
+`NAME--SUFFIX`, a link next to the step's folder of copies. Under the step's public name
+stands an ensemble that passes every request to a Python step as a direct call; that
+step counts, logs and refuses it. docs/threat-model.md describes what this protects.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.schema import DIRECT_CALL, public_name
 
-REFUSING_VERSION = 2**31 - 1  # of the ensemble; no copy of a step has this number
+REFUSING_VERSION = 2**31 - 1  # of the refusing ensemble; no copy of a step has it
 
 
 def draw_suffix() -> str:
-    """Draw the suffix of one server start."""
+    """Draw the random suffix of one server start."""
     return secrets.token_hex(16)
 
 
 def private_name(name: str, suffix: str) -> str:
-    """Give the name that a step or a trial ensemble is served under."""
+    """Return the name under which a step or a trial ensemble is served."""
     return f"{name}--{suffix}" if suffix else name
 
 
@@ -36,7 +36,7 @@ def link_private(repository: Path, name: str, *, suffix: str) -> str:
     Args:
         repository: The folder that the server reads models from.
         name: The model, a folder in it.
-        suffix: Of this start; empty for a server without private names.
+        suffix: Suffix of this start; empty for a server without private names.
 
     Returns:
         The private name.
@@ -57,11 +57,11 @@ def unlink_private(repository: Path) -> None:
 
 def mark_direct_calls(step: ModelConfig) -> None:
     """
-    Have a Python step take direct calls, to refuse them.
+    Make a Python step accept direct calls, so that it can refuse them.
 
-    It gets an optional input that marks them, and an output that it never fills, for
-    the ensembles of models that refuse nothing themselves. Its own inputs become
-    optional: the ensemble of its product gives all of them.
+    The step gets an optional input that marks such a call, and an output that it never
+    fills, for the ensembles of models that cannot refuse calls themselves. Its own
+    inputs become optional: the ensemble of its product provides all of them.
     """
     kind = step.input[0].data_type
     for one in step.input:
@@ -71,7 +71,7 @@ def mark_direct_calls(step: ModelConfig) -> None:
 
 
 def hide_instances(step: ModelConfig, name: str) -> None:
-    """Name the instances of a step by its public name: errors to callers show it."""
+    """Name a step's instances after its public name: errors to callers show it."""
     if not step.instance_group:
         step.instance_group.add()
     for number, group in enumerate(step.instance_group):
@@ -80,23 +80,25 @@ def hide_instances(step: ModelConfig, name: str) -> None:
 
 
 def refusing_ensemble(
-    step: ModelConfig, *, by: ModelConfig, name: str, version: int
+    step: ModelConfig, *, by: ModelConfig, private: str, version: int
 ) -> ModelConfig:
     """
-    Write an ensemble that has a Python step refuse what is sent to a public name.
+    Build the ensemble that makes a Python step refuse requests to a public name.
 
     Args:
-        step: The configuration in the repository of the step that has the name.
-        by: That of the Python step that refuses; the same, or one with an input and
-            an output of the same type as the first of `step`.
-        name: The private name of the latter.
+        step: Configuration, as in the repository, of the step that has the name.
+        by: Configuration of the Python step that refuses; the same, or one with an
+            input and an output of the same type as the first of `step`.
+        private: The private name of the latter.
         version: Its version.
     """
     ensemble = ModelConfig(
         name=step.name, platform="ensemble", max_batch_size=step.max_batch_size
     )
     ensemble.version_policy.specific.versions.append(REFUSING_VERSION)
-    only = ensemble.ensemble_scheduling.step.add(model_name=name, model_version=version)
+    only = ensemble.ensemble_scheduling.step.add(
+        model_name=private, model_version=version
+    )
     for one in step.input:
         ensemble.input.add(
             name=one.name,
@@ -117,7 +119,7 @@ def refusing_ensemble(
 
 
 def can_refuse(by: ModelConfig, step: ModelConfig) -> bool:
-    """Tell whether a Python step can refuse calls of a step, by the tensors' types."""
+    """Return whether a Python step can refuse a step's calls, by tensor types."""
     if by.name == step.name:
         return True
     kind = by.input[0].data_type

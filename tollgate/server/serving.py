@@ -1,13 +1,13 @@
 """
-What a server serves of a product, and how it goes from one release to the next.
+Load a product's release into a server, and switch to another while it answers.
 
-    widen   load the new parts beside those that serve
+    widen   load the new parts next to those that serve
     try     an ensemble of them under another name decides dry runs of 1, 8 and 32 rows
-    switch  the product's ensemble is loaded anew: the new parts answer
-    narrow  drop what neither this release nor the one before it needs
+    switch  reload the product's ensemble: the new parts answer
+    narrow  unload what neither this release nor the one before it needs
 
-Requests are answered all the while. Whatever fails before the switch leaves the old
-release as it was; what fails after it is switched back.
+The server answers requests all the while. A failure before the switch leaves the old
+release as it was; after a later failure, the server switches back.
 """
 
 from __future__ import annotations
@@ -34,23 +34,25 @@ from tollgate.server.loaded import (
     record_of,
     require_shape,
 )
-from tollgate.server.loading import Loading, probe_whole, require_release
+from tollgate.server.loading import (
+    TRIAL_SUFFIX,
+    Loading,
+    probe_whole,
+    require_release,
+)
 from tollgate.server.slots import Slots
 
 log = logging.getLogger(__name__)
 
-# Of the ensemble that a release is tried under. No product can be called so.
-TRIAL_SUFFIX = "--next"
-
 
 class Serving:
     """
-    One product on one running server; there may be others on it.
+    One product on one running server, next to other products.
 
     Args:
         triton: The server; it reads the slots and has loaded nothing of the product.
         slots: Its copies, shared with the other products.
-        record: File in which to keep what is loaded.
+        record: File that stores what is loaded.
     """
 
     def __init__(self, triton: TritonServer, slots: Slots, *, record: Path) -> None:
@@ -62,28 +64,28 @@ class Serving:
 
     @property
     def active(self) -> Line | None:
-        """What answers; None before anything does."""
+        """The release that answers; None before the first is loaded."""
         return self._now.active if self._now else None
 
     @property
     def release(self) -> str:
-        """Name of the release that answers; empty before anything does."""
+        """Name of the release that answers; empty before the first is loaded."""
         return self._now.active.release if self._now else ""
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The models that the product is made of, as data flows."""
+        """The models of the product, in the order of the data flow."""
         return tuple(self._now.active.slots) if self._now else ()
 
     def begin(self, plan: ServingPlan) -> str:
         """
-        Load a release where nothing is loaded yet, and prove that it answers.
+        Load the product's first release, and check that it answers.
 
         Returns:
-            The release, in the answer's words.
+            The release that the answer names.
 
         Raises:
-            RepositoryError: A file is not what the release says.
+            RepositoryError: A file does not match its hash in the release.
             ServerError: A part did not load, or the product does not answer.
         """
         with self._alone(plan.product):
@@ -94,14 +96,14 @@ class Serving:
 
     def recall(self) -> str:
         """
-        Load what an earlier server of this folder served; the repository is not asked.
+        Load what an earlier server of this folder served, without the repository.
 
         Returns:
-            The release, in the answer's words.
+            The release that the answer names.
 
         Raises:
             RepositoryError: A step of it is another product's.
-            ServerError: There was nothing, or it is not whole or does not load.
+            ServerError: There is no record, or a copy is not complete or does not load.
         """
         record = read_record(self._path)
         for step, slots in loaded_slots(record).items():
@@ -114,10 +116,10 @@ class Serving:
 
     def again(self) -> str:
         """
-        Load what was loaded, after the server was started anew.
+        Load what was loaded, after the server was restarted.
 
         Raises:
-            ServerError: Nothing was, or it does not load any more.
+            ServerError: Nothing was loaded, or it does not load any more.
         """
         if self._now is None:
             raise ServerError("tritonserver", "nothing was loaded before")
@@ -125,16 +127,16 @@ class Serving:
 
     def switch(self, plan: ServingPlan, *, told: Callable[[str], None]) -> None:
         """
-        Go from the release that answers to another one, while requests are answered.
+        Switch from the release that answers to another one, without an interruption.
 
         Args:
-            plan: The other one.
-            told: Called with what is being done.
+            plan: The other release.
+            told: Called with a description of each phase.
 
         Raises:
-            RepositoryError: A file is not what the release says.
+            RepositoryError: A file does not match its hash in the release.
             ServerError: The new release does not load or does not answer, and the old
-                one goes on; or the server is not there.
+                one goes on; or the server cannot be reached.
         """
         old = self._require()
         require_shape(old, plan)
@@ -163,12 +165,12 @@ class Serving:
         kept_on_disk = self._keep(new)
         told("narrowing")
         self._narrow(new)
-        if not kept_on_disk:  # what was swept may have made room
+        if not kept_on_disk:  # the unloaded slots may have freed disk space
             self._keep(new)
 
     def renew(self, step: str) -> None:
         """
-        Start all slots of a step anew; the old ones answer until the new ones do.
+        Restart all slots of a step; the old ones answer until the new ones do.
 
         Raises:
             ServerError: Triton refused, or does not answer.
@@ -177,11 +179,11 @@ class Serving:
         self._loading.renew(record, step)
         whole = all(control.ready_versions(self._triton, one) for one in self.steps)
         if whole and not control.is_ready(self._triton, record.product):
-            # A step that had to be loaded does not bring its ensemble back.
+            # Loading a step that was not loaded does not bring its ensemble back.
             self._loading.ensemble(record, name=record.product, line=record.active)
 
     def _alone(self, product: str) -> AbstractContextManager[None]:
-        """Keep off who else changes the slots of the product: `publish`."""
+        """Lock the product's slots against other writers: `publish`."""
         self._slots.add_ensemble(product)
         return one_at_a_time(self._slots.folder / product)
 
@@ -191,7 +193,7 @@ class Serving:
         return self._now
 
     def _place(self, plan: ServingPlan, *, loaded: Mapping[str, Iterable[int]]) -> Line:
-        """Copy what a plan needs."""
+        """Copy the files that a plan needs."""
 
         def place(part: Part) -> int:
             keep = {*loaded.get(part.step, ()), *taken.get(part.step, ())}
@@ -215,7 +217,7 @@ class Serving:
         )
 
     def _load_first(self, record: Record) -> str:
-        """Load a record, or nothing of it."""
+        """Load a record completely, or nothing of it."""
         try:
             return self._load_all(record)
         except BaseException:
@@ -232,7 +234,7 @@ class Serving:
         return release
 
     def _try(self, new: Record) -> None:
-        """Have an ensemble of the new parts decide, before anybody depends on it."""
+        """Let an ensemble of the new parts decide, before any caller depends on it."""
         name = new.product + TRIAL_SUFFIX
         self._slots.add_ensemble(name)
         self._loading.ensemble(new, name=name, line=new.active)
@@ -247,7 +249,7 @@ class Serving:
             raise
 
     def _restore(self, old: Record) -> None:
-        """Drop what was loaded beside the old release; it answers either way."""
+        """Unload what was loaded next to the old release, which goes on serving."""
         for step, slots in loaded_slots(old).items():
             try:
                 self._loading.step(old, step, slots)
@@ -264,7 +266,7 @@ class Serving:
                 self._slots.sweep(step, keep=slots)
 
     def _keep(self, record: Record) -> bool:
-        """Remember what answers; on disk too, unless that is full: it answers."""
+        """Record what answers, also on disk; a full disk does not stop serving."""
         self._now = record
         encoded = msgspec.json.format(msgspec.json.encode(record), indent=2)
         try:
