@@ -1,4 +1,4 @@
-"""What keeps one product deciding, beside the others of its server."""
+"""Supervise one product in its own thread, in parallel with the server's others."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
-# Failures of a product in a row after which a server that does not answer at all goes,
-# then the product's steps, then a server that does.
+# Consecutive failures of a product after which to restart: a server that does not
+# answer at all, then the product's steps, then a server that does answer.
 _DEAF_AFTER, _STEPS_AFTER, _SERVER_AFTER = 2, 3, 6
 _STOPPED_S = 0.5
 
@@ -30,14 +30,14 @@ Restart = Callable[[str], None]
 
 class Keeper:
     """
-    Looks after one product, in a thread of its own: what hangs holds up no other.
+    Supervise one product in its own thread, so that a hanging action delays no other.
 
     Args:
         one: The product.
-        others: The others of the server.
+        others: The other products of the server.
         triton: The server.
-        mender: Mends and tells.
-        restart: Starts the server anew, for the reason given.
+        mender: Repairs parts and logs faults.
+        restart: Restarts the server, for the reason given.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Keeper:
 
     def begin(self, action: Callable[[], None]) -> bool:
         """
-        Do something for the product, unless something is being done already.
+        Start an action for the product, unless one is in progress.
 
         Returns:
-            Whether it was begun.
+            True if the action was started.
 
         Raises:
-            ServerError: What was done last was given up.
+            ServerError: The last action gave up.
         """
         if not self._is_free():
             return False
@@ -78,7 +78,7 @@ class Keeper:
         return True
 
     def _do(self) -> None:
-        """Do what was begun; its error of any other kind is the worker's."""
+        """Run the pending action; the worker handles errors other than ServerError."""
         if self._doing is None:
             return
         try:
@@ -89,18 +89,18 @@ class Keeper:
             self._doing = None
 
     def _is_free(self) -> bool:
-        """Tell whether nothing is being done; raise the error that ended the last."""
+        """Return whether no action is in progress; raise the last action's error."""
         if self._given_up is not None:
             raise self._given_up
         return self._doing is None
 
     def misses(self, stubs: Sequence[Stub]) -> bool:
-        """Tell whether a step that was seen before is not among those."""
+        """Return whether a step that was seen before is missing from the list."""
         return bool(self._known.keys() - {stub.step for stub in stubs})
 
     def is_due(self, stubs: Sequence[Stub]) -> bool:
         """
-        Tell whether a look would find anything that the last one did not.
+        Return whether a look would find anything that the last one did not.
 
         Args:
             stubs: All living steps of the server.
@@ -126,18 +126,18 @@ class Keeper:
         )
 
     def stop(self) -> None:
-        """Begin nothing more; what is being done ends with its server."""
+        """Start no more actions; an action in progress ends with its server."""
         self._worker.stop(0)
 
     def look(self, stubs: Sequence[Stub]) -> None:
         """
-        Look once, and mend what is found.
+        Look once, and repair the faults that it finds.
 
         Args:
             stubs: All living steps of the server.
 
         Raises:
-            ServerError: Something would not stay mended.
+            ServerError: A part keeps failing after repairs.
         """
         steps = self.one.serving.steps
         own = [stub for stub in stubs if stub.step.model in steps]
@@ -147,7 +147,7 @@ class Keeper:
             self._watch_probes(own)
 
     def _watch_stubs(self, stubs: Sequence[Stub]) -> None:
-        """Heal the models of which a stub is gone that should be there."""
+        """Reload the models that miss a stub."""
         living = {stub.step: stub for stub in stubs}
         gone = [step for step in self._known if step not in living]
         self._known = living | {step: self._known[step] for step in gone}
@@ -155,14 +155,14 @@ class Keeper:
         for step in gone:
             wanted = self._wanted(step)
             if wanted is False:
-                del self._known[step]  # somebody took it away
+                del self._known[step]  # the instance was removed on purpose
             elif wanted:
                 dead.add(step.model)
         for model in sorted(dead):
             self._renew(model, "a step died")
 
     def _wanted(self, step: Step) -> bool | None:
-        """Ask whether an instance is meant to be there; None when nobody answers."""
+        """Return whether an instance is configured to run; None if unknown."""
         try:
             versions = control.ready_versions(self._triton, step.model, timeout_s=1.0)
             if step.version not in versions:
@@ -179,11 +179,19 @@ class Keeper:
             self._restart(f"{model} could not be started anew")
 
     def _others_serve(self) -> bool:
-        """Tell whether another product decides, for us or for its callers."""
-        return any(other.ready or other.others_answered() for other in self._others)
+        """
+        Return whether another product decides, for the probe or for its callers.
+
+        A product that was repaired a moment ago counts: its next probe shows whether it
+        decides.
+        """
+        return any(
+            other.loaded and (not other.failures or other.others_answered())
+            for other in self._others
+        )
 
     def _watch_stopped(self, stubs: Sequence[Stub]) -> None:
-        """Kill what a signal stopped; the next look finds it dead."""
+        """Kill processes that a signal stopped; the next look finds them dead."""
         now_s = time.monotonic()
         self._stopped_s = {
             stub.pid: self._stopped_s.get(stub.pid, now_s)
@@ -196,7 +204,7 @@ class Keeper:
         )
 
     def _watch_probes(self, stubs: Sequence[Stub]) -> None:
-        """Start anew what keeps a product from deciding: its steps, then the server."""
+        """Restart the steps of a product that does not decide, then the server."""
         one, beat = self.one, self.one.heartbeat
         if self._others_serve():
             overdue = beat.failures >= _STEPS_AFTER
@@ -213,7 +221,7 @@ class Keeper:
             self._restart(f"{one.name} does not decide: {beat.problem}")
 
     def _renew_steps(self, stubs: Sequence[Stub]) -> None:
-        """Start all steps of the product anew, dead ones that nobody missed too."""
+        """Restart all steps of the product, also dead ones that no look found."""
         name, problem = self.one.name, self.one.heartbeat.problem
         log.warning("%s: its steps are started anew: %s", name, problem)
         self._kill(stubs)

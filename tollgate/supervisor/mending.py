@@ -1,4 +1,4 @@
-"""Mend one thing, tell of it, and know when to stop."""
+"""Repair one part, log the fault, and give up on a part that keeps failing."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tollgate.supervisor.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S = 1.0  # after one that did not help
-LEFT_S = 60.0  # a product's part that would not stay mended, while others decide
+_AGAIN_S = 1.0  # pause after a repair that failed
+LEFT_S = 60.0  # pause for a failing part of a product, while others decide
 
 
 class Mender:
     """
-    Mends what a supervisor finds broken.
+    Repair the parts that a supervisor finds broken.
 
     Args:
-        heartbeats: Of the products that may have suffered.
-        fault: Called with each thing that went wrong, once it is mended or not.
-        flapping: When to give up.
+        heartbeats: Probes of the products that a fault may have affected.
+        fault: Called with each fault, after its repair succeeded or failed.
+        flapping: Decides when to give up.
     """
 
     def __init__(
@@ -45,20 +45,20 @@ class Mender:
         self, part: str, what: str, action: Callable[[], None], *, product: str = ""
     ) -> bool:
         """
-        Mend something, and tell of it; what could not be is left for the next look.
+        Repair a part and log the fault; after a failure the next look tries again.
 
         Args:
-            part: What is broken.
-            what: How.
-            action: Mends it, or raises ServerError or RepositoryError.
-            product: Whose part it is; empty for what all share.
+            part: The part that is broken.
+            what: Description of the fault.
+            action: Repairs it, or raises ServerError or RepositoryError.
+            product: Product of the part; empty for a part that all products share.
 
         Returns:
-            False when it was tried in vain.
+            False if the repair failed.
 
         Raises:
-            ServerError: It was mended too often, so it is not mended at all, and
-                no other product decides either.
+            ServerError: The part was repaired too often, so it is not repaired again,
+                and no other product decides either.
         """
         begun_s, noticed = time.monotonic(), now_text()
         if begun_s < self._again_s.get(part, begun_s):
@@ -83,9 +83,9 @@ class Mender:
         return True
 
     def _give_up(self, fault: Fault) -> None:
-        """Leave a part for a while, if others decide; else for good."""
+        """Skip a part for a while if other products decide; else give up for good."""
         others = [beat for beat in self._heartbeats if beat.product != fault.product]
-        if fault.product and any(beat.ready for beat in others):
+        if fault.product and any(not beat.failures for beat in others):
             self._again_s[fault.part] = time.monotonic() + LEFT_S
             self._flapping.forget(fault.part)
             self._tell(fault, f"left for {LEFT_S:g} s: {fault.outcome}")

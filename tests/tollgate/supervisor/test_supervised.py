@@ -10,6 +10,8 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,7 @@ from tollgate.server.regions import region_prefix
 from tollgate.supervisor.faults import Fault
 from tollgate.supervisor.flapping import Flapping
 from tollgate.supervisor.heartbeat import Heartbeat
+from tollgate.supervisor.keeping import Keeper
 from tollgate.supervisor.mending import Mender
 from tollgate.supervisor.replicas import ask_replica
 from tollgate.supervisor.stubs import find_stubs
@@ -255,6 +258,53 @@ def test_a_product_is_left_for_a_while_where_another_one_decides() -> None:
     assert told[-1].outcome == "mended"
     assert well.ready
     mender._again_s.clear()
-    well.forgive()
+    well.forgive()  # mended a moment ago: not known to fail
+    mender.mend("step", "died", lambda: None, product="sick")
+    assert told[-1].outcome.startswith("left for 60 s")
+    mender._again_s.clear()
+    mender.mend("step", "died", lambda: None, product="sick")
+    mender._again_s.clear()
+    well.failures = 1
     with pytest.raises(ServerError, match="gives up"):
         mender.mend("step", "died", lambda: None, product="sick")
+
+
+@pytest.mark.parametrize(
+    ("other", "restarts"),
+    [
+        ({"failures": 0}, False),  # mended a moment ago, and not yet asked
+        ({"failures": 2}, True),
+        ({"failures": 2, "answers": True}, False),
+        ({"failures": 0, "loaded": False}, True),
+    ],
+)
+def test_the_server_is_restarted_only_where_no_other_product_decides(
+    other: dict[str, Any], restarts: bool
+) -> None:
+    """A step of one product could not be started anew."""
+
+    def renew(model: str) -> None:
+        raise ServerError(model, "did not load")
+
+    def product(
+        name: str, *, failures: int, loaded: bool = True, answers: bool = False
+    ) -> Any:
+        return SimpleNamespace(
+            name=name,
+            loaded=loaded,
+            failures=failures,
+            ready=False,
+            others_answered=lambda: answers,
+            serving=SimpleNamespace(renew=renew, steps=("step",)),
+        )
+
+    restarted: list[str] = []
+    keeper = Keeper(
+        product("sick", failures=1),
+        others=[product("other", **other)],
+        triton=SimpleNamespace(),  # type: ignore[arg-type]
+        mender=Mender([], fault=lambda _: None, flapping=Flapping()),
+        restart=restarted.append,
+    )
+    keeper._renew("step", "a step died")
+    assert restarted == (["step could not be started anew"] if restarts else [])
