@@ -1,10 +1,10 @@
 """
-Background loops: one class runs all of them.
+Run background loops that survive errors.
 
-A loop repeats a step for as long as its process lives. An error in the step that
-nobody foresaw must not end it: the worker counts and logs the error, waits a little
-longer after each failure in a row, and runs the step again. The counts of a process
-are read with `tallies` and exported as metrics.
+A loop repeats a step for as long as its process lives. An unforeseen error in the step
+must not end the loop: the worker counts and logs the error, waits a little longer after
+each consecutive failure, and runs the step again. `tallies` reads the counts of a
+process, which are exported as metrics.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 5.0
 JITTER = 0.2  # of a pause, both ways, so that loops do not retry in step
-STUCK_FAILURES = 5  # in a row: some 3 s without progress, or more
-_LOG_EVERY_S = 60.0  # a loop's failures, at most
+STUCK_FAILURES = 5  # consecutive failures: some 3 s without progress, or more
+STUCK_STEP_S = 600.0  # a restart of the server or a fetch of a release takes less
+_LOG_EVERY_S = 60.0  # shortest time between log lines of a loop's failures
 
 ERRORS_METRIC = "tollgate_background_errors_total"
 ERRORS_HELP = "Errors that a background loop survived"
@@ -41,7 +42,7 @@ FAILURES_HELP = "Failures of a background loop in a row; 0 when its last step wo
 
 
 class _Idle(Exception):
-    """Nothing has come for as long as a loop was to wait."""
+    """Raised when a loop had no work for its idle time."""
 
 
 def run_until_idle(
@@ -56,9 +57,9 @@ def run_until_idle(
 
     Args:
         name: Name of the loop.
-        step: The work; how much there was. It waits for work itself.
+        step: The work; returns how much there was. It waits for work itself.
         stopped: Ends the loop.
-        until_idle_s: Ends it when there was no work for so long; None never does.
+        until_idle_s: Ends the loop after this time without work; None never does.
 
     Raises:
         TollgateError: The step raised it, on purpose.
@@ -81,25 +82,25 @@ def run_until_idle(
 
 def backoff_s(failures: int, *, first_s: float, most_s: float) -> float:
     """
-    Compute the pause after some failures in a row; it doubles, up to a cap.
+    Compute the pause after some consecutive failures; it doubles, up to a cap.
 
     Args:
-        failures: How many, from 1 on; any number is fine.
+        failures: Number of failures, from 1 on; any number is fine.
         first_s: The pause after the first.
         most_s: The cap.
     """
-    # A float overflows at 2 ** 1024; any first pause has reached its cap before.
+    # A float overflows at 2 ** 1024; any first pause reaches its cap before that.
     return float(min(first_s * 2.0 ** min(failures - 1, 64), most_s))
 
 
 class Tally(msgspec.Struct, frozen=True):
     """
-    What became of a loop, of all workers of that name in this process together.
+    Errors of a loop, summed over all workers of that name in this process.
 
     Attributes:
         errors: Errors that it survived since the process started.
-        failures: How many in a row; 0 when the last step worked.
-        problem: Kind of the last of these; empty for none.
+        failures: Consecutive failures; 0 when the last step worked.
+        problem: Type of the last of these errors; empty for none.
     """
 
     errors: int
@@ -107,8 +108,8 @@ class Tally(msgspec.Struct, frozen=True):
     problem: str
 
 
-# A loop may end and start again with the part that it belongs to; its counter must not
-# go back then. So errors are counted by name, for as long as the process lives.
+# A loop may end and restart with the part that it belongs to; its counter must not go
+# back then. So errors are counted by name, for as long as the process lives.
 _errors: Counter[str] = Counter()
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 _counting = threading.Lock()
@@ -131,12 +132,19 @@ def tallies() -> dict[str, Tally]:
 
 
 def stuck_loops() -> dict[str, str]:
-    """Name the loops of this process that make no progress, and say why."""
-    return {
+    """List the loops of this process that make no progress, with the reason."""
+    found = {
         name: f"failed {one.failures} times in a row: {one.problem}"
         for name, one in tallies().items()
         if one.failures >= STUCK_FAILURES
     }
+    with _counting:
+        workers = list(_workers)
+    for one in workers:
+        step_s = one.step_s
+        if step_s >= STUCK_STEP_S:
+            found[one.name] = f"hangs: its step has taken {step_s:.0f} s so far"
+    return found
 
 
 class LoopCollector:
@@ -161,22 +169,21 @@ class Worker:
 
     Args:
         name: Name of the loop in metrics and logs, and of its thread.
-        step: The work; it must be harmless to run it once more.
-        pause_s: Seconds before each step, or a function that computes them; None
-            waits for `wake`.
-        at_once: Whether the first step does without the pause.
+        step: The work; repeating it must be harmless.
+        pause_s: Seconds before each step, or a function that computes them; None waits
+            for `wake`.
+        at_once: True if the first step starts without a pause.
         most_pause_s: The longest pause after a failure.
         finish: Called once after the last step, also when that failed.
         failed: Called with each error that the step raised.
         ends: Errors of the step that end the loop on purpose; `run` raises them.
-        gentle: Whether the thread runs at a lower priority.
+        gentle: True if the thread runs at a lower priority.
         stopped: Ends the loop, and each pause, when it is set; `wake` has no effect
             then. Without it the loop ends by `stop`.
 
     Attributes:
-        failures: How many steps failed in a row.
-        problem: Kind of the last error among these; empty for none.
-        progressed_s: When a step last worked, on the monotonic clock; 0 for never.
+        failures: Number of consecutive failed steps.
+        problem: Type of the last error among these; empty for none.
     """
 
     def __init__(
@@ -196,7 +203,7 @@ class Worker:
         self.name = name
         self.failures = 0
         self.problem = ""
-        self.progressed_s = 0.0
+        self._began_s: float | None = None  # start of the step that is running
         self._step = step
         self._pause_s = pause_s if callable(pause_s) else lambda: pause_s
         self._usual_s = pause_s if isinstance(pause_s, int | float) else 0.0
@@ -217,11 +224,17 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Tell whether it was not stopped."""
+        """Return whether the loop was not stopped."""
         return not self._stopped.is_set()
 
+    @property
+    def step_s(self) -> float:
+        """Return how long the current step has taken so far, s; 0 between steps."""
+        began_s = self._began_s
+        return 0.0 if began_s is None else time.monotonic() - began_s
+
     def start(self) -> None:
-        """Run the loop in a thread of its own; a second call does nothing."""
+        """Run the loop in its own thread; a second call does nothing."""
         if self._thread.ident is None:
             self._thread.start()
 
@@ -232,13 +245,13 @@ class Worker:
 
     def stop(self, timeout_s: float | None = None) -> bool:
         """
-        End the loop after the step that is under way.
+        End the loop after the current step.
 
         Args:
-            timeout_s: How long to wait for its end; None waits as long as it takes.
+            timeout_s: Longest wait for its end, s; None waits as long as it takes.
 
         Returns:
-            Whether its thread has ended.
+            True if its thread has ended.
         """
         self._stopped.set()
         self.wake()
@@ -262,7 +275,7 @@ class Worker:
                     self._attempt()
             except self._ends:
                 raise
-            except Exception as error:  # noqa: BLE001 - nobody foresaw it
+            except Exception as error:  # noqa: BLE001 - an unforeseen error
                 self._survive(error)
                 self._stopped.wait(self._pause_after_failure_s())
                 self._due = True
@@ -286,9 +299,12 @@ class Worker:
             self._wake.clear()
 
     def _attempt(self) -> None:
-        """Run the step once; the load tests inject faults in the place of this."""
-        self._step()
-        self.progressed_s = time.monotonic()
+        """Run the step once; the load tests replace this method to inject faults."""
+        self._began_s = time.monotonic()
+        try:
+            self._step()
+        finally:
+            self._began_s = None
         if self.failures:
             self.failures, self.problem = 0, ""
             if self._log_recovery:
@@ -303,7 +319,7 @@ class Worker:
         now_s = time.monotonic()
         if now_s - self._logged_s >= _LOG_EVERY_S:
             self._logged_s, self._log_recovery = now_s, True
-            # The words of an error may hold a customer's data.
+            # The message of an error may contain a customer's data.
             text = "%s goes on after an error nobody foresaw (%d in a row): %s"
             log.error(text, self.name, self.failures, trace_of(error))
         if self._failed is not None:

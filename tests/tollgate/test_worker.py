@@ -67,12 +67,28 @@ def test_a_loop_survives_counts_and_recovers(error: Exception) -> None:
     found = tallies()[name]
     assert found.errors >= found.failures >= worker.STUCK_FAILURES
     assert found.problem == type(error).__name__
-    before_s = loop.progressed_s
     step.error = None
     wait_until(lambda: loop.failures == 0)
     assert name not in stuck_loops()
-    assert loop.progressed_s > before_s
     assert loop.stop()
+
+
+def test_a_step_that_hangs_is_stuck_until_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No error is raised, so the time of the step under way says it."""
+    go_on = threading.Event()
+    loop = Worker("hangs", go_on.wait, pause_s=0.001, at_once=True)
+    loop.start()
+    wait_until(lambda: loop.step_s > 0)
+    assert "hangs" not in stuck_loops()
+    monkeypatch.setattr(worker, "STUCK_STEP_S", 0.01)
+    wait_until(lambda: "hangs" in stuck_loops())
+    assert stuck_loops()["hangs"].startswith("hangs: its step has taken ")
+    go_on.set()
+    wait_until(lambda: loop.step_s == 0)
+    assert loop.stop()
+    assert "hangs" not in stuck_loops()
 
 
 def test_every_error_is_counted_once() -> None:
