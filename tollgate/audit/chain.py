@@ -1,9 +1,10 @@
 """
-Add links to a chain, so that a process that is killed leaves it whole.
+Append links to a chain, so that a killed process leaves a complete chain.
 
-What a link names is written into a folder beside; then the link is renamed into
-place, which is the moment at which all of it is there; then the files follow. Who adds
-the next link finishes what was left of the last.
+The files of a link are written into a hidden folder first. Then the link itself is
+renamed into the journal's folder: from this moment on the link and its files count.
+Then the files are renamed, too. The process that adds the next link finishes renames
+that a killed process left undone.
 """
 
 from __future__ import annotations
@@ -39,24 +40,22 @@ from tollgate.repository.atomic import sync_directory
 
 LOCK = ".lock"
 _PARQUET = ".parquet"
-_COMPRESSION_LEVEL = (
-    3  # zstd: half of level 10's time for 4 % more bytes is not worth it
-)
 
 
 class Chain:
     """
-    A journal's folder, to read its links and to add some; many processes may.
+    A journal's folder: reads its links and appends new ones, from many processes.
 
     Args:
-        folder: Where; made when missing, for this user alone.
-        product: Whose decisions.
-        anchor: Notes every link, outside of the folder.
-        on_step: Told of each step of adding, for tests that stop there.
+        folder: Folder of the journal; created if missing, with access for this user
+            only.
+        product: Product whose decisions the journal holds.
+        anchor: Anchor outside the folder that records every link; None for none.
+        on_step: Called with the name of each step of an append; tests stop there.
 
     Raises:
-        InputError: The folder is another product's journal.
-        JournalError: It cannot be read, or the anchor has links that it lacks.
+        InputError: The folder holds the journal of another product.
+        JournalError: The chain cannot be read, or lacks links that the anchor has.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Chain:
         except OSError as exc:
             raise InputError(folder, f"cannot be made: {exc.strerror}") from exc
         with self.locked():
-            self._follow(read_links(folder))  # a listing: it shows a link that is gone
+            self._follow(read_links(folder))  # a listing shows missing links
             self._require_anchored()
             if not self.links:
                 self._begin(product)
@@ -89,24 +88,24 @@ class Chain:
 
     @property
     def id(self) -> str:
-        """Tell which chain it is."""
+        """Return the id of the chain: 32 hexadecimal digits."""
         return self.links[0].chain
 
     @property
     def head(self) -> str:
-        """Tell the hash of the last link."""
+        """Return the hash of the last link."""
         return self.hashes[-1] if self.hashes else NOTHING
 
     def mark(self) -> Mark:
-        """Tell where it ends."""
+        """Return the chain id with the number and the hash of the last link."""
         return Mark(chain=self.id, number=len(self.links), hash=self.head)
 
     def refresh(self) -> list[Link]:
         """
-        Read the links that others added.
+        Read the links that other processes added, and return them.
 
         Raises:
-            JournalError: One cannot be read, or does not follow the one before.
+            JournalError: A link cannot be read, or does not follow the previous one.
         """
         return self._follow(links_after(self.folder, len(self.links)))
 
@@ -131,10 +130,10 @@ class Chain:
 
     def add(self, content: Content) -> Link:
         """
-        Seal something; when this returns, the disk has it.
+        Seal content in a new link; it is on disk when this returns.
 
         Raises:
-            JournalError: It cannot be written; the chain is as before.
+            JournalError: The link cannot be written; the chain is unchanged.
         """
         with self.locked():
             self.refresh()
@@ -143,7 +142,7 @@ class Chain:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others from adding."""
+        """Hold the lock of the chain, so that no other process appends to it."""
         with lock(self.folder / LOCK):
             yield
 
@@ -160,7 +159,8 @@ class Chain:
                 "removed or made anew; run `journal verify`"
             )
             raise JournalError(self.folder, problem)
-        # Who is killed before its anchor knows leaves one link, not more.
+        # A process that is killed before it notes its link in the anchor leaves one
+        # link that the anchor does not have. There are never more.
         if len(self.links) > last.number + 1:
             problem = (
                 f"its anchor ends at link {last.number}, and {len(self.links)} are "
@@ -225,7 +225,7 @@ class Chain:
         sync_directory(self.folder)
 
     def _finish(self) -> None:
-        """Give the last link's files their names, clear what never got a link."""
+        """Move the last link's files into place, and delete files that got no link."""
         last = self.links[-1]
         own = {one.name for one in last.files}
         if last.table:

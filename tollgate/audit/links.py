@@ -1,9 +1,9 @@
 """
 The chain: numbered links, each with the hash of the one before.
 
-A link is a small JSON file that names what lies beside it (a segment of records, a
-notice, what was removed) by SHA-256, and the records in it by a Merkle root. The hash
-of a link is that of its file's bytes.
+A link is a small JSON file. It names the files that belong to it (for example a segment
+of records, or the files of a release) by SHA-256, and the records in a table by a
+Merkle root. The hash of a link is the SHA-256 of its file's bytes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Literal
 
 import msgspec
 
-from tollgate.errors import JournalError
+from tollgate.errors import InputError, JournalError
 
 FORMAT = 1
-NOTHING = "0" * 64  # what the first link has for a hash of the one before
-NEW = ".new"  # folder of what is being written
+NOTHING = "0" * 64  # `previous` of the first link
+NEW = ".new"  # folder of files that are being written
 PART = ".part"
 LINK_SUFFIX = ".json"
 LEAVES_SUFFIX = ".leaves"
@@ -34,11 +34,11 @@ Kind = Literal[
     "labels",
     "tombstone",
 ]
-TABLES = ("segment", "flags", "reasons", "labels")  # kinds with records
+TABLES = ("segment", "flags", "reasons", "labels")  # kinds of links that hold records
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file beside a link."""
+    """A file that belongs to a link."""
 
     name: str
     bytes: int
@@ -46,7 +46,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sequence numbers of a writer, first and last included."""
+    """A range of sequence numbers of a writer; first and last are included."""
 
     writer: str
     first: int
@@ -54,7 +54,7 @@ class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WriterEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One behind the last number that a writer gave out, and whether it was killed."""
+    """End of a writer: its last sequence number plus one, and whether it was killed."""
 
     writer: str
     sequence: int
@@ -63,26 +63,26 @@ class WriterEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
-    One link.
+    One link of the chain.
 
     Attributes:
-        format: Of this file.
-        chain: Which chain; 32 hexadecimal digits, drawn when it begins.
-        product: Whose decisions.
-        number: From 1 on.
-        kind: What it holds.
-        previous: SHA-256 of the link before.
-        sealed: When, RFC 3339 in UTC.
-        files: What lies beside it.
-        rows: Records in its table.
-        root: Merkle root of their digests; empty without a table.
+        format: Format version of this file.
+        chain: Id of the chain; 32 hexadecimal digits, drawn when the chain is created.
+        product: Product whose decisions the chain holds.
+        number: Number of the link, from 1 on.
+        kind: Kind of its content.
+        previous: SHA-256 of the previous link.
+        sealed: Time of sealing, RFC 3339 in UTC.
+        files: Files that belong to the link.
+        rows: Number of records in its table.
+        root: Merkle root of the records' digests; empty without a table.
         columns: Name and type of the table's columns, in order.
-        writers: Whose records they are, in the order of the table.
-        gaps: Numbers that were skipped before these, as known when it was sealed.
-        ends: What writers came to that are gone.
-        until_us: Newest time in it, µs since the epoch; retention goes by it.
-        covers: Links that it is about: of flags and of a tombstone.
-        facts: What else a person wants to know.
+        writers: Writers of the records and their sequence numbers, in table order.
+        gaps: Sequence numbers missing before these, as known when the link was sealed.
+        ends: Ends of writers that have stopped.
+        until_us: Newest time in the table, µs since the epoch; retention uses it.
+        covers: Numbers of the links that flags, reasons or a tombstone refer to.
+        facts: Further facts for human readers.
     """
 
     format: int = FORMAT
@@ -105,27 +105,29 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def table(self) -> str:
-        """Name of the Parquet file; empty without one."""
+        """Return the name of the Parquet file; empty without one."""
         return self.files[0].name if self.kind in TABLES and self.files else ""
 
 
 def link_name(number: int) -> str:
-    """Name the file of a link."""
+    """Return the file name of a link."""
     return f"{number:08d}{LINK_SUFFIX}"
 
 
 def file_name(number: int, rest: str) -> str:
-    """Name a file beside a link: `segment.parquet`, `leaves`, …"""
+    """Return the name of a file of a link, such as `segment.parquet` or `leaves`."""
     return f"{number:08d}.{rest}"
 
 
 def hidden_path(folder: Path, name: str) -> Path:
-    """Tell where a file is before its link is there; no reader of Parquet finds it."""
+    """
+    Return the path of a file before its link exists; readers of Parquet do not find it.
+    """
     return folder / NEW / (name + PART)
 
 
 def encode_link(link: Link) -> bytes:
-    """Write a link as a person can read it."""
+    """Encode a link as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(link), indent=1) + b"\n"
 
 
@@ -136,10 +138,10 @@ def link_hash(content: bytes) -> str:
 
 def decode_link(name: object, content: bytes) -> Link:
     """
-    Read a link.
+    Decode a link.
 
     Raises:
-        JournalError: It is none.
+        JournalError: The content is not a link of this format.
     """
     try:
         link = msgspec.json.decode(content, type=Link)
@@ -149,7 +151,8 @@ def decode_link(name: object, content: bytes) -> Link:
         problem = f"has format {link.format}, this Tollgate reads {FORMAT}"
         raise JournalError(name, problem)
     for file in link.files:
-        # Retention removes what links name: nothing else may be reached by a name.
+        # Retention removes the files that links name, so a name must not reach another
+        # file.
         if not file.name.startswith(f"{link.number:08d}.") or "/" in file.name:
             raise JournalError(name, f"names {file.name!r}, which is not its own")
     return link
@@ -160,12 +163,26 @@ def link_paths(folder: Path) -> list[Path]:
     return sorted(folder.glob("[0-9]" * 8 + LINK_SUFFIX))
 
 
+def no_journal(folder: Path) -> InputError:
+    """
+    Return the error for a folder without a journal; name journals in its subfolders.
+    """
+    found = sorted({path.parent.name for path in folder.glob(f"*/{link_name(1)}")})
+    if found:
+        return InputError(folder, f"holds no journal itself; give {_one_of(found)}")
+    return InputError(folder, "holds no journal; `tollgate journal run` makes one")
+
+
+def _one_of(names: list[str]) -> str:
+    return f"its folder {names[0]}" if len(names) == 1 else "one of " + ", ".join(names)
+
+
 def read_links(folder: Path) -> Iterator[tuple[Link, str]]:
     """
-    Read all links, each with its hash; nothing is proven.
+    Read all links, each with its hash, without verification.
 
     Raises:
-        JournalError: One cannot be read.
+        JournalError: A link cannot be read.
     """
     for path in link_paths(folder):
         content = read_file(path)
@@ -174,10 +191,10 @@ def read_links(folder: Path) -> Iterator[tuple[Link, str]]:
 
 def links_after(folder: Path, number: int) -> Iterator[tuple[Link, str]]:
     """
-    Read the links that follow one, up to where there is no next; without a listing.
+    Read the links after a number until one is missing, without listing the folder.
 
     Raises:
-        JournalError: One cannot be read.
+        JournalError: A link cannot be read.
     """
     while (path := folder / link_name(number + 1)).exists():
         content = read_file(path)
@@ -186,14 +203,14 @@ def links_after(folder: Path, number: int) -> Iterator[tuple[Link, str]]:
 
 
 def removed_links(links: list[Link]) -> set[int]:
-    """Name the links whose files retention removed."""
+    """Return the numbers of the links whose files retention removed."""
     return {
         number for link in links if link.kind == "tombstone" for number in link.covers
     }
 
 
 def path_of(folder: Path, name: str) -> Path:
-    """Find a file of a link, also one that a killed worker did not rename any more."""
+    """Return the path of a link's file, hidden if a killed worker did not rename it."""
     final = folder / name
     hidden = hidden_path(folder, name)
     return hidden if not final.exists() and hidden.exists() else final
@@ -204,7 +221,7 @@ def read_file(path: Path) -> bytes:
     Read a file of the journal.
 
     Raises:
-        JournalError: It cannot be read.
+        JournalError: The file cannot be read.
     """
     try:
         return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Find one decision again, by its transaction or by its number, with its proof."""
+"""Find one sealed decision by transaction or by record number, with its proof."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tollgate.audit.anchor import Mark
 from tollgate.audit.evidence import Evidence, prove
 from tollgate.audit.links import (
     Link,
+    no_journal,
     read_links,
     removed_links,
 )
@@ -26,14 +27,14 @@ from tollgate.errors import InputError
 
 class Sealed(msgspec.Struct, frozen=True):
     """
-    A record with all that the journal knows of it.
+    A sealed record, with everything that the journal holds about it.
 
     Attributes:
-        link, row: Its segment, and where it stands there.
+        link, row: Link of its segment, and its row in the table.
         values: Its columns.
-        flags: What late checks found.
-        reasons, unexplained: As `sealed_reasons` returns them.
-        evidence: What proves it.
+        flags: Findings of late checks: check and detail.
+        reasons, unexplained: Results of `sealed_reasons`.
+        evidence: Proof that the record is unchanged.
     """
 
     link: Link
@@ -54,22 +55,23 @@ def find(
     marks: Sequence[Mark] = (),
 ) -> Sealed:
     """
-    Find a decision; the newest, if a transaction was decided more than once.
+    Find a decision; the newest one if a transaction was decided several times.
 
     Args:
-        folder: The journal.
+        folder: Folder of the journal.
         wanted: Transaction id, or WRITER:NUMBER as `verify` names records.
-        subjects: Keys of the journal; needed for a transaction id.
-        customer: Id of whose purchase it was; without it every key is tried.
-        marks: What anchors know.
+        subjects: Keys of the journal's subjects; required for a transaction id.
+        customer: Id of the customer of the purchase; without it every key is tried.
+        marks: Links recorded in anchors.
 
     Raises:
-        InputError: It is not there, or its person was erased or never consented.
+        InputError: The decision is not there, or its person was erased or gave no
+            consent.
         JournalError: The journal cannot be read.
     """
     chain = list(read_links(folder))
     if not chain:
-        raise InputError(folder, "holds no journal; `tollgate journal run` makes one")
+        raise no_journal(folder)
     links = [link for link, _ in chain]
     removed = removed_links(links)
     alive = [
@@ -125,7 +127,7 @@ def _by_transaction(
     subjects: Subjects,
     customer: str | None,
 ) -> tuple[Link, int]:
-    """Look for every pseudonym that the id can have, in the newest segments first."""
+    """Search for all pseudonyms that the id can have, newest segment first."""
     names: dict[str, list[str]] = {}
     for link in alive:
         owner = next(

@@ -1,9 +1,9 @@
 """
-Prove a journal: every link, every file, every record.
+Verify a journal: every link, every file, every record.
 
-The links prove each other by their hashes, the anchor proves the last of them; a link
-proves its files, and the digests of its records, by which a record is found that is
-not as it was.
+Each link is verified by the hash in its successor, the last one by the anchor. A link
+holds the hashes of its files and the Merkle root of its records' digests. The digests
+identify each record that was changed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tollgate.audit.links import (
     link_hash,
     link_name,
     link_paths,
+    no_journal,
     removed_links,
 )
 from tollgate.audit.sealing import missing_in
@@ -37,16 +38,16 @@ from tollgate.errors import InputError, JournalError
 
 class Proof(msgspec.Struct, frozen=True):
     """
-    What came of proving a journal.
+    Result of the verification of a journal.
 
     Attributes:
-        findings: What is wrong; none if all is as it was sealed.
-        links: How many links were read.
-        records: Decisions in the segments that are there.
-        removed: Decisions that retention removed.
-        missing: By writer, records that it numbered and that never came.
-        head: Where the chain ends; None without any link.
-        anchored: Marks that were compared.
+        findings: Differences from the sealed state; empty if there are none.
+        links: Number of links read.
+        records: Number of decisions in the segments that are there.
+        removed: Number of decisions that retention removed.
+        missing: By writer, the number of records that were numbered and never arrived.
+        head: Last link of the chain; None without any link.
+        anchored: Number of marks that were compared.
     """
 
     findings: list[Finding]
@@ -66,23 +67,23 @@ def verify(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Proof:
     """
-    Prove everything in a journal's folder.
+    Verify everything in a journal's folder.
 
     Args:
-        folder: The journal.
-        anchor: Its anchor; without any mark, links that were cut off at the end or a
-            chain that was made anew cannot be told.
-        marks: What other anchors know.
-        progress: Called with (links proven, links in all).
+        folder: Folder of the journal.
+        anchor: Its anchor file. Without any mark, links cut off at the end and a chain
+            rebuilt from the start stay undetected.
+        marks: Links recorded in other anchors.
+        progress: Called with (links verified, links in total).
 
     Raises:
-        InputError: There is no such folder.
+        InputError: The folder does not exist, or holds no journal.
         JournalError: The anchor cannot be read.
     """
     if not folder.is_dir():
         raise InputError(folder, "is no folder")
     if not (folder / LOCK).exists():
-        raise InputError(folder, "holds no journal; `tollgate journal run` makes one")
+        raise no_journal(folder)
     with lock(folder / LOCK):
         known = [*marks, *(read_anchor(anchor) if anchor is not None else ())]
         paths = link_paths(folder)
@@ -114,7 +115,9 @@ def verify(
 def _prove_links(
     contents: dict[int, bytes],
 ) -> tuple[list[Finding], dict[int, Link], dict[int, str]]:
-    """Prove that links are all there, and that each names the one before."""
+    """
+    Verify that no link is missing, and that each has the hash of the previous one.
+    """
     findings: list[Finding] = []
     links: dict[int, Link] = {}
     hashes: dict[int, str] = {}
@@ -156,7 +159,7 @@ def _prove_identity(
 def _prove_anchors(
     hashes: dict[int, str], links: dict[int, Link], marks: Sequence[Mark]
 ) -> Iterator[Finding]:
-    """Prove that what anchors know is there still."""
+    """Verify that the links recorded in anchors are still there and unchanged."""
     chains = {one.chain for one in links.values()}
     for mark in marks:
         where = f"link {mark.number}"
@@ -193,7 +196,8 @@ def _strangers(
         if not _is_link(name):
             yield Finding(name, "was added: no link names it")
     for name in sorted(new):
-        # What a killed worker began, and what it did not move any more.
+        # A killed worker may leave files of the next link, or files that it did not
+        # rename.
         begun = name.startswith(f"{last + 1:08d}.")
         if not begun and (name not in expected or name in names):
             yield Finding(f"{NEW}/{name}", "was added: no link names it")

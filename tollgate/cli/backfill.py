@@ -1,4 +1,4 @@
-"""`materialize` and `rebuild`: histories into the store."""
+"""Fill the online store from histories: `tollgate materialize` and `rebuild`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from tollgate.store.redis import RedisStore
 
 Histories = Annotated[
-    list[Path], typer.Argument(help="Parquet, CSV or JSON lines; the oldest first.")
+    list[Path],
+    typer.Argument(help="Histories, oldest first: Parquet, CSV or JSON lines."),
 ]
 Rate = Annotated[
     float | None,
     typer.Option(
         min=0,
-        help="Most events a second; 0 takes what Redis gives.",
-        show_default="what Redis gives, a third of it beside decisions",
+        help="Maximum events per second; 0 for no limit.",
+        show_default="as fast as Redis allows, a third of that while it serves",
     ),
 ]
 
@@ -37,15 +38,20 @@ Rate = Annotated[
 def materialize(
     history: Annotated[
         list[Path] | None,
-        typer.Argument(help="Parquet, CSV or JSON lines; the oldest first."),
+        typer.Argument(help="Histories, oldest first: Parquet, CSV or JSON lines."),
     ] = None,
     spec: Annotated[
         Path | None,
-        typer.Option(help="features.yaml to fill.", show_default="the released one"),
+        typer.Option(
+            help="features.yaml to load the store for.", show_default="the released one"
+        ),
     ] = None,
     copy_from: Annotated[
         Path | None,
-        typer.Option(help="features.yaml that serves: copy its newer events, too."),
+        typer.Option(
+            help="features.yaml in service: also copy its events that are "
+            "newer than the history."
+        ),
     ] = None,
     table: tables.TableFiles = None,
     product: Product = None,
@@ -56,9 +62,10 @@ def materialize(
     as_json: Json = False,
 ) -> None:
     """
-    Bring histories and tables into the store; a killed run goes on.
+    Load histories and tables into the online store; resume after a kill.
 
-    The store may serve meanwhile: pauses leave it room for decisions.
+    The store may serve meanwhile: the command pauses between writes to leave capacity
+    for decisions.
     """
     from tollgate.backfill.copying import check_copy, copy_state
     from tollgate.features.spec import load_spec
@@ -73,7 +80,7 @@ def materialize(
     if not (history or table or source):
         raise InputError("materialize", "name a history, a --table or --copy-from")
     if source:
-        check_copy(source, filled)  # before anything is written
+        check_copy(source, filled)  # check before anything is written
     read = tables.read_tables(table, filled)
     store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
     tell = console.say if as_json else console.result
@@ -97,11 +104,11 @@ def rebuild(
     store_url: StoreUrl = None,
     spool: repair.Spool = None,
     rate: Annotated[
-        float, typer.Option(min=0, help="Most events a second; 0 for no bound.")
+        float, typer.Option(min=0, help="Maximum events per second; 0 for no limit.")
     ] = 0,
     as_json: Json = False,
 ) -> None:
-    """Fill a store that was lost: tables, histories, then what the spool holds."""
+    """Refill a lost store from tables, histories and the spool, in this order."""
     from tollgate.store.cluster import open_store
 
     chosen = console.settings(
@@ -143,7 +150,7 @@ def _histories(
     rate: float | None,
     tell: Callable[[str], None],
 ) -> tuple[dict[str, Materialized], int]:
-    """Bring in file after file; what was done, and their newest purchase's time, µs."""
+    """Load file after file; return results, and the time of the newest purchase, µs."""
     from tollgate.backfill.materialize import materialize as run
     from tollgate.history import read_history
 

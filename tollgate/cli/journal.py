@@ -1,4 +1,4 @@
-"""`journal`: seal decisions, prove them, forget people."""
+"""Seal, verify, erase and retain decision records: `tollgate journal`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def run(
     journal_url: Annotated[
         str | None,
         typer.Option(
-            help="Redis, or cluster, with the stream.", show_default="the store"
+            help="URL of the Redis or Redis Cluster with the journal stream.",
+            show_default="the store",
         ),
     ] = None,
     folder: Folder = None,
@@ -49,34 +50,36 @@ def run(
     anchor: Anchor = None,
     keep: Annotated[
         str | None,
-        typer.Option(help="How long segments stay, as 400d.", show_default="for ever"),
+        typer.Option(
+            help="Retention period of segments, such as 400d.", show_default="for ever"
+        ),
     ] = None,
     consent: Annotated[
         str | None,
         typer.Option(
-            help="Field that says whether a row may be kept.",
-            show_default="what policies say",
+            help="Field that gives consent to store the complete row.",
+            show_default="as the policies state",
         ),
     ] = None,
-    group: Annotated[str, typer.Option(help="Consumer group; one per folder.")] = (
-        "journal"
-    ),
+    group: Annotated[
+        str, typer.Option(help="Redis consumer group; one per journal folder.")
+    ] = "journal",
     seal_rows: Annotated[
-        int, typer.Option(min=1, help="Decisions that make a segment.")
+        int, typer.Option(min=1, help="Decisions per segment.")
     ] = 50_000,
     seal_after: Annotated[
-        str, typer.Option(help="Time after which fewer make one.")
+        str, typer.Option(help="Time after which a smaller segment is sealed.")
     ] = "30s",
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
     until_idle: Annotated[
-        bool, typer.Option(help="End when nothing has come for a second.")
+        bool, typer.Option(help="End after a second without new records.")
     ] = False,
     product: Product = None,
     repository: Repository = None,
     state: State = None,
 ) -> None:
-    """Seal decisions out of the stream into segments, until Ctrl-C or SIGTERM."""
+    """Seal decisions from the stream into segments, until Ctrl-C or SIGTERM."""
     from tollgate.audit.afterwards import Afterwards
     from tollgate.audit.anchor import AnchorFile
     from tollgate.audit.chain import Chain
@@ -108,7 +111,7 @@ def run(
         afterwards = Afterwards(
             chain, releases, repository=known, keep_s=keep_s, say=console.say
         )
-        afterwards()  # what a worker before this one left undone
+        afterwards()  # finish the work that an earlier worker left undone
         metrics = WorkerMetrics(chosen.product)
         offer(metrics.registry, metrics_port, host=metrics_host)
         worker = JournalWorker(
@@ -140,7 +143,9 @@ def verify(
     anchor: Anchor = None,
     as_json: Json = False,
 ) -> None:
-    """Prove every link, file and record; exit status 1 when one is not as sealed."""
+    """
+    Verify every link, file and record; exit status 1 if one differs from its seal.
+    """
     from tollgate.audit.verify import verify as prove
 
     with console.progress("proving") as advance:
@@ -159,11 +164,11 @@ def verify(
 
 def erase(
     customer: Annotated[
-        str | None, typer.Option(help="Id of the customer to forget.")
+        str | None, typer.Option(help="Id of the customer to erase.")
     ] = None,
     subject: Annotated[
         list[str] | None,
-        typer.Option(help="Another subject, as ENTITY=ID; repeatable."),
+        typer.Option(help="Another subject to erase, as ENTITY=ID; may be repeated."),
     ] = None,
     folder: Folder = None,
     keys: Keys = None,
@@ -171,7 +176,7 @@ def erase(
     state: State = None,
     as_json: Json = False,
 ) -> None:
-    """Delete people's keys: their records stay sealed, and are nobody's any more."""
+    """Delete people's keys: their records stay sealed but match no person any more."""
     from tollgate.audit.subjects import FILE, Subjects
     from tollgate.audit.times import now_us, utc_text
 
@@ -234,10 +239,10 @@ def _told(proof: Proof) -> Sequence[str]:
 
 def seconds(text: str, *, flag: str) -> float:
     """
-    Read a duration of a flag.
+    Read the duration of a flag, in seconds.
 
     Raises:
-        InputError: It is none; names the flag.
+        InputError: The text is no duration; the message names the flag.
     """
     from tollgate.features.document import duration_us
 

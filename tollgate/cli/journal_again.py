@@ -1,4 +1,4 @@
-"""`journal replay` and `journal dataset`: sealed decisions used again."""
+"""Reuse sealed decisions: `journal replay` and `journal dataset`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def replay(
     release: Annotated[
         str | None,
         typer.Option(
-            help="Release that decides every record.",
+            help="Release to decide all records with.",
             show_default="each record's own",
         ),
     ] = None,
@@ -43,7 +43,7 @@ def replay(
         float | None,
         typer.Option(
             min=0.0,
-            help="How far a probability may be from the record's.",
+            help="Allowed difference between the new and the recorded probability.",
             show_default="none for trees; 1e-5 for graphs that multiply matrices",
         ),
     ] = None,
@@ -53,9 +53,9 @@ def replay(
     repository: Repository = None,
 ) -> None:
     """
-    Decide sealed records again, and list those that come out otherwise.
+    Decide sealed records again, and list those that come out differently.
 
-    Exit status 1: one does, or a release cannot be had any more.
+    Exit status 1: a record differs, or a release is no longer available.
     """
 
     from tollgate.audit.releases import Releases
@@ -94,7 +94,9 @@ def replay(
 
 
 def _told(part: Part) -> list[str]:
-    """Say what came of the records of one release."""
+    """
+    Describe how many records of one release come out the same, and how others differ.
+    """
     name = part.release
     if part.through != name:
         name += f", through {part.through}"
@@ -114,47 +116,49 @@ def _told(part: Part) -> list[str]:
 
 def opened_chain(folder: Path, anchor: Path | None, *, product: str) -> Chain:
     """
-    Open a journal that is there.
+    Open an existing journal.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no journal.
     """
     from tollgate.audit.anchor import AnchorFile
     from tollgate.audit.chain import Chain
-    from tollgate.audit.links import link_paths
-    from tollgate.errors import InputError
+    from tollgate.audit.links import link_paths, no_journal
 
     if not link_paths(folder):
-        raise InputError(folder, "holds no journal; `tollgate journal run` makes one")
+        raise no_journal(folder)
     file = AnchorFile(anchor or default_anchor(folder))
     return Chain(folder, product=product, anchor=file)
 
 
 def dataset(
-    out: Annotated[Path, typer.Argument(help="Parquet file to write.")],
+    out: Annotated[Path, typer.Argument(help="Path of the Parquet file to write.")],
     folder: Folder = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="Labels beside those that are sealed: Parquet, CSV, lines."),
+        typer.Option(
+            help="Labels to add to the sealed ones: Parquet, CSV or JSON lines."
+        ),
     ] = None,
     as_of: Annotated[
         datetime | None,
         typer.Option(
             formats=_TIMES,
-            help="Leave out decisions and labels that are newer; UTC.",
+            help="Leave out decisions and labels after this time, UTC.",
             show_default="now",
         ),
     ] = None,
     legitimate_after: Annotated[
         str | None,
         typer.Option(
-            help="Age, as 30d, from which a decision without a label was legitimate.",
+            help="Age, such as 30d, from which an unlabelled decision counts "
+            "as legitimate.",
             show_default="only labelled decisions are taken",
         ),
     ] = None,
     release: Annotated[
         list[str] | None,
-        typer.Option(help="Only decisions of this release; may be repeated."),
+        typer.Option(help="Include only decisions of this release; may be repeated."),
     ] = None,
     keys: Keys = None,
     anchor: Anchor = None,
@@ -163,7 +167,7 @@ def dataset(
     state: State = None,
     as_json: Json = False,
 ) -> None:
-    """Write vectors as they were served, with what came of them: rows to train on."""
+    """Write served feature vectors with their outcomes, as rows to train on."""
     import io
 
     from tollgate.audit.dataset import dataset as make

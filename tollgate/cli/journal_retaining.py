@@ -1,4 +1,4 @@
-"""`journal retain`: remove what is old, beside a worker or without one."""
+"""Remove old segments, with or without a running worker: `journal retain`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from tollgate.cli.journal_options import (
     default_folder,
 )
 from tollgate.cli.options import Json, Product, State
-from tollgate.errors import InputError
 
 
 def retain(
-    keep: Annotated[str, typer.Option(help="How long segments stay, as 400d.")],
+    keep: Annotated[
+        str, typer.Option(help="Retention period of segments, such as 400d.")
+    ],
     folder: Folder = None,
     anchor: Anchor = None,
     product: Product = None,
     state: State = None,
     as_json: Json = False,
 ) -> None:
-    """Remove segments that are older than they may be kept; their links stay."""
+    """
+    Remove segments older than the retention period; their links stay in the chain.
+    """
     from tollgate.audit.anchor import AnchorFile
     from tollgate.audit.chain import Chain
-    from tollgate.audit.links import link_name
+    from tollgate.audit.links import link_name, no_journal
     from tollgate.audit.retention import retain as remove
     from tollgate.audit.times import now_us
 
@@ -39,7 +42,7 @@ def retain(
     place = folder or default_folder(chosen)
     before_us = now_us() - int(seconds(keep, flag="--keep") * 1e6)
     if not (place / link_name(1)).is_file():
-        raise InputError(place, "holds no journal; `tollgate journal run` makes one")
+        raise no_journal(place)
     chain = Chain(
         place,
         product=chosen.product,

@@ -1,4 +1,4 @@
-"""`labels`: what purchases turned out to be, and how right decisions were."""
+"""Load labels of purchases and judge releases by them: `labels load`, `accuracy`."""
 
 from __future__ import annotations
 
@@ -29,16 +29,20 @@ if TYPE_CHECKING:
 LegitimateAfter = Annotated[
     str | None,
     typer.Option(
-        help="Age, as 30d, from which a decision without a label was legitimate.",
+        help="Age, such as 30d, from which an unlabelled decision counts "
+        "as legitimate.",
         show_default="only labelled decisions are judged",
     ),
 ]
 
 
 def load(
-    file: Annotated[Path, typer.Argument(help="Parquet, CSV or JSON lines.")],
+    file: Annotated[Path, typer.Argument(help="Labels: Parquet, CSV or JSON lines.")],
     journal_only: Annotated[
-        bool, typer.Option(help="Leave the store alone: it has them from a feed.")
+        bool,
+        typer.Option(
+            help="Write labels to the journal only, if a feed brings them to the store."
+        ),
     ] = False,
     legitimate_after: LegitimateAfter = None,
     folder: Folder = None,
@@ -50,7 +54,7 @@ def load(
     store_url: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Bring labels into the store and beside the decisions; then judge releases."""
+    """Load labels into the store and the journal; then judge each release."""
     from tollgate.audit.labels import read_labels
     from tollgate.cli.pipeline import served_spec
     from tollgate.errors import InputError
@@ -99,7 +103,7 @@ def accuracy(
     as_json: Json = False,
 ) -> None:
     """Print precision, recall and AUC of every release on its labelled decisions."""
-    from tollgate.errors import InputError
+    from tollgate.audit.links import no_journal
 
     chosen = console.settings(
         product_is_known=folder is None, product=product, state=state
@@ -107,7 +111,7 @@ def accuracy(
     place = folder or default_folder(chosen)
     chain = _chain(place, anchor, product=chosen.product)
     if chain is None:
-        raise InputError(place, "holds no journal; `tollgate journal run` makes one")
+        raise no_journal(place)
     judged = _judged(chain, legitimate_after)
     if as_json:
         console.print_json(judged)

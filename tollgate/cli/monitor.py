@@ -1,4 +1,4 @@
-"""`monitor`: drift and accuracy out of the sealed journal."""
+"""Report drift and accuracy from the sealed journal: `tollgate monitor`."""
 
 from __future__ import annotations
 
@@ -32,63 +32,84 @@ def monitor(
     product: Annotated[
         list[str] | None,
         typer.Option(
-            help="Whose journal; may be repeated.", show_default="all in STATE/journal"
+            help="Product to monitor; may be repeated.",
+            show_default="all in STATE/journal",
         ),
     ] = None,
     folder: Folder = None,
     since: Annotated[
         str | None,
-        typer.Option(help="How far back to read, as 30d.", show_default="all there is"),
+        typer.Option(
+            help="Age of the oldest decisions to read, such as 30d.",
+            show_default="the whole journal",
+        ),
     ] = None,
     window: Annotated[
-        int, typer.Option(min=_LEAST_WINDOW, help="Decisions in a window.")
+        int, typer.Option(min=_LEAST_WINDOW, help="Decisions per window.")
     ] = 2_500,
     psi: Annotated[
-        float, typer.Option(min=0.0, help="Stability index that is drift.")
+        float,
+        typer.Option(
+            min=0.0, help="Limit of the population stability index; more is drift."
+        ),
     ] = 0.25,
     ks: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Distance that is drift.")
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Limit of the distance between distributions (KS); more is drift.",
+        ),
     ] = 0.2,
     false_alarms: Annotated[
         float,
         typer.Option(
-            min=1e-9, max=0.5, help="Chance that an unchanged release is ever accused."
+            min=1e-9,
+            max=0.5,
+            help="Chance that an unchanged release ever raises an alarm.",
         ),
     ] = 0.01,
     labels: Annotated[
         Path | None,
-        typer.Option(help="Labels beside those that are sealed: Parquet, CSV, lines."),
+        typer.Option(
+            help="Labels to add to the sealed ones: Parquet, CSV or JSON lines."
+        ),
     ] = None,
     label_lag: Annotated[
         str | None,
         typer.Option(
-            help="Age at which decisions are judged by their labels, as 30d.",
+            help="Age at which decisions are compared with their labels, such as 30d.",
             show_default="the longest delay in features.yaml, or 30d",
         ),
     ] = None,
     legitimate: Annotated[
-        bool, typer.Option(help="Who has no label by then was legitimate.")
+        bool,
+        typer.Option(
+            help="Treat decisions that are unlabelled after --label-lag as legitimate."
+        ),
     ] = False,
     as_of: Annotated[
         datetime | None,
         typer.Option(
             formats=_TIMES,
-            help="Take this for now: days and labels; UTC.",
+            help="Time to use as the present, for days and labels; UTC.",
             show_default="now",
         ),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Page to write, with pictures.")
+        Path | None, typer.Option(help="Path of the HTML page to write, with charts.")
     ] = None,
     metrics: Annotated[
         Path | None,
-        typer.Option(help="File to write for node_exporter, called .prom."),
+        typer.Option(help="Path of the .prom file to write, for node_exporter."),
     ] = None,
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
     every: Annotated[
         str | None,
-        typer.Option(help="Look again and again, as 60s.", show_default="look once"),
+        typer.Option(
+            help="Interval between passes, such as 60s.", show_default="look once"
+        ),
     ] = None,
     keys: Keys = None,
     repository: Repository = None,
@@ -98,7 +119,7 @@ def monitor(
     """
     Compare decisions with what their models were trained on, and with their labels.
 
-    Exit status 1: a window that was read drifted. 2: something handed in is wrong.
+    Exit status 1: a window that was read drifted. 2: an argument or a file is invalid.
     """
     from tollgate.cli.journal import seconds
     from tollgate.cli.monitor_tables import monitor_report
@@ -150,7 +171,7 @@ def monitor(
 def _folders(
     products: list[str] | None, folder: Path | None, chosen: Settings
 ) -> list[Path]:
-    """Name the journals that are asked for; none for all there are."""
+    """List the folders of the requested journals; None stands for all."""
     if folder is None:
         return [chosen.state_path / "journal" / name for name in products or ()]
     if products:
@@ -164,7 +185,7 @@ def _repository(chosen: Settings) -> Path | None:
 
 
 def _require_files(report: Path | None, metrics: Path | None) -> None:
-    """Refuse a file that cannot be written before a journal is read for it."""
+    """Refuse output files that cannot be written, before a journal is read."""
     for flag, path in (("--report", report), ("--metrics", metrics)):
         if path is not None and not path.resolve().parent.is_dir():
             raise InputError(flag, f"{path.parent} is not a folder")

@@ -1,27 +1,26 @@
-"""Which journals are monitored, those that begin later among them."""
+"""Find the journals to monitor, including those that start later."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from tollgate.audit.links import link_paths
-from tollgate.errors import InputError
+from tollgate.audit.links import link_paths, no_journal
 from tollgate.monitor.looking import Options, ProductMonitor
 
 
 class Journals:
     """
-    The monitors of some journals.
+    Monitors of several journals.
 
     Args:
-        named: Their folders; empty for all there are.
-        home: Folder in which all there are lie, one for each product.
-        repository: As of ProductMonitor.
-        options: Likewise.
+        named: Folders of the journals; empty for all in `home`.
+        home: Folder with one journal per product.
+        repository: See ProductMonitor.
+        options: See ProductMonitor.
 
     Attributes:
-        monitors: Of the journals that have begun, in the order in which they were
+        monitors: Monitors of the journals that exist, in the order in which they were
             found.
     """
 
@@ -41,11 +40,11 @@ class Journals:
 
     def open(self) -> None:
         """
-        Begin to monitor the journals that have begun since.
+        Start to monitor the journals that were created since the last call.
 
         Raises:
-            InputError: One that is named has not, or there is none; the others are
-                opened.
+            InputError: A named journal does not exist yet, or there is none; the others
+                are opened.
         """
         known = {one.folder for one in self.monitors}
         missing = []
@@ -61,12 +60,9 @@ class Journals:
             else:
                 missing.append(folder)
         if missing:
-            raise InputError(
-                missing[0], "holds no journal; `tollgate journal run` makes one"
-            )
+            raise no_journal(missing[0])
         if not self.monitors:
-            problem = "holds no journal; `tollgate journal run` makes one"
-            raise InputError(self._home, problem)
+            raise no_journal(self._home)
 
     def _found(self) -> list[Path]:
         try:

@@ -1,9 +1,9 @@
 """
-Look at one product's journal, again and again; each segment is read once.
+Monitor one product's journal in repeated passes that read each segment once.
 
-What cannot be read is told and tried again at the next look; what comes after it is
-read meanwhile. Nothing is kept of a link that was read, so memory does not grow with
-the chain.
+A segment that cannot be read is reported and tried again in the next pass; later
+segments are read meanwhile. Links are not stored after they are read, so memory does
+not grow with the chain.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from tollgate.audit.links import Link, link_paths, path_of, read_links, removed_links
+from tollgate.audit.links import (
+    Link,
+    link_paths,
+    no_journal,
+    path_of,
+    read_links,
+    removed_links,
+)
 from tollgate.audit.tables import read_table
 from tollgate.errors import InputError, JournalError
 from tollgate.features.spec import FeatureSpec
@@ -25,21 +32,23 @@ from tollgate.monitor.reading import by_release, known_release, read_segment, ro
 from tollgate.monitor.training import reference_of
 from tollgate.monitor.windows import Stream
 
-RELEASES = 10  # that decided last; of older ones nothing is kept
+RELEASES = 10  # monitored: those that decided last
 _DAY_US = 86_400_000_000
 
 
 class Options(msgspec.Struct, frozen=True):
     """
-    How a journal is looked at.
+    Options of the monitor of a journal.
 
     Attributes:
-        window: Sound decisions in a window.
-        limits: What is not accepted.
-        since_us: Decisions sealed in segments that end before are not read.
-        lag_us: Age at which decisions are judged by their labels; 0 for what
-            features.yaml waits.
-        legitimate: Whether a decision without a label by then was legitimate.
+        window: Number of valid decisions in a window.
+        limits: Limits of the accepted drift.
+        since_us: Segments whose newest decision is before this are not read, µs since
+            the epoch.
+        lag_us: Age at which decisions are judged by their labels, µs; 0 for the label
+            delay of features.yaml.
+        legitimate: True if a decision that is unlabelled at that age counts as
+            legitimate.
     """
 
     window: int = 2_500
@@ -51,35 +60,33 @@ class Options(msgspec.Struct, frozen=True):
 
 class ProductMonitor:
     """
-    What the journal of one product shows.
+    Monitor of the journal of one product.
 
     Args:
-        folder: Its journal.
-        repository: Model repository, for releases that the journal did not keep; None
-            for none.
-        options: How to look.
+        folder: Folder of the journal.
+        repository: Model repository, for releases that the journal did not archive;
+            None for none.
+        options: Options of the monitor.
 
     Attributes:
-        product: Whose journal it is.
-        streams: By release, of those that decided last.
-        unread: Segments that could not be read at the last look, by number, and why.
-        spec: Features of the newest release whose features are known.
-        accuracy: As of the last look; None before labels were looked for.
-        decided_us: Newest decision that was read; 0 for none.
-        looked_us: When the last look began; 0 before one.
-        took_s: How long that took.
+        product: Product of the journal.
+        streams: Decisions by release, for the releases that decided last.
+        unread: Segments that the last look could not read, by number, with the cause.
+        spec: Feature spec of the newest release whose spec is known.
+        accuracy: Result of the last look; None before labels were read.
+        decided_us: Time of the newest decision read, µs since the epoch; 0 for none.
+        looked_us: Start of the last look, µs since the epoch; 0 before one.
+        took_s: Duration of the last look in seconds.
 
     Raises:
-        InputError: There is no journal.
+        InputError: The folder holds no journal.
     """
 
     def __init__(
         self, folder: Path, *, repository: Path | None, options: Options
     ) -> None:
         if not link_paths(folder):
-            raise InputError(
-                folder, "holds no journal; `tollgate journal run` makes one"
-            )
+            raise no_journal(folder)
         self.folder = folder
         self.options = options
         self.product = ""
@@ -93,23 +100,23 @@ class ProductMonitor:
         self._chain = Following(folder, since_us=options.since_us)
         self.spec: FeatureSpec | None = None
         self._accuracy_of: tuple[object, ...] = ()
-        self._drifted = False  # one of which nothing else is kept
+        self._drifted = False  # drift of a release that is not monitored any more
 
     def look(self, now_us: int) -> None:
         """
-        Read what was sealed since the last look, and judge what is complete.
+        Read the segments sealed since the last look, and judge complete windows.
 
         Args:
-            now_us: The time.
+            now_us: Current time, µs since the epoch.
 
         Raises:
-            InputError: Its chain is damaged, is away, or is another one than before.
+            InputError: The chain is damaged, missing, or a different one than before.
         """
         began_s = time.monotonic()
         try:
             try:
                 self._chain.follow()
-            finally:  # what comes before a link that is damaged counts
+            finally:  # segments before a damaged link count
                 self.product = self._chain.product
                 self._read_waiting()
             for stream in self.streams.values():
@@ -121,22 +128,22 @@ class ProductMonitor:
 
     def require_read(self) -> None:
         """
-        Demand that everything was read.
+        Check that the last look read every segment.
 
         Raises:
-            InputError: A segment could not be.
+            InputError: A segment could not be read.
         """
         for problem in self.unread.values():
             raise InputError(self.folder, f"cannot be monitored: {problem}")
 
     @property
     def drifted(self) -> bool:
-        """Tell whether any window that was judged drifted, of any release."""
+        """Return whether any judged window of any release drifted."""
         return self._drifted or any(map(_drifted, self.streams.values()))
 
     @property
     def deciding(self) -> dict[str, Stream]:
-        """The releases that decide: whose last decision is within a day of any's."""
+        """Return the releases whose last decision is within a day of the newest one."""
         newest_us = max((one.mix.last_us for one in self.streams.values()), default=0)
         return {
             name: one
@@ -161,10 +168,10 @@ class ProductMonitor:
         table = read_segment(self.folder, link)
         if table is None:
             self._chain.follow()
-            if link.number in self._chain.waiting:  # retention did not remove it
+            if link.number in self._chain.waiting:  # not removed by retention
                 raise JournalError(self.folder / link.table, "is gone")
             return
-        # What may fail comes first: a segment is counted as a whole or not at all.
+        # Do first what may fail: a segment is counted completely or not at all.
         counted = []
         for name, own in by_release(table):
             stream = self.streams.get(name) or self._stream(name)
@@ -196,18 +203,20 @@ class ProductMonitor:
 
     @property
     def lag_us(self) -> int:
-        """Age at which decisions are judged by their labels."""
+        """Return the age at which decisions are judged by their labels, µs."""
         entities = self.spec.entities if self.spec is not None else ()
         return self.options.lag_us or default_lag_us(one.delay_us for one in entities)
 
     def judge(self, now_us: int, *, more: pl.DataFrame | None = None) -> None:
         """
-        Judge by labels, if any of them, a day or what can be read is new: this reads
-        all decisions.
+        Judge decisions by their labels, if labels, the day or the readable segments
+        changed.
+
+        This reads all decisions.
 
         Args:
-            now_us: The time.
-            more: Labels beside those that are sealed, laid out as they are.
+            now_us: Current time, µs since the epoch.
+            more: Labels in addition to the sealed ones, in the same layout.
 
         Raises:
             InputError: The journal is damaged.

@@ -79,6 +79,16 @@ def test_run_seals_and_verify_proves(sealed: Path) -> None:
     assert "holds no mark" in text
 
 
+def test_a_folder_of_journals_is_answered_by_their_names(
+    sealed: Path, tmp_path: Path
+) -> None:
+    """The state folder's `journal` has a folder for each product."""
+    shutil.copytree(sealed, tmp_path / "home" / "fraud")
+    status, text = run("verify", str(tmp_path / "home"))
+    assert status != 0
+    assert "holds no journal itself; give its folder fraud" in " ".join(text.split())
+
+
 def test_verify_names_what_was_changed(sealed: Path) -> None:
     """Exit status 1, and a line for each finding."""
     (path,) = sealed.glob("*.segment.parquet")
