@@ -1,8 +1,8 @@
 """
-Redis' children give way to those who answer.
+Lower the priority of Redis' child processes, so that request processing comes first.
 
-Redis writes its file anew in a child. That takes a core for seconds, which the store
-and the steps need, and nobody waits for it.
+Redis rewrites its append-only file in a child process. That takes a core for seconds,
+which the store and the steps need; no request waits for the rewrite.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from pathlib import Path
 
 from tollgate.worker import Worker
 
-_LOOK_S = 0.1
-_LEAST = 19  # the nice value of the smallest share
+_LOOK_S = 0.25
+_LEAST = 19  # the nice value of the lowest priority
 _USUAL_NICE = 20  # RLIMIT_NICE counts from 20 down to the nice value: 0
 _CAP_SYS_NICE = 23  # capabilities(7), sched(7)
-# What is written meanwhile, Redis keeps in memory until its child is done; on a machine
-# without any time left over, that must not go on for ever.
+# Redis holds the writes of that time in memory until its child is done; on a machine
+# without spare processor time, this must not go on for ever.
 PATIENCE_S = 60.0
 
 
 class YieldingChildren:
     """
-    Lets the children of a process run when nothing else wants to, for a while.
+    Run the children of a process at idle priority, for a limited time.
 
-    Who may not give them their share back afterwards, as most users may not, gives them
-    the smallest one there is instead.
+    A user without the right to restore the priority, such as most users, sets the
+    lowest nice value instead.
 
     Args:
         pid: The process.
-        patience_s: How long after it was found a child gets the usual share again.
+        patience_s: Seconds after which a child gets normal priority again.
     """
 
     def __init__(self, pid: int, *, patience_s: float = PATIENCE_S) -> None:
@@ -49,7 +49,7 @@ class YieldingChildren:
         self._worker.start()
 
     def close(self) -> None:
-        """Look no more; a child there is stays as it is."""
+        """Stop looking; a child that exists stays as it is."""
         self._worker.stop()
 
     def _look(self) -> None:
@@ -62,7 +62,7 @@ class YieldingChildren:
         before = self._found_s
         self._found_s = {pid: before.get(pid, now_s) for pid in alive}
         for pid, found_s in self._found_s.items():
-            # It may have ended meanwhile.
+            # The child may have ended meanwhile.
             with contextlib.suppress(OSError):
                 if self._returns:
                     _allow(pid, usual=now_s - found_s >= self._patience_s)
@@ -71,7 +71,7 @@ class YieldingChildren:
 
 
 def may_return() -> bool:
-    """Tell whether a share can be given back: by right, or within RLIMIT_NICE."""
+    """Return whether the priority can be restored: by CAP_SYS_NICE or RLIMIT_NICE."""
     most, _ = resource.getrlimit(resource.RLIMIT_NICE)
     if most >= _USUAL_NICE or most == resource.RLIM_INFINITY:
         return True
@@ -81,7 +81,7 @@ def may_return() -> bool:
 
 
 def _allow(pid: int, *, usual: bool) -> None:
-    """Give a process the usual share of the processors, or what nobody else wants."""
+    """Set normal or idle scheduling of a process."""
     policy = os.SCHED_OTHER if usual else os.SCHED_IDLE
     if os.sched_getscheduler(pid) != policy:
         os.sched_setscheduler(pid, policy, os.sched_param(0))
