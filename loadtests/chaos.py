@@ -1,8 +1,8 @@
 """
-What callers of a client see while servers are in trouble: `python -m loadtests.chaos`.
+Results that callers of a client see under faults: `python -m loadtests.chaos`.
 
-For each trouble: calls of one purchase at a steady pace, the trouble from a quarter
-of them on, its end after three fifths. Prints the table of docs/clients.md.
+For each fault: calls of one purchase at a steady pace; the fault begins after a
+quarter of them and ends after three fifths. Prints the table of docs/clients.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import os
 import sys
 import tempfile
@@ -39,17 +40,18 @@ from tollgate.server.environment import free_port
 from tollgate.server.redis import EmbeddedRedis
 
 RULE = Fallback(bands=(Band(below=50, decision="approve"),), otherwise="review")
-_BEGINS, _ENDS = 0.25, 0.6  # parts of all calls
-_AGAIN, _BEFORE = 20, 40  # each 20th call asks what the 40th before it asked
+_BEGINS, _ENDS = 0.25, 0.6  # shares of all calls
+_AGAIN, _BEFORE = 20, 40  # each 20th call repeats the purchase of the 40th before it
 _THREADS = 64
 _CONNECT_S = 10.0
 _WARM_CALLS = 200  # not counted
+_MOST_LONGER = 10  # times the requested calls, until the model is back
 
 Ask = Callable[[dict[str, object]], Awaitable[tuple[Decision, float]]]
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the command line says."""
+    """Options of the command line."""
 
     calls: int
     rate_per_s: float
@@ -60,7 +62,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make every trouble, and print or write the table; a known error is one line."""
+    """Inject every fault, print or write the table; print a known error as one line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.chaos")
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--rate", type=float, default=200.0, help="calls per second")
@@ -96,10 +98,10 @@ def run_all(
     options: Options, *, command: str
 ) -> tuple[list[tuple[Trouble, Calls]], str]:
     """
-    Serve the product, trouble it, and call it all the while.
+    Serve the product, inject faults, and call it all the while.
 
     Returns:
-        What each trouble did, and where and how that was measured.
+        The calls of each fault, and a description of the measurement.
     """
     rows = []
     told = ""
@@ -108,7 +110,7 @@ def run_all(
             if options.only not in (None, trouble.name):
                 continue
             told = told or _told(place, options, command=command)
-            first = len(rows) * (options.calls + _WARM_CALLS)
+            first = len(rows) * (_MOST_LONGER * options.calls + _WARM_CALLS)
             calls = asyncio.run(_run(place, trouble, traffic, options, first=first))
             rows.append((trouble, calls))
             print(f"{trouble.name}: done", file=sys.stderr, flush=True)
@@ -126,7 +128,7 @@ def _place() -> Iterator[tuple[Place, Traffic]]:
         )
         redis = stack.enter_context(EmbeddedRedis(folder / "store"))
         fill_store(spec, history, store_url=redis.url)
-        # A port of its own, so that a server that is started again has it too.
+        # A fixed port, so that a restarted server has it too.
         server = stack.enter_context(
             serve(
                 repository,
@@ -145,58 +147,72 @@ def _place() -> Iterator[tuple[Place, Traffic]]:
 async def _run(
     place: Place, trouble: Trouble, traffic: Traffic, options: Options, *, first: int
 ) -> Calls:
-    """Call at a steady pace; begin and end the trouble meanwhile."""
-    purchases = _purchases(traffic, first, options.calls + _WARM_CALLS)
+    """Call at a steady pace; begin and end the fault meanwhile."""
+    purchases = _purchases(traffic, first, options.calls)
     addresses = [place.server.grpc_url, place.proxy.url][: trouble.servers]
     begun, ended = (round(part * options.calls) for part in (_BEGINS, _ENDS))
     begin, end = ORDERS[trouble.name]
     async with _client(addresses, options) as ask:
-        for purchase in purchases[:_WARM_CALLS]:
+        for purchase in itertools.islice(purchases, _WARM_CALLS):
             await ask(purchase)
         turns = {begun: begin, ended: end}
-        calls = await _pace(
-            ask, purchases[_WARM_CALLS:], turns, place, rate_per_s=options.rate_per_s
-        )
-    latency_s, source = calls
-    load = os.getloadavg()[0]
+        latency_s, source = await _pace(ask, purchases, turns, place, options)
     return Calls(
-        latency_s=latency_s, source=source, begun=begun, ended=ended, load=load
+        latency_s=latency_s,
+        source=source,
+        begun=begun,
+        ended=ended,
+        load=os.getloadavg()[0],
     )
 
 
 async def _pace(
     ask: Ask,
-    purchases: Sequence[dict[str, object]],
+    purchases: Iterator[dict[str, object]],
     turns: dict[int, Callable[[Place], None]],
     place: Place,
-    *,
-    rate_per_s: float,
+    options: Options,
 ) -> tuple[Any, Any]:
-    latency_s = np.full(len(purchases), np.inf)
-    source = np.full(len(purchases), -1, np.int8)
+    """
+    Call at a steady pace: the requested number of calls, then until the model is back.
 
-    async def one(number: int) -> None:
-        decision, seconds = await ask(purchases[number])
+    A busy machine may take longer to start a server than all the requested calls.
+    """
+    latency_s: list[float] = []
+    source: list[int] = []
+
+    async def one(number: int, purchase: dict[str, object]) -> None:
+        decision, seconds = await ask(purchase)
         latency_s[number] = seconds
         source[number] = SOURCES.index(decision.source)
 
     running: list[asyncio.Future[None]] = []
+    orders: list[asyncio.Future[None]] = []
+    over: int | None = None  # the first call after the fault's end was carried out
     start_s = perf_counter()
-    for number in range(len(purchases)):
-        await asyncio.sleep(max(0.0, start_s + number / rate_per_s - perf_counter()))
+    for number in range(_MOST_LONGER * options.calls):
+        if over is None and len(orders) == len(turns) and orders[-1].done():
+            over = number
+        if number >= options.calls and over is not None and 0 in source[over:]:
+            break
+        due_s = start_s + number / options.rate_per_s
+        await asyncio.sleep(max(0.0, due_s - perf_counter()))
         if number in turns:
-            # In a thread: calls must not wait for a server that starts.
-            running.append(
-                asyncio.ensure_future(asyncio.to_thread(turns[number], place))
-            )
-        running.append(asyncio.ensure_future(one(number)))
-    await asyncio.gather(*running)
-    return latency_s, source
+            # In a thread: calls must not wait for a server's start.
+            order = asyncio.to_thread(turns[number], place)
+            orders.append(asyncio.ensure_future(order))
+        latency_s.append(np.inf)
+        source.append(-1)
+        running.append(asyncio.ensure_future(one(number, next(purchases))))
+    await asyncio.gather(*orders, *running)
+    return np.array(latency_s), np.array(source, np.int8)
 
 
 @contextlib.asynccontextmanager
 async def _client(addresses: Sequence[str], options: Options) -> Any:
-    """Open the client that is measured: a way to ask it, and to hear how long."""
+    """
+    Open the client to measure; yield a function that returns decision and latency.
+    """
     settings = ClientOptions(deadline_s=options.deadline_s)
     if options.client == "sync":
         loop = asyncio.get_running_loop()
@@ -224,16 +240,19 @@ async def _client(addresses: Sequence[str], options: Options) -> Any:
         yield ask
 
 
-def _purchases(traffic: Traffic, first: int, count: int) -> list[dict[str, object]]:
-    columns = traffic.columns(first, count)
-    lists = {name: column.tolist() for name, column in columns.items()}
-    rows = [
-        dict(zip(lists, values, strict=True))
-        for values in zip(*lists.values(), strict=True)
-    ]
-    for number in range(_BEFORE, count, _AGAIN):
-        rows[number] = rows[number - _BEFORE]
-    return rows
+def _purchases(traffic: Traffic, first: int, count: int) -> Iterator[dict[str, object]]:
+    """Yield purchases from `first` on, without end; each 20th is an earlier one."""
+    while True:
+        columns = traffic.columns(first, count)
+        lists = {name: column.tolist() for name, column in columns.items()}
+        rows = [
+            dict(zip(lists, values, strict=True))
+            for values in zip(*lists.values(), strict=True)
+        ]
+        for number in range(_BEFORE, count, _AGAIN):
+            rows[number] = rows[number - _BEFORE]
+        yield from rows
+        first += count
 
 
 def _told(place: Place, options: Options, *, command: str) -> str:

@@ -1,9 +1,9 @@
-"""Requests at their appointed times, whatever becomes of the ones before them."""
+"""Send requests at scheduled times, regardless of earlier answers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -25,15 +25,15 @@ F64 = npt.NDArray[np.float64]
 
 class Sent(msgspec.Struct, frozen=True, eq=False):
     """
-    What became of N requests, in the order of their schedule.
+    Results of N requests, in the order of their schedule.
 
     Attributes:
-        due_s: When each was to be sent, on time.perf_counter; float64 [N].
-        sent_s: When it was; float64 [N].
-        latency_s: From the time it was due to its answer, so that a late sender hides
-            nothing; float64 [N].
+        due_s: Time at which each was due, on time.perf_counter; float64 [N].
+        sent_s: Time at which each was sent; float64 [N].
+        latency_s: Time from when it was due to its answer, so that a late sender hides
+            no latency; float64 [N].
         degraded: Bits of the answer's rows, COLD_START left out; uint32 [N].
-        answered: With a decision and without an error for each row; bool [N].
+        answered: True if each has a decision and no error for each row; bool [N].
     """
 
     due_s: F64
@@ -43,20 +43,20 @@ class Sent(msgspec.Struct, frozen=True, eq=False):
     answered: npt.NDArray[np.bool_]
 
     def later(self, first: int) -> Sent:
-        """Leave out the first requests."""
+        """Return the results without the first requests."""
         return Sent(*(column[first:] for column in msgspec.structs.astuple(self)))
 
 
 def evenly(count: int, *, rate_per_s: float) -> F64:
-    """Lay out arrivals at even distances; s from the first, float64 [count]."""
+    """Space arrivals evenly; s from the first, float64 [count]."""
     return np.arange(count) / rate_per_s
 
 
 def poisson(count: int, *, rate_per_s: float, seed: int) -> F64:
     """
-    Lay out arrivals of callers who know nothing of one another.
+    Draw the arrivals of independent callers (Poisson).
 
-    Distances are exponential, so some come close together, as they do in life: even
+    Distances are exponential, so some are close together, as in real traffic: even
     arrivals flatter a queue.
 
     Returns:
@@ -73,16 +73,19 @@ async def send(
     grpc_url: str,
     timeout_s: float,
     enough: asyncio.Event | None = None,
+    observe: Callable[[bool], None] = lambda _: None,
 ) -> Sent:
     """
     Send each request at its time.
 
     Args:
         requests: N ModelInferRequests.
-        at_s: When each is due, s from the beginning, ascending; float64 [N].
+        at_s: Time at which each is due, s from the beginning, ascending; float64 [N].
         grpc_url: host:port; behind dns:///host:port, several servers in turn.
-        timeout_s: After which one counts as not answered.
-        enough: Ends it before they are all sent.
+        timeout_s: Time after which a request counts as not answered, s.
+        enough: Event that ends the run before all are sent.
+        observe: Called when a request ends, with whether it was answered and not
+            degraded.
     """
     count = len(requests)
     latency_s, sent_s = np.full((2, count), np.inf)
@@ -101,6 +104,7 @@ async def send(
             try:
                 response = await infer(request, timeout=timeout_s)
             except grpc.RpcError:
+                observe(False)
                 return
             finally:
                 latency_s[number] = perf_counter() - due_s[number]
@@ -108,6 +112,7 @@ async def send(
             bits = np.bitwise_or.reduce(answer.degraded)
             degraded[number] = int(bits) & _WORTH_LESS
             answered[number] = all(answer.decision) and not any(answer.error)
+            observe(bool(answered[number]) and not degraded[number])
 
         running = set()
         for number, request in enumerate(requests):

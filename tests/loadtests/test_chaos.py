@@ -29,10 +29,9 @@ pytestmark = pytest.mark.slow
 )
 def test_every_call_is_answered_and_the_model_comes_back(name, client):
     """No call fails; while the trouble lasts it shows, and then it ends."""
-    # A server that was killed starts again, on a machine that may be busy.
     options = Options(
         calls=600,
-        rate_per_s=25.0 if name == "killed" else 50.0,
+        rate_per_s=50.0,
         deadline_s=0.25,
         client=client,
         only=name,
@@ -46,7 +45,7 @@ def test_every_call_is_answered_and_the_model_comes_back(name, client):
         assert (during == 0).any()
     else:
         assert (during > 0).any()
-    assert (calls.source[-20:] == 0).any()
+    assert (calls.source[calls.ended :] == 0).any()
     assert "this test" in told
 
 
