@@ -10,7 +10,7 @@ READY := $(VENV)/.tollgate-ready
 EXTRAS := server,convert,client,load,baseline,stream,fleet,traces,dev
 
 # Processes that run tests. A file's tests run in one; half of them wait for servers.
-WORKERS ?= 2
+WORKERS ?= 3
 
 # What else `make locust` is told: ARGS="--scenario soak --autostart".
 ARGS ?=

@@ -183,5 +183,10 @@ def same(one: OnlineFeatures, other: OnlineFeatures, batches: list[Purchases]) -
     )
     for mine, theirs in pairs:
         assert mine.features.tobytes() == theirs.features.tobytes()
-        assert mine.degraded.tolist() == theirs.degraded.tolist()
+        assert mine.degraded.tolist() == theirs.degraded.tolist(), (
+            mine.degraded.tolist(),
+            theirs.degraded.tolist(),
+            mine.applied.tolist(),
+            theirs.applied.tolist(),
+        )
         assert mine.applied.tolist() == theirs.applied.tolist()
