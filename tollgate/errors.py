@@ -1,35 +1,35 @@
 """
-Every error Tollgate raises on purpose.
+Define every error that Tollgate raises on purpose.
 
     TollgateError                     exit status 1
     ├── InputError                    exit status 2: a file, a flag or a field is wrong
     │   ├── SpecError                 features.yaml
     │   │   └── HookError             ... or its hook
     │   ├── PolicyError               policy.yaml
-    │   └── RepositoryError           model repository: what is there does not fit
+    │   └── RepositoryError           model repository: its contents do not fit
     ├── SetupError                    this machine lacks something; says what to install
-    │   └── DeviceError               exit status 3: it lacks a GPU, or what drives it
+    │   └── DeviceError               exit status 3: it lacks a GPU, or its driver
     ├── ServerError                   tritonserver or Redis did not start, or died
-    ├── ObjectStoreError              the store of a model repository did not answer
-    │   └── ObjectChanged             ... somebody else wrote there first
-    ├── StoreError                    the online store did not answer
+    ├── ObjectStoreError              object store of a model repository did not respond
+    │   └── ObjectChanged             ... another writer wrote there first
+    ├── StoreError                    the online store did not respond
     │   ├── OutcomeUnknown            ... and the events are applied, or not
     │   │   ├── StoreTimeout          it missed its deadline
-    │   │   ├── StoreLost             the connection broke before the answer came
-    │   │   └── StorePartial          a part of a cluster answered, another did not
+    │   │   ├── StoreLost             the connection broke before the response came
+    │   │   └── StorePartial          part of a cluster responded, another part did not
     │   └── StoreCorrupt              an entity value does not match its checksum
     ├── JournalError                  a piece of the journal is damaged, or none at all
     ├── ConversionError               a model cannot be converted, and why
-    │   ├── ParityError               converted, it does not answer as its source
-    │   └── TradeError                made smaller, it loses more than it may
+    │   ├── ParityError               the converted model differs from its source
+    │   └── TradeError                the smaller model loses more than it may
     └── ClientError                   a call failed
         ├── InvalidRequest            the request is wrong; sending it again is futile
-        ├── DeadlineExceeded          no answer in time
+        ├── DeadlineExceeded          no response in time
         └── Unavailable               no server, or it refused to work
-            └── Overloaded            ... for it has too much to do
+            └── Overloaded            ... because it has too much to do
 
-Constructors take facts, keep them as attributes and write the message: what
-happened, with which value, what to do about it.
+Constructors take facts, store them as attributes and write the message: the event, the
+value, the remedy.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class TollgateError(Exception):
 
 class InputError(TollgateError):
     """
-    Something a person handed in is wrong.
+    Input from a person is invalid.
 
     Args:
         source: File, flag or request the value came from.
-        problem: What is wrong, with the value, and what would be right.
+        problem: The error with the value, and the valid choice.
         where: Column, key or line inside the source; empty when it is the whole.
     """
 
@@ -75,7 +75,7 @@ class SpecError(InputError):
 
 
 class HookError(SpecError):
-    """A product's hook cannot be used, or failed."""
+    """A product's hook cannot be used, or it failed."""
 
 
 class PolicyError(InputError):
@@ -83,16 +83,16 @@ class PolicyError(InputError):
 
 
 class RepositoryError(InputError):
-    """A model repository, a release or an artifact does not fit together."""
+    """A model repository, a release or an artifact is inconsistent."""
 
 
 class SetupError(TollgateError):
     """
-    This machine lacks something Tollgate needs.
+    This machine lacks something that Tollgate needs.
 
     Args:
-        missing: What is missing, as a person would say it.
-        remedy: What to install or change.
+        missing: Description of the gap, such as "no server runs in .tollgate".
+        remedy: Instruction to install or change something.
     """
 
     exit_status = 2
@@ -115,7 +115,7 @@ class ServerError(TollgateError):
 
     Args:
         process: Its name.
-        problem: What happened.
+        problem: Description of the event.
         log: The last useful lines it wrote.
     """
 
@@ -128,11 +128,11 @@ class ServerError(TollgateError):
 
 class ObjectStoreError(TollgateError):
     """
-    The object store that holds a model repository did not answer.
+    The object store that holds a model repository did not respond.
 
     Args:
-        url: What was asked for.
-        problem: What happened.
+        url: Address that was requested.
+        problem: Description of the event.
     """
 
     def __init__(self, url: str, problem: str) -> None:
@@ -142,12 +142,12 @@ class ObjectStoreError(TollgateError):
 
 
 class ObjectChanged(ObjectStoreError):
-    """Somebody else wrote first; nothing was overwritten."""
+    """Another writer wrote first; nothing was overwritten."""
 
 
 class StoreError(TollgateError):
     """
-    The online store did not answer, or answered with an error.
+    The online store did not respond, or responded with an error.
 
     No event of the call was applied, unless it is an OutcomeUnknown.
     """
@@ -167,10 +167,10 @@ class StoreTimeout(OutcomeUnknown):
 
 class StoreLost(OutcomeUnknown):
     """
-    The connection broke after something was sent and before the answer was there.
+    The connection broke after a request was sent and before its response came.
 
     Args:
-        problem: What the connection said.
+        problem: The connection's error message.
     """
 
     def __init__(self, problem: str) -> None:
@@ -180,13 +180,13 @@ class StoreLost(OutcomeUnknown):
 
 class StorePartial(OutcomeUnknown):
     """
-    Some nodes of a cluster answered and others did not.
+    Some nodes of a cluster responded and others did not.
 
     Args:
-        answers: What came; for a lost key an empty value and status bytes 0.
-        replies: Of the commands beside; an exception for each that is lost.
-        lost: Per call, which of its keys have no answer.
-        problem: What happened to the first of them.
+        answers: Responses that came; for a lost key an empty value and status bytes 0.
+        replies: Responses to the call's other commands; an exception for each lost one.
+        lost: Per call, its keys without a response.
+        problem: Error of the first of them.
     """
 
     def __init__(
@@ -223,8 +223,8 @@ class JournalError(TollgateError):
     A piece of the journal cannot be used.
 
     Args:
-        piece: Which one.
-        problem: What is wrong with it, with the value.
+        piece: Name of the piece.
+        problem: The defect, with the value.
     """
 
     def __init__(self, piece: object, problem: str) -> None:
@@ -234,19 +234,19 @@ class JournalError(TollgateError):
 
 
 class ConversionError(TollgateError):
-    """A trained model cannot be converted; the message says why."""
+    """A trained model cannot be converted; the message gives the reason."""
 
     exit_status = 2
 
 
 class ParityError(ConversionError):
-    """A model was converted and does not answer as its source."""
+    """A converted model's probabilities differ from its source's."""
 
     exit_status = 1
 
 
 class TradeError(ConversionError):
-    """A model was made smaller and loses more than was allowed."""
+    """A smaller model loses more than was allowed."""
 
     exit_status = 1
 
@@ -256,28 +256,28 @@ class ClientError(TollgateError):
 
 
 class InvalidRequest(ClientError):
-    """The request is wrong; sending it again is futile."""
+    """The request is invalid; sending it again is futile."""
 
     exit_status = 2
 
 
 class DeadlineExceeded(ClientError):
-    """No answer came in time."""
+    """No response came in time."""
 
 
 class Unavailable(ClientError):
-    """No server answers, or it refused to work."""
+    """No server responds, or it refused to work."""
 
 
 class Overloaded(Unavailable):
-    """There is more to decide than can be in time; nothing was done."""
+    """The server has more to decide than it can in time; nothing was done."""
 
 
 def install_remedy(extra: str) -> str:
     """
-    Say how to install an extra: from a checkout, or from the file of a wheel.
+    Describe how to install an extra: from a checkout, or from the file of a wheel.
 
-    No name of ours is registered at PyPI, so no remedy may name a package there.
+    PyPI has no package of ours, so no remedy may name a package there.
     """
     wheel = f"./dist/tollgate-{__version__}-py3-none-any.whl[{extra}]"
     return (
@@ -288,9 +288,9 @@ def install_remedy(extra: str) -> str:
 
 def without_frames(error: Error) -> Error:
     """
-    Let an exception that is kept as a value go of the frames that it came through.
+    Drop the frames from an exception that is stored as a value.
 
-    They hold those of their callers, and so all that these work on, until the garbage
+    Frames hold those of their callers and all their local values, until the garbage
     collector finds the cycle: in a step, a batch of requests in shared memory.
     """
     error.__cause__ = error.__context__ = None
@@ -298,7 +298,7 @@ def without_frames(error: Error) -> Error:
 
 
 def trace_of(error: BaseException) -> str:
-    """Tell where an exception came from, and its kind; not what it says."""
+    """Return an exception's traceback and type, with a hash in place of its message."""
     parts = []
     seen: BaseException | None = error
     while seen is not None:
@@ -310,8 +310,8 @@ def trace_of(error: BaseException) -> str:
 
 
 def _words_of(error: BaseException) -> bytes:
-    """Give an error's words; none of one that cannot be put into words."""
+    """Encode an error's message; return b"" if the message cannot be produced."""
     try:
         return str(error).encode("utf-8", "replace")
-    except Exception:  # noqa: BLE001 - foreign classes define their own words
+    except Exception:  # noqa: BLE001 - classes of other libraries may raise here
         return b""

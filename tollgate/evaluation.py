@@ -1,8 +1,8 @@
 """
-Judge scores as the Fraud Detection Handbook does: split, AUC, AP, card precision.
+Judge scores with the Fraud Detection Handbook's split, AUC, AP and card precision.
 
-Source: Le Borgne, Siblini, Lebichot, Bontempi (2022), "Reproducible Machine
-Learning for Credit Card Fraud Detection - Practical Handbook", chapters 3 and 4.
+Source: Le Borgne, Siblini, Lebichot, Bontempi (2022), "Reproducible Machine Learning
+for Credit Card Fraud Detection - Practical Handbook", chapters 3 and 4.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ DAY_US = 86_400_000_000
 TRAIN_DAYS = 7
 DELAY_DAYS = 7  # a fraud becomes known a week later
 TEST_DAYS = 7
-CARDS_CHECKED = 100  # cards a day that investigators can look at
+CARDS_CHECKED = 100  # cards a day that investigators can check
 
 
 class Split(msgspec.Struct, frozen=True, eq=False):
-    """Which rows of a history are trained on and which are tested; bool [N] each."""
+    """Training rows and test rows of a history; bool [N] each."""
 
     train: npt.NDArray[np.bool_]
     test: npt.NDArray[np.bool_]
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """How well scores rank frauds, with the size of what they were judged on."""
+    """Measures of how well scores rank frauds, with the size of the judged sample."""
 
     rows: int
     frauds: int
@@ -66,11 +66,11 @@ def split(
         label: 1 for fraud; int [N].
         train_start: First training day, UTC.
         train_days: Number of training days.
-        delay_days: Days between training and test: how late labels are.
+        delay_days: Days between training and test: the delay of labels.
         test_days: Number of test days.
 
     Raises:
-        InputError: The training or the test days hold no row.
+        InputError: The training or the test days have no rows.
     """
     day = np.asarray(day, dtype=np.int64)
     first = (train_start - date(1970, 1, 1)).days
@@ -105,8 +105,8 @@ def known_defrauded(
         day: Days since 1970-01-01; int [N].
         customer: Any sortable identifiers; [N].
         label: 1 for fraud; int [N].
-        first_day: Frauds before this day are not looked at.
-        delay_days: How late labels are.
+        first_day: Frauds before this day are ignored.
+        delay_days: Delay of labels, days.
 
     Returns:
         bool [N].
@@ -235,7 +235,7 @@ def evaluate(
 def _checked(
     label: npt.ArrayLike, score: npt.ArrayLike
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
-    """Return labels as flags and scores as float64, or say why not."""
+    """Return labels as flags and scores as float64; raise InputError for bad ones."""
     positive = np.asarray(label) == 1
     value = np.asarray(score, dtype=np.float64)
     if positive.shape != value.shape or positive.ndim != 1:

@@ -1,9 +1,10 @@
 """
-Import what is heavy without getting in the way of what serves.
+Import heavy modules at low priority, so that a serving process is not slowed down.
 
-A step that starts beside one that serves imports numpy and the like for a third of a
-second of processor time. On Linux a thread has a priority of its own, and any thread
-may lower its own: so a thread imports, and the one that serves later waits for it.
+A new step that starts next to one that serves spends a third of a second of processor
+time on importing numpy and similar modules. On Linux each thread has its own priority,
+and may lower it: so a separate thread imports, and the thread that serves later waits
+for it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-# A third of the weight: of a core that others want too, all of an idle one.
+# Nice +5 has a third of the scheduler weight: that share of a busy core, and all of an
+# idle one.
 _NICER = 5
 
 Made = TypeVar("Made")
@@ -25,23 +27,23 @@ def import_gently(*names: str) -> None:
     """
     Import modules at a lower priority, and wait for it.
 
-    What they raise is left to whoever imports them by name.
+    It suppresses their errors: a later import by name raises them again.
     """
     gently(lambda: _import(names))
 
 
 def gently(work: Callable[[], Made]) -> Made:
     """
-    Do something at a lower priority, and wait for it.
+    Run a function at a lower priority, and wait for it.
 
     Args:
-        work: What to do; it starts no threads, which would stay at that priority.
+        work: The function; it starts no threads, which would stay at that priority.
 
     Returns:
-        What it returns.
+        The function's result.
 
     Raises:
-        BaseException: What it raises.
+        BaseException: Any exception that the function raises.
     """
     made: list[Made] = []
     raised: list[BaseException] = []
@@ -62,7 +64,7 @@ def gently(work: Callable[[], Made]) -> Made:
 
 
 def be_gentle() -> None:
-    """Lower the priority of the calling thread by as much, for good."""
+    """Lower the priority of the calling thread by the same amount, permanently."""
     thread = threading.get_native_id()
     with contextlib.suppress(OSError):
         now = os.getpriority(os.PRIO_PROCESS, thread)

@@ -1,4 +1,4 @@
-"""Drive a history through the online path, as a feed would have."""
+"""Replay a history through the online path, as a feed would have sent it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _BATCH_ROWS = 1_000
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Purchases fed together: positions in the history, and the labels before them."""
+    """
+    Purchases to apply in one batch, with the labels to apply before them; positions.
+    """
 
     purchases: I64
     labels: I64
@@ -34,12 +36,12 @@ def spans(
     """
     Cut a history into batches in the order of (time, id).
 
-    A label goes out with the first batch that holds a purchase at or after its
-    label time; reading is as of each purchase, so none sees it early. A batch never
-    spans more than half of the lateness: what it applies must not push what it
-    reads out of the windows. For the same reason no purchase of a batch drops, from
-    a full value, what the windows of an earlier one in it count. Labels of legitimate
-    purchases change no feature and are not fed.
+    A label goes out with the first batch that has a purchase at or after its label
+    time; reading is as of each purchase, so none sees it early. A batch never spans
+    more than half of the lateness: otherwise the purchases that it applies would push
+    those that it reads out of the windows. For the same reason no purchase of a batch
+    drops, from a full value, an event that the windows of an earlier one in it count.
+    Labels of legitimate purchases change no feature and are not fed.
     """
     high, low = order_keys(history.transaction_id)
     ties = tie_hashes(history.transaction_id)
@@ -63,16 +65,17 @@ def spans(
 
 def _alone_from(spec: FeatureSpec, history: History, order: I64) -> I64:
     """
-    Find, for each purchase, those that it must not be applied together with.
+    Find, for each purchase, the earlier ones that must not share a batch with it.
 
     Args:
-        spec: Whose entities.
+        spec: Features with the entities.
         history: N purchases.
-        order: Their places in it, in the order of (time, id).
+        order: Their positions in it, in the order of (time, id).
 
     Returns:
-        The place in `order` of the first purchase whose windows no longer reach what it
-        drops from a full value; it must not share a batch with those before; int64 [N].
+        For each purchase, the position in `order` of the first purchase whose windows
+        no longer include the event that it drops from a full value; it must not share a
+        batch with those before; int64 [N].
     """
     time_us = history.event_time_us[order]
     found = np.zeros(len(order), np.int64)
@@ -88,7 +91,7 @@ def _alone_from(spec: FeatureSpec, history: History, order: I64) -> I64:
 
 
 def purchases_of(spec: FeatureSpec, history: History, rows: I64) -> Purchases:
-    """Pick purchases of a history, as events."""
+    """Select purchases of a history, as events."""
     return Purchases(
         transaction_id=[history.transaction_id[row] for row in rows],
         entity_id=[
@@ -102,7 +105,7 @@ def purchases_of(spec: FeatureSpec, history: History, rows: I64) -> Purchases:
 
 
 def labels_of(spec: FeatureSpec, history: History, rows: I64) -> Labels:
-    """Pick labels of a history, as events."""
+    """Select labels of a history, as events."""
     picked = purchases_of(spec, history, rows)
     return Labels(
         transaction_id=picked.transaction_id,
@@ -123,13 +126,12 @@ def replay(
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[tuple[I64, Vectors]]:
     """
-    Feed a history and read the vectors of its later part.
+    Apply a history to the store and read the vectors of its later part.
 
     Args:
-        online: Where to feed it.
+        online: Features of the store to apply it to.
         history: Purchases and labels.
-        read_from_us: Purchases from this time on are read; earlier ones only
-            applied.
+        read_from_us: Purchases from this time on are read; earlier ones only applied.
         batch_rows: Purchases per store call.
         progress: Called with (purchases fed, purchases in all).
 
@@ -137,7 +139,7 @@ def replay(
         Positions in the history, and their vectors, batch by batch.
 
     Raises:
-        StoreError: The store has no answer.
+        StoreError: The store does not respond.
     """
     fed = 0
     for span in spans(online.spec, history, batch_rows=batch_rows):

@@ -1,8 +1,8 @@
 """
-The wire and what travels between the steps: names, types, bits, limits.
+Name the tensors, types, bits and limits of requests and between the steps.
 
-Everything that must be the same in two places (a config.pbtxt and a step, a
-step and a client) is named here once. Source: docs/contract.md.
+Everything that must be the same in two places (a config.pbtxt and a step, a step and a
+client) is named here once. Source: docs/contract.md.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ MAX_ID_BYTES = 128
 MAX_CENTS = 1_000_000_000
 MAX_AHEAD_US = 86_400_000_000
 MIN_EVENT_TIME_US = 946_684_800_000_000  # 2000-01-01T00:00:00Z
-CENTS_TOLERANCE = 1e-6  # relative: what a decimal amount loses as a double
+CENTS_TOLERANCE = 1e-6  # relative: the error of a decimal amount as a double
 ERROR_BYTES = 160  # an error text in the context; "field: value: rule", cut if longer
 
 CONTEXT_VERSION = 4
 TAG_BYTES = 16  # of an HMAC-SHA256 over a request's features and context
-EARLIER_BYTES = 320  # an earlier decision in the context, packed
+EARLIER_BYTES = 320  # a stored decision in the context, packed
 
 TRANSACTION_ID = "transaction_id"
-TRANSACTION = TRANSACTION_ID.removesuffix("_id")  # who owns what has no entity
+TRANSACTION = TRANSACTION_ID.removesuffix("_id")  # owner of data without an entity
 AMOUNT = "amount"
 EVENT_TIME = "event_time"
 
 FEATURES = "features"
-EXACT_FEATURES = "exact_features"  # the same in float64, where the model needs that
+EXACT_FEATURES = "exact_features"  # features in float64, for models that need it
 CONTEXT = "context"
 PROBABILITIES = "probabilities"
 CHALLENGER_PROBABILITIES = "challenger_probabilities"  # optional, of a canary
@@ -51,32 +51,32 @@ ANSWER_TYPES = {
 REASON_SEPARATOR = "|"
 
 ARTIFACT_FILE = "artifact.json"  # the record of a model, in its version directory
-# The rule that a row breaks whose id was decided with other content.
+# Rule for a row whose id was decided before with other content.
 CONFLICT = "conflict: was decided with other content"
 
-# An optional input that a server of ours gives to the Python steps. Only the refusing
+# An optional input that our own server passes to the Python steps. Only the refusing
 # ensembles under the steps' public names fill it: docs/threat-model.md.
 DIRECT_CALL = "direct_call"
-_PRIVATE = re.compile(r"--[0-9a-f]{32}(?![0-9a-f])")  # what a private name ends with
+_PRIVATE = re.compile(r"--[0-9a-f]{32}(?![0-9a-f])")  # suffix of a private name
 
 DRY_RUN = "dry_run"  # request parameters
 DEADLINE_US = "deadline_us"
 STORE_DEADLINE_MS = "store_deadline_ms"  # whole milliseconds above 0
 
-# gRPC metadata: what a caller says of a request, and the gateway's clock when it came.
+# gRPC metadata: the caller's class of a request, and the gateway's clock when it came.
 CLASS_HEADER = "tollgate-class"
-BULK = "bulk"  # gives way to all else
+BULK = "bulk"  # yields to all other classes
 ARRIVED_HEADER = "tollgate-arrived"  # s since 1970, such as 1763775000.125
-# How the words of a refusal begin when there is more to decide than can be.
+# First word of a refusal because of overload.
 OVERLOADED = "overloaded"
 
-# The environment that steps run in.
+# Environment variables of the steps.
 STORE_URL_VARIABLE = "TOLLGATE_STORE_URL"
 CONTEXT_KEY_VARIABLE = "TOLLGATE_CONTEXT_KEY"  # 64 hexadecimal digits
 
-# Parameters of the feature step's configuration, by whoever operates it.
+# Parameters of the feature step's configuration, which operators set.
 STORE_DEADLINE_PARAMETER = "store_deadline_ms"
-STORE_DEADLINE_LIMIT_PARAMETER = "store_deadline_limit_ms"  # of what a request asks
+STORE_DEADLINE_LIMIT_PARAMETER = "store_deadline_limit_ms"  # bounds a request's value
 STORE_PROBE_PARAMETER = "store_probe_interval_ms"
 BREAKER_FAILURES_PARAMETER = "store_breaker_failures"
 BREAKER_CALLS_PARAMETER = "store_breaker_calls"
@@ -85,7 +85,7 @@ LAST_KNOWN_SIZE_PARAMETER = "last_known_mb"
 TABLES_SIZE_PARAMETER = "tables_mb"
 LAST_KNOWN_AGE_PARAMETER = "last_known_max_age_s"
 DRY_SHARE_PARAMETER = "dry_share_ms"
-UPDATES_PARAMETER = "updates"  # who writes what is scored: one of UPDATES
+UPDATES_PARAMETER = "updates"  # writer of the scored purchases: one of UPDATES
 UPDATES = ("scoring", "stream", "both")
 
 # Parameters that the release adds to the decision step's configuration at load.
@@ -95,19 +95,19 @@ FEATURE_NAMES_PARAMETER = "feature_names"  # joined by commas, in order
 ENTITY_NAMES_PARAMETER = "entity_names"
 FIELDS_PARAMETER = "fields"  # declared fields; `fields_text`
 
-# And these while a challenger answers a share of the customers.
-CHALLENGER_PARAMETER = "challenger"  # its release
+# Parameters that it adds while a challenger decides for a share of the customers.
+CHALLENGER_PARAMETER = "challenger"  # release of the challenger
 CANARY_PERCENT_PARAMETER = "canary_percent"
 CANARY_SEED_PARAMETER = "canary_seed"
 
-# What it adds to the feature step's, where the policy has lists.
+# Parameter that it adds to the feature step's, where the policy has lists.
 LISTS_PARAMETER = "lists"  # tollgate/store/lists.py
-# Beside a step's code where a server of ours runs it: what its release tells it alone.
+# File next to a step's code on our own server: the release's data for this step.
 SLOT_FILE = "slot.json"
 
 
 class Decision(enum.IntEnum):
-    """What the caller is told, in ascending order of severity."""
+    """Decision on a row, in ascending order of severity."""
 
     APPROVE = 0
     REVIEW = 1
@@ -116,7 +116,7 @@ class Decision(enum.IntEnum):
 
 class Degraded(enum.IntFlag):
     """
-    Why an answer is worth less than usual; published, never renumbered.
+    Reasons why a decision is worth less than usual; published, never renumbered.
 
     The bits of one row are OR-ed into the `degraded` output.
     """
@@ -131,12 +131,12 @@ class Degraded(enum.IntFlag):
     ESSENTIAL_MISSING = 1 << 7  # an essential feature is a default, or too old
     FEED_STALE = 1 << 8  # a feed's watermark is older than declared
     FIELD_MISSING = 1 << 9  # a declared field was left out or unseen: its default
-    LOOKUPS_UNREAD = 1 << 10  # lists and earlier decisions could not be read
-    TABLE_MISSING = 1 << 11  # a table has no number that holds: its default
+    LOOKUPS_UNREAD = 1 << 10  # lists and stored decisions could not be read
+    TABLE_MISSING = 1 << 11  # a table has no valid number: its default
     HOOK_FAILED = 1 << 12  # the product's hook raised: its features are defaults
 
 
-# Bits of a row that the store gave no whole answer for.
+# Bits of a row for which the store gave no complete response.
 STORE_LOST = (
     Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR | Degraded.LOOKUPS_UNREAD
 )
@@ -158,8 +158,8 @@ def context_dtype(
         fields: Names of its declared fields, in the order of its spec.
 
     Returns:
-        A packed structured dtype; its itemsize is the C of `context` UINT8 [N, C].
-        Ids lie in fixed slots of MAX_ID_BYTES with their length beside them.
+        A packed structured dtype; its itemsize is the C of `context` UINT8 [N, C]. Ids
+        lie in fixed slots of MAX_ID_BYTES, each next to its length.
     """
     layout: list[tuple[str, str]] = [
         ("version", "u1"),
@@ -174,9 +174,9 @@ def context_dtype(
         ("age_ms", "<u4"),  # of the oldest last known value used; 0 from the store
         ("list_hits", "<u4"),  # bit i: the policy's i-th list holds an id of the row
         ("fingerprint", "<u8"),  # of all inputs; tollgate/features/fingerprint.py
-        ("features_us", "<u4"),  # how long the feature step worked on the batch
+        ("features_us", "<u4"),  # time that the feature step spent on the batch
         ("earlier_length", "<u2"),
-        ("earlier", f"V{EARLIER_BYTES}"),  # the decision there is for this id
+        ("earlier", f"V{EARLIER_BYTES}"),  # the stored decision for this id
         ("transaction_id_length", "<u2"),
         ("transaction_id", f"V{MAX_ID_BYTES}"),
     ]
@@ -190,7 +190,7 @@ def context_dtype(
 
 
 class Applied(enum.IntEnum):
-    """What is known of an event's effect on the online store."""
+    """Known effect of an event on the online store."""
 
     NO = 0
     YES = 1
@@ -201,32 +201,38 @@ class Applied(enum.IntEnum):
 Bytes2d = npt.NDArray[np.uint8]
 
 FieldType = Literal["number", "category"]
-MISSING = np.iinfo(np.int64).min  # in the place of a field that was not sent
-EXACT = "exact"  # written in the place of a number's decimals: it is a float64
+MISSING = np.iinfo(np.int64).min  # in place of a field that was not sent
+EXACT = "exact"  # in place of a number's decimals: it is a float64
 
 
 class FieldForm(Protocol):
-    """How a declared field of the request is kept: as its spec has it."""
+    """Form of a declared field of the request, as its spec declares it."""
 
     @property
     def name(self) -> str:
-        """Name of the input."""
+        """Return the name of the input."""
 
     @property
     def type(self) -> FieldType:
-        """A number is kept in its last decimal, a category as a hash."""
+        """
+        Return the type: `number` or `category`.
+
+        Numbers are stored in units of their last decimal, categories as hashes.
+        """
 
     @property
     def decimals(self) -> int | None:
-        """Decimals of a number; None for an exact float64."""
+        """Return the decimals of a number; None for an exact float64."""
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
-        """Words of a category; empty where any may come, or they are not known."""
+        """
+        Return a category's words; empty where any may come, or they are not known.
+        """
 
 
 class DeclaredField(NamedTuple):
-    """A declared field, as much of it as a release tells the decision step."""
+    """A declared field's form, as far as a release passes it to the decision step."""
 
     name: str
     type: FieldType
@@ -235,7 +241,7 @@ class DeclaredField(NamedTuple):
 
 
 def fields_text(fields: Iterable[FieldForm]) -> str:
-    """Print declared fields: `x=number:2,y=category,z=number:exact`."""
+    """Format declared fields: `x=number:2,y=category,z=number:exact`."""
     return ",".join(
         f"{one.name}=number:{EXACT if one.decimals is None else one.decimals}"
         if one.type == "number"
@@ -249,7 +255,7 @@ def read_fields(text: str) -> tuple[DeclaredField, ...]:
     Read the parameter `fields`.
 
     Raises:
-        ValueError: It is not what `fields_text` prints.
+        ValueError: It does not have the format of `fields_text`.
     """
     found: list[DeclaredField] = []
     for part in filter(None, text.split(",")):
@@ -267,13 +273,13 @@ def read_fields(text: str) -> tuple[DeclaredField, ...]:
 
 def float_places(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """
-    Number float64 values by their place among all of them, 0.0 being 0.
+    Number float64 values by their position among all of them, 0.0 being 0.
 
-    The places of a < b are in the same order, so whole numbers can be compared in
-    their stead; -0.0 becomes 0.0, and no value has the place MISSING.
+    The positions of a < b are in the same order, so whole numbers can be compared
+    instead; -0.0 becomes 0.0, and no value has the position MISSING.
 
     Args:
-        values: Without NaN.
+        values: Values without NaN.
 
     Returns:
         int64, of the same shape.
@@ -283,7 +289,7 @@ def float_places(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 
 
 def floats_at(places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the float64 of each place (see `float_places`); NaN for MISSING."""
+    """Return the floats at the positions (see `float_places`); NaN for MISSING."""
     size = np.abs(places).view(np.float64)
     found: npt.NDArray[np.float64] = np.copysign(size, places)
     found[places == MISSING] = np.nan
@@ -293,7 +299,7 @@ def floats_at(places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
 def plain_numbers(
     whole: npt.NDArray[np.int64], decimals: int | None
 ) -> npt.NDArray[np.float64]:
-    """Return the numbers of a declared field that is one; NaN for MISSING."""
+    """Return the values of a declared number field; NaN for MISSING."""
     if decimals is None:
         return floats_at(whole)
     return np.where(whole == MISSING, np.nan, whole / 10.0**decimals)
@@ -304,12 +310,12 @@ def hash_words(words: Sequence[bytes]) -> npt.NDArray[np.int64]:
     Hash the texts of a category (BLAKE2b, 64 bits).
 
     Returns:
-        int64 [N]; MISSING for an empty one, which says that there is none.
+        int64 [N]; MISSING for an empty text, which stands for no value.
     """
     known: dict[bytes, int] = {b"": MISSING}
     for word in words:
         if word not in known:
             digest = hashlib.blake2b(word, digest_size=8).digest()
-            # The one hash that says "missing" gives way.
+            # The one hash that equals MISSING is replaced.
             known[word] = max(int.from_bytes(digest, "big", signed=True), MISSING + 1)
     return np.fromiter((known[word] for word in words), np.int64, len(words))

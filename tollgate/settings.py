@@ -1,5 +1,5 @@
 """
-Settings: parsed once, at the edge, and passed on.
+Read the settings once, at start, and pass them on.
 
 Defaults < tollgate.yaml in the current folder < TOLLGATE_* environment < flags.
 """
@@ -27,12 +27,12 @@ _Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    Where things are.
+    Locations, ports and options of an installation.
 
     Attributes:
         repository: Model repository that is served: a folder, or an address such as
             s3://bucket/models.
-        state: Folder for what a run leaves behind: store, logs, copies.
+        state: Folder for a run's files: store, logs, copies.
         product_names: Ensembles that are served, joined by commas; the key is
             `product`.
         grpc_port: TCP port for requests; 0 takes a free one.
@@ -43,22 +43,21 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         journal_url: Redis for records of decisions; None: the store's, empty: nowhere.
         feed_url: Redis that carries events for `tollgate stream`; empty: the store.
         model_config_name: Named configuration of models that have it; empty for none.
-        cache_mb: Memory for Triton's response cache, which models use that ask for it
-            in their configuration; 0: none.
-        allocator: Library that the server, its steps and its own Redis allocate with,
+        cache_mb: Memory for Triton's response cache, for models whose configuration
+            enables it; 0: none.
+        allocator: Memory allocator library of the server, its steps and its own Redis,
             "none" for the system's; empty: jemalloc where the machine has it.
         spool: Folder of purchases that the store missed; empty: in the state folder.
-        require_approval: Whether a release needs a second person.
-        arrival_quiet_s: How long the files of a version that somebody copies in must
-            not have changed before it is taken for bad.
-        staging: Whether the server decides for nobody, so that `tollgate tune` may
-            load it and start its steps anew.
-        capacity_per_s: Decisions a second that this server was measured to hold, for
+        require_approval: True if a release needs a second person.
+        arrival_quiet_s: Time that the files of a version copied in by a person must be
+            unchanged before an incomplete one counts as bad.
+        staging: True if the server decides for no caller, so that `tollgate tune` may
+            load it and restart its steps.
+        capacity_per_s: Measured capacity of this server in decisions a second, for
             metrics and alerts; 0 when that is not known.
         otlp_endpoint: Collector that traces of requests are sent to, over HTTP and
-            without /v1/traces; empty for what OpenTelemetry's own variables say.
-        trace_rate: Of so many requests that bring no trace context one is traced;
-            0: none.
+            without /v1/traces; empty uses OpenTelemetry's own variables.
+        trace_rate: One of this many requests without trace context is traced; 0: none.
     """
 
     repository: str = "model_repository"
@@ -84,10 +83,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def products(self) -> tuple[str, ...]:
         """
-        Ensembles that are served, at least one.
+        Return the ensembles that are served, at least one.
 
         Raises:
-            InputError: A name is empty, or stands there twice.
+            InputError: A name is empty, or appears twice.
         """
         names = tuple(name.strip() for name in self.product_names.split(","))
         if "" in names or len(set(names)) < len(names):
@@ -98,10 +97,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def product(self) -> str:
         """
-        The ensemble that a command is about.
+        Return the ensemble that a command works on.
 
         Raises:
-            InputError: Several are served, so it has to be named.
+            InputError: Several are served, so the user must name one.
         """
         if len(self.products) > 1:
             raise InputError("--product", f"{self.product_names} are several; name one")
@@ -110,7 +109,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def repository_path(self) -> Path:
         """
-        Model repository as an absolute path.
+        Return the model repository as an absolute path.
 
         Raises:
             InputError: It is in an object store, which not every command reads.
@@ -122,21 +121,23 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def repository_url(self) -> str:
-        """Address of the repository in an object store; empty for a folder."""
+        """Return the repository's address in an object store; empty for a folder."""
         return self.repository if "://" in self.repository else ""
 
     @property
     def repository_name(self) -> str:
-        """The repository, wherever it is, in one word that others can compare."""
+        """Return a name of the repository, folder or address, that can be compared."""
         return self.repository_url.rstrip("/") or str(self.repository_path)
 
     @property
     def state_path(self) -> Path:
-        """State folder as an absolute path."""
+        """Return the state folder as an absolute path."""
         return Path(self.state).resolve()
 
     def shown(self) -> dict[str, Any]:
-        """Print-safe form: a password in an address is masked."""
+        """
+        Return the settings in a form safe to print: passwords in addresses are masked.
+        """
         shown: dict[str, Any] = msgspec.to_builtins(self)
         for name in ADDRESSES:
             head, at, tail = (shown[name] or "").rpartition("@")
@@ -147,12 +148,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return shown
 
     def __repr__(self) -> str:
-        """Print them without secrets."""
+        """Format the settings without secrets."""
         return f"Settings({self.shown()!r})"
 
 
 def holds_password(address: str) -> bool:
-    """Tell whether an address has a password in it, of a user or of a key of TLS."""
+    """Return whether an address contains a password, of a user or of a TLS key."""
     return bool(_PASSWORD.search(address))
 
 
@@ -164,8 +165,8 @@ def load_settings(
 
     Args:
         environment: Variables; those that start with TOLLGATE_ must be settings.
-        folder: Where tollgate.yaml may lie.
-        flags: What the command line says; None means not said.
+        folder: Folder that may contain tollgate.yaml.
+        flags: Command-line options; None for an option that was not given.
 
     Raises:
         InputError: A key is unknown or a value has the wrong type; names the source.
@@ -210,12 +211,14 @@ _KEYS = Settings.__struct_encode_fields__
 
 
 def _variable(key: str) -> str:
-    """Name the environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return PREFIX + key.upper()
 
 
 def _checked(key: str, value: Any, *, source: str, where: str = "") -> dict[str, Any]:
-    """Demand that a value is one of its setting; the setting alone, for merging."""
+    """
+    Check one setting's value; return it as the only entry of a mapping, for merging.
+    """
     try:
         msgspec.convert({key: value}, Settings, strict=False)
     except msgspec.ValidationError as exc:

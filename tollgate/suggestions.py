@@ -1,4 +1,4 @@
-"""Words for a name that nobody knows: the nearest one, and all there are."""
+"""Suggest the nearest known name for an unknown one, and list all."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-# Below this share of common letters a name is not taken for a misspelt other one.
+# A name with a smaller share of common letters does not count as a misspelling.
 _NEAREST = 0.5
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """
-    Name the known name that is nearest to an unknown one, then list all of them.
+    Suggest the known name that is nearest to an unknown one, then list all of them.
 
     Args:
-        name: Nobody knows it.
+        name: The unknown name.
         known: All names there are; their order does not matter.
     """
     names = sorted(set(known))
@@ -33,7 +33,7 @@ def unknown_key(content: object, struct: type[msgspec.Struct]) -> tuple[str, str
 
     Returns:
         The key, and a sentence with the nearest key and all there are; two empty
-        strings where every key is known, or where the content is no mapping.
+        strings if every key is known, or if the content is no mapping.
     """
     known = struct.__struct_encode_fields__
     for key in content if isinstance(content, dict) else ():

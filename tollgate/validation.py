@@ -1,4 +1,4 @@
-"""Check the rows of a batch: what is wrong with each, in words."""
+"""Validate the rows of a batch; describe the first error of each row."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-_SHOWN_BYTES = 40  # of a value that is itself too long to show
+_SHOWN_BYTES = 40  # of a value that is too long to show in full
 _BEYOND = MAX_CENTS / 50  # twice the largest amount
 
 
 class Checked(msgspec.Struct, frozen=True):
     """
-    A batch after its check.
+    Result of checking a batch.
 
     Attributes:
         cents: Amounts; int64 [N], zero where the row is bad.
         errors: Row -> `field: value: rule`, of the first field that is wrong.
-        bad: Whether the row is one of these; bool [N].
+        bad: True for these rows; bool [N].
     """
 
     cents: I64
@@ -56,7 +56,7 @@ def check_rows(
     now_us: int,
 ) -> Checked:
     """
-    Check N rows; a bad one says nothing about its neighbours.
+    Check N rows; a bad row does not affect its neighbours.
 
     Args:
         ids: Id columns by field, in the order of the fields.
@@ -91,7 +91,7 @@ def check_rows(
 
 
 def _wrong_ids(column: Sequence[bytes]) -> list[int]:
-    """List rows whose id is empty, too long or not UTF-8; cheap when none is."""
+    """List rows whose id is empty, too long or not UTF-8; cheap when there is none."""
     longest = max(map(len, column), default=1)
     if all(column) and longest <= MAX_ID_BYTES and _is_text(b"\0".join(column)):
         return []
@@ -119,7 +119,7 @@ def _id_rule(value: bytes) -> str:
 
 
 def _shown(value: bytes) -> str:
-    """Show an id so that any bytes fit on a line."""
+    """Format an id, which may have any bytes, for one line."""
     head = value[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
     shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in head)
     return f'"{shown}…"' if len(value) > _SHOWN_BYTES else f'"{shown}"'
@@ -132,17 +132,17 @@ def check_fields(
     Check the declared fields of N rows, and turn them into whole numbers.
 
     Args:
-        fields: What is declared.
-        sent: What was sent, by name: float64 [N], NaN where a row has none; or texts
-            as bytes [N], empty where a row has none.
+        fields: The declared fields.
+        sent: Values by field name: float64 [N], NaN where a row has none; or texts as
+            bytes [N], empty where a row has none.
 
     Returns:
-        int64 [N] per field that was sent; and what is wrong with the rows that are.
+        int64 [N] per field that was sent; and the problem of each bad row.
     """
     numbers = [one for one in fields if one.type == "number" and one.name in sent]
     words = [one for one in fields if one.type != "number" and one.name in sent]
     columns: dict[str, I64] = {}
-    wrong: list[tuple[str, int, str]] = []  # field, row, what of it
+    wrong: list[tuple[str, int, str]] = []  # field, row, problem
     if numbers:
         values = np.stack([sent[one.name] for one in numbers])
         whole, beyond = scaled_together(values, numbers)
@@ -164,7 +164,9 @@ def check_fields(
 
 
 def _hashed(words: list[list[bytes]]) -> tuple[I64, list[tuple[int, int, str]]]:
-    """Hash texts, [K, N]; and tell which are none: place, row, value and rule."""
+    """
+    Hash texts, [K, N]; list the invalid ones: field position, row, value and rule.
+    """
     rows = len(words[0])
     flat = list(itertools.chain.from_iterable(words))
     wrong = []
@@ -177,8 +179,10 @@ def _hashed(words: list[list[bytes]]) -> tuple[I64, list[tuple[int, int, str]]]:
 
 
 def _amounts(amount: F64) -> tuple[I64, dict[int, str]]:
-    """Turn amounts into cents; int64 [N], and the rule that each bad row broke."""
-    # Held to just outside of what is allowed, nothing overflows and nothing warns.
+    """
+    Convert amounts to cents; return int64 [N], and the rule that each bad row broke.
+    """
+    # Amounts are clipped just outside the allowed range: no overflow, no warning.
     exact = np.minimum(np.maximum(amount, -1.0), _BEYOND) * 100.0
     rounded = np.rint(exact)
     good = np.abs(exact - rounded) <= CENTS_TOLERANCE * np.maximum(1.0, rounded)
@@ -203,7 +207,7 @@ def _amount_rule(amount: float) -> str:
 
 
 def conflict(transaction_id: bytes) -> str:
-    """Say that an id was decided before, with other content."""
+    """Build the error for an id that was decided before with other content."""
     return _text(TRANSACTION_ID, _shown(transaction_id), CONFLICT)
 
 

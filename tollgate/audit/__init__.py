@@ -1,1 +1,1 @@
-"""The journal at rest: sealed, chained, pseudonymised, and checked."""
+"""The sealed journal: a hash chain of pseudonymised decisions, and its verification."""

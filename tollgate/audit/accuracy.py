@@ -1,4 +1,4 @@
-"""How right each release was, now that some purchases are known for what they were."""
+"""Measure the accuracy of each release on the decisions that have labels."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _COLUMNS = (TRANSACTION, DECIDED, "release", "decision", "score")
 
 class Accuracy(msgspec.Struct, frozen=True):
     """
-    How right one release was on what is known.
+    Accuracy of one release on its labelled decisions.
 
     Attributes:
-        release: Its name.
-        decisions: How many are in the journal, with consent.
-        labelled: Of how many it is known what they were.
-        frauds: How many of those were fraud.
-        declined: Share of the known declined that were fraud; NaN when there is none.
-        flagged: The same of the known reviewed or declined.
-        caught_declined: Share of the frauds that was declined.
-        caught: Share of the frauds that was reviewed or declined.
-        roc_auc, average_precision: Of the scores; NaN without both classes.
+        release: Name of the release.
+        decisions: Number of its decisions in the journal with consent.
+        labelled: Number of these decisions that have a label.
+        frauds: Number of labelled decisions that were fraud.
+        declined: Share of frauds among the labelled declines; NaN without any.
+        flagged: Share of frauds among the labelled reviews and declines.
+        caught_declined: Share of the frauds that were declined.
+        caught: Share of the frauds that were reviewed or declined.
+        roc_auc, average_precision: Of the scores; NaN unless both classes occur.
     """
 
     release: str
@@ -53,15 +53,16 @@ def accuracy(
     chain: Chain, *, legitimate_before_us: int | None = None
 ) -> list[Accuracy]:
     """
-    Judge every release on its labelled decisions.
+    Measure the accuracy of every release on its labelled decisions.
 
     Args:
-        chain: The journal; nothing in it is proven here.
-        legitimate_before_us: Decisions before this time that have no label count as
-            legitimate: where only frauds are reported. None leaves them out.
+        chain: Journal to read; its content is not verified here.
+        legitimate_before_us: Unlabelled decisions before this time, µs since the epoch,
+            count as legitimate; use it where only frauds are reported. None leaves them
+            out.
 
     Raises:
-        JournalError: A segment or labels cannot be read.
+        JournalError: A segment or a labels file cannot be read.
     """
     labels = newest(sealed_labels(chain)).select(TRANSACTION, LABEL)
     parts = []
@@ -71,7 +72,7 @@ def accuracy(
         parts.append(table.join(labels, on=TRANSACTION, how="left"))
     if not parts:
         return []
-    # Of twins the first is the one that counted.
+    # Of repeated decisions of a transaction, only the first one counts.
     whole = pl.concat(parts).sort(DECIDED).unique(TRANSACTION, keep="first")
     if legitimate_before_us is not None:
         old = pl.col(DECIDED).dt.epoch("us") < legitimate_before_us
@@ -108,7 +109,7 @@ def _judged(release: str, own: pl.DataFrame) -> Accuracy:
 
 
 def _ranked(known: pl.DataFrame, fraud: Bool) -> dict[str, float]:
-    """Judge the scores' order; those that are none are left out."""
+    """Compute the ranking metrics; rows without a finite score are left out."""
     score = known["score"].to_numpy()
     there = np.isfinite(score)
     try:

@@ -1,4 +1,4 @@
-"""What follows a seal: late checks, reasons, and once an hour retention."""
+"""Run the work that follows each seal: late checks, reasons and hourly retention."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _RETAIN_EVERY_S = 3_600.0
 
 class Afterwards:
     """
-    Does what the sealed decisions of one journal need.
+    Runs the follow-up work of one journal's seals.
 
     Args:
-        chain: The journal.
-        releases: What it kept of releases.
-        repository: Where the rest of them is; None for nowhere.
-        keep_s: How long segments stay; None for ever.
-        say: Told of what went wrong; it is tried again after the next seal.
+        chain: Journal to work on.
+        releases: Releases archived in the journal.
+        repository: Model repository with the rest of their files; None for none.
+        keep_s: Retention of segments in seconds; None keeps them forever.
+        say: Called with a message if a step fails; the next seal tries it again.
     """
 
     def __init__(
@@ -46,7 +46,9 @@ class Afterwards:
         self._due_s = 0.0
 
     def __call__(self) -> None:
-        """Do it once."""
+        """
+        Run the late checks and the reasons once, and retention if an hour has passed.
+        """
         try:
             flag_new(self._chain, self._releases)
             self._reasons.find_new()

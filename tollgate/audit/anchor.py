@@ -1,9 +1,10 @@
 """
-Anchors: what the chain was, kept where whoever changes the folder cannot reach.
+Read and write anchors: copies of a chain's link hashes, stored outside its folder.
 
-A chain proves that what is in it was not changed, but not that links at its end were
-not cut off, or all of it made anew. An anchor is a file with one line per link; each
-must be a link of the chain.
+A chain proves that its content was not changed. It cannot prove that no links were cut
+off at its end, or that the chain was not rebuilt from the start. An anchor can, if it
+is stored out of reach of everyone who may change the folder. It is a file with one line
+per link; each line must match a link of the chain.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _LINE_BYTES = 4_096  # more than any line has
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A link that was there: its chain, number and hash."""
+    """A link as an anchor remembers it: chain id, link number and link hash."""
 
     chain: str
     number: int
@@ -29,16 +30,16 @@ class Mark(msgspec.Struct, frozen=True):
 
 class AnchorFile:
     """
-    A file that is only ever added to.
+    An append-only anchor file.
 
     Args:
-        path: Where; made when missing.
+        path: Path of the file; created at the first mark if missing.
 
     Attributes:
-        last: The newest mark; None without any.
+        last: Newest mark; None while there is none.
 
     Raises:
-        JournalError: It cannot be read, or a line of it is none.
+        JournalError: The file cannot be read, or a line of it is not a mark.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,20 +49,20 @@ class AnchorFile:
 
     def refresh(self) -> None:
         """
-        Read what others noted.
+        Read the marks that other processes added.
 
         Raises:
-            JournalError: It cannot be read, or a line of it is none.
+            JournalError: The file cannot be read, or a line of it is not a mark.
         """
         marks = read_anchor(self._path)
         self.last = marks[-1] if marks else None
 
     def note(self, mark: Mark) -> None:
         """
-        Add a link, unless it is there, and wait for the disk.
+        Append a link unless the file has it already, and sync the file to disk.
 
         Raises:
-            JournalError: It cannot be written.
+            JournalError: The file cannot be written.
         """
         if self.last is not None and mark.number <= self.last.number:
             return
@@ -73,7 +74,7 @@ class AnchorFile:
             try:
                 whole, known = _end_of(fd)
                 if known is None or known.number < mark.number:
-                    os.ftruncate(fd, whole)  # half a line, of a worker that was killed
+                    os.ftruncate(fd, whole)  # cuts half a line of a killed worker
                     os.pwrite(fd, line, whole)
                     os.fsync(fd)
             finally:
@@ -86,7 +87,9 @@ class AnchorFile:
 
 
 def _end_of(fd: int) -> tuple[int, Mark | None]:
-    """Tell where the last whole line ends, and what it says."""
+    """
+    Return the offset after the last complete line, and its mark; None without one.
+    """
     size = os.fstat(fd).st_size
     begin = max(0, size - _LINE_BYTES)
     tail = os.pread(fd, _LINE_BYTES, begin)
@@ -98,10 +101,10 @@ def _end_of(fd: int) -> tuple[int, Mark | None]:
 
 def read_anchor(path: Path) -> list[Mark]:
     """
-    Read an anchor; one that is not there has no marks.
+    Read all marks of an anchor; a missing file has none.
 
     Raises:
-        JournalError: It cannot be read, or a line of it is none.
+        JournalError: The file cannot be read, or a line of it is not a mark.
     """
     try:
         content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Sealed records as what a policy decides on."""
+"""Convert sealed records into the row facts that a policy decides on."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tollgate.features.entries import MISSING
 from tollgate.policy import RowFacts
 from tollgate.schema import Degraded
 
-# The decision step makes it, of the probabilities.
+# The decision step sets this bit itself, from the probabilities.
 _MADE_LATER = np.uint32(0xFFFFFFFF & ~int(Degraded.MODEL_OUTPUT))
 
 
 def facts_of(table: pl.DataFrame, spec: FeatureSpec) -> RowFacts:
     """
-    Take what was known of rows when they were decided.
+    Return the facts of rows that were known when they were decided.
 
     Args:
-        table: Of a segment; rows with consent.
-        spec: Of the features that they have.
+        table: Rows of a segment that have consent.
+        spec: Feature spec of these rows.
 
     Raises:
-        KeyError: A feature is not there; its name.
+        KeyError: A feature has no column; holds its name.
     """
     names = [name for name in table.columns if name.startswith(PROBABILITY)]
     return RowFacts(
@@ -43,10 +43,10 @@ def facts_of(table: pl.DataFrame, spec: FeatureSpec) -> RowFacts:
 
 def feature_columns(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
     """
-    Name the columns of features: by number where they were sealed so.
+    Return the column names of features; some segments number them instead.
 
     Raises:
-        KeyError: One is not there.
+        KeyError: A feature has no column; holds its name.
     """
     found = []
     for at, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""Name the records of a table that are not as they were sealed."""
+"""Find records of a table that were changed, removed, added or moved after sealing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import polars as pl
 from tollgate.audit.links import Link
 from tollgate.audit.rows import SEQUENCE, WRITER
 
-MOST_NAMED = 20  # of one kind; the rest are counted
+MOST_NAMED = 20  # per kind of change; the rest are counted
 
 _Key = tuple[str, int]
 
 
 class Keys:
     """
-    What the records of a link are called: by writer and number in a segment, by place
+    Identities of a link's records: writer and sequence number in a segment, row number
     in other tables.
     """
 
@@ -27,7 +27,7 @@ class Keys:
         self._writers = link.writers
 
     def sealed(self) -> list[_Key]:
-        """List the records as they were sealed."""
+        """List the identities of the records as sealed, in order."""
         if not self._by_number:
             return [("", row) for row in range(self._rows)]
         return [
@@ -37,7 +37,7 @@ class Keys:
         ]
 
     def found(self, table: pl.DataFrame) -> list[_Key]:
-        """List the records of a file."""
+        """List the identities of the records in a file's table, in order."""
         if not self._by_number:
             return [("", row) for row in range(len(table))]
         return list(
@@ -45,7 +45,7 @@ class Keys:
         )
 
     def named(self, key: _Key) -> str:
-        """Name a record to a person."""
+        """Return the name of a record for messages."""
         writer, number = key
         return f"record {number} of writer {writer}" if writer else f"row {number}"
 
@@ -58,16 +58,17 @@ def compare_rows(
     keys: Keys,
 ) -> Iterator[tuple[str, str]]:
     """
-    Tell which records were changed, removed, added or moved.
+    Find the records that were changed, removed, added or moved.
 
     Args:
-        table: As the file has it.
+        table: Table read from the file.
         found: Digests of its rows.
-        sealed: Digests of the rows that were sealed.
-        keys: How records are called.
+        sealed: Digests of the rows as they were sealed.
+        keys: Identities of the link's records.
 
     Yields:
-        A record, and what happened to it.
+        Name of a record, and its change; above MOST_NAMED of one kind, a count of the
+            rest.
     """
     if list(found) == list(sealed):
         return

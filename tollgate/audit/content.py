@@ -1,4 +1,4 @@
-"""What is to be sealed, before it is a link."""
+"""Hold the content of a link before the link is created."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tollgate.audit.times import now_us, utc_text
 
 class Content(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """
-    What a link is to hold.
+    Content of a link that is to be added.
 
     Attributes:
-        kind: Which kind.
-        table: Its records; None without.
-        files: Other files by the rest of their names.
-        writers, gaps, ends, until_us, covers, facts: As the link has them.
+        kind: Kind of the link.
+        table: Records of the link; None for a link without a table.
+        files: Content of other files, by the part of their name after the link number.
+        writers, gaps, ends, until_us, covers, facts: Same as in `Link`.
     """
 
     kind: Kind
@@ -44,7 +44,7 @@ class Content(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         files: Sequence[File],
         leaves: Sequence[bytes],
     ) -> Link:
-        """Make the link, now."""
+        """Return the link of this content, sealed at the current time."""
         table = self.table
         return Link(
             chain=chain,

@@ -1,4 +1,4 @@
-"""Prove what a link names: its files, and each record by its digest."""
+"""Verify the files of a link, and each of its records by digest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tollgate.errors import JournalError
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that is not as it was sealed: where, and what."""
+    """A difference from the sealed state: its location and a description."""
 
     where: str
     problem: str
@@ -35,7 +35,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def prove_content(folder: Path, link: Link, *, removed: bool) -> list[Finding]:
-    """Prove the files of one link, and its records."""
+    """Verify the files of one link, and the records of its table."""
     if removed:
         return [
             Finding(one.name, "was put back: retention removed it")
@@ -63,7 +63,7 @@ def _prove_file(folder: Path, file: File) -> list[Finding]:
 
 
 def _prove_table(folder: Path, link: Link) -> list[Finding]:
-    """Prove the digests of a link's records, then each record by them."""
+    """Verify the stored digests by the Merkle root, then each record by its digest."""
     name = file_name(link.number, LEAVES_SUFFIX[1:])
     try:
         raw = path_of(folder, name).read_bytes()
@@ -82,7 +82,7 @@ def _prove_table(folder: Path, link: Link) -> list[Finding]:
             return [*findings, Finding(link.table, problem)]
         own = digests(table)
     except FileNotFoundError:
-        return findings  # told already
+        return findings  # _prove_file reports it
     except (OSError, pl.exceptions.PolarsError, JournalError) as exc:
         problem = f"no record of it can be read: {str(exc).splitlines()[0]}"
         return [*findings, Finding(link.table, problem)]

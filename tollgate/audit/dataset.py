@@ -1,8 +1,9 @@
 """
-Training rows out of the journal: vectors as they were served, and what came of them.
+Build training rows from the journal: served feature vectors, joined with labels.
 
-What is in a row was known when it was decided, because it is what the model was given
-then; only the label came later, and counts from the time at which it was known.
+A row holds only what was known at its decision, because its vector is the one that the
+model received then. Only the label became known later: it counts from its `label_time`
+on.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ _TOLD = ("release", "decision", "degraded", DECIDED, EVENT)
 
 class Dataset(msgspec.Struct, frozen=True, eq=False):
     """
-    Rows to learn from.
+    Rows to train a model on.
 
     Attributes:
-        table: Pseudonyms and times, release and decision, then features, then label
-            and label_time. Every column of numbers is a feature or the label.
-        spec: Hash of the features, 16 hexadecimal digits.
-        decisions: How many decisions there were up to that time.
-        withheld: How many of them without consent.
-        foreign: How many of other features, or of other releases than asked for.
-        repeated: How many of transactions that were decided before.
-        unlabelled: How many of which is not known what they were.
+        table: Pseudonyms, times, release and decision, then the features, then label
+            and label_time. Every numeric column is a feature or the label.
+        spec: Hash of the feature spec, 16 hexadecimal digits.
+        decisions: Number of decisions up to the given time.
+        withheld: Number of these without consent.
+        foreign: Number of these with other features, or of releases that were not
+            requested.
+        repeated: Number of these whose transaction was decided before.
+        unlabelled: Number of these without a label.
     """
 
     table: pl.DataFrame
@@ -50,7 +52,7 @@ class Dataset(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def frauds(self) -> int:
-        """Rows that were fraud."""
+        """Return the number of rows that were fraud."""
         return int(self.table[LABEL].sum())
 
 
@@ -63,20 +65,20 @@ def dataset(
     releases: Sequence[str] = (),
 ) -> Dataset:
     """
-    Make training rows as they could have been made at a time.
+    Build training rows as they could have been built at a given time.
 
     Args:
-        chain: The journal.
-        as_of_us: The time: no decision and no label that is newer.
-        more_labels: Beside those that are sealed, laid out as they are.
-        legitimate_after_us: Age from which a decision without a label counts as
-            legitimate: where only frauds are reported. None leaves those out.
-        releases: Of which; of all of them when empty. Of several kinds of features,
-            those of the newest decision are taken.
+        chain: Journal to read.
+        as_of_us: The time, µs since the epoch; newer decisions and labels are left out.
+        more_labels: Labels in addition to the sealed ones, in the same layout.
+        legitimate_after_us: Age in µs from which an unlabelled decision counts as
+            legitimate; use it where only frauds are reported. None leaves these out.
+        releases: Names of the releases to include; empty for all. If they have several
+            feature specs, only rows with the spec of the newest decision are included.
 
     Raises:
-        InputError: There is nothing to learn from.
-        JournalError: A segment or labels cannot be read.
+        InputError: No rows are left to train on.
+        JournalError: A segment or a labels file cannot be read.
     """
     moment = pl.lit(as_of_us).cast(MOMENT)
     parts = [_read(chain, link) for link in chain.alive("segment")]
@@ -141,7 +143,7 @@ def _labels(chain: Chain, more: pl.DataFrame | None) -> pl.DataFrame:
 def _labelled(
     rows: pl.DataFrame, labels: pl.DataFrame, *, legitimate_before_us: int | None
 ) -> pl.DataFrame:
-    """Join what rows turned out to be; leave out what is not known."""
+    """Join rows with their labels; leave out rows that stay unlabelled."""
     known = newest(labels).select(TRANSACTION, LABEL, LABEL_TIME)
     joined = rows.join(known, on=TRANSACTION, how="left", maintain_order="left")
     if legitimate_before_us is not None:
@@ -153,7 +155,7 @@ def _labelled(
 
 
 def _laid_out(rows: pl.DataFrame, source: str) -> pl.DataFrame:
-    """Name features as they are trained on, and write bits as words."""
+    """Rename features as training names them, and write degraded bits as names."""
     subjects = [name for name in rows.columns if name.startswith(SUBJECT)]
     features = [name for name in rows.columns if name.startswith(FEATURE)]
     told = [TRANSACTION, *subjects, *_TOLD]

@@ -1,4 +1,4 @@
-"""In what do records differ from what is decided now, and what had they then?"""
+"""Compare sealed decisions with decisions computed now; describe the differences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F32 = npt.NDArray[np.float32]
 
 
 def near_rows(was: F32, now: F32, tolerance: float) -> Bool:
-    """Tell which rows are the same bits, or as near as allowed; bool [N]."""
+    """Return which rows have equal bits or differ by at most `tolerance`; bool [N]."""
     same = _same_bits(was, now)
     if tolerance:
         with np.errstate(invalid="ignore"):
@@ -28,7 +28,7 @@ def near_rows(was: F32, now: F32, tolerance: float) -> Bool:
 
 
 def _same_bits(was: F32, now: F32) -> Bool:
-    """Compare bits; one NaN is as good as another."""
+    """Compare bit by bit; any two NaN are equal."""
     same: Bool = was.view(np.uint32) == now.view(np.uint32)
     both: Bool = np.isnan(was) & np.isnan(now)
     return same | both
@@ -37,7 +37,11 @@ def _same_bits(was: F32, now: F32) -> Bool:
 def wrong_by_aspect(
     rows: pl.DataFrame, decided: Decided, *, rules: bool
 ) -> dict[str, Bool]:
-    """Tell by aspect which rows differ; rules of another release are not the same."""
+    """
+    Return by aspect which rows differ; bool [N] each.
+
+    Pass `rules=False` for another release: its rule bits have other meanings.
+    """
     codes = [one.decode() for one in decided.reason_codes.tolist()]
     score = np.ascontiguousarray(rows["score"].to_numpy(), np.float32)
     found: dict[str, Bool] = {
@@ -54,7 +58,7 @@ def wrong_by_aspect(
 def told(
     aspect: str, row: int, rows: pl.DataFrame, decided: Decided, *, was: F32, now: F32
 ) -> str:
-    """Say what a record had, and what it has now."""
+    """Describe one aspect of a record: value as sealed → value computed now."""
     if aspect == "probabilities":
         return f"probabilities {_numbers(was[row])} → {_numbers(now[row])}"
     if aspect == "score":
@@ -72,5 +76,5 @@ def told(
 
 
 def _numbers(values: Sequence[float] | F32) -> str:
-    """Write float32 so that other bits are another text."""
+    """Write float32 values so that different bits give different texts."""
     return ", ".join(f"{float(one):.9g}" for one in values)

@@ -1,9 +1,9 @@
 """
-Digests of records: what is hashed of a table's rows, whatever file holds them.
+Compute the digest of each record, whatever file format holds the records.
 
-Of each row: the hash of all names and types, then the columns of fixed width (a byte
-that says whether there is a value, and the value, little-endian), then the texts, each
-after its length.
+The digest of a row is the hash of: the hash of all column names and types, then the
+columns of fixed width (one byte that says whether there is a value, then the value,
+little-endian), then the texts, each preceded by its length.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tollgate.errors import JournalError
 _LENGTH = struct.Struct("<I")
 _NO_TEXT = _LENGTH.pack(0xFFFFFFFF)
 
-# Names of our own: they are hashed, and stay whatever polars calls its types. Fixed
-# width: how a value is laid out.
+# These type names are hashed. They are not polars' names, so that a change in polars
+# does not change digests. The values give the layout of the types of fixed width.
 _TEXT = "text"
 _WIDE: dict[str, str] = {
     "bool": "u1",
@@ -50,10 +50,10 @@ _NAMES: list[tuple[Any, str]] = [
 
 def columns_of(frame: pl.DataFrame) -> tuple[tuple[str, str], ...]:
     """
-    Name a table's columns and their types, in order.
+    Return name and type of a table's columns, in order.
 
     Raises:
-        JournalError: A column has a type that no table of the journal has.
+        JournalError: A column has a type that tables of the journal do not use.
     """
     return tuple((name, _type_name(name, kind)) for name, kind in frame.schema.items())
 
@@ -67,10 +67,10 @@ def _type_name(column: str, kind: Any) -> str:
 
 def digests(frame: pl.DataFrame) -> list[bytes]:
     """
-    Compute the digest of each row.
+    Compute the digest of each row, 32 bytes each.
 
     Raises:
-        JournalError: A column has a type that no table of the journal has.
+        JournalError: A column has a type that tables of the journal do not use.
     """
     columns = columns_of(frame)
     layout = "\n".join(f"{name} {kind}" for name, kind in columns)
@@ -114,7 +114,7 @@ def _numbers(column: pl.Series) -> npt.NDArray[np.generic]:
 
 
 def _texts(column: pl.Series) -> list[bytes]:
-    """Put its length before each text."""
+    """Encode each text after its length."""
     encoded = (None if text is None else text.encode() for text in column.to_list())
     return [
         _NO_TEXT if text is None else _LENGTH.pack(len(text)) + text for text in encoded

@@ -1,4 +1,4 @@
-"""What proves that one record was sealed as it is."""
+"""Prove that one record is unchanged since it was sealed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tollgate.errors import JournalError
 
 class Evidence(msgspec.Struct, frozen=True):
     """
-    What proves that a record was sealed.
+    Proof that a record was sealed as it is.
 
     Attributes:
-        digest: Of the record, computed anew.
-        path: From it to the root; side and digest.
-        root: That the link has.
-        link_hash: Of the link that names it.
-        later: Links behind that one.
-        head: Where the chain ends.
-        problems: What does not fit; none if the record is as it was sealed.
-        anchored: How many of these links an anchor knows.
+        digest: Digest of the record, computed from the table.
+        path: Steps from the record to the root: side and digest of each sibling.
+        root: Merkle root in the link.
+        link_hash: Hash of the link that holds the root.
+        later: Number of links after that one.
+        head: Last link of the chain.
+        problems: Contradictions; empty if the record is unchanged since it was sealed.
+        anchored: Number of links from this one on that an anchor has.
     """
 
     digest: bytes
@@ -50,15 +50,15 @@ def prove(
     marks: Sequence[Mark],
 ) -> Evidence:
     """
-    Prove one record: its digest, the path to the root, the links up to the head.
+    Prove one record: its digest, the path to the root, and the links up to the head.
 
     Args:
-        folder: The journal.
-        chain: Its links, each with its hash.
-        link: The record's segment.
-        table: That segment's.
-        row: Where the record stands in it.
-        marks: What anchors know.
+        folder: Folder of the journal.
+        chain: All links of the journal, each with its hash.
+        link: Link of the record's segment.
+        table: Table of that segment.
+        row: Row of the record in the table.
+        marks: Links recorded in anchors.
 
     Raises:
         JournalError: A file cannot be read.

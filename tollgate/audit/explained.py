@@ -1,4 +1,4 @@
-"""Why one purchase was decided so: rules, thresholds, what moved the score."""
+"""Explain one decision: its rules, thresholds and feature contributions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_CONSENT = "there was no consent to keep what it was made of"
 
 
 class Contribution(msgspec.Struct, frozen=True):
-    """How far one feature moved the score's margin."""
+    """Amount that one feature adds to the score's margin."""
 
     feature: str
     value: float
@@ -34,7 +34,7 @@ class Contribution(msgspec.Struct, frozen=True):
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """The thresholds of the row's segment; without `decline` no score declines."""
+    """Thresholds of the row's segment; `decline` is None if no score declines."""
 
     segment: str
     review: float
@@ -43,24 +43,24 @@ class Threshold(msgspec.Struct, frozen=True):
 
 class Explained(msgspec.Struct, frozen=True):
     """
-    One decision.
+    One decision with its explanation.
 
     Attributes:
         record: WRITER:NUMBER.
-        place: Where it was found.
-        release: Who decided.
-        decided: When, UTC.
-        decision: What.
-        score: None without a usable one.
-        codes: Of the answer, with their texts.
-        degraded: What made it worth less.
-        rules: That held, with code and owner.
-        threshold: None where it is not known.
-        unexplained: Why there are no contributions; empty when there are.
-        expected: The margin before anything was known of the purchase.
-        contributions: The largest first, whichever way they go.
-        reasons: What a person is told; none for an approval.
-        has_notice: The policy says what a notice tells.
+        place: Location where the record was found.
+        release: Release that decided.
+        decided: Time of the decision, UTC.
+        decision: Decision as a word.
+        score: Score; None without a usable one.
+        codes: Reason codes of the answer, with their texts.
+        degraded: Degraded bits of the answer, described.
+        rules: Rules that matched, with code and owner.
+        threshold: Thresholds that applied; None if unknown.
+        unexplained: Reason for missing contributions; empty if there are some.
+        expected: Margin of the score before any feature is known.
+        contributions: Contributions by absolute size, largest first.
+        reasons: Reasons to report to a person; empty for an approval.
+        has_notice: True if the policy defines a notice.
     """
 
     record: str
@@ -81,7 +81,7 @@ class Explained(msgspec.Struct, frozen=True):
 
     @property
     def margin(self) -> float:
-        """What expectation and contributions add up to."""
+        """Return the margin of the score: expectation plus contributions."""
         return self.expected + math.fsum(one.amount for one in self.contributions)
 
 
@@ -97,11 +97,11 @@ def explained(
     Explain a decision.
 
     Args:
-        row: One row as a segment has it.
-        place: Where it was found.
-        product: Whose.
-        kept: What the journal kept of its release; None for nothing.
-        repository: Where the rest of the release is; None for nowhere.
+        row: One row of a segment's table.
+        place: Location where it was found.
+        product: Product that decided.
+        kept: Release as archived in the journal; None if it was not archived.
+        repository: Model repository with the rest of the release; None for none.
     """
     values = row.row(0, named=True)
     found = _plain(values, place, kept)
@@ -141,7 +141,7 @@ def _plain(values: dict[str, Any], place: str, kept: Kept | None) -> Explained:
 def _with_policy(
     found: Explained, values: dict[str, Any], row: pl.DataFrame, release: Opened
 ) -> Explained:
-    """Say which rules and thresholds were asked, by the policy itself."""
+    """Add the rules and the thresholds that applied, as the policy evaluates them."""
     policy = release.policy
     at = int(decide(facts_of(row, release.spec), policy=policy).segment[0])
     levels = policy.thresholds[at]

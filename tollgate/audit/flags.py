@@ -1,7 +1,8 @@
 """
-Late checks: what is too slow for the path of an answer, done on sealed segments.
+Run late checks: checks of sealed segments that are too slow for the request path.
 
-A segment is never changed. What is found lies beside it, in a link of its own.
+A sealed segment never changes. The findings are stored next to it, in a separate link
+of the chain.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tollgate.audit.tables import read_table
 from tollgate.repository.release import spec_hash_text
 from tollgate.schema import REASON_SEPARATOR, Degraded
 
-MOST_BEHIND_S = 86_400.0  # a purchase decided later than this was not decided live
+MOST_BEHIND_S = 86_400.0  # a later decision was not made live
 MOST_AHEAD_S = 600.0
 SUM_TOLERANCE = 1e-3  # of probabilities, which float32 rounds
 
@@ -53,10 +54,10 @@ def flag_new(chain: Chain, releases: Releases) -> list[Link]:
     Check the segments that were not checked yet.
 
     Returns:
-        A link for each of them.
+        One new link per segment.
 
     Raises:
-        JournalError: A segment cannot be read, or a link not be written.
+        JournalError: A segment cannot be read, or a link cannot be written.
     """
     done = {number for link in chain.alive("flags") for number in link.covers}
     links, before = [], None
@@ -114,7 +115,7 @@ def _marked(
 
 
 def _checks(table: pl.DataFrame, kept: Kept | None, *, known: set[str]) -> Found:
-    """Do every check for which enough is known of the release."""
+    """Run every check for which the release's archived files suffice."""
     yield _clock(table)
     yield _probabilities(table)
     yield _twins(table, known)
@@ -132,7 +133,7 @@ def _checks(table: pl.DataFrame, kept: Kept | None, *, known: set[str]) -> Found
 
 def _clock(table: pl.DataFrame) -> tuple[str, Bool, dict[int, str]]:
     gap = (table[EVENT] - table[DECIDED]).dt.total_microseconds()
-    behind_s = -gap.to_numpy().astype(np.float64) / 1e6  # NaN where there is no time
+    behind_s = -gap.to_numpy().astype(np.float64) / 1e6  # NaN without an event time
     rows = (behind_s > MOST_BEHIND_S) | (behind_s < -MOST_AHEAD_S)
     details = {
         row: f"the purchase was {abs(behind_s[row]):,.0f} s "
@@ -194,7 +195,8 @@ def _score(table: pl.DataFrame, policy: PolicyPart) -> tuple[str, Bool, dict[int
     if made is None or len(names) != len(policy.labels):
         return "score", np.zeros(len(table), np.bool_), {}
     wanted = made.of(table.select(names).to_numpy()).astype(np.float32)
-    # No score at all is what a policy may make of an output, or of a degraded bit.
+    # A policy may set no score because of the model's output or a degraded bit, so NaN
+    # is correct.
     wrong = (score != wanted) & ~np.isnan(score)
     details = {
         row: f"score {score[row]:.9g}, of the probabilities {wanted[row]:.9g}"
@@ -208,7 +210,7 @@ def _rules(table: pl.DataFrame, policy: PolicyPart) -> tuple[str, Bool, dict[int
     wrong = (table["rules"].to_numpy() >> np.uint64(most)) != 0 if most < 64 else None
     rows = np.zeros(len(table), np.bool_) if wrong is None else wrong
     details = dict.fromkeys(np.flatnonzero(rows).tolist(), "no rule has its number")
-    # Given by the library itself, whatever a policy has texts for.
+    # The library sets this code itself, whether or not a policy has a text for it.
     texts = {*policy.reasons, Degraded.ESSENTIAL_MISSING.name}
     for row, codes in enumerate(table["reason_codes"].to_list()):
         unknown = [one for one in codes.split(REASON_SEPARATOR) if one not in texts]

@@ -1,4 +1,4 @@
-"""What the journal takes of releases out of the repository, as long as it is there."""
+"""Read the files of releases from the model repository, for the journal's archive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def gather(repository: Path, name: str, *, product: str) -> dict[str, bytes]:
-    """Read the files of a release; none, if the repository does not know it."""
+    """Read the files of a release; return none if the repository does not know it."""
     try:
         release = find_release(repository, product, name)
         models = read_product(repository, product)
@@ -45,7 +45,7 @@ def gather(repository: Path, name: str, *, product: str) -> dict[str, bytes]:
 
 
 def served_specs(repository: Path, product: str) -> dict[int, FeatureSpec]:
-    """Read the features of every version that is in the repository, by their hash."""
+    """Read the feature spec of every version in the repository, by spec hash."""
     try:
         step = read_product(repository, product).features_step
         paths = [

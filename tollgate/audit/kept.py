@@ -1,4 +1,4 @@
-"""What the journal keeps of one release, and how it is read again."""
+"""Read the files that the journal archived of a release."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tollgate.repository.release import RELEASE_FILE, Release
 
 log = logging.getLogger(__name__)
 
-NAME = "name"  # of the facts of a link
+NAME = "name"  # key in the facts of a link
 
 T = TypeVar("T")
 NOTHING_BESIDE: Mapping[str, bytes] = MappingProxyType({})
 
 
 class JournalPart(msgspec.Struct, frozen=True):
-    """What a policy says of the journal."""
+    """The `journal` section of a policy."""
 
     consent: str | None = None
 
 
 class RulePart(msgspec.Struct, frozen=True):
-    """What a record needs to know of a rule."""
+    """Name, reason code and owner of a rule, as records need them."""
 
     name: str
     code: str = ""
@@ -43,7 +43,7 @@ class RulePart(msgspec.Struct, frozen=True):
 
 
 class ScorePart(msgspec.Struct, frozen=True):
-    """A score that is more than one column as it comes."""
+    """A score that is a weighted sum of probabilities, or rounded."""
 
     of: str | None = None
     weights: dict[str, float] = {}
@@ -51,16 +51,16 @@ class ScorePart(msgspec.Struct, frozen=True):
 
 
 class ListPart(msgspec.Struct, frozen=True):
-    """A list of ids that rules may name."""
+    """Name of a list of ids that rules may refer to."""
 
     name: str
 
 
 class PolicyPart(msgspec.Struct, frozen=True):
     """
-    The part of a policy.yaml that tells what a record means; the rest is not looked at.
+    The parts of a policy.yaml that give records their meaning.
 
-    So a policy of an older or a newer Tollgate can be read, too.
+    Other parts are ignored, so that policies of older and newer Tollgates can be read.
     """
 
     labels: tuple[str, ...] = ()
@@ -71,7 +71,10 @@ class PolicyPart(msgspec.Struct, frozen=True):
     journal: JournalPart = JournalPart()
 
     def scores(self) -> Score | None:
-        """Tell how probabilities become the score; None where it does not say."""
+        """
+        Return how the score follows from probabilities; None if the policy does not
+        say.
+        """
         part = ScorePart(of=self.score) if isinstance(self.score, str) else self.score
         weights = {part.of: 1.0} if part.of is not None else part.weights
         if not weights or not set(weights) <= set(self.labels):
@@ -86,7 +89,9 @@ class PolicyPart(msgspec.Struct, frozen=True):
 
 
 class FeatureRange(msgspec.Struct, frozen=True):
-    """How a feature was distributed in training; smallest and largest are outermost."""
+    """
+    Distribution of a feature in training: values at its quantiles, and missing share.
+    """
 
     quantiles: tuple[float | None, ...] = ()
     missing: float = 0.0
@@ -94,11 +99,11 @@ class FeatureRange(msgspec.Struct, frozen=True):
 
 class TrainingPart(msgspec.Struct, frozen=True):
     """
-    What a model was trained on.
+    Training distribution of a model.
 
     Attributes:
-        quantiles: Which quantiles each feature's are, from 0 to 1.
-        features: By name.
+        quantiles: Levels of the features' quantiles, from 0 to 1.
+        features: Distribution by feature name.
     """
 
     quantiles: tuple[float, ...] = ()
@@ -113,14 +118,14 @@ class ArtifactPart(msgspec.Struct, frozen=True):
 
 class Kept(msgspec.Struct, frozen=True):
     """
-    A release as the journal knows it.
+    A release as archived in the journal.
 
     Attributes:
-        name: Its name.
-        files: What was kept of it, by name; without those that were not there.
-        spec: Its features; None when they were not kept.
-        policy: What its policy says; None when it was not kept.
-        training: What its model was trained on; None when that is not known.
+        name: Name of the release.
+        files: Content of the archived files, by file name.
+        spec: Feature spec; None if not archived or not readable.
+        policy: Policy; None if not archived or not readable.
+        training: Training distribution of the model; None if unknown.
     """
 
     name: str
@@ -131,16 +136,16 @@ class Kept(msgspec.Struct, frozen=True):
 
     @property
     def consent(self) -> str | None:
-        """Name the field that says whether a row may be kept; None without one."""
+        """Return the name of the consent field; None without one."""
         return self.policy.journal.consent if self.policy else None
 
 
 def read_kept(folder: Path, link: Link) -> Kept:
     """
-    Read what the journal kept of a release.
+    Read the archived files of a release.
 
     Raises:
-        JournalError: A file of it cannot be read.
+        JournalError: A file cannot be read.
     """
     files = {
         one.name.partition(".")[2]: read_file(path_of(folder, one.name))
@@ -157,10 +162,10 @@ def read_kept(folder: Path, link: Link) -> Kept:
 
 def newest_kept(folder: Path, name: str) -> Kept | None:
     """
-    Read what a journal kept of a release by its name; None for nothing.
+    Read the newest archive of a release by name; None if it was not archived.
 
     Raises:
-        JournalError: A file of it cannot be read.
+        JournalError: A file cannot be read.
     """
     found = [
         link
@@ -172,10 +177,10 @@ def newest_kept(folder: Path, name: str) -> Kept | None:
 
 def release_of(kept: Kept) -> Release:
     """
-    Read which versions a release named.
+    Decode the release file of an archived release.
 
     Raises:
-        JournalError: Its file is damaged.
+        JournalError: The file is damaged.
     """
     try:
         return msgspec.json.decode(kept.files[RELEASE_FILE], type=Release)
@@ -184,7 +189,7 @@ def release_of(kept: Kept) -> Release:
 
 
 def spec_of(files: Mapping[str, bytes]) -> FeatureSpec | None:
-    """Read the features that were kept; None without any that can be read."""
+    """Load the archived feature spec; None if it is missing or cannot be read."""
     if SPEC_FILE not in files:
         return None
     try:
@@ -202,7 +207,11 @@ def with_file(
     *,
     beside: Mapping[str, bytes] = NOTHING_BESIDE,
 ) -> T:
-    """Read a file's content, and that of files beside it, with what reads files."""
+    """
+    Call a reader of files with the content of a file.
+
+    The content and the files in `beside` are written into a temporary folder.
+    """
     with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
         for other, its in beside.items():
             (Path(folder) / other).write_bytes(its)

@@ -1,4 +1,4 @@
-"""Labels: what purchases turned out to be, for the store and beside the decisions."""
+"""Read labels (fraud or not), and seal them into the journal next to the decisions."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ def read_labels(path: Path, *, spec: FeatureSpec) -> Labels:
     """
     Read labels from a Parquet, CSV or JSON-lines file.
 
-    One row each: transaction_id, the entities' ids, event_time of the purchase, label
-    (0 or 1) and label_time; revision, 0 without, lets a later one replace an earlier.
+    Columns: transaction_id, the entities' ids, event_time of the purchase, label (0 or
+    1) and label_time. In the optional column revision (default 0) a higher number
+    replaces earlier labels of the transaction.
 
     Raises:
-        InputError: A column is missing, or a value is none; names file and row.
+        InputError: A column is missing or a value is invalid; names file and row.
     """
     source = str(path)
     frame = rename_aliases(read_file(path), spec)
@@ -71,10 +72,10 @@ def _revisions(frame: pl.DataFrame, *, source: str) -> npt.NDArray[np.int64]:
 
 def told_to_store(labels: Labels) -> Labels:
     """
-    Pick the labels that the store must know.
+    Pick the labels that the online store needs.
 
-    A purchase without a label counts as legitimate there, so only frauds change it,
-    and what takes an earlier label back.
+    The store treats unlabelled purchases as legitimate. So it needs only frauds, and
+    labels that revise an earlier one.
     """
     rows = np.flatnonzero((labels.label == 1) | (labels.revision > 0))
     return Labels(
@@ -91,13 +92,13 @@ def seal_labels(
     chain: Chain, labels: Labels, *, spec: FeatureSpec, subjects: Subjects
 ) -> Link | None:
     """
-    Seal labels beside the decisions they are about.
+    Seal labels next to the decisions that they belong to.
 
-    Those of people of whom the journal has no key (unknown, erased, without consent)
-    are left out, and those that it has already.
+    Labels of subjects without a key in the journal (unknown, erased, without consent)
+    are left out, and so are labels that are sealed already.
 
     Returns:
-        The link; None when nothing was new.
+        The new link; None if no label was new.
 
     Raises:
         JournalError: The journal or the keys cannot be read or written.
@@ -122,7 +123,7 @@ def pseudonymised(
     labels: Labels, *, spec: FeatureSpec, subjects: Subjects
 ) -> pl.DataFrame:
     """
-    Lay labels out as they are sealed; only those of people who have a key.
+    Return labels in their sealed layout, only those of subjects that have a key.
 
     Raises:
         JournalError: The keys cannot be read.
@@ -165,7 +166,7 @@ def sealed_labels(chain: Chain) -> pl.DataFrame:
 
 
 def newest(labels: pl.DataFrame) -> pl.DataFrame:
-    """Keep one label per transaction: the highest revision, and of that the newest."""
+    """Pick one label per transaction: the highest revision, and the newest of these."""
     return labels.sort(REVISION, LABEL_TIME, maintain_order=True).unique(
         TRANSACTION, keep="last", maintain_order=True
     )

@@ -1,8 +1,8 @@
 """
 Merkle trees over the digests of records (RFC 6962: leaves and nodes differ).
 
-A path of digests proves that one record is among those of a segment, without the
-others.
+A path of digests proves that one record belongs to a segment. The proof does not need
+the other records.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import hashlib
 from collections.abc import Sequence
 
 DIGEST_BYTES = 32
-LEAF, NODE = b"\x00", b"\x01"  # in front of what is hashed
+LEAF, NODE = b"\x00", b"\x01"  # prefixes of the hashed bytes
 
 
 def root(leaves: Sequence[bytes]) -> bytes:
-    """Compute the root of a tree; that of no leaf is the hash of nothing."""
+    """Compute the root of a tree; without leaves, the hash of no bytes."""
     if not leaves:
         return hashlib.sha256(b"").digest()
     return _levels(leaves)[-1][0]
@@ -23,11 +23,11 @@ def root(leaves: Sequence[bytes]) -> bytes:
 
 def path(leaves: Sequence[bytes], position: int) -> list[tuple[str, bytes]]:
     """
-    List what proves a leaf: digests to join, each from the left or from the right.
+    List the steps that prove a leaf: each digest to join, from the left or the right.
 
     Args:
-        leaves: All of the tree.
-        position: Which of them.
+        leaves: All leaves of the tree.
+        position: Index of the leaf to prove.
     """
     steps = []
     for level in _levels(leaves)[:-1]:
@@ -39,7 +39,7 @@ def path(leaves: Sequence[bytes], position: int) -> list[tuple[str, bytes]]:
 
 
 def climb(leaf: bytes, steps: Sequence[tuple[str, bytes]]) -> bytes:
-    """Compute the root that a leaf and its path lead to."""
+    """Compute the root from a leaf and its path."""
     found = leaf
     for side, digest in steps:
         pair = digest + found if side == "left" else found + digest
@@ -48,7 +48,10 @@ def climb(leaf: bytes, steps: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def _levels(leaves: Sequence[bytes]) -> list[list[bytes]]:
-    """Build the tree from its leaves up; a node without a sibling goes up as it is."""
+    """
+    Build the levels of the tree from the leaves up; a node without a sibling moves up
+    unchanged.
+    """
     levels = [list(leaves)]
     while len(levels[-1]) > 1:
         below = levels[-1]

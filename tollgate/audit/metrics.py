@@ -1,4 +1,4 @@
-"""What the journal's worker tells Prometheus; docs/audit.md has the table."""
+"""Export the Prometheus metrics of the journal worker; docs/audit.md has the table."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tollgate.journal.record import Records
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge
 
-# A segment is sealed after 30 s, if not before; a worker that was away catches up.
+# A segment is sealed after at most 30 s; a worker that was down has a larger lag.
 LAG_BUCKETS_S = (1, 5, 10, 20, 30, 45, 60, 120, 300, 900, 3_600, 21_600, 86_400)
 
 
 class WorkerMetrics:
     """
-    The metrics of one worker, in a registry of their own.
+    Metrics of one worker, in a separate registry.
 
     Args:
-        product: Whose decisions it seals.
+        product: Product whose decisions the worker seals.
     """
 
     def __init__(self, product: str) -> None:
@@ -57,7 +57,7 @@ class WorkerMetrics:
         ).labels(product)
 
     def known(self, links: Sequence[Link]) -> None:
-        """Tell what a chain says of the time before this worker."""
+        """Set the gauges that follow from the links of a chain."""
         self._lost.set(sum(missing_in(links).values()))
         times = [link.sealed for link in links if link.kind == "segment"]
         if times:
@@ -72,13 +72,13 @@ class WorkerMetrics:
         doubled: int,
     ) -> None:
         """
-        Tell that decisions were sealed.
+        Count sealed decisions.
 
         Args:
-            batch: They, as they came.
-            new: The links that were added.
+            batch: Decisions as they came from the stream.
+            new: Links that were added.
             chain: All links of the chain.
-            doubled: How many of them were left out.
+            doubled: Number of decisions left out because they were sealed before.
         """
         now_s = time.time()
         for records in batch:

@@ -1,8 +1,8 @@
 """
-Write down for an applicant why credit was not granted.
+Write an adverse action notice: the action, and its principal reasons.
 
-Only what a decision itself can say: the action and its principal reasons. Who the
-lender is, whom to turn to and what the law gives an applicant, the lender adds.
+The notice holds only facts of the decision itself. The lender adds its own name, a
+contact, and the rights that the law gives an applicant.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _ACTION = {
 
 def notice_text(found: Explained, *, application: str) -> str:
     """
-    Return the notice, as plain text.
+    Return the notice as plain text.
 
     Raises:
-        JournalError: It was approved, or its principal reasons are not known exactly.
+        JournalError: The decision was an approval, or its principal reasons are not
+            known exactly.
     """
     problem = ""
     if found.decision not in _ACTION:

@@ -1,8 +1,8 @@
 """
-A release taken out again: each file proven by the hash that the release names.
+Open a release of the past, and check each file against the hash in the release.
 
-What the journal kept is taken from there, so that a record can be told years later;
-the model itself is in the repository alone.
+Files that the journal archived are read from the journal, so that a record can be
+explained years later. The model itself exists only in the model repository.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Floats = npt.NDArray[np.floating[Any]]
 
 class ReleaseFiles:
     """
-    The files of one release.
+    Files of one release.
 
     Args:
-        release: Which.
-        kept: Those that the journal has, by name.
-        repository: Where the others are; None for nowhere.
+        release: Release to read.
+        kept: Content of the files archived in the journal, by name.
+        repository: Model repository with the other files; None for none.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class ReleaseFiles:
 
     def read(self, name: str) -> bytes:
         """
-        Read a file, from the journal where it is kept there.
+        Read a file, from the journal if it is archived there.
 
         Raises:
-            RepositoryError: It is nowhere, or has changed.
+            RepositoryError: The file is nowhere, or was changed.
         """
         place = self._place(name)
         if name in self._kept:
@@ -76,15 +76,15 @@ class ReleaseFiles:
             raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
 
     def has(self, name: str) -> bool:
-        """Tell whether a file belongs to the release."""
+        """Return whether the release has a file of this name."""
         return self._found(name) is not None
 
     def path(self, name: str) -> Path:
         """
-        Find a file in the repository.
+        Return the path of a file in the repository.
 
         Raises:
-            RepositoryError: It is not there, or has changed.
+            RepositoryError: The file is not there, or was changed.
         """
         place = self._place(name)
         if self._repository is None or not (self._repository / place).is_file():
@@ -121,16 +121,16 @@ class ReleaseFiles:
 
 class Model:
     """
-    A release's model, run as its step runs it.
+    Model of a release, run with onnxruntime as its step runs it.
 
     Args:
-        path: The model.onnx.
+        path: Path of the model.onnx.
 
     Attributes:
-        arithmetic: What it computes with.
+        arithmetic: Arithmetic of the model, with its tolerance.
 
     Raises:
-        RepositoryError: It cannot be loaded.
+        RepositoryError: The model cannot be loaded.
     """
 
     def __init__(self, path: Path) -> None:
@@ -142,11 +142,11 @@ class Model:
 
     def vectors(self, facts: RowFacts, spec: FeatureSpec) -> Floats:
         """
-        Return the vectors that the model got for rows, [N, F].
+        Return the vectors that the model received for rows; [N, F].
 
         Args:
-            facts: What is recorded of the rows.
-            spec: Of their features.
+            facts: Recorded facts of the rows.
+            spec: Feature spec of the rows.
         """
         if self._dtype != np.float64:
             return facts.features
@@ -155,7 +155,10 @@ class Model:
         )
 
     def probabilities(self, features: Floats) -> F32:
-        """Compute [N, F] → [N, K], as many rows at once as a step may get."""
+        """
+        Compute probabilities, [N, F] → [N, K], in batches of at most MAX_BATCH_ROWS
+        rows.
+        """
         rows = np.ascontiguousarray(features, self._dtype)
         parts = [
             self._session.run(
@@ -171,10 +174,10 @@ class Opened(msgspec.Struct, frozen=True, eq=False):
     A release that can decide and explain.
 
     Attributes:
-        name: Its name.
-        spec: What its vectors are.
-        policy: What it makes of probabilities.
-        files: All there is of it.
+        name: Name of the release.
+        spec: Feature spec of its vectors.
+        policy: Policy that turns probabilities into decisions.
+        files: All files of the release.
     """
 
     name: str
@@ -184,19 +187,20 @@ class Opened(msgspec.Struct, frozen=True, eq=False):
 
     def model(self) -> Model:
         """
-        Open its model.
+        Load the model.
 
         Raises:
-            RepositoryError: It is not in the repository, or not the one it was.
+            RepositoryError: The model is not in the repository, or was changed.
         """
         return Model(self.files.path(MODEL_FILE))
 
     def explanation(self) -> Explanation:
         """
-        Read how its answers are explained.
+        Load the data that explains the model's scores.
 
         Raises:
-            RepositoryError: There is nothing to explain them with; says why.
+            RepositoryError: The release has no usable explanation; the message says
+                why.
         """
         source = f"release {self.name}: {EXPLAIN_FILE}"
         found = decode_explanation(self.files.read(EXPLAIN_FILE), source=source)
@@ -209,17 +213,18 @@ def open_release(
     name: str, *, kept: Kept | None, repository: Path | None, product: str
 ) -> Opened:
     """
-    Take a release out again.
+    Open a release of the past.
 
     Args:
-        name: Which.
-        kept: What the journal kept of it; None for nothing.
-        repository: The model repository; None for none.
-        product: Whose release.
+        name: Name of the release.
+        kept: Release as archived in the journal; None if it was not archived.
+        repository: Model repository; None for none.
+        product: Product of the release.
 
     Raises:
-        RepositoryError: Nobody knows it any more, or a file of it is gone or changed.
-        PolicyError, SpecError: A file cannot be used by this Tollgate.
+        RepositoryError: The release is unknown, or a file of it is missing or was
+            changed.
+        PolicyError, SpecError: This Tollgate cannot use a file of it.
     """
     if kept is not None and RELEASE_FILE in kept.files:
         release, contents = release_of(kept), kept.files
@@ -230,11 +235,11 @@ def open_release(
 
 def open_files(files: ReleaseFiles) -> Opened:
     """
-    Take a release out again whose files are at hand.
+    Open a release whose files are available.
 
     Raises:
-        RepositoryError: A file of it is gone or changed.
-        PolicyError, SpecError: A file cannot be used by this Tollgate.
+        RepositoryError: A file is missing or was changed.
+        PolicyError, SpecError: This Tollgate cannot use a file.
     """
     beside = {HOOK_FILE: files.read(HOOK_FILE)} if files.has(HOOK_FILE) else {}
     spec = with_file(SPEC_FILE, files.read(SPEC_FILE), load_spec, beside=beside)

@@ -1,4 +1,4 @@
-"""One decision as one page of HTML that loads nothing and runs nothing."""
+"""Render one decision as a static HTML page that loads nothing and runs no script."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _why(values: dict[str, Any], kept: Kept | None) -> str:
 
 
 def _raised(found: Sealed) -> str:
-    """List what raised the score, as the worker sealed it."""
+    """List the features that raised the score, as the worker sealed them."""
     told = [
         Told(one.text, f"{one.contribution:+.3f}", one.feature)
         for one in found.reasons

@@ -1,4 +1,4 @@
-"""Parts of a page: tiles, sections and tables of HTML."""
+"""Render the parts of an HTML page: tiles, sections and tables."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tollgate.audit.told import Told
 
 
 def listed(title: str, told: Sequence[Told], *, nothing: str) -> str:
-    """Lay out a section of names and values; or say that there is nothing."""
+    """Render a section of names and values, or the text `nothing` if there are none."""
     if not told:
         return section(title, f'<p class="soft">{nothing}</p>')
     return section(title, table(("", ""), lines(told)))
 
 
 def lines(told: Sequence[Told]) -> list[str]:
-    """Lay out rows of names and values."""
+    """Render table rows of names and values."""
     return [
         f"<tr><th>{escape(one.name)}</th><td>{escape(one.value)}</td></tr>"
         for one in told
@@ -24,7 +24,7 @@ def lines(told: Sequence[Told]) -> list[str]:
 
 
 def table(heads: Sequence[str], rows: Sequence[str]) -> str:
-    """Lay out a table; without heads when all are empty."""
+    """Render a table; without a head if all heads are empty."""
     head = "".join(f"<th>{name}</th>" for name in heads) if any(heads) else ""
     return (
         '<div class="scroll"><table>'
@@ -34,12 +34,12 @@ def table(heads: Sequence[str], rows: Sequence[str]) -> str:
 
 
 def section(title: str, content: str) -> str:
-    """Lay out a section."""
+    """Render a section."""
     return f"<section><h2>{title}</h2>{content}</section>\n"
 
 
 def tiles(figures: Sequence[tuple[str, str]]) -> str:
-    """Lay out the few figures that a page begins with: name and value of each."""
+    """Render the key figures at the top of a page: name and value of each."""
     return (
         '<dl class="tiles">'
         + "".join(
@@ -51,7 +51,7 @@ def tiles(figures: Sequence[tuple[str, str]]) -> str:
 
 
 def track(told: Told) -> str:
-    """Draw where a value lies among those of the training, by their quantiles."""
+    """Draw the position of a value among the training values, by their quantiles."""
     if told.place is None:
         return '<span class="soft">not known</span>'
     at = told.place * 100

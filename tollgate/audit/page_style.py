@@ -1,6 +1,6 @@
-"""How the page of a decision looks, and what it may load: nothing."""
+"""Style sheet and content security policy of the HTML page of a decision."""
 
-# The page may use its own style and nothing else, whatever a name smuggles in.
+# The page may use its inline style and nothing else, even if a name contains HTML.
 SAFE = "default-src 'none'; style-src 'unsafe-inline'"
 
 STYLE = """

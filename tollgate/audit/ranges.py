@@ -1,28 +1,28 @@
-"""Which sequence numbers of each writer are in the journal, and which are missing."""
+"""Track the sequence numbers of each writer: present in the journal, or missing."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
-Span = tuple[int, int]  # first and last number, both included
+Span = tuple[int, int]  # first and last number, inclusive
 
 
 class Seen:
-    """Sequence numbers by writer, as spans that do not touch, ascending."""
+    """Sequence numbers by writer, as ascending spans that neither overlap nor touch."""
 
     def __init__(self) -> None:
         self._spans: dict[str, list[Span]] = {}
 
     def add(self, writer: str, first: int, *, last: int) -> list[Span]:
         """
-        Note numbers.
+        Add a range of numbers.
 
         Returns:
-            Those that are new, as spans.
+            The numbers that are new, as spans.
         """
         spans = self._spans.setdefault(writer, [])
-        # All spans that overlap the new one or touch it become one with it.
+        # Merge all spans that overlap or touch the new one.
         begin = bisect_left(spans, first - 1, key=lambda span: span[1])
         end = bisect_right(spans, last + 1, key=lambda span: span[0])
         touched = spans[begin:end]
@@ -33,24 +33,24 @@ class Seen:
         return new
 
     def new(self, writer: str, first: int, *, last: int) -> list[Span]:
-        """Tell which of some numbers were not seen, as spans; none is noted."""
+        """Return the numbers of a range that are new, as spans, without adding them."""
         return _without((first, last), self._spans.get(writer, []))
 
     def gaps(self, writer: str, *, below: int = 0) -> list[Span]:
-        """List the numbers below the highest seen, or below one, that are missing."""
+        """List the missing numbers up to the highest one, and below `below`."""
         spans = self._spans.get(writer, [])
         return _without((0, max(self.highest(writer), below - 1)), spans)
 
     def writers(self) -> list[str]:
-        """List the writers of which something was seen."""
+        """List the writers that have at least one number."""
         return sorted(self._spans)
 
     def spans(self) -> dict[str, list[Span]]:
-        """List all that was seen, by writer."""
+        """Return all spans by writer."""
         return {writer: list(self._spans[writer]) for writer in self.writers()}
 
     def highest(self, writer: str) -> int:
-        """Tell the highest number of a writer that was seen; -1 without any."""
+        """Return the highest number of a writer; -1 without any."""
         spans = self._spans.get(writer)
         return spans[-1][1] if spans else -1
 
@@ -72,7 +72,7 @@ def count(spans: Iterable[Span]) -> int:
 
 
 def _without(whole: Span, taken: Iterable[Span]) -> list[Span]:
-    """Take ascending spans out of one."""
+    """Subtract ascending spans from one span."""
     left: list[Span] = []
     at, end = whole
     for first, last in taken:

@@ -1,9 +1,9 @@
 """
-Why a purchase was reviewed or declined: what raised its score, told in words.
+Seal the reasons of reviews and declines: the features that raised the score.
 
-Computed exactly, from the explain.npz of the release's model, after a segment is
-sealed: too slow for the path of an answer. What is found lies beside the segment, in
-a link of its own.
+The contributions are exact. They are computed from the explain.npz of the release's
+model after a segment is sealed, because that is too slow for the request path. The
+reasons are stored next to the segment, in a separate link of the chain.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tollgate.errors import TollgateError
 from tollgate.repository.release import spec_hash_text
 from tollgate.schema import REASON_SEPARATOR
 
-NOT_EXPLAINED = "not_explained"  # of a link's facts
-_NOT_TOLD = "approve"  # nobody asks why
+NOT_EXPLAINED = "not_explained"  # key in a link's facts
+_NOT_TOLD = "approve"  # an approval needs no reasons
 
 F64 = npt.NDArray[np.float64]
 
@@ -47,12 +47,12 @@ _SCHEMA: dict[str, pl.DataType] = {
 
 class Reasons:
     """
-    Finds the reasons of sealed decisions.
+    Finds and seals the reasons of sealed decisions.
 
     Args:
-        chain: The journal.
-        releases: What it kept of releases.
-        repository: Where the rest of them is; None for nowhere.
+        chain: Journal to work on.
+        releases: Releases archived in the journal.
+        repository: Model repository with the rest of their files; None for none.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Reasons:
 
     def find_new(self) -> list[Link]:
         """
-        Find the reasons of the segments that have none yet.
+        Seal the reasons of the segments that have none yet.
 
         Returns:
-            A link for each of them.
+            One new link per segment.
 
         Raises:
-            JournalError: A segment cannot be read, or a link not be written.
+            JournalError: A segment cannot be read, or a link cannot be written.
         """
         done = {number for one in self._chain.alive("reasons") for number in one.covers}
         return [
@@ -81,7 +81,9 @@ class Reasons:
         ]
 
     def teller(self, release: str) -> Teller | str:
-        """Open a release to explain what it decided; or say why nothing explains it."""
+        """
+        Open a release to explain its decisions, or return the reason why it cannot.
+        """
         if release not in self._tellers:
             try:
                 opened = open_release(
@@ -127,13 +129,15 @@ class Reasons:
 
 
 def _reasons(own: pl.DataFrame, teller: Teller) -> tuple[pl.DataFrame, int]:
-    """Find the reasons of some rows, and how many have none that is exact."""
+    """
+    Return the reasons of rows, and the number of rows without an exact explanation.
+    """
     rows = own.filter(pl.col("spec") == spec_hash_text(teller.spec.spec_hash))
     lines: list[tuple[object, ...]] = []
     if len(rows):
         try:
             facts = facts_of(rows, teller.spec)
-        except KeyError:  # sealed with other columns than the hash of its spec says
+        except KeyError:  # columns do not fit the spec
             return pl.DataFrame(schema=_SCHEMA), len(own)
         exact = teller.explains(facts.features, facts.probabilities)
         rows = rows.filter(pl.Series(exact))
@@ -155,7 +159,7 @@ def _lines(
 
 
 class SealedReason(msgspec.Struct, frozen=True):
-    """A reason as it was sealed; the contribution is None for a code of the answer."""
+    """A sealed reason; the contribution is None for a reason code of the answer."""
 
     code: str
     text: str
@@ -167,11 +171,11 @@ def sealed_reasons(
     folder: Path, links: Sequence[Link], link: Link, *, writer: str, sequence: int
 ) -> tuple[list[SealedReason], str]:
     """
-    Read what was sealed of one record's reasons.
+    Read the sealed reasons of one record.
 
     Returns:
-        The reasons, first first; and, where there are none, why: empty if nobody
-        looked for them yet.
+        The reasons, principal reason first. If there are none, also the cause; it is
+            empty if the segment was not examined yet.
 
     Raises:
         JournalError: A table cannot be read.

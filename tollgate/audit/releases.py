@@ -1,8 +1,9 @@
 """
-What the journal keeps of releases: enough to read its records years later.
+Archive releases in the journal, so that their records can be read years later.
 
-The first time that a record names a release, the release's file and what its versions
-say in words (features.yaml, policy.yaml, artifact.json) become a link of the chain.
+When a record names a release for the first time, a new link of the chain stores the
+file of the release and the readable files of its versions: features.yaml, policy.yaml,
+artifact.json.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ from tollgate.repository.release import RELEASE_FILE
 
 log = logging.getLogger(__name__)
 
-# Words of a category that say yes; a number says it by being above zero.
+# Words of a category field that mean consent; a number means consent if it is above
+# zero.
 CONSENTED = (b"yes", b"true", b"1", b"given")
 
 
 class Releases:
     """
-    The releases of one journal.
+    Releases archived in one journal.
 
     Args:
-        chain: The journal.
-        repository: Model repository to learn of new ones from; None for none.
-        consent: Field to go by whatever policies say; None to ask them.
-        reread: Makes the repository here as it is where it comes from; tells whether
-            it could.
+        chain: Journal to read and to archive into.
+        repository: Model repository with new releases; None for none.
+        consent: Name of the consent field for all releases; None to use each policy's.
+        reread: Updates the local copy of the repository from its source; returns
+            whether that succeeded.
     """
 
     def __init__(
@@ -61,16 +63,16 @@ class Releases:
             self._learn(read_kept(chain.folder, link))
 
     def get(self, name: str) -> Kept | None:
-        """Tell what is known of a release; None when it was never kept."""
+        """Return an archived release; None if it was not archived."""
         return self._known.get(name)
 
     def names(self) -> list[str]:
-        """List the releases that are known."""
+        """List the names of the archived releases."""
         return list(self._known)
 
     def meet(self, records: Records) -> None:
         """
-        Keep the release of some records, if it is new and still there to be kept.
+        Archive the release of records if it is new and still in the repository.
 
         Raises:
             JournalError: The chain cannot be written.
@@ -89,7 +91,7 @@ class Releases:
         self._learn(read_kept(self._chain.folder, link))
 
     def feature_names(self, records: Records) -> list[str]:
-        """Name the features of records: by number where nobody knows them."""
+        """Return the feature names of records; numbers if their spec is unknown."""
         width = records.features.shape[1]
         spec = self._spec(records)
         if spec is None or len(spec.feature_names) != width:
@@ -98,10 +100,10 @@ class Releases:
 
     def consent(self, records: Records) -> npt.NDArray[np.bool_]:
         """
-        Tell which rows may be kept whole; bool [N].
+        Return which rows may be stored with personal data; bool [N].
 
-        All of them, unless a policy names a field; then those that say yes in it.
-        Where the meaning of its values is not known, none.
+        All rows, unless a policy names a consent field; then the rows in which the
+        field means yes. If the meaning of its values is unknown, no row.
         """
         rows = len(records)
         kept = self._known.get(records.release)
@@ -120,13 +122,16 @@ class Releases:
         return positive
 
     def _any_consent(self) -> str | None:
-        """Take the field of some release that is known, for one that is not."""
+        """
+        Return the consent field of any archived release, for releases without a policy.
+        """
         return next((one.consent for one in self._known.values() if one.consent), None)
 
     def _spec(self, records: Records) -> FeatureSpec | None:
         if records.spec_hash not in self._specs and self._repository is not None:
             found = served_specs(self._repository, records.product)
-            # One that is not there is not looked for at every chunk.
+            # Remember a spec that is not there, so that not every chunk searches for
+            # it.
             self._specs.setdefault(records.spec_hash, None)
             self._specs.update(found)
         return self._specs.get(records.spec_hash)

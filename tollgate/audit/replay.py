@@ -1,8 +1,9 @@
 """
-Decide sealed records again, from their vectors, and list what comes out otherwise.
+Decide sealed records again from their vectors, and list the differences.
 
-Of each record the vector goes through the release's model.onnx, and what that says
-through its policy.yaml. Nothing is proven here: that is what `verify` is for.
+The vector of each record goes through the model.onnx of the release, and the
+probabilities through its policy.yaml. Replay proves nothing about the files; `verify`
+does.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from tollgate.errors import TollgateError
 from tollgate.policy import decide
 from tollgate.repository.release import spec_hash_text
 
-MOST_NAMED = 100  # of the records that differ; the rest are counted
+MOST_NAMED = 100  # differing records; the rest are counted
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A record that comes out otherwise: its name, and what differs, was → is."""
+    """A record that is decided differently: its name, and the differences, was → is."""
 
     record: str
     release: str
@@ -38,19 +39,20 @@ class Difference(msgspec.Struct, frozen=True):
 
 class Part(msgspec.Struct):
     """
-    What came of the records that one release decided.
+    Result of the records that one release decided.
 
     Attributes:
-        release: Which.
-        through: The release that decided them again.
-        promise: How near its probabilities must come, in words.
-        problem: Why none of them was decided again; empty when they were.
-        rows: How many there are.
-        same: How many came out as they were.
-        withheld: How many have no vector: there was no consent to keep it.
-        foreign: How many have a vector of other features than the release's.
-        differing: How many came out otherwise.
-        aspects: In what; a record may differ in several.
+        release: Release that decided the records.
+        through: Release that decided them again.
+        promise: Required accuracy of its probabilities, as text.
+        problem: Cause why no record was decided again; empty if they were.
+        rows: Number of records.
+        same: Number of records with the same result.
+        withheld: Number of records without a vector, for lack of consent.
+        foreign: Number of records with a vector of another feature spec than the
+            release's.
+        differing: Number of records with a different result.
+        aspects: Number of differing records by aspect; a record may have several.
     """
 
     release: str
@@ -67,10 +69,10 @@ class Part(msgspec.Struct):
 
 class Replayed(msgspec.Struct, frozen=True):
     """
-    What came of a journal.
+    Result of the replay of a journal.
 
     Attributes:
-        parts: By release, in the order in which they first decided.
+        parts: Results by release, in the order in which releases first decided.
         differences: The first MOST_NAMED records that differ.
     """
 
@@ -79,7 +81,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
     @property
     def sound(self) -> bool:
-        """Tell whether all that could be decided again was, and none differs."""
+        """Return whether no release had a problem and no record differs."""
         return not any(one.problem or one.differing for one in self.parts)
 
 
@@ -102,12 +104,13 @@ def replay(
     Decide all records of a journal again.
 
     Args:
-        chain: The journal.
-        releases: What it kept of releases.
-        repository: Where their models are; None for nowhere.
-        through: Release that decides all of them; None for each record's own.
-        tolerance: Of a probability; None for what the graph's operators promise.
-        progress: Called with (segments done, segments in all).
+        chain: Journal to read.
+        releases: Releases archived in the journal.
+        repository: Model repository with their models; None for none.
+        through: Release that decides all records; None for each record's own.
+        tolerance: Allowed difference of a probability; None for the tolerance that
+            follows from the operators of the graph.
+        progress: Called with (segments done, segments in total).
 
     Raises:
         JournalError: A segment cannot be read.
@@ -149,7 +152,7 @@ def _opened(
     repository: Path | None,
     tolerance: float | None,
 ) -> _Decider | str:
-    """Open a release; or say why not."""
+    """Open a release, or return the reason why it cannot be opened."""
     try:
         release = open_release(
             name,
@@ -171,7 +174,7 @@ def _promise(found: _Decider) -> str:
 
 
 def _again(own: pl.DataFrame, found: _Decider, part: Part) -> list[Difference]:
-    """Decide the records of one release in one segment; tally them."""
+    """Decide the records of one release in one segment again, and count the results."""
     spec = spec_hash_text(found.release.spec.spec_hash)
     fits = own["spec"] == spec
     part.withheld += int((~own["consent"]).sum())
@@ -191,7 +194,8 @@ def _again(own: pl.DataFrame, found: _Decider, part: Part) -> list[Difference]:
         part.problem = f"has {computed.shape[1]} classes, its records have {classes}"
         return []
     near = near_rows(facts.probabilities, computed, found.tolerance)
-    # What is as near as promised counts as it was: then the policy must agree exactly.
+    # Probabilities within the tolerance count as equal. Then the policy must agree
+    # exactly on the recorded ones.
     used = np.where(near[:, None], facts.probabilities, computed)
     decided = decide(
         msgspec.structs.replace(facts, probabilities=used), policy=found.release.policy

@@ -1,4 +1,4 @@
-"""Remove what is older than it may be kept; the chain says that it was, and when."""
+"""Remove segments that are past their retention; the chain records the removal."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from tollgate.audit.links import LEAVES_SUFFIX, Link, file_name, path_of
 from tollgate.audit.times import utc_text
 from tollgate.repository.atomic import sync_directory
 
-_AGING = ("segment", "flags", "reasons", "labels")  # the rest holds nothing of a person
+_AGING = ("segment", "flags", "reasons", "labels")  # other kinds hold no personal data
 
 
 def retain(chain: Chain, *, before_us: int) -> Link | None:
     """
-    Remove the files of links all of whose records are older than a time.
+    Remove the files of links whose records are all older than a given time.
 
-    First a tombstone joins the chain, then the files go; if that is cut short, the
-    next call removes what is left. Links stay: they hold counts and hashes.
+    First a tombstone is added to the chain, then the files are deleted. If the process
+    is interrupted, the next call deletes the remaining files. The links stay: they hold
+    counts and hashes.
 
     Returns:
-        The tombstone; None when nothing was old enough.
+        The tombstone; None if nothing was old enough.
 
     Raises:
         JournalError: The chain cannot be written.

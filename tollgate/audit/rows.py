@@ -1,4 +1,4 @@
-"""Decisions as a table that people and programs can read, with nobody's id in it."""
+"""Convert decisions into a table without any plain id."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOMENT = pl.Datetime("us", "UTC")
 Bool = npt.NDArray[np.bool_]
 Keys = Mapping[str, Mapping[bytes, bytes]]
 
-# Kept whether or not a row may be kept for learning.
+# Stored with or without consent.
 _PLAIN = ("degraded", "age_ms", "applied", "rules")
 _STEPS = ("features_us", "model_us", "decision_us")
 _WORDS = pl.Series([level.name.lower() for level in Decision])
@@ -32,7 +32,10 @@ def keys_of(
     batch: Sequence[tuple[Records, Bool]], *, subjects: Subjects
 ) -> dict[str, dict[bytes, bytes]]:
     """
-    Take the keys of all who are in some records, and draw those that are missing.
+    Return the keys of all subjects with consent in some records; create missing ones.
+
+    Returns:
+        Keys by entity and id.
 
     Raises:
         JournalError: The keys cannot be read or written.
@@ -46,7 +49,7 @@ def keys_of(
 
 
 def subjects_of(records: Records) -> dict[str, list[bytes]]:
-    """Name whom records are about: their entities, and who owns each row."""
+    """Return the subject ids of each row, by entity, the owner's entity included."""
     entities = zip(records.entities, records.entity_id, strict=True)
     return dict([records.owner, *entities])
 
@@ -59,13 +62,15 @@ def table_of(
     keys: Keys,
 ) -> pl.DataFrame:
     """
-    Lay records out; without consent only the decision, its reasons and times remain.
+    Convert records into a table.
+
+    Rows without consent hold only the decision, its reasons and times.
 
     Args:
-        records: N of them.
+        records: N records.
         feature_names: F names.
-        consent: Which may be kept whole; bool [N].
-        keys: By entity and id, of whom they are about.
+        consent: Rows that may be stored with personal data; bool [N].
+        keys: Keys of the subjects, by entity and id.
     """
     rows = len(records)
     first = records.first_sequence
@@ -96,7 +101,7 @@ def _personal(
     consent: Bool,
     keys: Keys,
 ) -> dict[str, pl.Series]:
-    """Lay out what is about the person: who, what was bought, what was made of it."""
+    """Return the columns with personal data: subjects, purchase, features and score."""
     columns = _names(records, consent=consent, keys=keys)
     columns[EVENT] = _moments(records.event_time_us)
     columns["amount_cents"] = pl.Series(records.cents)
@@ -112,7 +117,9 @@ def _personal(
 
 
 def _names(records: Records, *, consent: Bool, keys: Keys) -> dict[str, pl.Series]:
-    """Compute pseudonyms of who may be kept; a transaction's goes with its owner."""
+    """
+    Compute the pseudonyms of rows with consent; a transaction uses its owner's key.
+    """
     kept = np.flatnonzero(consent).tolist()
     columns: dict[str, pl.Series] = {}
     for entity, ids in zip(records.entities, records.entity_id, strict=True):
@@ -128,7 +135,8 @@ def _names(records: Records, *, consent: Bool, keys: Keys) -> dict[str, pl.Serie
     for row in kept:
         key = owner[owners[row]]
         transactions[row] = pseudonym(key, TRANSACTION, records.transaction_id[row])
-        # Made of ids and amount, it would tell who they were to one who tries all.
+        # The plain fingerprint is made of ids and amount, so it would identify a
+        # subject to anyone who tries all values.
         fingerprints[row] = _keyed(key, int(records.fingerprint[row]))
     return {
         TRANSACTION: pl.Series(transactions, dtype=pl.String),

@@ -21,15 +21,15 @@ from tollgate.journal.record import Records
 
 class Sealer:
     """
-    Puts records into one chain.
+    Seals records into one chain.
 
     Args:
-        chain: Which.
-        subjects: Keys of whom the records are about.
-        releases: What the chain knows of releases.
+        chain: Chain to add segments to.
+        subjects: Keys of the subjects of the records.
+        releases: Releases archived in the chain.
 
     Attributes:
-        doubled: Records that came again, and were left out.
+        doubled: Number of records left out because they were sealed before.
     """
 
     def __init__(self, chain: Chain, *, subjects: Subjects, releases: Releases) -> None:
@@ -43,15 +43,14 @@ class Sealer:
         self, batch: Sequence[Records], *, ends: Sequence[WriterEnd] = ()
     ) -> list[Link]:
         """
-        Seal what is new among some records; when this returns, the disk has it.
+        Seal the new records of a batch; they are on disk when this returns.
 
-        What writers came to goes into a link behind them.
-
-        Records of different features go into segments of their own.
+        Records with different columns go into separate segments. The ends of writers go
+        into a link after the segments.
 
         Raises:
-            JournalError: Something cannot be written. Some segments may be sealed;
-                to seal the whole batch again is right.
+            JournalError: Something cannot be written. Some segments may be sealed; it
+                is safe to seal the whole batch again.
         """
         for link in self._chain.refresh():
             _note(self._seen, link)
@@ -72,7 +71,7 @@ class Sealer:
             raise
 
     def _seal_ends(self, ends: Sequence[WriterEnd]) -> list[Link]:
-        """Seal ends that say more than the chain knows."""
+        """Seal the ends that go beyond those in the chain."""
         known = ends_in(self._chain.links)
         new = {
             one.writer: one for one in ends if one.sequence > known.get(one.writer, -1)
@@ -88,7 +87,9 @@ class Sealer:
         return [self._chain.add(content)]
 
     def _fresh(self, records: Records, taken: Seen) -> list[Records]:
-        """Leave out what is in the journal already, or was taken before."""
+        """
+        Leave out records that are sealed already or occurred earlier in the batch.
+        """
         writer, first = records.writer, records.first_sequence
         last = first + len(records) - 1
         new = [
@@ -129,7 +130,7 @@ class Sealer:
         )
 
     def _skipped(self, writers: Sequence[Numbers]) -> list[Numbers]:
-        """List what is missing before a segment's numbers, and was not so far."""
+        """List the numbers before a segment's that are missing for the first time."""
         before = {one.writer: self._seen.gaps(one.writer) for one in writers}
         for one in writers:
             self._seen.add(one.writer, one.first, last=one.last)
@@ -142,7 +143,7 @@ class Sealer:
 
 
 def seen_in(links: Sequence[Link]) -> Seen:
-    """Tell which records a chain holds or held."""
+    """Return the records that a chain holds or held, as sequence numbers."""
     seen = Seen()
     for link in links:
         _note(seen, link)
@@ -155,7 +156,7 @@ def _note(seen: Seen, link: Link) -> None:
 
 
 def missing_in(links: Sequence[Link]) -> dict[str, int]:
-    """Count the records that each writer numbered and that never came."""
+    """Count by writer the records that were numbered and never arrived."""
     seen = seen_in(links)
     ends = ends_in(links)
     counts = {
@@ -166,7 +167,7 @@ def missing_in(links: Sequence[Link]) -> dict[str, int]:
 
 
 def ends_in(links: Sequence[Link]) -> dict[str, int]:
-    """Tell how many numbers writers gave out that are gone."""
+    """Return by stopped writer how many numbers it gave out."""
     ends: dict[str, int] = {}
     for link in links:
         for one in link.ends:
@@ -175,7 +176,7 @@ def ends_in(links: Sequence[Link]) -> dict[str, int]:
 
 
 def numbers_of(table: pl.DataFrame) -> list[Numbers]:
-    """List whose records a sorted table holds, as they stand there."""
+    """List the writers and number ranges of a sorted table, in its order."""
     return [
         Numbers(writer=writer, first=first, last=last)
         for (writer,), own in table.group_by(WRITER, maintain_order=True)
@@ -184,7 +185,7 @@ def numbers_of(table: pl.DataFrame) -> list[Numbers]:
 
 
 def take(records: Records, rows: slice) -> Records:
-    """Pick rows that follow one another."""
+    """Return a contiguous slice of records."""
     picked: dict[str, Any] = {}
     for name in records.__struct_fields__:
         value = getattr(records, name)
@@ -215,7 +216,7 @@ def _inside(span: Span, known: Sequence[Span]) -> bool:
 
 
 def _facts(table: pl.DataFrame) -> dict[str, str]:
-    """Say what a person wants to know of a segment without opening it."""
+    """Summarise a segment, for readers of its link."""
     decisions = table["decision"].value_counts().sort("decision").rows()
     return {
         "first_decided": str(table["decided_at"].min()),

@@ -1,4 +1,4 @@
-"""Chunks of decisions out of the product's stream, as its one sealing consumer."""
+"""Read chunks of decisions from the product's Redis stream as a consumer group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tollgate.store.cluster_client import open_any_client
 from tollgate.stream.redis_group import StreamGroup
 
 GROUP = "journal"
-TRIAL_GROUP = "challenger"  # what it has not read yet is removed like the rest
+TRIAL_GROUP = "challenger"  # trimming does not wait for this group
 DEAD_LETTERS = ":dead-letters"
 MAX_DEAD_LETTERS = 100_000
 
@@ -33,16 +33,17 @@ class Taken(msgspec.Struct, frozen=True):
 
 class ChunkSource:
     """
-    The stream of a product's journal.
+    Consumer of the stream of a product's journal.
 
     Args:
-        url: docs/store.md, "Addresses".
-        product: Whose decisions.
-        group: Consumer group; made on first use, reading from the beginning. The
-            group of a trial removes nothing, and nothing is kept for it.
+        url: Redis address; see docs/store.md, "Addresses".
+        product: Product whose decisions are read.
+        group: Consumer group; created on first use, and then reads from the beginning.
+            The group of trials does not trim the stream, and trimming does not wait for
+            it.
 
     Raises:
-        InputError: It is no address, or a file of TLS cannot be used.
+        InputError: The address is invalid, or a TLS file cannot be used.
     """
 
     def __init__(self, url: str, *, product: str, group: str = GROUP) -> None:
@@ -54,15 +55,16 @@ class ChunkSource:
         self._group = group
         self._members = StreamGroup(self._redis, group)
         self._head_key = f"{self._stream}:head:{group}"
-        self._left_after: bytes | None = b"0"  # first what was handed out before
+        self._left_after: bytes | None = b"0"  # pending entries come first
         self._made = False
 
     def poll(self, *, most: int, wait_s: float) -> list[Taken]:
         """
-        Return up to so many entries, those first that were never acknowledged.
+        Return up to `most` entries; pending ones, which were never acknowledged, come
+        first.
 
         Raises:
-            StoreError: Redis did not answer.
+            StoreError: Redis did not respond.
         """
         try:
             if not self._made:
@@ -75,17 +77,17 @@ class ChunkSource:
                     return found
             return self._read(_NEW, most=most, block_ms=max(1, int(wait_s * 1e3)))
         except (self._errors.RedisError, OSError) as exc:
-            # A Redis that was started again may have lost the group, or have forgotten
-            # what was acknowledged last: it is there again, handed out and waiting.
+            # A restarted Redis may have lost the group, or the last acknowledgements:
+            # then the entries are pending again.
             self._made, self._left_after = False, b"0"
             raise StoreError(f"the journal's stream cannot be read: {exc}") from exc
 
     def acknowledge(self, ids: Sequence[bytes]) -> None:
         """
-        Say that entries are sealed, and remove what no group waits for any more.
+        Acknowledge entries, and trim entries that no group needs any more.
 
         Raises:
-            StoreError: Redis did not answer; they are handed out again.
+            StoreError: Redis did not respond; the entries are delivered again.
         """
         try:
             for at in range(0, len(ids), 1000):
@@ -97,7 +99,7 @@ class ChunkSource:
             raise StoreError(problem) from exc
 
     def bury(self, taken: Taken, reason: str) -> None:
-        """Put an entry that is no chunk where a person can look at it."""
+        """Add an entry that cannot be decoded to the dead letters, for inspection."""
         entry = {
             CHUNK_FIELD: taken.chunk or taken.end,
             b"reason": reason,
@@ -115,15 +117,15 @@ class ChunkSource:
 
     def require_chain(self, mark: Mark, hashes: Sequence[str]) -> None:
         """
-        Demand that this group feeds this chain, and that it has all it once had.
+        Check that this group feeds this chain, and that the chain has lost no links.
 
         Args:
-            mark: Where the chain ends.
-            hashes: Of all its links.
+            mark: Last link of the chain.
+            hashes: Hashes of all links.
 
         Raises:
-            JournalError: Another chain is fed, or links are gone.
-            StoreError: Redis did not answer.
+            JournalError: The group feeds another chain, or links are gone.
+            StoreError: Redis did not respond.
         """
         try:
             raw = self._redis.get(self._head_key)
@@ -146,14 +148,14 @@ class ChunkSource:
             raise JournalError("journal", problem)
 
     def note(self, mark: Mark) -> None:
-        """Remember where the chain ends."""
+        """Store the last link of the chain in Redis."""
         try:
             self._redis.set(self._head_key, msgspec.json.encode(mark))
         except (self._errors.RedisError, OSError) as exc:
             raise StoreError(f"the journal's head cannot be noted: {exc}") from exc
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._redis.close()
 
     def _read(self, after: bytes, *, most: int, block_ms: int | None) -> list[Taken]:
@@ -161,7 +163,7 @@ class ChunkSource:
             self._group, _CONSUMER, {self._stream: after}, count=most, block=block_ms
         )
         return [
-            # An entry that was deleted while it waited has no fields.
+            # An entry that was deleted while pending has no fields.
             Taken(
                 id=at,
                 chunk=(fields or {}).get(CHUNK_FIELD, b""),
@@ -172,7 +174,7 @@ class ChunkSource:
         ]
 
     def _trim(self) -> None:
-        """Remove entries that every group has acknowledged: ids are in them."""
+        """Remove entries that every group has acknowledged, because they hold ids."""
         keep_from = min(
             self._first_unread(group)
             for group in self._redis.xinfo_groups(self._stream)

@@ -1,10 +1,10 @@
 """
-Keys of the people and places in the journal, and the pseudonyms made with them.
+Store the keys of the journal's subjects, and compute pseudonyms with them.
 
-Each subject (a customer, a terminal) has a random key of its own, kept apart from the
-records. Its pseudonym is an HMAC of its id under that key: without the key nobody can
-compute it again, not even somebody who tries all ids. So deleting the key is what
-erases the person; the records stay as they were sealed.
+Each subject (a customer, a terminal) has a random key, stored apart from the records.
+The pseudonym of a subject is an HMAC of its id under that key. Without the key nobody
+can compute the pseudonym again, even by trying all ids. To erase a person is to delete
+the key; the records stay as they were sealed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PSEUDONYM_BYTES = 16
 TRANSACTION = "transaction"
 _TOKEN_BYTES = 16
 _BUSY_S = 30.0
-_AT_ONCE = 500  # parameters of one SELECT
+_AT_ONCE = 500  # parameters per SELECT
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS secret (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB);
@@ -38,28 +38,29 @@ CREATE TABLE IF NOT EXISTS erased (entity TEXT, day TEXT, subjects INTEGER);
 
 class Subjects:
     """
-    The keys of one journal's subjects.
+    Keys of one journal's subjects.
 
-    No id stands there in the clear: a subject is found by an HMAC of its id under a
+    The file holds no id in plain text: a subject is found by an HMAC of its id under a
     secret of the file.
 
     Args:
-        folder: Where the file is; made when missing, for this user alone.
+        folder: Folder of the file; created if missing, with access for this user only.
 
     Raises:
-        JournalError: It cannot be opened.
+        JournalError: The file cannot be opened.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         with self._mapped():
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # SQLite gives the files beside it the same rights.
+            # SQLite creates its other files, such as the rollback journal, with the
+            # same permissions.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             self._db = sqlite3.connect(
                 self._path, timeout=_BUSY_S, isolation_level=None
             )
-            # What is deleted is overwritten, and what is committed is on disk.
+            # Deleted keys are overwritten, and committed data is on disk.
             self._db.execute("PRAGMA secure_delete = ON")
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.executescript(_TABLES)
@@ -70,15 +71,15 @@ class Subjects:
             (self._secret,) = self._db.execute("SELECT value FROM secret").fetchone()
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._db.close()
 
     def keys(self, entity: str, ids: Sequence[bytes]) -> dict[bytes, bytes]:
         """
-        Look keys up, and draw those of subjects that have none.
+        Look up keys, and create those of subjects that have none.
 
         Returns:
-            Key by id; the disk has the new ones.
+            Key by id; new keys are on disk.
 
         Raises:
             JournalError: The file cannot be read or written.
@@ -95,12 +96,12 @@ class Subjects:
         return found | {tokens[token]: key for _, token, key in new}
 
     def known(self, entity: str, ids: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Look keys up; a subject without one is left out."""
+        """Look up keys; subjects without a key are left out."""
         with self._mapped():
             return self._found(entity, {self._token(entity, one): one for one in ids})
 
     def all_keys(self, entity: str) -> Iterator[bytes]:
-        """Give the key of every subject of an entity, in no order."""
+        """Yield the key of every subject of an entity, in no particular order."""
         with self._mapped():
             rows = self._db.execute(
                 "SELECT key FROM subject WHERE entity = ?", (entity,)
@@ -110,12 +111,12 @@ class Subjects:
 
     def erase(self, entity: str, one: bytes, *, day: str) -> bool:
         """
-        Delete a subject's key, for good.
+        Delete a subject's key permanently.
 
-        That it happened is noted by the day and without the subject.
+        The deletion is recorded with its day, without the subject.
 
         Returns:
-            Whether there was one.
+            True if there was a key.
         """
         with self._transaction():
             gone = self._db.execute(
@@ -127,7 +128,7 @@ class Subjects:
         return bool(gone)
 
     def erased(self) -> int:
-        """Count the subjects that were erased."""
+        """Return the number of erased subjects."""
         with self._mapped():
             row = self._db.execute("SELECT count(*) FROM erased").fetchone()
         return int(row[0])
@@ -176,10 +177,10 @@ def pseudonym(key: bytes, entity: str, one: bytes) -> str:
     Compute a pseudonym: 32 hexadecimal digits.
 
     Args:
-        key: The subject's; for a transaction, that of its first entity's subject, or
-            its own where there are no entities.
-        entity: What it names, or TRANSACTION.
-        one: Its id.
+        key: Key of the subject; for a transaction, the key of its first entity's
+            subject, or the transaction's own key if there are no entities.
+        entity: Name of the entity, or TRANSACTION.
+        one: Id to replace.
     """
     message = entity.encode() + b"\x00" + one
     return hmac.digest(key, message, "sha256")[:PSEUDONYM_BYTES].hex()

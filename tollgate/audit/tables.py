@@ -1,4 +1,4 @@
-"""Read tables of the journal, without proving them."""
+"""Read tables of the journal without verification."""
 
 from __future__ import annotations
 

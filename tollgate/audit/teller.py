@@ -1,4 +1,4 @@
-"""What raised the scores of one release: exactly, and in words."""
+"""Compute exact feature contributions of one release, and describe them as reasons."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ F64 = npt.NDArray[np.float64]
 
 class Teller:
     """
-    Tells what raised the scores of one release.
+    Describes the features that raised the scores of one release.
 
     Args:
-        release: Which.
+        release: Release to describe.
 
     Raises:
-        RepositoryError: Its model is not explained, or not the policy's; says why.
+        RepositoryError: The release has no explanation, or its classes do not match the
+            policy's labels; the message says why.
     """
 
     def __init__(self, release: Opened) -> None:
@@ -43,7 +44,7 @@ class Teller:
 
     @property
     def expected(self) -> float:
-        """What the score's margin is before anything is known of a purchase."""
+        """Return the margin of the score before any feature is known."""
         found = self._explainer.expected
         margins = [-found[0], found[0]] if len(found) == 1 else found
         score = self.policy.score
@@ -51,9 +52,9 @@ class Teller:
 
     def contributions(self, rows: F32) -> F64:
         """
-        Return what each feature adds to the score's margin; float64 [N, F].
+        Return the amount that each feature adds to the score's margin; float64 [N, F].
 
-        Margins of several labels count as the policy's score weighs them.
+        Margins of several labels are weighted as in the policy's score.
         """
         found = np.zeros(rows.shape)
         for column, weight in self.policy.score.weights:
@@ -61,7 +62,7 @@ class Teller:
         return found
 
     def explains(self, rows: F32, probabilities: F32) -> npt.NDArray[np.bool_]:
-        """Tell of which rows the explanation gives the very answer; bool [N]."""
+        """Return the rows whose probabilities the explanation reproduces; bool [N]."""
         answers = self._explainer.probabilities(rows)
         if answers.shape != probabilities.shape:
             return np.zeros(len(rows), np.bool_)
@@ -71,7 +72,7 @@ class Teller:
         return near
 
     def told(self, codes: Sequence[str], contributions: F64) -> tuple[Reason, ...]:
-        """Choose what a person is told of one row."""
+        """Choose the reasons to report for one row."""
         return told_reasons(
             self.policy,
             codes,
@@ -82,7 +83,7 @@ class Teller:
 
 
 def default_texts(spec: FeatureSpec) -> dict[str, str]:
-    """Say what features are, for policies that have no words of their own."""
+    """Return a text for each feature, for policies without texts."""
     texts = {}
     for one in spec.features:
         words = (in_words(one, spec), window_text(one, spec))

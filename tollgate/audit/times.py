@@ -1,4 +1,4 @@
-"""Times as people read them."""
+"""Read the clock, and convert times to and from RFC 3339 text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def now_us() -> int:
 
 
 def utc_text(time_us: int) -> str:
-    """Write µs since the epoch as RFC 3339, UTC."""
+    """Format µs since the epoch as RFC 3339, UTC."""
     moment = datetime.fromtimestamp(time_us / 1e6, timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def utc_us(text: str) -> int:
-    """Read what `utc_text` wrote, µs since the epoch."""
+    """Parse the output of `utc_text` to µs since the epoch."""
     moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
     return int(moment.replace(tzinfo=timezone.utc).timestamp()) * 1_000_000

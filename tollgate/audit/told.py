@@ -1,4 +1,4 @@
-"""Say what is in a record in words that a reviewer reads."""
+"""Describe the values of a record for a human reviewer."""
 
 from __future__ import annotations
 
@@ -51,15 +51,14 @@ NO_TEXT = "The policy that was kept has no text for it."
 
 class Told(msgspec.Struct, frozen=True):
     """
-    One feature or input.
+    A feature, input or code, described for display.
 
     Attributes:
         name: Its name.
-        value: As people write it.
-        meaning: What it is; empty when it is not known.
-        place: Where it lies among what the model was trained on, from 0 to 1; None
-            when that is not known.
-        outside: It lies outside of all of that.
+        value: Value, formatted.
+        meaning: Description; empty if unknown.
+        place: Position among the training values, from 0 to 1; None if unknown.
+        outside: True if the value lies outside of the training range.
     """
 
     name: str
@@ -70,7 +69,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def features_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
-    """List the vector that was scored, with what each number is."""
+    """Describe the feature vector that was scored."""
     spec = kept.spec if kept else None
     known = {one.name: one for one in spec.features} if spec else {}
     training = kept.training if kept and kept.training else TrainingPart()
@@ -99,15 +98,15 @@ def features_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
 
 def place_among(value: float, known: FeatureRange, levels: Sequence[float]) -> float:
     """
-    Tell which share of the training's values lies below one, as its quantiles have it.
+    Return the share of training values below a value, by their quantiles.
 
     Args:
-        value: The value.
-        known: Values at the quantiles.
-        levels: Which quantiles these are, ascending from 0 to 1.
+        value: Value to place.
+        known: Training values at the quantiles.
+        levels: Levels of the quantiles, ascending from 0 to 1.
 
     Returns:
-        0 to 1; -1 below and 2 above all of them; NaN where nothing is known.
+        0 to 1; -1 below and 2 above all of them; NaN if nothing is known.
     """
     pairs = [
         (level, one)
@@ -123,12 +122,13 @@ def place_among(value: float, known: FeatureRange, levels: Sequence[float]) -> f
         return 2.0
     below = [level for level, one in pairs if np.float32(one) < value]
     above = [level for level, one in pairs if np.float32(one) > value]
-    # Between its neighbours, or in the middle of those that are equal to it.
+    # The middle between its neighbours' levels, or between the levels around values
+    # equal to it.
     return (max(below, default=0.0) + min(above, default=1.0)) / 2
 
 
 def inputs_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
-    """List what was asked."""
+    """Describe the inputs of the request."""
     told = []
     if has_money(values, kept):
         told.append(Told("amount", f"{values['amount_cents'] / 100:,.2f}"))
@@ -150,13 +150,13 @@ def inputs_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
 
 
 def has_money(values: dict[str, Any], kept: Kept | None) -> bool:
-    """Tell whether a record has an amount, by its consent and its features.yaml."""
+    """Return whether a record has an amount, by its consent and its features.yaml."""
     spec = kept.spec if kept else None
     return values["amount_cents"] is not None and (spec is None or spec.amount)
 
 
 def field_text(name: str, value: int, spec: FeatureSpec | None) -> str:
-    """Write a declared field as it was sent, as far as that is known."""
+    """Format a declared field as it was sent, as far as possible."""
     if value == MISSING:
         return "not sent"
     found = [one for one in spec.fields if one.name == name] if spec else []
@@ -177,7 +177,7 @@ def field_text(name: str, value: int, spec: FeatureSpec | None) -> str:
 
 
 def reasons_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
-    """List the codes of the answer with their texts."""
+    """Describe the reason codes of the answer."""
     policy = kept.policy if kept else None
     texts = OWN_REASONS | (policy.reasons if policy else {})
     codes = [one for one in values["reason_codes"].split(REASON_SEPARATOR) if one]
@@ -185,7 +185,7 @@ def reasons_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
 
 
 def rules_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
-    """List the rules that held."""
+    """Describe the rules that matched."""
     rules = kept.policy.rules if kept and kept.policy else ()
     told = []
     for at in range(64):
@@ -199,7 +199,7 @@ def rules_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
 
 
 def degraded_told(values: dict[str, Any]) -> list[Told]:
-    """List what made the answer worth less."""
+    """Describe the degraded bits of the answer."""
     bits = values["degraded"]
     told = [
         Told(bit.name or "", words)
@@ -213,7 +213,7 @@ def degraded_told(values: dict[str, Any]) -> list[Told]:
 
 
 def bits_named(bits: int, names: list[str], what: str) -> list[str]:
-    """Name the bits that are set."""
+    """Return the names of the bits that are set."""
     return [
         names[at] if at < len(names) else f"{what} {at + 1}"
         for at in range(64)
@@ -222,5 +222,5 @@ def bits_named(bits: int, names: list[str], what: str) -> list[str]:
 
 
 def moment(value: Any) -> str:
-    """Write a time to the millisecond, UTC."""
+    """Format a time to the millisecond, UTC."""
     return f"{value:%Y-%m-%d %H:%M:%S}.{value.microsecond // 1000:03d} UTC"

@@ -1,4 +1,4 @@
-"""Decisions that are in the stream and not sealed yet."""
+"""Find decisions that are in the Redis stream and not sealed yet."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from tollgate.store.cluster_client import open_any_client
 NUMBERED = re.compile(r"([0-9a-f]{16})[:/ ]([0-9]{1,19})")  # as `verify` names records
 
 _ANSWER_S = 10.0
-_AT_ONCE = 64  # entries
+_AT_ONCE = 64  # entries per read
 
 
 def find_waiting(url: str, *, product: str, wanted: str) -> Records | None:
     """
-    Look for a decision in a product's stream, the newest first.
+    Search for a decision in a product's stream, newest entry first.
 
     Args:
-        url: Address of the Redis that has it.
-        product: Whose.
+        url: Address of the Redis that holds the stream.
+        product: Product that decided.
         wanted: Transaction id, or WRITER:NUMBER.
 
     Returns:
-        The one record; None when it is not there.
+        The record; None if it is not there.
 
     Raises:
-        InputError: It is no address, or a file of TLS cannot be used.
-        StoreError: Redis did not answer.
+        InputError: The address is invalid, or a TLS file cannot be used.
+        StoreError: Redis did not respond.
     """
     import redis
 
@@ -88,10 +88,10 @@ def waiting_table(
     records: Records, *, spec: FeatureSpec | None, releases: Releases | None
 ) -> pl.DataFrame:
     """
-    Lay a record out as a segment would, under pseudonyms that are nobody's.
+    Return a record as a segment's table, with pseudonyms under an empty key.
 
-    Without consent it has as little as a sealed one; where nothing is known of any
-    journal, it is as it was sent.
+    Without consent the row holds as little as a sealed one. If no journal is known, the
+    row is complete.
     """
     width = records.features.shape[1]
     names = [str(at) for at in range(width)]

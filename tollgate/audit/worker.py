@@ -1,9 +1,9 @@
 """
-The journal's worker: from the stream into sealed segments.
+The journal worker: reads decisions from the stream and seals them into segments.
 
-An entry is acknowledged when its records are on disk and linked. A worker that is
-killed before leaves it to the next one, which knows by writer and number what is
-sealed already: nothing is lost, nothing is there twice.
+The worker acknowledges an entry when its records are on disk and linked. If a worker is
+killed before that, the next one receives the entry again. It recognises records that
+are sealed already by writer and sequence number, so no record is lost or stored twice.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SEAL_ROWS = 50_000  # some 10 MB, sealed within a second
 SEAL_S = 30.0
 WORKER_LOCK = ".worker.lock"
 
-_PASSING = (StoreError, JournalError)  # Redis is away, or the disk is full
-_POLLED = 64  # entries at once
-_RETRY_S = (0.1, 0.5, 1.0, 5.0)  # then at the last, for as long as it takes
+_PASSING = (StoreError, JournalError)  # Redis is unreachable, or the disk is full
+_POLLED = 64  # entries per read
+_RETRY_S = (0.1, 0.5, 1.0, 5.0)  # then the last pause repeats
 
 
 class Tally(msgspec.Struct):
-    """What a worker did since it started."""
+    """Counts of a worker since it started."""
 
     chunks: int = 0
     records: int = 0
@@ -52,17 +52,17 @@ class Tally(msgspec.Struct):
 
 class JournalWorker:
     """
-    Seals one product's decisions.
+    Seals the decisions of one product.
 
     Args:
-        source: Where they come from.
-        sealer: Where they go.
-        chain: The sealer's.
-        seal_rows: Records that make a segment.
-        seal_s: Time after which fewer do.
+        source: Stream to read from.
+        sealer: Sealer to pass records to.
+        chain: Chain of the sealer.
+        seal_rows: Number of records that makes a segment full.
+        seal_s: Age in seconds at which a smaller segment is sealed.
         on_sealed: Called after records are sealed and acknowledged.
-        metrics: Told what Prometheus wants to know; None for nobody.
-        on_step: Told of each step, for tests that stop there.
+        metrics: Prometheus metrics to update; None for none.
+        on_step: Called with the name of each step; tests stop there.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class JournalWorker:
         self._batch: list[Records] = []
         self._ends: list[WriterEnd] = []
         self._rows = 0
-        self._taken: list[Taken] = []  # last
-        self._decoded = 0  # of these
+        self._taken: list[Taken] = []  # last batch of entries
+        self._decoded = 0  # number of these that are decoded
         self._due_s = 0.0
         self.tally = Tally()
 
@@ -98,9 +98,10 @@ class JournalWorker:
         self, stopped: threading.Event, *, until_idle_s: float | None = None
     ) -> None:
         """
-        Go on until told to stop, or until nothing came for a while.
+        Work until `stopped` is set, or until no entry came for a while.
 
-        What was taken is sealed before the end, unless Redis or the disk are away.
+        Entries taken are sealed before the end, unless Redis or the disk is
+        unavailable.
         """
         self._until_done(self._require_chain, stopped, passing=StoreError)
         wait_s = 0.2 if until_idle_s is not None else 0.5
@@ -113,13 +114,14 @@ class JournalWorker:
         self._until_done(self._seal, stopped)
 
     def step(self, stopped: threading.Event, *, wait_s: float) -> int:
-        """Take some entries, and seal when it is time; how many there were."""
+        """Read entries and seal when due; return the number of entries read."""
 
         def polled() -> None:
             self._taken = self._source.poll(most=_POLLED, wait_s=wait_s)
             self._decoded = 0
 
-        # After an error nobody foresaw, the entries that were taken come first.
+        # After an unexpected error, continue with the remaining entries of the last
+        # batch.
         rest = self._decoded < len(self._taken)
         if rest or self._until_done(polled, stopped):
             self._until_done(self._decode, stopped)
@@ -165,7 +167,9 @@ class JournalWorker:
         self._rows += len(records)
 
     def _seal(self) -> None:
-        """Seal what was taken; a second call goes on where the first one failed."""
+        """
+        Seal the entries taken; a repeated call continues where the first one failed.
+        """
         if not self._ids:
             return
         if self._batch or self._ends:
@@ -198,7 +202,7 @@ class JournalWorker:
         *,
         passing: type[TollgateError] | tuple[type[TollgateError], ...] = _PASSING,
     ) -> bool:
-        """Try until it works; False when told to stop before."""
+        """Retry until `work` succeeds; return False if `stopped` is set before."""
         for pause_s in itertools.chain(_RETRY_S, itertools.repeat(_RETRY_S[-1])):
             try:
                 work()

@@ -1,1 +1,1 @@
-"""Bring a history into the store, also into one that serves."""
+"""Load a history into the store, also while the store serves."""

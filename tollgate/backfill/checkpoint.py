@@ -1,4 +1,4 @@
-"""How far a history has come into a store: kept beside the values it fills."""
+"""Store the progress of a backfill next to the values that it fills."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ _TTL_S = 7 * 86_400
 
 class Checkpoint:
     """
-    The place of one history in one state's values.
+    Store the progress of one history into one state's values.
 
-    It lies in the store: whatever takes the values away takes it away too.
+    It is stored in the same store: if the values are lost, it is lost too.
 
     Args:
-        spec: Whose values.
-        history: What tells the history from others.
-        store: Where both are.
+        spec: The spec of the values.
+        history: Fingerprint that distinguishes the history from others.
+        store: The store of both.
     """
 
     def __init__(self, spec: FeatureSpec, history: str, store: RedisStore) -> None:
         state = f"tollgate:{spec.product}:{spec.state_hash:016x}"
-        self._key = f"{state}.history:{history}".encode()  # no entity's value
+        self._key = f"{state}.history:{history}".encode()  # not an entity's value
         self._store = store
 
     def read(self) -> int:
         """
-        Tell how many purchases are done; 0 when none is known.
+        Return the number of purchases that are done; 0 when none is known.
 
         Raises:
-            StoreError: The store has no answer.
+            StoreError: The store did not reply.
         """
         _, (value,) = self._store.flush([], beside=[(b"GET", self._key)])
         return int(value) if isinstance(value, bytes) and value.isdigit() else 0
 
     def write(self, done: int) -> None:
         """
-        Note how many purchases are done.
+        Store the number of purchases that are done.
 
         Raises:
-            StoreError: The store has no answer, or refused.
+            StoreError: The store did not reply, or refused.
         """
         command = (b"SET", self._key, str(done).encode(), b"EX", str(_TTL_S).encode())
         _, (reply,) = self._store.flush([], beside=[command])

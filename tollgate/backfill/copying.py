@@ -1,9 +1,9 @@
 """
-Copy events from one state's values to another's: what a history does not have yet.
+Copy the events that a history does not contain yet from one state's values to another.
 
-An entity's value holds its events one by one, so the values that serve are a history
-of their own, up to this moment. They are applied to the other state's keys by the
-store's own function: what is there stays, what is missing joins it.
+An entity's value holds its events one by one, so the values that serve are themselves a
+history up to this moment. They are applied to the other state's keys by the store's own
+function: existing events stay, and missing ones are added.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _APPLIED, _TOO_LATE = b"\1", b"\3"  # status bytes of apply.lua
 
 class Copied(msgspec.Struct):
     """
-    What a copy did.
+    Count the results of a copy.
 
     Attributes:
         values: Values that were read.
         events: Events sent; an event counts once per entity, and once for its label.
-        applied: Those that changed a value.
-        too_late: Those that something newer had left behind.
+        applied: Events that changed a value.
+        too_late: Events that are older than the new value retains.
         damaged: Values that could not be read, and were left out.
-        full: Values that had dropped their oldest events, which no copy brings back.
+        full: Values that had dropped their oldest events, which no copy restores.
     """
 
     values: int = 0
@@ -69,18 +69,18 @@ def copy_state(
     rate_per_s: float | None = 0.0,
 ) -> Copied:
     """
-    Apply the events that one state's values hold to another's.
+    Apply the events of one state's values to another's.
 
     Args:
-        old: The state that has them.
-        new: The state that gets them.
-        store: Where both are.
+        old: The spec of the source state.
+        new: The spec of the target state.
+        store: The store of both.
         since_us: Events before this time are left out; µs.
-        rate_per_s: Most events a second; see `Pace`.
+        rate_per_s: Most events per second; see `Pace`.
 
     Raises:
-        InputError: The old values lack what the new ones are made of.
-        StoreError: The store has no answer; doing it again is right.
+        InputError: The old values lack data that the new ones need.
+        StoreError: The store did not reply; it is safe to repeat the copy.
     """
     pairs = check_copy(old, new)
     done = Copied()
@@ -99,13 +99,13 @@ def copy_state(
 
 def check_copy(old: FeatureSpec, new: FeatureSpec) -> list[tuple[Entity, Entity]]:
     """
-    Find the entity that each new one's events come from.
+    Find the source entity of each new entity's events.
 
     Returns:
         Old and new entity, in the order of the new ones.
 
     Raises:
-        InputError: The old values lack what the new ones are made of, or are the same.
+        InputError: The old values lack data that the new ones need, or are the same.
     """
     if (old.product, old.state_hash) == (new.product, new.state_hash):
         raise InputError("copy", "both are the same state; there is nothing to copy")
@@ -114,10 +114,10 @@ def check_copy(old: FeatureSpec, new: FeatureSpec) -> list[tuple[Entity, Entity]
 
 def _source(old: FeatureSpec, entity: Entity) -> Entity:
     """
-    Find the entity that a new one's events come from.
+    Find the source entity of a new entity's events.
 
     Raises:
-        InputError: There is none, or it keeps less.
+        InputError: There is none, or it stores less.
     """
     for one in old.entities:
         if one.key == entity.key:
@@ -131,7 +131,7 @@ def _source(old: FeatureSpec, entity: Entity) -> Entity:
 
 
 def _scanned(store: RedisStore, prefix: bytes) -> Iterator[list[bytes]]:
-    """Go through the keys of a prefix; one that is there all the time is given."""
+    """Scan the keys of a prefix; a key that exists throughout the scan is included."""
     cursor = b"0"
     while True:
         command = (b"SCAN", cursor, b"MATCH", prefix + b"*", b"COUNT", _SCAN_KEYS)
@@ -145,7 +145,7 @@ def _scanned(store: RedisStore, prefix: bytes) -> Iterator[list[bytes]]:
 def _bodies(
     store: RedisStore, keys: Sequence[bytes], source: Entity, done: Copied
 ) -> list[I64]:
-    """Read the entries of values, as words [E, W]; none of one that is damaged."""
+    """Read the entries of values, as words [E, W]; a damaged value has none."""
     values = [value or b"" for value in _asked(store, (b"MGET", *keys))]
     read = unpack_values(values, columns=np.full(len(keys), len(source.columns)))
     done.values += sum(map(bool, values))
@@ -161,9 +161,9 @@ def _bodies(
 
 def _events(words: I64, picks: I64, *, since_us: int) -> list[bytes]:
     """
-    Take entries apart into the events that made them: purchases, then their labels.
+    Split entries into the events that made them: purchases, then their labels.
 
-    A label only joins a purchase that is there already when it comes by itself.
+    A label that is sent separately only joins a purchase that already exists.
     """
     words = words[words[:, 0] >= since_us]
     base = words[:, :_ENTRY_WORDS].copy().view(ENTRY)[:, 0]
@@ -197,7 +197,7 @@ def _send(
 def _calls(
     packer: Packer, place: int, ids: Sequence[bytes], events: Sequence[list[bytes]]
 ) -> Iterator[tuple[Call, int]]:
-    """Cut the events of some values into calls that Redis has done in a moment."""
+    """Split the events of some values into calls that Redis completes quickly."""
     waiting: list[tuple[bytes, list[bytes]]] = []
     count = 0
     for one, own in zip(ids, events, strict=True):
@@ -214,10 +214,10 @@ def _calls(
 
 def _asked(store: RedisStore, command: Command) -> Any:
     """
-    Ask Redis one thing.
+    Run one command in Redis.
 
     Raises:
-        StoreError: It has no answer, or refused.
+        StoreError: Redis did not reply, or refused.
     """
     _, (reply,) = store.flush([], beside=[command])
     if isinstance(reply, Exception):

@@ -1,10 +1,10 @@
 """
-Bring a history into the store: through the store's own function, part by part.
+Load a history into the store in parts, with the store's own function.
 
-Applying an event again changes nothing, so a history may be brought into a store that
-serves: what arrives meanwhile and what the history holds end in the same values. How
-far it has come stands in the store beside the values, so that a run which was killed
-goes on, and one into a store that was lost begins anew.
+Applying an event again changes nothing, so a history may be loaded into a store that
+serves: events that arrive meanwhile and events of the history end in the same values.
+The progress is stored in the store next to the values, so a run that was killed
+continues, and a run into a store that was lost starts from the beginning.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _PART_ROWS = 64 * EVENTS_PER_CALL
 
 class Materialized(msgspec.Struct):
     """
-    What a run did; purchases, except for `labels`.
+    Count the results of a run; purchases, except for `labels`.
 
     Attributes:
-        history: Those of the history.
-        out_of_reach: Those older than what is kept of each of their entities.
-        done_before: Those that an earlier run had brought in.
-        sent: Those that this run sent.
+        history: Purchases of the history.
+        out_of_reach: Purchases older than each of their entities retains.
+        done_before: Purchases that an earlier run loaded.
+        sent: Purchases that this run sent.
         labels: Labels that this run sent.
         applied: Purchases that changed a value.
-        duplicates: Those that the store had already.
-        too_late: Those that something newer in the store had left behind.
-        foreign: Those of an entity whose value is damaged.
+        duplicates: Purchases that the store had already.
+        too_late: Purchases that are older than the values in the store retain.
+        foreign: Purchases of an entity whose value is damaged.
         full: Ids of which the history has more than their entity's cap.
         over_cap: Purchases of these that are within reach and that the store will not
-            keep, because newer ones fill the value.
+            retain, because newer ones fill the value.
     """
 
     history: int = 0
@@ -66,10 +66,10 @@ class Materialized(msgspec.Struct):
 
 def within_reach(spec: FeatureSpec, history: History) -> I64:
     """
-    Name the purchases that some entity still keeps, oldest first.
+    Return the purchases that at least one entity still retains, oldest first.
 
-    What is older than an entity's newest purchase by more than its longest window,
-    delay and lateness would be dropped again by the purchases after it.
+    A purchase that is older than an entity's newest one by more than its longest
+    window, delay and lateness would be dropped again by the purchases after it.
 
     Returns:
         Positions in the history, in the order of time; int64 [M].
@@ -83,7 +83,9 @@ def within_reach(spec: FeatureSpec, history: History) -> I64:
 
 
 def _over_cap(spec: FeatureSpec, history: History) -> tuple[int, int]:
-    """Count the ids that fill their values, and what the store drops of them."""
+    """
+    Count the ids that fill their values, and the events that the store drops of them.
+    """
     full = dropped = 0
     for entity in spec.entities:
         code = history.entity_codes(entity.key)
@@ -95,7 +97,7 @@ def _over_cap(spec: FeatureSpec, history: History) -> tuple[int, int]:
 
 
 def _within(entity: Entity, code: I64, time_us: I64) -> npt.NDArray[np.bool_]:
-    """Name the purchases that are no further from their id's newest than is kept."""
+    """Return which purchases are recent enough, compared with their id's newest."""
     newest_us = np.zeros(code.max(initial=-1) + 1, np.int64)
     np.maximum.at(newest_us, code, time_us)
     within: npt.NDArray[np.bool_] = time_us >= newest_us[code] - entity.horizon_us
@@ -111,17 +113,17 @@ def materialize(
     progress: Progress | None = None,
 ) -> Materialized:
     """
-    Bring a history into the store, from where an earlier run left off.
+    Load a history into the store, from where an earlier run stopped.
 
     Args:
-        spec: The features to keep entities for.
+        spec: The features whose entities to fill.
         history: Purchases, and labels of fraud with the time they became known.
-        store: Where to.
-        rate_per_s: Most purchases a second; see `Pace`.
+        store: The store to fill.
+        rate_per_s: Most purchases per second; see `Pace`.
         progress: Called with (purchases done, purchases in all).
 
     Raises:
-        StoreError: The store has no answer; another run goes on from there.
+        StoreError: The store did not reply; another run continues from there.
     """
     rows = within_reach(spec, history)
     checkpoint = Checkpoint(spec, _fingerprint(history), store)
@@ -151,7 +153,7 @@ def _count(done: Materialized, landed: list[Landed]) -> None:
 
 
 def _fingerprint(history: History) -> str:
-    """Tell one history from another, wherever its file lies; 16 hexadecimal digits."""
+    """Return a hash of a history, independent of its path; 16 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=8)
     for column in (history.event_time_us, history.cents, history.label):
         digest.update(column.tobytes())
@@ -171,7 +173,7 @@ def _purchases(writer: EventWriter, purchases: Purchases, pace: Pace) -> list[La
 
 
 def _cut(purchases: Purchases, part: slice) -> Purchases:
-    """Take a run of purchases."""
+    """Select a range of purchases."""
     return Purchases(
         transaction_id=purchases.transaction_id[part],
         entity_id=[column[part] for column in purchases.entity_id],

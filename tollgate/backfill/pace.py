@@ -1,4 +1,4 @@
-"""Write no faster than one may, so that decisions do not wait for Redis."""
+"""Limit the rate of writes, so that decisions do not wait for Redis."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from tollgate.features.spec import FeatureSpec
 from tollgate.store.feeds import PURCHASES, feed_key
 from tollgate.store.redis import RedisStore
 
-_PAUSE = 2.0  # of the time that a call took: two thirds of it are for decisions
-_MOST_PAUSE_S = 0.010  # a decision waits for 5 ms at most; longer pauses help none
-_LOOK_S = 2.0  # whoever decides moves the watermark once a second
+_PAUSE = 2.0  # pause per call duration: two thirds of the time are for decisions
+_MOST_PAUSE_S = 0.010  # a decision waits for 5 ms at most; longer pauses do not help
+_LOOK_S = 2.0  # serving steps move the watermark once a second
 
 
 class Pace:
     """
-    Spreads calls over time.
+    Limit the rate of calls.
 
     Args:
-        rate_per_s: Most events a second; 0 for no bound. None waits after each call
-            twice as long as it took, while somebody decides: a busy store is slow,
-            and gets longer pauses.
-        watermark: What moves while somebody decides; looked at every 2 s, with None.
+        rate_per_s: Most events per second; 0 for no limit. None waits after each call
+            twice as long as the call took, while the product serves: a busy store is
+            slow, and gets longer pauses.
+        watermark: Returns a value that changes while the product serves; read every 2
+            s, with None.
         clock: Monotonic, seconds.
-        sleep: Waits so many seconds.
+        sleep: Waits for a number of seconds.
     """
 
     def __init__(
@@ -41,18 +42,18 @@ class Pace:
         self._sleep = sleep
         self._seen = watermark() if rate_per_s is None else None
         self._look_s = clock() + _LOOK_S
-        self._serving = True  # until it is known that nobody decides
+        self._serving = True  # until the watermark stands still
 
     def begin(self) -> float:
-        """Note when a call begins; seconds."""
+        """Return the time at which a call starts; seconds."""
         return self._clock()
 
     def end(self, begun_s: float, events: int) -> None:
         """
-        Wait until a call of so many events has taken its time.
+        Wait until a call with so many events has used up its time.
 
         Raises:
-            StoreError: The store has no answer.
+            StoreError: The store did not reply.
         """
         now_s = self._clock()
         taken_s = now_s - begun_s
@@ -69,10 +70,10 @@ class Pace:
 
 def open_pace(spec: FeatureSpec, store: RedisStore, rate_per_s: float | None) -> Pace:
     """
-    Make the pace for what is written into a product's store.
+    Open the rate limit for writes into a product's store.
 
     Raises:
-        StoreError: The store has no answer.
+        StoreError: The store did not reply.
     """
     command = (b"GET", feed_key(spec.product, PURCHASES))
 

@@ -1,4 +1,4 @@
-"""Bring a table into the store: a packed value for each id, part by part."""
+"""Load a table into the store in parts: a packed value for each id."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from tollgate.store.table_list import MAX_LISTED, pack_ids, table_prefix, unpack
 I64 = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]
 
-_PART_IDS = 64  # per call: a decision may wait behind it
-_JITTER = 0.1  # part of `max_age` by which times to live differ, by the id
+_PART_IDS = 64  # ids per call: a decision may wait behind it
+_JITTER = 0.1  # part of `max_age` by which TTLs differ, by id
 _MAX_HASH = 2**32
 
 
 class Loaded(msgspec.Struct):
     """
-    What a run did.
+    Count the results of a run.
 
     Attributes:
         rows: Rows of the file.
         ids: Ids of the file.
-        done_before: Ids that an earlier run had brought in.
+        done_before: Ids that an earlier run loaded.
         written: Ids that this run wrote.
-        too_old: Ids that have no row any purchase may take, left out.
+        too_old: Ids without any row that a purchase may take, left out.
         damaged: Values that could not be read, and were replaced.
-        newest_us: From when on the newest row holds; µs, 0 for always or no row.
+        newest_us: Time from which the newest row is valid; µs, 0 for always or no row.
     """
 
     rows: int = 0
@@ -63,21 +63,22 @@ def load_table(
     wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
 ) -> Loaded:
     """
-    Add a table's rows to what the store has of it, from where an earlier run left off.
+    Add a table's rows to those in the store, from where an earlier run stopped.
 
-    The newest rows of an id stay. One run at a time: two would lose each other's rows.
+    The newest rows of an id stay. Run only one load at a time: two would lose each
+    other's rows.
 
     Args:
-        spec: Whose table.
-        table: Which one.
-        rows: What to add.
-        store: Where to.
-        rate_per_s: Most ids a second; see `Pace`.
+        spec: The spec that declares the table.
+        table: The table.
+        rows: The rows to add.
+        store: The store to fill.
+        rate_per_s: Most ids per second; see `Pace`.
         progress: Called with (ids done, ids in all).
-        wall_us: The clock; times to live are counted from it.
+        wall_us: The clock; TTLs are counted from it.
 
     Raises:
-        StoreError: The store has no answer; another run goes on from there.
+        StoreError: The store did not reply; another run continues from there.
     """
     number: dict[bytes, int] = {}
     owner = np.array([number.setdefault(one, len(number)) for one in rows.ids], "i8")
@@ -101,12 +102,12 @@ def load_table(
             progress(min(part.stop, len(ids)), len(ids))
     if table.refresh_us:
         load.listed(ids)
-    checkpoint.write(0)  # loading this file again later is another load
+    checkpoint.write(0)  # loading this file again later is a separate load
     return done
 
 
 class _Load:
-    """Writes the values of one table."""
+    """Write the values of one table."""
 
     def __init__(
         self, spec: FeatureSpec, table: Table, store: RedisStore, done: Loaded
@@ -118,7 +119,7 @@ class _Load:
         self._prefix = table_prefix(spec, table)
 
     def part(self, ids: Sequence[bytes], new: Slots, *, now_us: int) -> None:
-        """Join some ids' rows with those that the store has."""
+        """Merge some ids' rows with those in the store."""
         keys = [b"%b:%b" % (self._prefix, one) for one in ids]
         found = self._asked([(b"GET", key) for key in keys])
         old = unpack_slots(self._table, [value or b"" for value in found])
@@ -140,13 +141,13 @@ class _Load:
         self._done.too_old += len(keys) - len(commands)
 
     def listed(self, ids: Sequence[bytes]) -> None:
-        """Tell a step that starts which ids there are."""
+        """Update the list of ids that a starting step reads."""
         (value,) = self._asked([(b"GET", self._prefix)])
         listed = list(dict.fromkeys([*ids, *unpack_ids(value)]))[:MAX_LISTED]
         self._asked([(b"SET", self._prefix, pack_ids(listed))])
 
     def _left_s(self, keys: Sequence[bytes], newest_us: I64, now_us: int) -> I64:
-        """Tell how long values are of use; [K] whole seconds, no fewer."""
+        """Return how long values are useful; [K] whole seconds, rounded up."""
         spread = np.array([zlib.crc32(key) / _MAX_HASH for key in keys])
         most_us = self._table.max_age_us
         of_use_us = newest_us + most_us + self._lateness_us - now_us
@@ -154,7 +155,7 @@ class _Load:
         return np.where(of_use_us > 0, left_s, 0).astype(np.int64)
 
     def _asked(self, commands: list[Command]) -> list[Any]:
-        """Run commands in one round trip; every one must have its answer."""
+        """Run commands in one round trip; each one must succeed."""
         if not commands:
             return []
         _, replies = self._store.flush([], beside=commands)
@@ -165,7 +166,7 @@ class _Load:
 
 
 def _fingerprint(table: Table, rows: TableRows) -> str:
-    """Tell one load from another; 16 hexadecimal digits."""
+    """Return a hash that identifies a load; 16 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(table.layout.to_bytes(8, "big"))
     digest.update(rows.valid_us.tobytes())

@@ -1,1 +1,1 @@
-"""A release on trial: scored beside the one that answers, counted, judged."""
+"""Challengers: score a release in shadow or canary, count, and judge it by gates."""

@@ -1,7 +1,7 @@
 """
-What is kept of a trial: counts that can be added up, and never a row.
+Counts of a trial: sums that can be added up, and never a row.
 
-Rows are counted in all, by the segments of the policy that answers, and by amount.
+Each row is counted in total, by segment of the answering policy, and by amount band.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tollgate.schema import Decision
 
 ALL = "all"
 LEVELS = len(Decision)
-# What is counted by clusters of customers: decisions, then these.
+# Counted by customer cluster: each decision, then errors and degraded rows.
 ERRORS, DEGRADED = LEVELS, LEVELS + 1
 _HITS = LEVELS + 2
 
-# Lower ends in cents, and what a person calls them.
+# Lower ends in cents, and display names.
 _BANDS = (
     (0, "below 10"),
     (1_000, "10 to 50"),
@@ -45,15 +45,15 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 class Decisions(msgspec.Struct, frozen=True, eq=False):
     """
-    How N rows were decided.
+    Decisions of N rows.
 
     Attributes:
         decision: Decision; uint8 [N].
         score: float32 [N]; NaN where there is none.
-        failed: The model gave nothing that is usable; bool [N].
-        degraded: Any degraded bit; bool [N].
-        took_us: How long it took; int64 [N].
-        cluster: Heap that the customer is in; int64 [N].
+        failed: True if the model gave no usable output; bool [N].
+        degraded: True if any degraded bit is set; bool [N].
+        took_us: Latency in µs; int64 [N].
+        cluster: Cluster of the customer; int64 [N].
     """
 
     decision: npt.NDArray[np.uint8]
@@ -66,17 +66,17 @@ class Decisions(msgspec.Struct, frozen=True, eq=False):
 
 class Arm(msgspec.Struct):
     """
-    Rows that one of the two decided.
+    Counts of rows that one of the two releases decided.
 
     Attributes:
-        rows: How many.
-        errors: Without a usable score.
-        degraded: With any degraded bit.
+        rows: Number of rows.
+        errors: Rows without a usable score.
+        degraded: Rows with any degraded bit.
         decisions: Rows by decision.
-        cents: What these come to.
-        score_sum, score_squares: Of the scores.
-        scores: Rows by score.
-        times: Rows by how long they took.
+        cents: Sum of their amounts, by decision.
+        score_sum, score_squares: Sum of the scores, and of their squares.
+        scores: Rows by score bin.
+        times: Rows by time bin.
         cluster_rows: Rows by cluster.
         cluster_hits: Rows by cluster for each decision, for errors, for degraded.
     """
@@ -97,31 +97,33 @@ class Arm(msgspec.Struct):
 
     @property
     def scored(self) -> int:
-        """Rows with a score."""
+        """Return the number of rows with a score."""
         return self.rows - self.errors
 
     def hits(self, what: int) -> list[int]:
-        """List by cluster the rows of a decision, ERRORS or DEGRADED."""
+        """Return by cluster the rows with a decision, ERRORS or DEGRADED."""
         return self.cluster_hits[what * CLUSTERS : (what + 1) * CLUSTERS]
 
 
 class Pairs(msgspec.Struct):
     """
-    Rows that both decided.
+    Counts of rows that both releases decided.
 
     Attributes:
-        rows: How many.
-        matrix: Rows by the decision of who answers, then by the challenger's.
-        cents: What these come to, likewise.
-        squares: Sum of the squares of their cents.
-        flipped_squares: Of those that are decided otherwise.
-        scored: Rows that both gave a score.
-        shift_sum, shift_squares: Of challenger's less answering one's score, there.
-        one_scores, other_scores: These rows by score of who answers and of the
+        rows: Number of rows.
+        matrix: Rows by the champion's decision, then by the challenger's.
+        cents: Sum of their amounts, in the same order.
+        squares: Sum of the squares of their amounts.
+        flipped_squares: The same sum over rows with different decisions.
+        scored: Rows that both scored.
+        shift_sum, shift_squares: Of the challenger's score minus the champion's, over
+            these rows: sum and sum of squares.
+        one_scores, other_scores: These rows by score bin, of the champion and of the
             challenger.
-        degraded_more, degraded_less: Rows that are degraded with the challenger alone,
-            and with who answers alone.
-        cluster_rows, cluster_flips: Rows by cluster, and those decided otherwise.
+        degraded_more, degraded_less: Rows degraded only with the challenger, and only
+            with the champion.
+        cluster_rows, cluster_flips: Rows by cluster, and those with different
+            decisions.
     """
 
     rows: int = 0
@@ -141,7 +143,7 @@ class Pairs(msgspec.Struct):
 
 
 class Group(msgspec.Struct):
-    """Rows that have something in common: decided by both, and by each."""
+    """Counts of rows with a common property: decided by both, and by each release."""
 
     pairs: Pairs = msgspec.field(default_factory=Pairs)
     champion: Arm = msgspec.field(default_factory=Arm)
@@ -152,7 +154,7 @@ Groups = dict[str, Group]
 
 
 def add(one: T, other: T) -> T:
-    """Add the counts of other rows."""
+    """Add two counts of different rows."""
     summed: list[Any] = []
     for name in one.__struct_fields__:
         a, b = getattr(one, name), getattr(other, name)
@@ -166,7 +168,7 @@ def add(one: T, other: T) -> T:
 
 
 def add_groups(one: Groups, other: Groups) -> Groups:
-    """Add the counts of other rows, group by group."""
+    """Add two counts of different rows, group by group."""
     names = dict.fromkeys([*one, *other])
     nothing = Group()
     return {
@@ -181,7 +183,7 @@ def group_names(
     segments: Iterable[str],
     money: bool = True,
 ) -> dict[str, Bool]:
-    """Tell which rows are in which group; one that has none is left out."""
+    """Return the rows of each group; groups without rows are left out."""
     found = {ALL: np.ones(len(cents), np.bool_)}
     for at, name in enumerate(segments):
         found[f"segment {name}"] = segment == at
@@ -192,7 +194,7 @@ def group_names(
 
 
 def count_arm(rows: Decisions, cents: I64) -> Arm:
-    """Count rows that one decided."""
+    """Count rows that one release decided."""
     score = rows.score[~rows.failed].astype(np.float64)
     levels = [rows.decision == level for level in range(LEVELS)]
     hits = [
@@ -215,7 +217,7 @@ def count_arm(rows: Decisions, cents: I64) -> Arm:
 
 
 def count_pairs(one: Decisions, other: Decisions, cents: I64) -> Pairs:
-    """Count rows that both decided; `one` is who answers."""
+    """Count rows that both releases decided; `one` holds the champion's decisions."""
     cell = one.decision.astype(np.int64) * LEVELS + other.decision
     square = cents.astype(np.float64) ** 2
     flipped = one.decision != other.decision
@@ -240,7 +242,7 @@ def count_pairs(one: Decisions, other: Decisions, cents: I64) -> Pairs:
 
 
 def only(rows: Decisions, where: Bool) -> Decisions:
-    """Pick rows."""
+    """Return the selected rows."""
     return Decisions(*(getattr(rows, name)[where] for name in rows.__struct_fields__))
 
 
@@ -248,6 +250,6 @@ def _sums(place: npt.NDArray[Any], bins: int, *, worth: I64 | None = None) -> li
     if worth is None:
         counted: list[int] = np.bincount(place, minlength=bins).tolist()
         return counted
-    sums = np.zeros(bins, np.int64)  # in whole cents: bincount would weigh in floats
+    sums = np.zeros(bins, np.int64)  # exact cents: bincount sums weights as floats
     np.add.at(sums, place, worth)
     return [int(one) for one in sums]

@@ -1,8 +1,8 @@
 """
-A trial held against its gates.
+Judge the counts of a trial against its gates.
 
-A gate is broken when not even the better end of the interval is within it, so a few
-unlucky rows stop nobody.
+A gate is broken only if the whole confidence interval lies beyond its limit. So a few
+unlucky rows end no trial.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ State = Literal["waits", "holds", "unsure", "broken"]
 
 class Verdict(msgspec.Struct, frozen=True):
     """
-    One gate, and what was found.
+    Result of one gate.
 
     Attributes:
-        gate: Its key.
-        limit: What it allows.
-        found: What is.
-        rows: Of how many rows.
-        state: "waits" for more rows; "holds" when all of the interval is within the
-            limit; "unsure" when a part of it is, or who is to blame is not known;
-            "broken" when none is.
+        gate: Key of the gate.
+        limit: Highest accepted value.
+        found: Estimated value with its interval.
+        rows: Number of rows of the estimate.
+        state: "waits" for more rows; "holds" if the whole interval is within the limit;
+            "unsure" if a part of it is, or if the cause is unknown; "broken" if no part
+            is.
     """
 
     gate: str
@@ -55,8 +55,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(kept: Kept, gates: Gates) -> list[Verdict]:
-    """Hold what is known of a trial against its gates; those that ask for nothing are
-    left out."""
+    """Judge a trial by its gates; gates without a limit are left out."""
     group = kept.groups.get(ALL, Group())
     found = {
         "flips_share": (
@@ -93,12 +92,12 @@ def judge(kept: Kept, gates: Gates) -> list[Verdict]:
 
 
 def broken(verdicts: list[Verdict]) -> list[Verdict]:
-    """Pick the gates that are broken."""
+    """Return the gates that are broken."""
     return [one for one in verdicts if one.state == "broken"]
 
 
 def passed(verdicts: list[Verdict]) -> bool:
-    """Tell whether enough rows were seen for each gate, and none is broken."""
+    """Return whether each gate has seen enough rows, and none is broken."""
     return all(one.state in ("holds", "unsure") for one in verdicts)
 
 
@@ -109,10 +108,11 @@ def _p99_ms(arm: Arm) -> tuple[Interval, int]:
 
 def _degraded(kept: Kept, group: Group) -> tuple[Interval, int]:
     """
-    Compare degraded rows: the store's troubles are everybody's.
+    Compare degraded rows with the champion's, because an outage of the store affects
+    both.
 
-    In a watch the same bits count for both, so what was before the promotion is
-    compared with; where that is not known, nothing is judged.
+    In a watch both releases share the same bits, so the comparison is with the counts
+    from before the promotion. If these are unknown, nothing is judged.
     """
     arm, than = group.challenger, _compared(kept)
     if kept.trial.mode == "shadow":
@@ -121,13 +121,15 @@ def _degraded(kept: Kept, group: Group) -> tuple[Interval, int]:
 
 
 def _compared(kept: Kept) -> Arm:
-    """Take what the champion's own answers were like; in a watch, before it."""
+    """Return the counts of the champion's own answers; in a watch, from before it."""
     groups = kept.baseline if kept.trial.mode == "watch" else kept.groups
     return groups.get(ALL, Group()).champion
 
 
 def _all_are_slow(kept: Kept, found: Interval, gates: Gates) -> bool:
-    """Tell whether the champion's answers are as late: no fault of the challenger's."""
+    """
+    Return whether the champion is as slow, so that the challenger is not the cause.
+    """
     than = _compared(kept)
     if kept.trial.mode == "shadow" or than.rows < gates.min_rows:
         return False

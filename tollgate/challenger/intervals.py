@@ -1,9 +1,9 @@
 """
-What counts say of a whole, with the interval in which it lies 95 times of 100.
+Estimate shares, means, quantiles and distances with 95 % confidence intervals.
 
-Closed formulas, each with its source; no row is needed again, and nothing is drawn by
-chance. Where there are no rows nothing is known: the value is NaN, the interval all
-that can be.
+All estimates are closed formulas over counts, each with its source: they need no rows
+and draw no random numbers. Without rows the value is NaN, and the interval spans all
+possible values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _I64 = npt.NDArray[np.int64]
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A value as counted, and between what it lies in the whole, at 95 %."""
+    """An estimate and its 95 % confidence interval."""
 
     value: float
     low: float
@@ -43,25 +43,24 @@ def share(hits: float, rows: float) -> Interval:
     middle = (value + z2 / (2 * rows)) / (1 + z2 / rows)
     half = Z * math.sqrt(value * (1 - value) / rows + z2 / (4 * rows * rows))
     half /= 1 + z2 / rows
-    # Rounding must not put an end of 0 or 1 beside it.
+    # Rounding must not move an end away from exactly 0 or 1.
     low = 0.0 if hits <= 0 else max(0.0, middle - half)
     return Interval(value, low, 1.0 if hits >= rows else min(1.0, middle + half))
 
 
 def design_effect(rows: Sequence[int], hits: Sequence[int]) -> float:
     """
-    Estimate how much less rows say than as many strangers would.
+    Estimate how many rows count as one, because rows of one customer are alike.
 
-    Rows of one customer are alike. What a share varies from cluster to cluster of
-    customers, over what it would vary if rows had nothing to do with each other: that
-    many rows count as one.
+    The result is the variance of a share between clusters of customers, divided by the
+    variance that independent rows would have.
 
     Args:
         rows: Rows by cluster.
-        hits: Those of them that are hit.
+        hits: Hits among them, by cluster.
 
     Returns:
-        1 or more; 1 where it cannot be told.
+        1 or more; 1 if there is too little data.
 
     Source: random groups, Wolter (2007), "Introduction to Variance Estimation", 2.4,
     for a ratio; the design effect of Kish (1965), "Survey Sampling", 8.2.
@@ -84,18 +83,19 @@ def worth_share(
     effect: float = 1.0,
 ) -> Interval:
     """
-    Estimate which share of a sum belongs to the rows that are hit, such as money.
+    Estimate the share of a sum, such as money, that belongs to the hits.
 
     Args:
-        hit: Sum of what the hit rows are worth.
-        total: Of all rows; none below 0.
-        hit_squares: Sum of the squares of the hit rows' worth.
-        squares: Of all rows'.
+        hit: Sum of the values of the hits.
+        total: Sum of the values of all rows; no value is below 0.
+        hit_squares: Sum of the squares of the hits' values.
+        squares: Sum of the squares of all values.
         effect: Design effect of the rows.
 
-    Source: the ratio's variance by Cochran (1977), "Sampling Techniques", 6.3; as rows
-    that count alike (Kish 1965, "Survey Sampling", 11.7, when none or all are hit), in
-    Wilson's interval, as Dean and Pagano (2015), J. Surv. Stat. Methodol. 3, 484-503.
+    Source: the variance of a ratio by Cochran (1977), "Sampling Techniques", 6.3;
+    converted into an effective number of rows (Kish 1965, "Survey Sampling", 11.7, if
+    none or all are hits), in Wilson's interval, as Dean and Pagano (2015), J. Surv.
+    Stat. Methodol. 3, 484-503.
     """
     if total <= 0 or squares <= 0:
         return Interval(math.nan, 0.0, 1.0)
@@ -110,15 +110,15 @@ def worth_share(
 
 def difference(hits: float, rows: float, *, than: tuple[float, float]) -> Interval:
     """
-    Estimate by how much a share is larger than another one, of other rows.
+    Estimate the difference of two shares of different rows.
 
     Args:
-        hits: How many are hit.
-        rows: Of how many.
-        than: Hits and rows of the others.
+        hits: Number of hits.
+        rows: Number of rows.
+        than: Hits and rows of the share to subtract.
 
-    Source: Newcombe (1998), "Interval estimation for the difference between
-    independent proportions", Stat. Med. 17, 873-890, method 10.
+    Source: Newcombe (1998), "Interval estimation for the difference between independent
+    proportions", Stat. Med. 17, 873-890, method 10.
     """
     one, other = share(hits, rows), share(*than)
     if rows <= 0 or than[1] <= 0:
@@ -131,12 +131,12 @@ def difference(hits: float, rows: float, *, than: tuple[float, float]) -> Interv
 
 def paired_difference(more: float, less: float, *, rows: float) -> Interval:
     """
-    Estimate by how much a share is larger than another one, of the same rows.
+    Estimate the difference of two shares of the same rows.
 
     Args:
-        more: Rows that are hit here and not there.
-        less: Rows that are hit there and not here.
-        rows: All rows.
+        more: Rows that are hits in the first share only.
+        less: Rows that are hits in the second share only.
+        rows: Number of all rows.
 
     Source: Agresti and Min (2005), "Simple improved confidence intervals for comparing
     matched proportions", Stat. Med. 24, 729-740: half a row more in each of four cells.
@@ -152,7 +152,7 @@ def paired_difference(more: float, less: float, *, rows: float) -> Interval:
 
 def mean(total: float, squares: float, rows: int) -> Interval:
     """
-    Estimate a mean of many rows from their sum and that of their squares.
+    Estimate a mean of many rows from their sum and the sum of their squares.
 
     Source: the central limit theorem, with the variance of the sample.
     """
@@ -167,12 +167,12 @@ def mean(total: float, squares: float, rows: int) -> Interval:
 
 def quantile(counts: Sequence[int], edges: Sequence[float], *, at: float) -> Interval:
     """
-    Estimate a quantile from a histogram; its ends are edges of bins.
+    Estimate a quantile from a histogram; the interval ends at edges of bins.
 
     Args:
         counts: Rows per bin.
-        edges: Edges of the bins, one more than these, ascending.
-        at: Which quantile; between 0 and 1.
+        edges: Edges of the bins, ascending; one more than bins.
+        at: Level of the quantile, between 0 and 1.
 
     Source: order statistics by the binomial's normal approximation, Conover (1999),
     "Practical Nonparametric Statistics", 3.2.
@@ -209,13 +209,13 @@ def stability_index(expected: Sequence[int], actual: Sequence[int]) -> Interval:
     """
     Estimate the population stability index of two histograms on common bins.
 
-    The bins are joined into ten that hold about as many expected rows each. Half a row
-    is added to each, so that none is empty. Chance alone makes the index B - 1 times
-    (1/n + 1/m); the lower end is below what is left without it.
+    The bins are joined into ten with about equal numbers of expected rows. Half a row
+    is added to each, so that none is empty. Chance alone yields an index of B - 1 times
+    (1/n + 1/m); the lower end is computed after subtracting it.
 
-    Source: the index and what chance makes of it, Yurdakul and Naranjo (2020),
+    Source: the index and its expectation under chance, Yurdakul and Naranjo (2020),
     "Statistical properties of the population stability index", J. Risk Model Valid.
-    14(4); the variance by the delta method, and that of chance alone added.
+    14(4); the variance by the delta method, plus that of chance alone.
     """
     a, b = _tenths(np.asarray(expected, np.int64), np.asarray(actual, np.int64))
     n, m, bins = int(a.sum()), int(b.sum()), len(a)
@@ -232,14 +232,17 @@ def stability_index(expected: Sequence[int], actual: Sequence[int]) -> Interval:
 
 
 def _spread(chance: npt.NDArray[np.float64], of: npt.NDArray[np.float64]) -> float:
-    """Compute the variance of a value per bin, drawn by the bins' chances."""
+    """Compute the variance of `of`, a value per bin, with bins drawn by `chance`."""
     return float((chance * of * of).sum() - (chance * of).sum() ** 2)
 
 
 def _tenths(expected: _I64, actual: _I64) -> tuple[_I64, _I64]:
-    """Join neighbouring bins into ten of about as many expected rows, or fewer."""
+    """
+    Join neighbouring bins into at most ten with about equal numbers of expected rows.
+    """
     rows = max(1, int(expected.sum()))
-    # By its middle: what lies beside a bin that holds nearly all is not joined to it.
+    # Assign each bin by its middle: the neighbours of a bin that holds nearly all rows
+    # are not joined to it.
     middle = 2 * np.cumsum(expected) - expected
     group = np.minimum(middle * PSI_BINS // (2 * rows), PSI_BINS - 1)
     groups = np.unique(group, return_inverse=True)[1]

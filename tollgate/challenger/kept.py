@@ -1,4 +1,4 @@
-"""The counts of a trial on disk, with the numbers of the rows that are in them."""
+"""Store the counts of a trial on disk, with the record numbers that they include."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FOLDER = "challenger"
 
 class Trial(msgspec.Struct, frozen=True):
     """
-    Who is compared with whom.
+    Identity of a trial: the two releases and the mode.
 
     Attributes:
-        product: The ensemble.
-        mode: "shadow": rows of the champion, as the challenger decides them. "canary":
-            likewise, and the rows that the challenger answered. "watch": after its
-            promotion, its rows, as the champion of before decides them.
-        champion: Release that answers; in a watch, that did before.
-        challenger: Release on trial; in a watch, that was promoted.
-        began: When, RFC 3339 in UTC.
-        percent: Share of the customers that a canary answers.
+        product: Ensemble of the releases.
+        mode: "shadow": the challenger decides the champion's rows again. "canary": the
+            same, and the challenger answers some rows itself. "watch": after a
+            promotion, the former champion decides the promoted release's rows again.
+        champion: Release that answers; in a watch, the one that answered before.
+        challenger: Challenger; in a watch, the promoted release.
+        began: Start of the trial, RFC 3339 in UTC.
+        percent: Percentage of the customers that a canary answers.
     """
 
     product: str
@@ -42,17 +42,17 @@ class Trial(msgspec.Struct, frozen=True):
 
 class Kept(msgspec.Struct):
     """
-    What is known of a trial.
+    State of a trial on disk.
 
     Attributes:
-        trial: Which.
-        groups: The counts.
-        seen: Numbers of the records that are in them, by writer.
-        other: Records of other releases, or of before a canary's share began.
+        trial: Identity of the trial.
+        groups: Counts by group.
+        seen: Sequence numbers of the counted records, by writer.
+        other: Records of other releases, or from before a canary or a watch began.
         unfit: Records of the right release with other features or fields.
-        worked_us: What deciding again took.
-        again: Rows that were decided again.
-        baseline: Counts of a trial before this one, to compare a watch with.
+        worked_us: Time spent to decide rows again, µs.
+        again: Number of rows that were decided again.
+        baseline: Counts of an earlier trial, to compare a watch with.
     """
 
     trial: Trial
@@ -66,19 +66,19 @@ class Kept(msgspec.Struct):
 
 
 def folder_of(state: Path, product: str) -> Path:
-    """Name the folder in which trials of a product are kept."""
+    """Return the folder with the trials of a product."""
     return state / FOLDER / product
 
 
 def path_of(folder: Path, trial: Trial) -> Path:
-    """Name the file of a trial: a new one each time that one begins."""
+    """Return the file of a trial; each trial has a separate one, by its start time."""
     moment = trial.began.replace(":", "").replace("-", "")
     return folder / f"{trial.challenger}.{trial.mode}.{moment}.json"
 
 
 def load(folder: Path, trial: Trial) -> Kept:
     """
-    Read what is known of a trial; nothing is, of a new one.
+    Read the state of a trial; a new trial has an empty one.
 
     Raises:
         InputError: The file cannot be read.
@@ -88,7 +88,7 @@ def load(folder: Path, trial: Trial) -> Kept:
         return Kept(trial)
     kept = read(path)
     if kept.trial != trial:
-        # Begun within the same second against another champion.
+        # Started within the same second against another champion.
         return Kept(trial)
     return kept
 
@@ -98,7 +98,7 @@ def read(path: Path) -> Kept:
     Read a file of counts.
 
     Raises:
-        InputError: It cannot be read.
+        InputError: The file cannot be read.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Kept)
@@ -108,10 +108,10 @@ def read(path: Path) -> Kept:
 
 def save(folder: Path, kept: Kept) -> None:
     """
-    Replace the file of a trial; whole on disk when this returns.
+    Replace the file of a trial atomically; it is on disk when this returns.
 
     Raises:
-        InputError: It cannot be written; the old one is untouched.
+        InputError: The file cannot be written; the old one is unchanged.
     """
     path = path_of(folder, kept.trial)
     try:
@@ -125,7 +125,7 @@ def newest(
     folder: Path, *, challenger: str = "*", modes: tuple[Mode, ...] = MODES
 ) -> Kept | None:
     """
-    Find the trial of a challenger, or of any, that began last; None without one.
+    Return the latest trial of a challenger, or of any challenger; None without one.
 
     Raises:
         InputError: A file cannot be read.
@@ -139,7 +139,7 @@ def newest(
 
 
 def seen_of(kept: Kept) -> Seen:
-    """Take the numbers of the records that are counted."""
+    """Return the sequence numbers of the counted records."""
     seen = Seen()
     for writer, spans in kept.seen.items():
         for first, last in spans:

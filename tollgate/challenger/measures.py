@@ -1,4 +1,4 @@
-"""What is done when a gate is broken."""
+"""End a trial whose gate is broken."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ACTOR = "challenger run"
 
 def end_trial(trial: Trial, *, repository: Path, reason: str) -> str:
     """
-    Stop a challenger, or go back to the release before a promoted one.
+    Stop a challenger, or roll a promoted release back.
 
     Returns:
-        What was done, in a line; empty when it is not on trial any more.
+        One line that describes the change; empty if the trial is over already.
 
     Raises:
-        RepositoryError: The release that would follow does not fit the repository, or
-            somebody changed it in between.
-        SpecError, PolicyError: A file of it cannot be used.
+        RepositoryError: The release to activate does not fit the repository, or the
+            active release changed meanwhile.
+        SpecError, PolicyError: A file of the release cannot be used.
     """
     current = read_release(repository, product=trial.product)
     if trial.mode == "watch":

@@ -1,4 +1,4 @@
-"""What the worker of trials tells Prometheus, at each scrape."""
+"""Export the Prometheus metrics of the trial worker at each scrape."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _TRIAL = ("product", "challenger", "mode")
 
 class TrialMetrics:
     """
-    Tells how far trials are.
+    Exports the counts of trials.
 
     Args:
-        product: Whose.
-        trials: What was counted of each.
-        tally: What the worker did since it started.
+        product: Product of the trials.
+        trials: Returns the counts of each trial.
+        tally: Returns the worker's counts since it started.
 
     Attributes:
-        registry: Where it is registered.
+        registry: Registry that holds this collector.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class TrialMetrics:
         self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield families, as prometheus_client wants them."""
+        """Yield metric families, as prometheus_client requires."""
         from prometheus_client.core import CounterMetricFamily
 
         tally = self._tally()

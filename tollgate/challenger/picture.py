@@ -1,4 +1,4 @@
-"""Draw what a trial says."""
+"""Draw the report of a trial."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tollgate.challenger.report import Report
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MANY = 100  # rows whose interval the axis makes room for
-_FARTHEST = 10  # times a limit
+_MANY = 100  # groups with fewer rows do not scale the axis
+_FARTHEST = 10  # multiple of a limit at which the axis ends
 _COLORS = {
     "holds": "tab:green",
     "unsure": "tab:orange",
@@ -62,7 +62,7 @@ def _draw_flips(report: Report, axes: Axes) -> None:
     axes.plot([], [], "o", color="tab:blue", label="rows")
     axes.plot([], [], "o", color="tab:purple", label="money")
     axes.set(xlabel="decided otherwise, %", title="flips")
-    # A group of a few rows may be anything: it must not squeeze the others.
+    # A group of a few rows may have any value: it must not compress the others.
     known = [
         found.high
         for part in report.parts
@@ -76,7 +76,7 @@ def _draw_flips(report: Report, axes: Axes) -> None:
 def _draw_scores(report: Report, kept: Kept, axes: Axes) -> None:
     pairs = kept.groups.get(ALL, Group()).pairs
     edges = np.concatenate(([0.0], score_edges(), [1.0]))
-    # Outermost bins have no end on this scale.
+    # The outermost bins are unbounded on this scale.
     odds = np.log(np.clip(edges, 1e-6, 1 - 1e-6) / (1 - np.clip(edges, 1e-6, 1 - 1e-6)))
     for counts, name, color in (
         (pairs.one_scores, report.trial.champion, "tab:gray"),
@@ -119,7 +119,7 @@ def _draw_gates(report: Report, axes: Axes) -> None:
 def _whisker(
     axes: Axes, found: Interval, place: float, *, color: str, by: float
 ) -> None:
-    """Draw a value and its interval; nothing where nothing is known."""
+    """Draw a value and its interval; nothing if the value is unknown."""
     if math.isnan(found.value):
         return
     far = 1e9

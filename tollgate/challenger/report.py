@@ -1,4 +1,4 @@
-"""What a trial says: flips, money, scores, times and errors, each with its interval."""
+"""Report a trial: flips, money, scores, latencies, errors, each with its interval."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _EDGES_MS = [edge / 1_000 for edge in TIME_EDGES_US]
 
 class Part(msgspec.Struct, frozen=True):
     """
-    Rows that have something in common, as both decided them.
+    Comparison of both releases on rows with a common property.
 
     Attributes:
-        name: What they have in common.
-        rows: How many.
-        flips: Share that is decided otherwise.
-        money: Share of the amount that is.
-        cents: The amount that is.
-        stricter, milder: Rows that the challenger decides so.
-        stricter_cents, milder_cents: What these come to.
-        shift: By how much the challenger's score is the higher one, in the mean.
+        name: Name of the property.
+        rows: Number of rows.
+        flips: Share of rows with different decisions.
+        money: Share of the amount of these rows.
+        cents: Amount of these rows, in cents.
+        stricter, milder: Rows that the challenger decides more or less strictly.
+        stricter_cents, milder_cents: Amounts of these rows, in cents.
+        shift: Mean of the challenger's score minus the champion's.
     """
 
     name: str
@@ -63,16 +63,16 @@ class Part(msgspec.Struct, frozen=True):
 
 class Side(msgspec.Struct, frozen=True):
     """
-    What one of the two did, over the rows it decided.
+    Results of one release on the rows it decided.
 
     Attributes:
-        release: Who.
-        rows: How many.
-        shares: Of the decisions, by name.
-        errors: Share without a usable score.
-        degraded: Share with any degraded bit.
-        score: Mean.
-        p50_ms, p99_ms: How long they took.
+        release: Name of the release.
+        rows: Number of rows.
+        shares: Shares of the decisions, by name.
+        errors: Share of rows without a usable score.
+        degraded: Share of rows with any degraded bit.
+        score: Mean score.
+        p50_ms, p99_ms: Latency quantiles.
     """
 
     release: str
@@ -87,22 +87,22 @@ class Side(msgspec.Struct, frozen=True):
 
 class Report(msgspec.Struct, frozen=True):
     """
-    What a trial says.
+    Report of a trial.
 
     Attributes:
-        trial: Which.
-        rows: That both decided.
-        other, unfit: Rows that were left out: of other releases or of before, and of
-            other features.
-        us_per_row: What deciding a row again took, in the worker.
+        trial: Identity of the trial.
+        rows: Rows that both releases decided.
+        other, unfit: Rows left out: of other releases or from before the trial, and
+            with other features.
+        us_per_row: Time to decide a row again in the worker, µs.
         matrix: Rows by the champion's decision, then by the challenger's.
-        cents: What these come to.
-        parts: In all, by segment, by amount.
-        psi: How far the scores moved, as population stability index.
-        ks: As the largest distance of the distributions.
-        champion, challenger: What each did.
-        differences: By how much a share of the challenger's is the larger one.
-        verdicts: Its gates.
+        cents: Amounts of these rows, in the same order.
+        parts: Comparisons: all rows, by segment, by amount.
+        psi: Population stability index of the scores.
+        ks: Largest distance of the score distributions.
+        champion, challenger: Results of each release.
+        differences: Challenger's share minus the champion's, by name.
+        verdicts: Results of the gates.
     """
 
     trial: Trial
@@ -122,7 +122,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def make_report(kept: Kept, gates: Gates) -> Report:
-    """Compute what counts say."""
+    """Compute the report of a trial from its counts."""
     group = kept.groups.get(ALL, Group())
     pairs = group.pairs
     return Report(
@@ -144,7 +144,9 @@ def make_report(kept: Kept, gates: Gates) -> Report:
 
 
 def _order(kept: Kept) -> list[str]:
-    """In all first, then segments, then amounts, the smallest first."""
+    """
+    List the groups: all rows first, then segments, then amounts in ascending order.
+    """
     names = [name for name, group in kept.groups.items() if group.pairs.rows]
     kinds = (ALL, "segment", "amount")
 
@@ -207,7 +209,7 @@ def _side(release: str, arm: Arm) -> Side:
 
 
 def _differences(trial: Trial, group: Group) -> dict[str, Interval]:
-    """Compare shares: a canary's two arms as strangers, else pairs of the same rows."""
+    """Compare shares: a canary's arms have different rows, the other modes pairs."""
     one, other = group.champion, group.challenger
     strangers = trial.mode == "canary"
     found = {

@@ -1,4 +1,4 @@
-"""One trial at work: which rows are its, and what they count."""
+"""Run one trial: select its rows, decide them with the other release, count them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Run:
     Counts the rows of one trial.
 
     Args:
-        trial: Which.
-        repository: The model repository.
-        folder: Where counts are kept; those of this trial are gone on with.
+        trial: Identity of the trial.
+        repository: Model repository.
+        folder: Folder of the counts; counting continues from this trial's file.
 
     Raises:
-        RepositoryError: A release of it cannot be opened.
-        InputError: The counts cannot be read, or the challenger cannot be scored on
-            the champion's rows.
+        RepositoryError: A release of the trial cannot be opened.
+        InputError: The counts cannot be read, or the challenger cannot score the
+            champion's rows.
     """
 
     def __init__(self, trial: Trial, *, repository: Path, folder: Path) -> None:
@@ -52,7 +52,7 @@ class Run:
         self._folder = folder
         self.kept: Kept = load(folder, trial)
         self._seen = seen_of(self.kept)
-        # Whose answers count.
+        # Releases whose answers count.
         self._own = {
             "shadow": {trial.champion},
             "canary": {trial.champion, trial.challenger},
@@ -70,7 +70,9 @@ class Run:
             self._scorer = Scorer(champion, challenger)
 
     def take(self, records: Records) -> None:
-        """Count the rows of a chunk that are of this trial and not counted yet."""
+        """
+        Count the rows of a chunk that belong to this trial and are not counted yet.
+        """
         first = records.first_sequence
         last = first + len(records) - 1
         for low, high in self._seen.add(records.writer, first, last=last):
@@ -78,16 +80,16 @@ class Run:
 
     def save(self) -> None:
         """
-        Keep what was counted; on disk when this returns.
+        Save the counts; they are on disk when this returns.
 
         Raises:
-            InputError: It cannot be written.
+            InputError: The file cannot be written.
         """
         self.kept.seen = self._seen.spans()
         save(self._folder, self.kept)
 
     def judge(self, gates: Gates) -> list[Verdict]:
-        """Hold the counts against gates."""
+        """Judge the counts by gates."""
         return judge(self.kept, gates)
 
     def _take(self, records: Records) -> None:
@@ -104,15 +106,15 @@ class Run:
             self._compare(mine, scorer)
 
     def _mine(self, records: Records) -> Records | None:
-        """Pick the rows of this trial; None when there is none."""
+        """Return the rows of this trial; None if there are none."""
         if records.release not in self._own:
             return None
         if self.trial.mode == "shadow":
-            return records  # of before it began, too: they are decided again alike
+            return records  # older rows count, too: both decide them
         late = records.decided_us >= self._since_us
         if not late.any():
             return None
-        # The rows of one writer come in the order in which they were decided.
+        # The rows of one writer are ordered by decision time.
         return take(records, slice(int(np.argmax(late)), len(records)))
 
     def _answered_by_challenger(self, records: Records) -> bool:
@@ -120,7 +122,9 @@ class Run:
         return self.trial.mode == "canary" and answered
 
     def _compare(self, records: Records, scorer: Scorer) -> None:
-        """Count rows that both decided, one of them just now."""
+        """
+        Count rows that both releases decided: one when they were sent, the other now.
+        """
         scored = scorer.score(records)
         self.kept.again += len(records)
         self.kept.worked_us += scored.worked_us
@@ -129,7 +133,7 @@ class Run:
         if self.trial.mode == "watch":
             one, other, challenger = other, one, one
         elif self.trial.mode == "canary":
-            challenger = None  # its own answers are counted, not these
+            challenger = None  # only its own answers count
         self._count(
             records, scorer, champion=one, challenger=challenger, pairs=(one, other)
         )
@@ -160,7 +164,7 @@ class Run:
 def _groups(
     records: Records, scorer: Scorer | None
 ) -> dict[str, npt.NDArray[np.bool_]]:
-    """Tell which rows are in which group; without a scorer, by amount alone."""
+    """Return the rows of each group; without a scorer, groups by amount only."""
     if scorer is None:
         none = np.zeros(len(records), np.uint8)
         return group_names(none, records.cents, segments=())
@@ -175,7 +179,10 @@ def _open(name: str, repository: Path, product: str) -> Opened:
 
 
 def _before(folder: Path, trial: Trial) -> Groups:
-    """Take the counts of the trial that a promotion ended: the larger, of two."""
+    """
+    Return the counts of the trial before a promotion: shadow or canary, whichever
+    counted more of the champion's rows.
+    """
     found = [
         kept.groups
         for mode in ("shadow", "canary")
@@ -188,7 +195,7 @@ def _before(folder: Path, trial: Trial) -> Groups:
 
 
 def _scorer_of_watch(promoted: Opened, before: Opened) -> Scorer | None:
-    """Compare with the release before, where its vectors can be had."""
+    """Return a scorer for the former release; None if its vectors cannot be derived."""
     try:
         return Scorer(promoted, before)
     except InputError as exc:

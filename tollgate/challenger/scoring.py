@@ -1,4 +1,4 @@
-"""Decide journalled rows as another release would have."""
+"""Decide journalled rows as another release would have decided them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _MODEL_OUTPUT = np.uint32(Degraded.MODEL_OUTPUT)
 
 class Scored(msgspec.Struct, frozen=True, eq=False):
     """
-    Rows as they were decided, and as the other release decides them.
+    Rows as decided originally, and as decided by the other release.
 
     Attributes:
-        recorded: As the journal has it.
-        other: As the other one decides now; its times are those of the batch of up to
-            32 rows that a row was in.
-        worked_us: How long all of it took.
+        recorded: Decisions in the journal.
+        other: Decisions of the other release; the latency of a row is that of its batch
+            of up to 32 rows.
+        worked_us: Total time, µs.
     """
 
     recorded: Decisions
@@ -48,18 +48,18 @@ class Scored(msgspec.Struct, frozen=True, eq=False):
 
 class Scorer:
     """
-    Decides rows of one release again, as another release.
+    Decides rows of one release again with another release.
 
     Args:
-        recorded: Whose rows.
-        other: Who decides them again.
+        recorded: Release that decided the rows.
+        other: Release that decides them again.
 
     Attributes:
         segments: Names of the segments.
-        money: Whether the rows have amounts.
+        money: True if the rows have amounts.
 
     Raises:
-        InputError: What the other one looks at is not in the rows; says what.
+        InputError: The rows lack an input of the other release; the message names it.
         RepositoryError: Its model cannot be loaded.
     """
 
@@ -75,7 +75,7 @@ class Scorer:
         self._told = False
 
     def fits(self, records: Records) -> bool:
-        """Tell whether records have the features and fields that this knows."""
+        """Return whether records have the expected features and fields."""
         return (
             records.spec_hash == self._spec_hash
             and {*self._recorded.spec.field_names} <= records.fields.keys()
@@ -96,7 +96,9 @@ class Scorer:
         return Scored(recorded, other, worked_us)
 
     def segment(self, records: Records) -> npt.NDArray[np.uint8]:
-        """Tell the segments of rows, by the policy of who decided; uint8 [N]."""
+        """
+        Return the segments of rows, by the policy of the recorded release; uint8 [N].
+        """
         return decide(_facts(records), policy=self._recorded.policy).segment
 
     def _again(self, facts: RowFacts, cluster: I64) -> Decisions:
@@ -121,13 +123,13 @@ class Scorer:
         )
 
     def _probabilities(self, facts: RowFacts) -> F32:
-        """Run the model; where it fails its rows have no score."""
+        """Run the model; if it fails, its rows have no score."""
         width = len(self._other.policy.labels)
         try:
             vectors = self._model.vectors(facts, self._other.spec)
             found = self._model.probabilities(vectors)
-        except Exception:  # onnxruntime's errors share no base
-            if not self._told:  # once, not for each batch
+        except Exception:  # onnxruntime's errors have no common base
+            if not self._told:  # log once, not per batch
                 log.exception("%s: its model failed", self._other.name)
             self._told = True
             found = np.full((len(facts.cents), width), np.nan, np.float32)
@@ -137,7 +139,7 @@ class Scorer:
 
 
 def recorded_decisions(records: Records) -> Decisions:
-    """Take the decisions that records tell of; their times are those in the server."""
+    """Return the decisions of records; their latencies are those in the server."""
     took = (records.features_us, records.model_us, records.decision_us)
     return Decisions(
         decision=records.decision,
@@ -145,17 +147,17 @@ def recorded_decisions(records: Records) -> Decisions:
         failed=(records.degraded & _MODEL_OUTPUT) != 0,
         degraded=records.degraded != 0,
         took_us=np.sum([one.astype(np.int64) for one in took], axis=0),
-        # By the ids that choose a canary's rows.
+        # The ids are those that choose a canary's rows.
         cluster=clusters(records.owner[1]),
     )
 
 
 def columns_for(recorded: FeatureSpec, other: Opened) -> list[int]:
     """
-    Find the features of a release in the vectors of another one.
+    Return the columns of a release's features in the vectors of another release.
 
     Raises:
-        InputError: One is not among them, or means something else there.
+        InputError: A feature is missing there, or is defined differently.
     """
     wanted = other.spec
     if wanted.spec_hash == recorded.spec_hash:
@@ -194,7 +196,7 @@ def _require_fields(recorded: FeatureSpec, other: Opened) -> None:
 
 
 def _list_places(recorded: Policy, other: Opened) -> list[int]:
-    """Find the lists of a policy among those that were looked up."""
+    """Return the positions of a policy's lists among those that were looked up."""
     places = {(one.name, one.of): at for at, one in enumerate(recorded.lists)}
     found = []
     for one in other.policy.lists:
@@ -217,7 +219,7 @@ def _facts(records: Records) -> RowFacts:
         probabilities=records.probabilities,
         features=records.features,
         cents=records.cents,
-        degraded=records.degraded & ~_MODEL_OUTPUT,  # the policy makes it anew
+        degraded=records.degraded & ~_MODEL_OUTPUT,  # the policy sets it again
         event_time_us=records.event_time_us,
         list_hits=records.list_hits,
         fields=records.fields,

@@ -1,4 +1,4 @@
-"""Shares of counted rows, as wide as the likeness of a customer's rows makes them."""
+"""Estimate shares of counted rows, corrected for similar rows of one customer."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ def arm_share(arm: Arm, what: int) -> Interval:
 
 
 def apart(arm: Arm, what: int, *, than: Arm) -> Interval:
-    """Estimate by how much such a share is larger than that of other customers."""
+    """Estimate the difference of such a share from that of other customers."""
     return intervals.difference(*_counted(arm, what), than=_counted(than, what))
 
 
 def flips(pairs: Pairs) -> int:
-    """Count the rows that are decided otherwise."""
+    """Count the rows with different decisions."""
     side = math.isqrt(len(pairs.matrix))
     return pairs.rows - sum(pairs.matrix[:: side + 1])
 
 
 def flips_share(pairs: Pairs) -> Interval:
-    """Estimate the share of rows that are decided otherwise."""
+    """Estimate the share of rows with different decisions."""
     effect = flips_effect(pairs)
     return intervals.share(flips(pairs) / effect, pairs.rows / effect)
 
 
 def flips_effect(pairs: Pairs) -> float:
-    """Estimate how alike a customer's rows are in being decided otherwise."""
+    """Estimate the design effect of different decisions within customers."""
     return intervals.design_effect(pairs.cluster_rows, pairs.cluster_flips)
 
 
 def decided_apart(pairs: Pairs, level: int) -> Interval:
-    """Estimate by how much more often the challenger decides so, of the same rows."""
+    """
+    Estimate how much more often the challenger makes a decision, on the same rows.
+    """
     matrix = [
         pairs.matrix[at : at + LEVELS] for at in range(0, LEVELS * LEVELS, LEVELS)
     ]
@@ -50,13 +52,13 @@ def decided_apart(pairs: Pairs, level: int) -> Interval:
 
 
 def degraded_apart(pairs: Pairs) -> Interval:
-    """Estimate by how much more often it is degraded, of the same rows."""
+    """Estimate how much more often the challenger is degraded, on the same rows."""
     more, less = pairs.degraded_more, pairs.degraded_less
     return intervals.paired_difference(more, less, rows=pairs.rows)
 
 
 def _counted(arm: Arm, what: int) -> tuple[float, float]:
-    """Give hits and rows as so many strangers would have them."""
+    """Return hits and rows, divided by the design effect."""
     hits = arm.hits(what)
     effect = intervals.design_effect(arm.cluster_rows, hits)
     return sum(hits) / effect, arm.rows / effect

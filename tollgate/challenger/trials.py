@@ -1,4 +1,4 @@
-"""What is on trial now: a challenger, a release that was just promoted, or both."""
+"""List current trials: a challenger, a recently promoted release, or both."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def current_trials(
     repository: Path, *, product: str, watch_s: float, now_s: float
 ) -> list[Trial]:
     """
-    List what is on trial.
+    List the current trials.
 
     Args:
-        repository: The model repository.
-        product: The ensemble.
-        watch_s: How long a promoted release is watched.
-        now_s: The wall clock, s since the epoch.
+        repository: Model repository.
+        product: Ensemble of the trials.
+        watch_s: Time in seconds that a promoted release is watched.
+        now_s: Wall clock, s since the epoch.
 
     Raises:
         RepositoryError: The history cannot be read.
@@ -40,7 +40,7 @@ def current_trials(
 
 
 def trial_of(release: Release) -> Trial:
-    """Describe the trial of a release's challenger."""
+    """Return the trial of a release's challenger."""
     challenger = release.challenger
     if challenger is None:
         raise ValueError(f"nobody is on trial beside {release.name}")
@@ -58,9 +58,9 @@ def last_trial(
     entries: list[Entry], *, challenger: str, mode: Literal["shadow", "canary"]
 ) -> Trial | None:
     """
-    Find the trial of a challenger that began last; None without one.
+    Return the trial of a challenger that started last; None without one.
 
-    By the order of the history: clocks are set, and differ from machine to machine.
+    The order is that of the history: clocks get adjusted, and differ between machines.
     """
     for entry in reversed(entries):
         there = entry.release.challenger
@@ -70,7 +70,7 @@ def last_trial(
 
 
 def watch_of(promotion: Entry) -> Trial:
-    """Describe the watch that follows a promotion."""
+    """Return the watch that follows a promotion."""
     return Trial(
         product=promotion.release.product,
         mode="watch",
@@ -81,13 +81,16 @@ def watch_of(promotion: Entry) -> Trial:
 
 
 def _promotion(entries: list[Entry]) -> Entry | None:
-    """Find what made the release that answers do so, if that was a promotion."""
+    """
+    Return the promotion that activated the current release; None if it was no
+    promotion.
+    """
     last = last_change(entries)
     promoted = last is not None and last.action == "promote" and last.origin
     return last if promoted else None
 
 
 def seconds_of(text: str) -> float:
-    """Read RFC 3339 in UTC, as releases have it; s since the epoch."""
+    """Parse RFC 3339 in UTC, as releases store it; s since the epoch."""
     moment = datetime.strptime(text.partition(".")[0].rstrip("Z"), "%Y-%m-%dT%H:%M:%S")
     return moment.replace(tzinfo=timezone.utc).timestamp()

@@ -1,9 +1,10 @@
 """
-The worker of trials: off the path, from the journal's stream into counts.
+The trial worker: counts decisions from the journal's stream, off the request path.
 
-What was taken is acknowledged when it is counted on disk, and counted by writer and
-number: a worker that is killed leaves nothing out and counts nothing twice. It holds up
-nobody: what it has not read is removed from the stream when the journal has sealed it.
+The worker acknowledges entries after their counts are on disk, and counts each record
+once, by writer and sequence number. So a killed worker skips no record and counts none
+twice. It never blocks the journal: entries that it has not read are removed from the
+stream when the journal has sealed them.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ JUDGE_S = 2.0
 WORKER_LOCK = ".worker.lock"
 Changing = Callable[[], AbstractContextManager[Path]]
 
-_POLLED = 64  # entries at once
+_POLLED = 64  # entries per read
 _WAIT_S, _AWAY_S = 0.5, 1.0
 
 
 class Tally(msgspec.Struct):
-    """What a worker did since it started."""
+    """Counts of a worker since it started."""
 
     rows: int = 0
     unreadable: int = 0
@@ -51,19 +52,19 @@ class Tally(msgspec.Struct):
 
 class TrialWorker:
     """
-    Counts what is on trial in one product, and ends what breaks a gate.
+    Counts the trials of one product, and ends those that break a gate.
 
     Args:
-        source: Where decisions come from.
-        repository: The model repository, or what is here of it.
-        product: The ensemble.
-        folder: Where counts are kept.
-        changing: Has the repository in a folder, and what is changed there in its
-            place; unless given, it is that folder itself.
-        refresh: Makes the folder as the repository is by now.
-        judge_s: How often counts are kept and judged.
-        say: Told what was ended, and why.
-        on_step: Told of each step, for tests that stop there.
+        source: Stream to read decisions from.
+        repository: Model repository, or the local copy of it.
+        product: Ensemble of the trials.
+        folder: Folder of the counts.
+        changing: Context that yields a folder with the repository, and applies the
+            changes made there to it; by default the folder is the repository itself.
+        refresh: Updates the local copy of the repository.
+        judge_s: Seconds between saves of the counts, each followed by a judgement.
+        say: Called with a message about each trial that starts or ends.
+        on_step: Called with the name of each step; tests stop there.
 
     Raises:
         PolicyError: The gates cannot be read.
@@ -93,20 +94,20 @@ class TrialWorker:
         self._on_step = on_step
         self._gates: Gates = read_gates(repository, product=product)
         self._runs: dict[Trial, Run] = {}
-        self._taken: deque[Taken] = deque()  # not counted yet
+        self._taken: deque[Taken] = deque()  # entries not counted yet
         self._ids: list[bytes] = []
         self._due_s = 0.0
         self._problem = ""
         self.tally = Tally()
 
     def counted(self) -> list[Kept]:
-        """List what was counted of each trial that goes on."""
+        """Return the counts of each current trial."""
         return [run.kept for run in list(self._runs.values())]
 
     def run(
         self, stopped: threading.Event, *, until_idle_s: float | None = None
     ) -> None:
-        """Go on until told to stop, or until nothing came for a while."""
+        """Work until `stopped` is set, or until no entry came for a while."""
 
         def step() -> int:
             try:
@@ -122,10 +123,10 @@ class TrialWorker:
             self._keep()
             self._judge()
         except TollgateError as exc:
-            self._tell(str(exc))  # it is handed out again, to the next worker
+            self._tell(str(exc))  # the next worker receives the entries again
 
     def step(self) -> int:
-        """Take some entries, keep and judge when it is time; how many there were."""
+        """Read entries, save and judge when due; return the number of entries read."""
         if time.monotonic() >= self._due_s:
             self._keep()
             self._judge()
@@ -133,22 +134,22 @@ class TrialWorker:
             self._due_s = time.monotonic() + self._judge_s
         if not self._runs:
             time.sleep(min(_WAIT_S, self._judge_s))
-            return 0  # what comes in waits for the next trial
+            return 0  # entries stay in the stream for the next trial
         if not self._taken:
             wait_s = min(_WAIT_S, self._judge_s)
             self._taken.extend(self._source.poll(most=_POLLED, wait_s=wait_s))
         number = len(self._taken)
-        while self._taken:  # an error nobody foresaw leaves the rest for the next step
+        while self._taken:  # after an error the next step takes the rest
             self._take(self._taken[0])
             self._ids.append(self._taken.popleft().id)
         return number
 
     def _take(self, taken: Taken) -> None:
         if not taken.chunk:
-            return  # a writer's end, or removed while it waited
+            return  # a writer's end, or an entry deleted while pending
         try:
             records = decode_chunk(taken.chunk)
-        except JournalError:  # the journal's worker makes it a dead letter
+        except JournalError:  # the journal worker makes it a dead letter
             self.tally.unreadable += 1
             return
         for run in self._runs.values():
@@ -166,7 +167,7 @@ class TrialWorker:
         self._on_step("acknowledged")
 
     def _judge(self) -> None:
-        """End what breaks a gate; what cannot be ended is tried again."""
+        """End the trials that break a gate; if that fails, it is tried again."""
         try:
             self._gates = read_gates(self._repository, product=self._product)
         except TollgateError as exc:
@@ -188,7 +189,9 @@ class TrialWorker:
             del self._runs[trial]
 
     def _renew(self) -> None:
-        """Look what is on trial; while that cannot be seen, what was goes on."""
+        """
+        Update the current trials; if they cannot be read, the previous ones continue.
+        """
         try:
             self._refresh()
         except TollgateError as exc:
@@ -214,7 +217,7 @@ class TrialWorker:
                 self._say(f"{trial.mode}: {trial.challenger} beside {trial.champion}")
 
     def _tell(self, problem: str) -> None:
-        """Say what is wrong, once as long as it stays."""
+        """Log a problem, once as long as it stays the same."""
         if problem != self._problem:
             log.warning("%s", problem)
         self._problem = problem

@@ -1,8 +1,8 @@
 """
-The command line: the one place that knows every part of the project.
+Run the command line, the only package that imports every part of the project.
 
-Each command imports what it needs when it runs, so that `tollgate --help` is quick
-and a missing extra costs only the commands that use it.
+Each command imports what it needs when it runs, so that `tollgate --help` is quick and
+a missing extra disables only the commands that use it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import cast
 
 from tollgate.errors import TollgateError, install_remedy
 
-# Module that is missing -> the extra that brings it.
+# Missing module -> the extra that installs it.
 _EXTRAS = {
     "tritonclient": "client",
     "grpc": "client",
@@ -37,18 +37,20 @@ _EXTRAS = {
     "s3fs": "fleet",
 }
 _SHOWN = 80  # characters of a value
-_INTERRUPTED = 130  # what a shell reports for Ctrl-C
-# Any write may meet them, and no line of ours is to blame.
+_INTERRUPTED = 130  # exit status that a shell reports for Ctrl-C
+# Any write may raise these errors, and no line of ours causes them.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def _run() -> None:
-    """Run the command line; a mistake in it is one line, with the way to its help."""
+    """
+    Run the command line; print one line for a usage error, with the way to its help.
+    """
     import typer
 
     from tollgate.cli.app import app
 
-    # The parser's error for any use that cannot be right; typer exports one kind of it.
+    # The parser's base class of usage errors; typer exports only one subclass of it.
     usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
     try:
         status = typer.main.get_command(app).main(
@@ -60,7 +62,7 @@ def _run() -> None:
         value = repr(errors()[0]["input"])[:_SHOWN] if callable(errors) else ""
         if value not in problem:
             problem = f"{problem.rstrip('.')}, not {value}"
-        if problem:  # nothing is said where a group without a command shows its help
+        if problem:  # empty where a group without a command shows its help
             command = exc.ctx.command_path if exc.ctx else "tollgate"
             text = f"{problem.rstrip('.')}; `{command} --help` shows an example"
             print(f"{command}: {text}", file=sys.stderr)
@@ -71,7 +73,7 @@ def _run() -> None:
 
 
 def main() -> None:
-    """Run the command line; a known error is one line and its exit status."""
+    """Run the command line; turn a known error into one line and its exit status."""
     if os.getpid() == 1:
         from tollgate.cli.first_process import leave_first_place
 

@@ -1,4 +1,4 @@
-"""The commands, grouped by who uses them."""
+"""Assemble the `tollgate` command line: its groups, commands and help texts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    # Commands and groups below take the names of their parent.
+    # Commands and groups below have the help name of their parent.
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -82,11 +82,13 @@ def _start(
         ),
     ] = False,
 ) -> None:
-    """Take the options that belong to no command."""
+    """Parse the options that belong to no command."""
 
 
 class _Command(TyperCommand):
-    """A command; no number among its options is NaN, which every limit lets pass."""
+    """
+    Runs a command; refuses NaN in a numeric option, because every limit lets NaN pass.
+    """
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
         for name, value in ctx.params.items():
@@ -97,7 +99,7 @@ class _Command(TyperCommand):
 
 
 def _group(name: str, panel: str, *, help: str, example: str) -> typer.Typer:
-    """Add a group of commands; its help shows an example."""
+    """Add a group of commands, with an example in its help."""
     group = typer.Typer(
         help=help, epilog=f"Example: {escape(example)}", no_args_is_help=True
     )
@@ -113,7 +115,7 @@ def _command(
     example: str,
     panel: str | None = None,
 ) -> None:
-    """Add a command; its help shows an example."""
+    """Add a command, with an example in its help."""
     epilog = f"Example: {escape(example)}"
     group.command(name, cls=_Command, epilog=epilog, rich_help_panel=panel)(function)
 
@@ -124,7 +126,7 @@ _command(
 product_commands = _group(
     "product",
     _EVERYONE,
-    help="A product of your own out of a table, and taking it out again.",
+    help="Create a product from a table of your data; list and remove products.",
     example="tollgate product new loans --from loans.csv --label defaulted",
 )
 _command(
@@ -169,7 +171,7 @@ _command(
 feature_commands = _group(
     "features",
     _ENGINEERS,
-    help="What features are, how two specs differ, and their values over a history.",
+    help="Show, compare, build and replay features.",
     example="tollgate features show terminal_risk_7d",
 )
 _command(
@@ -221,7 +223,7 @@ _command(
 policy_commands = _group(
     "policy",
     _ENGINEERS,
-    help="What decides: is a policy sound, how do two differ, what would one decide.",
+    help="Check, compare and simulate decision policies.",
     example="tollgate policy check policy.yaml",
 )
 _command(
@@ -252,7 +254,7 @@ _command(
 release_commands = _group(
     "release",
     _OPERATORS,
-    help="What answers, what did, and going from one to the next.",
+    help="List, compare, activate and roll back releases.",
     example="tollgate release list",
 )
 _command(
@@ -315,7 +317,7 @@ _command(
 challenger_commands = _group(
     "challenger",
     _OPERATORS,
-    help="A release on trial beside the one that answers.",
+    help="Try a release in shadow or canary, alongside the active release.",
     example='tollgate challenger start --set model=2 --reason "trained on May"',
 )
 _command(
@@ -406,7 +408,7 @@ _command(
 repair_commands = _group(
     "repair",
     _OPERATORS,
-    help="Make good what the store missed.",
+    help="Apply purchases that the store missed.",
     example="tollgate repair drain",
 )
 _command(
@@ -415,7 +417,8 @@ _command(
 journal_commands = _group(
     "journal",
     _OPERATORS,
-    help="Keep decisions, prove them, forget people.",
+    help="Archive decisions in a sealed journal; verify, replay, "
+    "export and erase them.",
     example="tollgate journal verify .tollgate/journal/fraud",
 )
 _command(
@@ -460,7 +463,7 @@ _command(
 gateway_commands = _group(
     "gateway",
     _OPERATORS,
-    help="nginx before Triton: TLS, keys or client certificates, limits.",
+    help="Run nginx in front of Triton: TLS, API keys or client certificates, limits.",
     example="tollgate gateway certificates certs --host localhost",
 )
 _command(
@@ -492,7 +495,7 @@ _command(
 list_commands = _group(
     "lists",
     _OPERATORS,
-    help="Allow and deny lists that the policy asks for.",
+    help="Manage the allow and deny lists that policies use.",
     example="tollgate lists show stolen_cards",
 )
 _command(
@@ -522,7 +525,7 @@ _command(
 label_commands = _group(
     "labels",
     _ENGINEERS,
-    help="What purchases turned out to be, and how right releases were.",
+    help="Load labels and measure the accuracy of each release.",
     example="tollgate labels accuracy",
 )
 _command(

@@ -1,4 +1,4 @@
-"""The command for SREs that measures a product against its slo.yaml."""
+"""Measure a product against the latency budget of its slo.yaml: `tollgate budget`."""
 
 from __future__ import annotations
 
@@ -19,32 +19,42 @@ if TYPE_CHECKING:
 
 def budget(
     rate: Annotated[
-        float, typer.Option(help="Requests per second, at random (Poisson).", min=1)
+        float,
+        typer.Option(
+            help="Requests per second, sent at random times (Poisson).", min=1
+        ),
     ] = 200.0,
     seconds: Annotated[
-        float, typer.Option(help="How long; the first two do not count.", min=3)
+        float,
+        typer.Option(help="Seconds to measure; the first two do not count.", min=3),
     ] = 20.0,
     rows: Annotated[
-        int, typer.Option(help="Purchases in each request.", min=1, max=32)
+        int, typer.Option(help="Purchases per request.", min=1, max=32)
     ] = 1,
     target: Annotated[
-        bool, typer.Option("--target", help="Judge by target_ms, not by budget_ms.")
+        bool,
+        typer.Option("--target", help="Compare with target_ms instead of budget_ms."),
     ] = False,
     room: Annotated[
-        float, typer.Option(help="Multiply every limit: a noisy machine.", min=1)
+        float,
+        typer.Option(
+            help="Factor for every limit, for a machine that also does other work.",
+            min=1,
+        ),
     ] = 1.0,
     apply: Annotated[
         bool,
         typer.Option(
             "--apply",
-            help="Let the made-up purchases count and be journalled: staging only.",
+            help="Write the synthetic purchases to store and journal; only "
+            "for staging.",
         ),
     ] = False,
     grpc_url: Annotated[
         str | None,
         typer.Option(
-            help="A server anywhere, or dns:///host:port for several in turn; layers "
-            "are not measured then.",
+            help="Address of any server, or dns:///host:port for several in "
+            "turn; layers are then not measured.",
             show_default="that of --state",
         ),
     ] = None,
@@ -52,7 +62,8 @@ def budget(
     repository: Annotated[
         str | None,
         typer.Option(
-            help="Model repository of --grpc-url.", show_default="model_repository"
+            help="Model repository of the server at --grpc-url.",
+            show_default="model_repository",
         ),
     ] = None,
     state: State = None,
@@ -61,8 +72,8 @@ def budget(
     """
     Measure each layer of the running server against its budget in slo.yaml.
 
-    Exit status 1: a layer takes longer than it may at the 99th percentile (`request`:
-    on average), or too few answers are there in time.
+    Exit status 1: the 99th percentile of a layer (`request`: its mean) exceeds its
+    budget, or too few responses arrive in time.
     """
     from loadtests.budget import Load, measure
     from loadtests.layers import judge
@@ -114,7 +125,9 @@ def budget(
 
 
 def _broken(judged: list[Judged], promise: Promise, in_time: float) -> list[str]:
-    """Say which layers take too long, and whether answers come too late."""
+    """
+    List the layers that take too long, and whether too few responses were in time.
+    """
     broken = [
         f"{one.layer} takes {one.judged_ms:.1f} ms of {one.limit_ms:g}"
         for one in judged

@@ -1,4 +1,4 @@
-"""`budget --grpc-url`: whether a service's answers come in time, seen from outside."""
+"""Measure response times of a remote server from outside: `budget --grpc-url`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def judge_answers(
     json: bool,
 ) -> None:
     """
-    Send a load, print what its answers took, and end with status 1 when too few came.
+    Send a load and print its response times; exit with status 1 if too few are in time.
 
     Raises:
-        ServerError: Nobody answers there.
+        ServerError: No server responds at the address.
     """
     from loadtests.budget import measure_answers
 

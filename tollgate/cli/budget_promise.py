@@ -1,4 +1,4 @@
-"""What a product is judged by: the limits of its slo.yaml."""
+"""Choose the limits of a slo.yaml to judge by: its promise (SLA) or its aim (SLO)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tollgate.repository.slo import Layers, Slo
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """What is judged by: the promise of a slo.yaml, or its aim."""
+    """Limits to judge by: the promise (SLA) of a slo.yaml, or its aim (SLO)."""
 
     layers_ms: Layers
     within_ms: float
@@ -18,15 +18,15 @@ class Promise(msgspec.Struct, frozen=True):
 
 def promise_of(slo: Slo, *, target: bool, room: float) -> Promise:
     """
-    Take what is judged by from a slo.yaml.
+    Read the limits to judge by from a slo.yaml.
 
     Args:
-        slo: The product's.
-        target: Its aim, not what it promises.
-        room: What every limit is multiplied by.
+        slo: The product's slo.yaml.
+        target: True to take its aim (`target_ms`) instead of its promise.
+        room: Factor that every limit is multiplied by.
 
     Raises:
-        InputError: It has no aim.
+        InputError: The slo.yaml has no aim.
     """
     if not target:
         layers, within_ms = slo.layers_ms, slo.latency_objective_ms

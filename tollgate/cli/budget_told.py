@@ -1,4 +1,4 @@
-"""What `budget` prints: the layers, and what each step did."""
+"""Print the result of `budget`: time per layer, and Triton's statistics per step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def to_json(
     in_time: float,
     broken: list[str],
 ) -> dict[str, Any]:
-    """Name everything, for programs."""
+    """Convert the result to a dictionary with a name for every value, for programs."""
     mean_ms, p50_ms, p99_ms = _three(found.split.in_server_ms)
     product, *steps = found.counts
     return {
@@ -57,7 +57,7 @@ def to_json(
 def print_layers(
     found: Measured, judged: list[Judged], promise: Promise, *, in_time: float
 ) -> None:
-    """Print budget against measured, and what was sent."""
+    """Print the budget next to the measured times, and the load that was sent."""
     table = _table("layer", "budget ms", "mean ms", "p50 ms", "p99 ms", "")
     for one in judged:
         cells = [_ms(x) for x in (one.limit_ms, one.mean_ms, one.p50_ms, one.p99_ms)]
@@ -81,7 +81,7 @@ def print_layers(
 
 
 def print_steps(found: Measured) -> None:
-    """Print what Triton counted of each step, and how many worked at once."""
+    """Print Triton's statistics of each step, and how many instances worked at once."""
     product, *steps = found.counts
     table = _table("step", "rows per batch", "queue ms", "work ms", "busy %")
     for step in steps:
@@ -103,7 +103,7 @@ def print_steps(found: Measured) -> None:
 
 
 def _three(values: F64) -> tuple[float, float, float]:
-    """Mean, median and 99th percentile."""
+    """Format mean, median and 99th percentile."""
     p50, p99 = np.percentile(values, _PERCENTILES).tolist()
     return float(values.mean()), p50, p99
 

@@ -1,4 +1,4 @@
-"""The catalogue of a product's features: definition, state, releases that use each."""
+"""Catalogue a product's features: definition, state, and releases that use each."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def catalogue(
 
     Args:
         spec: The features.
-        repository: Whose releases of the product to look into.
+        repository: Repository with the releases of the product to look into.
         name: One feature; all if None.
         source: File of the spec, for messages.
 
     Returns:
-        A row per feature: feature, definition, window, default, essential, state (of
-        each entity it needs) and releases, which use it with this very definition.
+        One row per feature: feature, definition, window, default, essential, state (of
+        each entity it needs) and releases that use it with exactly this definition.
 
     Raises:
         InputError: No feature has that name.
@@ -69,7 +69,7 @@ def catalogue(
 def _released_parts(
     product: str, repository: Path
 ) -> dict[str, dict[str, dict[str, str]]]:
-    """Take apart the features of every release there is; none if there is none."""
+    """Parse the features of every release; return nothing if there is no release."""
     try:
         release = read_release(repository, product=product)
         step = read_product(repository, product).features_step
@@ -89,7 +89,9 @@ def _released_parts(
 
 
 def catalogue_table(rows: list[dict[str, Any]]) -> Table:
-    """Print the catalogue as a table; the state of each entity below it, once."""
+    """
+    Format the catalogue as a table; describe the state of each entity once, below it.
+    """
     states = dict.fromkeys(text for row in rows for text in row["state"])
     caption = "\n".join(f"state of {text}" for text in states) or None
     table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")

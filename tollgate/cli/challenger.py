@@ -1,4 +1,4 @@
-"""Commands that follow a trial: `challenger report`, `challenger run`."""
+"""Follow a challenger's trial: `tollgate challenger report` and `run`."""
 
 from __future__ import annotations
 
@@ -39,16 +39,20 @@ _BROKEN = 1  # exit status: a gate is broken
 def report(
     name: Annotated[
         str | None,
-        typer.Argument(help="A challenger; the one on trial, or the last, if none."),
+        typer.Argument(
+            help="Challenger to report; if omitted, the one on trial, or the last one."
+        ),
     ] = None,
     as_json: Json = False,
-    picture: Annotated[Path | None, typer.Option(help="PNG to write.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Path of the PNG file to write.")
+    ] = None,
     repository: Repository = None,
     product: Product = None,
     state: State = None,
 ) -> None:
     """
-    Say what a trial shows so far: flips, money, scores, times, errors, gates.
+    Report a trial so far: flips, money, scores, times, errors, gates.
 
     Exit status 1: a gate is broken.
     """
@@ -68,7 +72,7 @@ def report(
 
         draw(made, kept, picture)
     if as_json:
-        # What is not known is NaN or infinite, which JSON has not: null.
+        # JSON has no NaN and no infinity, which stand for unknown values: write null.
         console.print_json(made)
     else:
         for table in report_tables(made):
@@ -83,22 +87,23 @@ def run(
     journal_url: Annotated[
         str | None,
         typer.Option(
-            help="Redis, or cluster, with the stream.", show_default="the store"
+            help="URL of the Redis or Redis Cluster with the journal stream.",
+            show_default="the store",
         ),
     ] = None,
     judge_every: Annotated[
-        str, typer.Option(help="How often counts are kept and judged.")
+        str, typer.Option(help="Interval at which counts are saved and gates checked.")
     ] = "2s",
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
     until_idle: Annotated[
-        bool, typer.Option(help="End when nothing has come for a second.")
+        bool, typer.Option(help="End after a second without new records.")
     ] = False,
     repository: Repository = None,
     product: Product = None,
     state: State = None,
 ) -> None:
-    """Count what is on trial, and end what breaks a gate, until Ctrl-C or SIGTERM."""
+    """Monitor trials, and end those that break a gate, until Ctrl-C or SIGTERM."""
     from tollgate.audit.files import lock
     from tollgate.audit.source import TRIAL_GROUP, ChunkSource
     from tollgate.challenger.kept import folder_of
@@ -148,7 +153,7 @@ def run(
 
 def _kept(chosen: Settings, repository: Path, *, name: str | None) -> Kept:
     """
-    Find the counts to tell of.
+    Find the counts to report.
 
     Raises:
         InputError: There are none.

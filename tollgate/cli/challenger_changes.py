@@ -1,4 +1,6 @@
-"""Commands that change who is on trial: `challenger start|raise|promote|stop`."""
+"""
+Start, widen, stop and promote a challenger: `challenger start|raise|promote|stop`.
+"""
 
 from __future__ import annotations
 
@@ -36,24 +38,29 @@ def start(
         list[str],
         typer.Option(
             "--set",
-            help="STEP=VERSION in which it differs; features, model and decision "
-            "will do. May be given again.",
+            help="STEP=VERSION that differs from the active release; STEP "
+            "can be features, model or decision. May be repeated.",
             metavar="STEP=VERSION",
         ),
     ],
     reason: Reason = ...,  # type: ignore[assignment]
     mode: Annotated[
         Literal["shadow", "canary"],
-        typer.Option(help="Scored off the path, or answering some customers."),
+        typer.Option(
+            help="shadow: score off the request path; canary: answer some customers."
+        ),
     ] = "shadow",
     percent: Annotated[
         float,
         typer.Option(
-            help="Share of the customers that a canary answers.", min=0, max=100
+            help="Percentage of customers that a canary answers.", min=0, max=100
         ),
     ] = 5.0,
     force: Annotated[
-        bool, typer.Option("--force", help="A canary without a shadow that passed.")
+        bool,
+        typer.Option(
+            "--force", help="Start a canary without a shadow that passed the gates."
+        ),
     ] = False,
     actor: Actor = None,
     require_approval: RequireApproval = None,
@@ -62,11 +69,11 @@ def start(
     state: State = None,
     wait: Wait = WAIT_S,
 ) -> None:
-    """Begin a trial: a shadow, or a canary when its shadow passed its gates."""
+    """Start a trial: a shadow, or a canary if its shadow passed the gates."""
     from tollgate.repository.release import read_release
     from tollgate.repository.trial import with_challenger
 
-    # A shadow answers nobody, so nobody has to confirm it.
+    # A shadow decides for no caller, so no second person must confirm it.
     asks = require_approval if mode == "canary" else False
     chosen = settings_of(repository, product, state, asks)
     who = actor or getpass.getuser()
@@ -99,7 +106,10 @@ def start(
 
 def raise_share(
     percent: Annotated[
-        float, typer.Option(help="Share of the customers.", min=0, max=100)
+        float,
+        typer.Option(
+            help="Percentage of customers that the canary answers.", min=0, max=100
+        ),
     ],
     reason: Reason = ...,  # type: ignore[assignment]
     actor: Actor = None,
@@ -109,7 +119,9 @@ def raise_share(
     state: State = None,
     wait: Wait = WAIT_S,
 ) -> None:
-    """Let a canary answer more customers; those that it has it keeps."""
+    """
+    Raise a canary's share of customers; customers that it already serves stay with it.
+    """
     from tollgate.repository.release import read_release
     from tollgate.repository.trial import with_percent
 
@@ -141,11 +153,11 @@ def stop(
     state: State = None,
     wait: Wait = WAIT_S,
 ) -> None:
-    """End a trial; what answers goes on."""
+    """End a trial; the active release keeps serving."""
     from tollgate.repository.release import read_release
     from tollgate.repository.trial import without_challenger
 
-    # To stop needs no second person.
+    # Stopping a trial needs no approval.
     chosen = settings_of(repository, product, state, False)
     with to_change(chosen) as folder:
         current = read_release(folder, product=chosen.product)
@@ -171,7 +183,7 @@ def promote(
     state: State = None,
     wait: Wait = WAIT_S,
 ) -> None:
-    """Make the challenger the release that answers, under its name."""
+    """Make the challenger the active release, under its own name."""
     from tollgate.repository.release import read_release
     from tollgate.repository.trial import promoted
 
@@ -192,7 +204,7 @@ def promote(
 
 
 def _require_scorable(folder: Path, changed: Release) -> None:
-    """Demand that the challenger can be scored on the rows of who answers."""
+    """Check that the challenger can score the rows of the active release."""
     from tollgate.audit.opened import ReleaseFiles, open_files
     from tollgate.challenger.scoring import Scorer
     from tollgate.repository.history import release_on_trial
@@ -209,10 +221,10 @@ def _require_scorable(folder: Path, changed: Release) -> None:
 
 def _require_passed(chosen: Settings, folder: Path, changed: Release) -> None:
     """
-    Demand that the challenger's shadow passed its gates.
+    Check that the challenger's shadow passed its gates.
 
     Raises:
-        InputError: It did not, or there was none; says why.
+        InputError: It did not pass, or there was none; the message gives the reason.
     """
     from tollgate.challenger.gates import judge, passed
     from tollgate.challenger.kept import folder_of, load

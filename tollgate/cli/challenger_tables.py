@@ -1,4 +1,4 @@
-"""Tables of what a trial shows."""
+"""Format the tables of a challenger report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SERVER_TIMES = "time in the server"
 
 
 def report_tables(report: Report) -> Iterator[Any]:
-    """Make the tables, with a line that says who is compared first."""
+    """Build the tables, below a line that names the releases under comparison."""
     trial = report.trial
     share = f" at {trial.percent:g} %" if trial.mode == "canary" else ""
     yield (

@@ -1,4 +1,4 @@
-"""`tollgate check`: the linter of model repositories and of servers' start lines."""
+"""Lint model repositories and tritonserver command lines: `tollgate check`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
 Product = Annotated[
     str | None,
-    typer.Option(help="Check this ensemble alone.", show_default="all models"),
+    typer.Option(help="Check only this ensemble.", show_default="all models"),
 ]
 ServerArgs = Annotated[
     Path | None,
     typer.Option(
-        help="File that starts the server: script, Dockerfile, compose, chart, unit.",
+        help="File that starts the server: script, Dockerfile, compose "
+        "file, chart or unit.",
         metavar="FILE",
     ),
 ]
 TargetRelease = Annotated[
     str | None,
     typer.Option(
-        help="Triton that is to serve, such as 26.07 or 2.51.0.",
+        help="Triton release that will serve the repository, such as 26.07 or 2.51.0.",
         metavar="RELEASE",
         show_default="the image of --server-args",
     ),
@@ -40,13 +41,13 @@ TargetRelease = Annotated[
 Cores = Annotated[
     int | None,
     typer.Option(
-        help="Cores that the server may use.", min=1, show_default="this machine's"
+        help="CPU cores that the server may use.", min=1, show_default="this machine's"
     ),
 ]
 Objective = Annotated[
     float | None,
     typer.Option(
-        help="Within which an answer must be there.",
+        help="Maximum time to an answer, in milliseconds.",
         metavar="MS",
         min=0.1,
         show_default="a product's slo.yaml, or 50",
@@ -54,14 +55,19 @@ Objective = Annotated[
 ]
 Threshold = Annotated[
     Literal["advice", "warning", "error"],
-    typer.Option(help="Show what matters at least as much."),
+    typer.Option(help="Least severe findings to show."),
 ]
 Format = Annotated[
     Literal["text", "json"],
-    typer.Option("--format", help="Of the findings; json is --json."),
+    typer.Option(
+        "--format", help="Format of the findings; json is the same as --json."
+    ),
 ]
 Rules = Annotated[
-    bool, typer.Option("--rules", help="List the rules (Markdown) and check nothing.")
+    bool,
+    typer.Option(
+        "--rules", help="Print the rules as a Markdown table, and check nothing."
+    ),
 ]
 
 
@@ -78,7 +84,7 @@ def check(
     as_json: Json = False,
     rules: Rules = False,
 ) -> None:
-    """Check any Triton repository offline; status 1 with warnings, 2 with errors."""
+    """Check any Triton repository offline; exit status 1 for warnings, 2 for errors."""
     from tollgate.repository.lint.advisories import release_of
     from tollgate.repository.lint.catalogue import table
     from tollgate.repository.lint.linting import Question, lint
@@ -116,7 +122,7 @@ def check(
 
 
 def _say_limits(products: int) -> None:
-    """Say what this machine allows a server, or why it cannot start one."""
+    """Print the limits that this machine sets a server, or why it cannot start one."""
     from tollgate.errors import SetupError
     from tollgate.server.resources import measure
 
@@ -130,7 +136,7 @@ def _say_limits(products: int) -> None:
 
 
 def _tell(report: Report, *, threshold: Severity, as_json: bool) -> None:
-    """Print what reaches the threshold, and end with its status."""
+    """Print the findings at or above the threshold, and exit with their status."""
     from tollgate.repository.lint import report as printed
 
     shown = printed.at_least(report.issues, threshold)
@@ -150,6 +156,6 @@ def _tell(report: Report, *, threshold: Severity, as_json: bool) -> None:
 
 
 def _print(lines: Iterable[str]) -> None:
-    """Print as it is: no colours, no brackets read as marks, no folding."""
+    """Print text literally: no colours, no markup in brackets, no line wrapping."""
     for line in lines:
         console.out.print(line, highlight=False, markup=False, soft_wrap=True)

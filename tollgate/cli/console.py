@@ -1,4 +1,4 @@
-"""What commands print: progress on standard error, results on standard output."""
+"""Print progress to standard error and results to standard output, for all commands."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def settings(*, product_is_known: bool = True, **flags: Any) -> Settings:
     Merge defaults, tollgate.yaml, environment and flags.
 
     Args:
-        product_is_known: Whether a command that takes a product wants one that is
-            there; not where the product is made, or read from a folder that is named.
-        flags: Options of the command line by setting; None for what is not given.
+        product_is_known: True if the product must exist. False for commands that create
+            it, or that read it from a folder that an option names.
+        flags: Command-line options by setting; None for an option that was not given.
 
     Raises:
-        InputError: A setting is wrong, or nobody knows the product.
+        InputError: A setting is invalid, or the product is unknown.
     """
     chosen = load_settings(environment=os.environ, folder=Path.cwd(), flags=flags)
     for name in ADDRESSES:
@@ -57,11 +57,11 @@ def settings(*, product_is_known: bool = True, **flags: Any) -> Settings:
 
 def require_products(chosen: Settings, products: Iterable[str]) -> None:
     """
-    Refuse a product that nobody knows, with the nearest one and all there are.
+    Refuse an unknown product; the error lists the nearest name and all known ones.
 
-    Known are those of the repository's folder, those with a journal or a served copy
-    in the state folder, and those of the server that runs there. Where none is known,
-    as in an empty folder, the command says what it lacks.
+    Known products are those in the repository's folder, those with a journal or a
+    served copy in the state folder, and those of the server that runs there. Where no
+    product is known, as in an empty folder, the command itself reports what is missing.
     """
     from tollgate.audit.links import link_name
     from tollgate.repository.release import product_names
@@ -86,14 +86,14 @@ def require_products(chosen: Settings, products: Iterable[str]) -> None:
 
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """Show a bar while a long piece of work runs; it calls with (done, in all)."""
+    """Show a progress bar during long work, which calls back with (done, total)."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
     )
-    hidden = not err.is_terminal  # where nobody watches, not even an empty line
+    hidden = not err.is_terminal  # without a terminal, print not even an empty line
     with Progress(*columns, console=err, transient=True, disable=hidden) as bars:
         task = bars.add_task(title, total=None)
 
@@ -105,10 +105,10 @@ def progress(title: str) -> Iterator[Advance]:
 
 def print_json(value: object) -> None:
     """
-    Print a report as JSON, the one way in which commands do.
+    Print a report as JSON, for every command with a `--json` option.
 
-    Structs become objects with their fields as keys; a number that is not one, or is
-    infinite, becomes null.
+    Structs become objects with their fields as keys; NaN and infinite numbers become
+    null.
     """
     text = msgspec.json.encode(value, enc_hook=_plain)
     sys.stdout.write(msgspec.json.format(text, indent=2).decode() + "\n")
@@ -123,10 +123,10 @@ def _plain(value: object) -> object:
 
 
 def result(text: str) -> None:
-    """Print a line of a result, on standard output."""
+    """Print one line of a result to standard output."""
     out.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def say(text: str) -> None:
-    """Tell the person what happened, on standard error."""
+    """Print a message for the person to standard error."""
     err.print(text, highlight=False, markup=False, soft_wrap=True)

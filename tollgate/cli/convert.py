@@ -1,4 +1,6 @@
-"""`convert` and `adopt`: a trained model becomes one that can be served."""
+"""
+Convert a trained model into one that Triton can serve: `tollgate convert`, `adopt`.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +42,22 @@ if TYPE_CHECKING:
 
 def convert(
     source: Annotated[
-        Path, typer.Argument(help="XGBoost JSON or UBJ, LightGBM text, or a pickle.")
+        Path,
+        typer.Argument(
+            help="Trained model: XGBoost JSON or UBJ, LightGBM text, or a pickle."
+        ),
     ],
     out: Out,
     product: Product = None,
     spec: Spec = None,
     repository: Repository = None,
     trust_pickle: Annotated[
-        bool, typer.Option(help="Load a pickle: that runs the code in it.")
+        bool, typer.Option(help="Load a pickle, which runs the code in it.")
     ] = False,
     python: Python = None,
     missing: Annotated[
         float | None,
-        typer.Option(help="What stood for a missing value in training, if not NaN."),
+        typer.Option(help="Value that stood for missing in training, if not NaN."),
     ] = None,
     sample: Sample = None,
     columns: Columns = None,
@@ -70,7 +75,7 @@ def convert(
     max_ap_loss: MaxApLoss = None,
     as_json: Json = False,
 ) -> None:
-    """Turn a trained model into ONNX and prove that it answers as before."""
+    """Convert a trained model to ONNX and prove that it matches the original."""
     from converters.conversion import Conversion
     from converters.shrinking import Shrinking
 
@@ -99,7 +104,7 @@ def convert(
 
 
 def adopt(
-    source: Annotated[Path, typer.Argument(help="An ONNX classifier.")],
+    source: Annotated[Path, typer.Argument(help="ONNX classifier to check.")],
     out: Out,
     product: Product = None,
     spec: Spec = None,
@@ -113,7 +118,9 @@ def adopt(
     sensitive: Sensitive = None,
     as_json: Json = False,
 ) -> None:
-    """Check a foreign ONNX classifier and give it the form that is served."""
+    """
+    Check an existing ONNX classifier and bring it into the form that Triton serves.
+    """
     from converters.conversion import Conversion
     from converters.sources.formats import format_of
 
@@ -138,7 +145,7 @@ def _columns(text: str | None) -> tuple[str, ...]:
 
 
 def _gate(flips: float | None, auc_loss: float | None, ap_loss: float | None) -> Gate:
-    """Say what may be lost; what was not asked for stays as it is by default."""
+    """Build the limits of an accepted loss; missing options take their defaults."""
     from converters.trade import Gate
 
     usual = Gate()
@@ -152,7 +159,7 @@ def _gate(flips: float | None, auc_loss: float | None, ap_loss: float | None) ->
 def _purpose(
     product: str | None, repository: str | None, *, spec: Path | None
 ) -> Purpose:
-    """Read what the model is for; without a product, for none in particular."""
+    """Read the product that the model is for; without a product, a generic purpose."""
     from converters.purpose import Purpose, purpose_of
 
     if product is None:
@@ -164,7 +171,7 @@ def _purpose(
 
 
 def _run(asked: Conversion, *, out: Path, as_json: bool) -> None:
-    """Convert, show the proof, and write the folder unless it failed."""
+    """Convert, print the proof, and write the folder unless the proof failed."""
     from converters.conversion import convert_file, made_from
     from converters.folder import require_new_folder, write_converted
     from converters.prune_picture import sweep_table
@@ -212,7 +219,7 @@ def _run(asked: Conversion, *, out: Path, as_json: bool) -> None:
 
 
 def _warnings(asked: Conversion, converted: Converted) -> list[str]:
-    """Say what the file of the model leaves open."""
+    """Print warnings about facts that the model's file does not state."""
     facts, found = converted.proven.facts, []
     if facts.names is None and (asked.sample or asked.purpose.names):
         found.append(

@@ -1,4 +1,4 @@
-"""The options of `convert` and `adopt`, and what their help says."""
+"""Declare the options of `convert` and `adopt`, with their help texts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Annotated
 
 import typer
 
-_PROOF = "What it is proven on"
-_RECORD = "What is recorded with it"
+_PROOF = "Proof"
+_RECORD = "Record of the model"
 _SMALLER = "Smaller and faster, judged on the sample"
 
 
 class Quantization(str, Enum):
-    """When the scale of a layer's input is computed."""
+    """Time at which the scale of a layer's input is computed."""
 
     dynamic = "dynamic"
     static = "static"
 
 
 class Strategy(str, Enum):
-    """How trees are written as plain operators."""
+    """Method to write trees as plain operators."""
 
     auto = "auto"
     gemm = "gemm"
@@ -32,50 +32,53 @@ Python = Annotated[
     Path | None,
     typer.Option(
         "--python",
-        help="Python of the environment that trained the model: it reads the file "
-        "and answers the rows of the proof.",
+        help="Python of the environment that trained the model; it reads "
+        "the model file and predicts the rows of the proof.",
         show_default="our own",
     ),
 ]
 Product = Annotated[
     str | None,
-    typer.Option(help="Prove it for this product's policy, features and model step."),
+    typer.Option(
+        help="Product to prove the model for, with its policy, features and model step."
+    ),
 ]
 Spec = Annotated[
     Path | None,
     typer.Option(
         "--spec",
-        help="A new features.yaml of the product, not yet in the repository, to prove "
-        "it for.",
+        help="New features.yaml of the product to prove the model for, "
+        "not yet in the repository.",
     ),
 ]
 Sample = Annotated[
     Path | None,
     typer.Option(
-        help="Rows of features: Parquet, CSV or JSON lines.", rich_help_panel=_PROOF
+        help="Feature rows for the proof: Parquet, CSV or JSON lines.",
+        rich_help_panel=_PROOF,
     ),
 ]
 Expected = Annotated[
     Path | None,
     typer.Option(
-        help="What the author's own library answers to the rows of --sample: a line "
-        "each, the probability of the second class or one for each class.",
+        help="Predictions of the author's own library for --sample: one "
+        "line per row, with the probability of the second class or "
+        "of each class.",
         rich_help_panel=_PROOF,
     ),
 ]
 Columns = Annotated[
     str | None,
     typer.Option(
-        help="Names of its features in the order of its training, where its file has "
-        "none.",
+        help="Feature names in training order, if the model file has none.",
         metavar="A,B,…",
     ),
 ]
 Target = Annotated[
     list[str] | None,
     typer.Option(
-        help="Prove it in the onnxruntime of this Triton release too, such as 26.07; "
-        "may be repeated.",
+        help="Also prove the model in the onnxruntime of this Triton "
+        "release, such as 26.07; may be repeated.",
         metavar="RELEASE",
         rich_help_panel=_PROOF,
     ),
@@ -83,7 +86,7 @@ Target = Annotated[
 Label = Annotated[
     str | None,
     typer.Option(
-        help="Column of the sample with what each row really was.",
+        help="Column of the sample with the true outcome of each row.",
         metavar="COLUMN",
         rich_help_panel=_RECORD,
     ),
@@ -91,7 +94,8 @@ Label = Annotated[
 Segment = Annotated[
     list[str] | None,
     typer.Option(
-        help="Column of the sample to judge the model by value of; may be repeated.",
+        help="Column of the sample; quality is also reported by its "
+        "values. May be repeated.",
         metavar="COLUMN",
         rich_help_panel=_RECORD,
     ),
@@ -99,8 +103,9 @@ Segment = Annotated[
 Sensitive = Annotated[
     list[str] | None,
     typer.Option(
-        help="Column of the sample that nobody may be judged by, such as sex: no "
-        "feature, but the card tells the errors by its values; may be repeated.",
+        help="Column of the sample that must not influence decisions, "
+        "such as sex: not a feature, but the model card reports "
+        "errors by its values. May be repeated.",
         metavar="COLUMN",
         rich_help_panel=_RECORD,
     ),
@@ -108,8 +113,9 @@ Sensitive = Annotated[
 Prune = Annotated[
     str | None,
     typer.Option(
-        help="Keep so many trees (50), a depth of at most 4 (x4), both (50x4), or "
-        "auto: the fastest that loses no more than it may.",
+        help="Number of trees to keep (50), depth of at most 4 (x4), "
+        "both (50x4), or auto: the fastest model within the allowed "
+        "loss.",
         metavar="TREES",
         rich_help_panel=_SMALLER,
     ),
@@ -117,28 +123,30 @@ Prune = Annotated[
 Distill = Annotated[
     bool,
     typer.Option(
-        help="Teach a small network to answer as the model does, and convert that.",
+        help="Train a small network to predict as the model does, and "
+        "convert that network.",
         rich_help_panel=_SMALLER,
     ),
 ]
 Quantize = Annotated[
     Quantization | None,
     typer.Option(
-        help="Write weights as int8: linear models and networks; trees are pruned.",
+        help="Write weights of linear models and networks as int8; for "
+        "trees use --prune.",
         rich_help_panel=_SMALLER,
     ),
 ]
 Tensorize = Annotated[
     Strategy | None,
     typer.Option(
-        help="Write trees as plain operators, for runtimes that know no trees.",
+        help="Write trees as plain operators, for runtimes without tree operators.",
         rich_help_panel=_SMALLER,
     ),
 ]
 MaxFlips = Annotated[
     float | None,
     typer.Option(
-        help="Share of decisions that may change by it.",
+        help="Maximum share of decisions that may change, 0 to 1.",
         show_default="0.001",
         min=0,
         max=1,
@@ -148,7 +156,7 @@ MaxFlips = Annotated[
 MaxAucLoss = Annotated[
     float | None,
     typer.Option(
-        help="By how much the AUC may fall.",
+        help="Maximum loss of AUC.",
         show_default="0.001",
         min=0,
         rich_help_panel=_SMALLER,
@@ -157,10 +165,10 @@ MaxAucLoss = Annotated[
 MaxApLoss = Annotated[
     float | None,
     typer.Option(
-        help="By how much the average precision may fall.",
+        help="Maximum loss of average precision.",
         show_default="0.005",
         min=0,
         rich_help_panel=_SMALLER,
     ),
 ]
-Out = Annotated[Path, typer.Option(help="Folder to write; new or empty.")]
+Out = Annotated[Path, typer.Option(help="Folder to write; must be new or empty.")]

@@ -1,4 +1,4 @@
-"""The command for data: `simulate`."""
+"""Generate synthetic data: `tollgate simulate`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FRAUD, CREDIT = "fraud", "credit"
 
 
 def simulate(
-    out: Annotated[Path, typer.Argument(help="Parquet file to write.")] = Path(
-        ".tollgate/history.parquet"
-    ),
+    out: Annotated[
+        Path, typer.Argument(help="Path of the Parquet file to write.")
+    ] = Path(".tollgate/history.parquet"),
     customers: int = 5_000,
     terminals: int = 10_000,
     days: int = 183,
@@ -28,11 +28,15 @@ def simulate(
     ),
     seed: int = 0,
     radius: Annotated[
-        float, typer.Option(help="How far a customer goes to buy; the map is 100 wide.")
+        float,
+        typer.Option(
+            help="Maximum distance from a customer to a terminal; the map is 100 wide."
+        ),
     ] = 5.0,
-    rows: Annotated[int, typer.Option(help="Applications, of the product credit.")] = (
-        20_000
-    ),
+    rows: Annotated[
+        int,
+        typer.Option(help="Number of loan applications; only for --product credit."),
+    ] = 20_000,
     product: Product = None,
 ) -> None:
     """
@@ -67,10 +71,10 @@ def simulate(
 
 def simulated_product(product: str | None) -> str:
     """
-    Choose the product to make data for.
+    Choose the product to simulate data for.
 
     Raises:
-        InputError: There is no simulation of it.
+        InputError: There is no simulation of the product.
     """
     chosen = console.settings(product=product, product_is_known=False).product
     if chosen not in (FRAUD, CREDIT):

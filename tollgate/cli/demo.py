@@ -1,4 +1,4 @@
-"""`demo`: the whole way of a decision on simulated purchases, told as it goes."""
+"""Run and explain every stage of a decision on simulated purchases: `tollgate demo`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tollgate.history import History
     from tollgate.settings import Settings
 
-# The weeks of the handbook's baseline, in our own simulated history.
+# The weeks of the handbook's baseline, within our own simulated history.
 _TRAIN_FROM = date(2018, 7, 25)
 _TRAIN_DAYS, _DELAY_DAYS, _TEST_DAYS = 7, 7, 7
 _JUDGED = (
@@ -38,12 +38,12 @@ _FORMAT = 2
 
 class Remembered(msgspec.Struct, frozen=True):
     """
-    What an earlier demo left, so that the next one need not do it again.
+    Record of an earlier demo, so that the next one can skip finished work.
 
     Attributes:
-        format: Of this record.
+        format: Version of this record's format.
         repository: Digest of the model repository that was copied.
-        release: What was published into the copy.
+        release: Release that was published into the copy.
     """
 
     format: int
@@ -90,7 +90,7 @@ def _simulated(path: Path) -> str:
 
 
 def _read(repository: Path, path: Path, *, product: str) -> tuple[FeatureSpec, History]:
-    """Read as much of the history as the demo needs."""
+    """Read the part of the history that the demo needs."""
     from tollgate.cli import pipeline
     from tollgate.cli.replaying import cut
     from tollgate.history import read_history
@@ -108,7 +108,7 @@ def _read(repository: Path, path: Path, *, product: str) -> tuple[FeatureSpec, H
 def _write_next(
     history: History, rows: npt.NDArray[np.int64], *, spec: FeatureSpec, folder: Path
 ) -> None:
-    """Leave the purchases after the held-out ones as a file to try `score` on."""
+    """Write the purchases after the held-out ones to a file, as input for `score`."""
     import polars as pl
 
     from tollgate.cli.pipeline import request_columns
@@ -124,7 +124,7 @@ def _write_next(
 def _published(
     source: Path, copy: Path, *, spec: FeatureSpec, history: History, state: Path
 ) -> str:
-    """Train and publish into a copy of the repository, unless that was done."""
+    """Train and publish into a copy of the repository, unless an earlier demo did."""
     from tollgate.cli import pipeline
     from tollgate.evaluation import split
     from tollgate.repository.hashes import hash_tree
@@ -208,11 +208,10 @@ def _serve_and_decide(
 
 def _unseen(history: History, *, spec: FeatureSpec, store_url: str) -> History:
     """
-    Leave out what an earlier demo put into the store.
+    Return the history without the purchases that an earlier demo put into the store.
 
-    The oldest purchases leave the store first, so when the newest one before the
-    held-out week is there, they all are. Applying them again would change nothing,
-    and only take its time.
+    The oldest purchases leave the store first, so if the newest one before the held-out
+    week is there, all are. Applying them again would change nothing and only take time.
     """
     import redis
 

@@ -1,4 +1,6 @@
-"""`demo --product credit`: a loan application on its way to a decision and a notice."""
+"""
+Run the demo of loan applications with a notice of reasons: `demo --product credit`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 _ROWS, _HELD_OUT, _DECIDED = 20_000, 5_000, 2_000
 _IN_FLIGHT = 8
 _TIMEOUT_S = 10.0
-_BY = "sex"  # what the table of the demo is divided by; the card has all of them
+_BY = "sex"  # attribute of the demo's table; the model card has all of them
 NEXT_FILE = "applications.csv"
 
 
@@ -146,7 +148,7 @@ def _decided(asked: pl.DataFrame, *, spec: FeatureSpec, server: Embedded) -> Dec
 def _explained(
     application: str, *, server: Embedded, repository: Path, spec: FeatureSpec
 ) -> Explained:
-    """Explain one decision, which waits in the journal's stream."""
+    """Explain one decision that is still pending in the journal's stream."""
     from tollgate.audit.explained import explained
     from tollgate.audit.waiting import find_waiting, waiting_table
 

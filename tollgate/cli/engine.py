@@ -1,4 +1,4 @@
-"""`engine`: build a TensorRT plan where it will serve."""
+"""Build a TensorRT plan on the machine that will serve it: `tollgate engine`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from tollgate.cli import console
 
 
 def engine(
-    model: Annotated[Path, typer.Argument(help="An ONNX model of plain operators.")],
-    out: Annotated[Path, typer.Option(help="The plan to write.")] = Path("model.plan"),
+    model: Annotated[Path, typer.Argument(help="ONNX model of plain operators.")],
+    out: Annotated[
+        Path, typer.Option(help="Path of the TensorRT plan to write.")
+    ] = Path("model.plan"),
     precision: Annotated[
-        str, typer.Option(help="fp32, fp16, or int8 for a quantised model.")
+        str, typer.Option(help="Precision: fp32, fp16, or int8 for a quantised model.")
     ] = "fp32",
     timing_cache: Annotated[
         Path | None,
-        typer.Option(help="File that keeps what was measured, for the next build."),
+        typer.Option(
+            help="File that stores the builder's measurements for the next build."
+        ),
     ] = None,
 ) -> None:
-    """Build a TensorRT plan of a model, for this machine's GPU."""
+    """Build a TensorRT plan of a model for this machine's GPU."""
     from converters.tensorrt_engine import engine_from_onnx
 
     record = engine_from_onnx(

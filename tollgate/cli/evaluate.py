@@ -1,4 +1,6 @@
-"""`evaluate`: train, publish, serve and judge the served scores."""
+"""
+Train, publish and serve a model, then judge the served scores: `tollgate evaluate`.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +20,34 @@ from tollgate.errors import InputError
 from tollgate.schema import Degraded
 
 _DEADLINE_MS = 2_000
-# Bits that say the score was not made from the features it should have had.
+# Bits of rows whose score was not computed from the intended features.
 _WORTH_LESS = ~Degraded.COLD_START & 0xFFFFFFFF
 _MEASURES = ("roc_auc", "average_precision", "card_precision")
 
 
 def evaluate(
-    history: Annotated[Path, typer.Argument(help="Purchases with labels.")],
+    history: Annotated[
+        Path, typer.Argument(help="Purchases with labels: Parquet, CSV or JSON lines.")
+    ],
     train_from: Annotated[
         datetime, typer.Option(formats=["%Y-%m-%d"], help="First training day.")
     ] = datetime(2018, 7, 25),
     train_days: int = 7,
-    delay_days: Annotated[int, typer.Option(help="How late labels are.")] = 7,
+    delay_days: Annotated[
+        int,
+        typer.Option(help="Days until labels are known, between training and test."),
+    ] = 7,
     test_days: int = 7,
     expect: Annotated[
         str | None,
         typer.Option(
-            help="AUC, average precision and card precision@100 to reach, as a,b,c; "
-            "exit status 1 when one is missed."
+            help="AUC, average precision and card precision@100 to reach, as "
+            "a,b,c; exit status 1 if one is missed."
         ),
     ] = None,
-    tolerance: Annotated[float, typer.Option(help="How far below is no miss.")] = 0.002,
+    tolerance: Annotated[
+        float, typer.Option(help="Largest accepted shortfall from --expect.")
+    ] = 0.002,
     repository: Repository = None,
     as_json: Json = False,
 ) -> None:

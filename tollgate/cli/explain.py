@@ -1,4 +1,4 @@
-"""`explain`: why one purchase was decided as it was."""
+"""Explain why a purchase got its decision: `tollgate explain`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ def explain(
     ],
     customer: Annotated[
         str | None,
-        typer.Option(help="Id of whose purchase it was; without it all are tried."),
+        typer.Option(
+            help="Customer id of the purchase; if omitted, the keys of all "
+            "customers are tried."
+        ),
     ] = None,
     journal_url: Annotated[
         str | None,
         typer.Option(
-            help="Redis with the stream, for decisions not sealed yet.",
+            help="URL of the Redis with the journal stream, for decisions "
+            "that are not sealed yet.",
             show_default="the store",
         ),
     ] = None,
@@ -37,14 +41,14 @@ def explain(
     notice: Annotated[
         bool,
         typer.Option(
-            "--notice", help="Print what an applicant is told: action and reasons."
+            "--notice", help="Print the notice to the applicant: action and reasons."
         ),
     ] = False,
     product: Product = None,
     repository: Repository = None,
     state: State = None,
 ) -> None:
-    """Say why a purchase was decided so: rules, thresholds, what moved the score."""
+    """Explain a decision: rules, thresholds, and the features that moved the score."""
     import msgspec
 
     from tollgate.errors import InputError
@@ -80,7 +84,7 @@ def explain(
 def _sealed(
     decision: str, place: Path, keys: Path, chosen: Settings, *, customer: str | None
 ) -> Explained:
-    """Explain a sealed decision; InputError when it is none."""
+    """Explain a sealed decision; raise InputError if there is none."""
     from tollgate.audit.explained import explained
     from tollgate.audit.kept import newest_kept
     from tollgate.audit.lookup import find
@@ -101,7 +105,9 @@ def _sealed(
 def _waiting(
     decision: str, place: Path, chosen: Settings, *, instead: object
 ) -> Explained | None:
-    """Explain a decision that is in the stream; None when it is not."""
+    """
+    Explain a decision that is still in the stream; return None if it is not there.
+    """
     from tollgate.audit.chain import Chain
     from tollgate.audit.explained import explained
     from tollgate.audit.gathering import served_specs

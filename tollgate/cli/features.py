@@ -1,4 +1,4 @@
-"""Commands for features: `features build`, `replay`, `show`, `diff`."""
+"""Inspect and compute features: `tollgate features build|replay|show|diff`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Spec = Annotated[
     Path,
-    typer.Option(help="The features.yaml to follow."),
+    typer.Option(help="Path of the features.yaml to use."),
 ]
 SPEC = Path("model_repository/fraud_features/1/features.yaml")
 
@@ -27,16 +27,21 @@ _OTHER_STATE = 1  # exit status of a comparison: materialize first
 
 def show(
     name: Annotated[
-        str | None, typer.Argument(help="One feature; all if none.")
+        str | None, typer.Argument(help="Feature to show; all if omitted.")
     ] = None,
     spec: Spec = SPEC,
     repository: Annotated[
         str | None,
-        typer.Option(help="Whose releases to name.", show_default="model_repository"),
+        typer.Option(
+            help="Model repository with the releases to list.",
+            show_default="model_repository",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what each feature is, what it needs, and which releases use it."""
+    """
+    Show each feature's definition, the data it needs, and the releases that use it.
+    """
     from tollgate.cli.catalogue import catalogue, catalogue_table
     from tollgate.features.spec import load_spec
 
@@ -49,15 +54,17 @@ def show(
 
 
 def diff(
-    old: Annotated[Path, typer.Argument(help="A features.yaml.")],
-    new: Annotated[Path, typer.Argument(help="Another of the same product.")],
+    old: Annotated[Path, typer.Argument(help="Path of the old features.yaml.")],
+    new: Annotated[
+        Path, typer.Argument(help="Path of the new features.yaml, of the same product.")
+    ],
     as_json: Json = False,
 ) -> None:
     """
-    Compare two features.yaml: which features differ, and what that asks for.
+    Compare two features.yaml: which features differ, and whether state must be rebuilt.
 
-    Exit status 0: one read of the store serves both; 1: another state must be
-    materialized first; 2: a file cannot be used.
+    Exit status 0: one read of the store serves both; 1: materialize another state
+    first; 2: a file cannot be used.
     """
 
     from tollgate.features.compare import compare
@@ -92,24 +99,28 @@ def _print_comparison(found: Comparison) -> None:
 
 
 def build(
-    history: Annotated[Path, typer.Argument(help="Parquet, CSV or JSON lines.")],
-    out: Annotated[Path, typer.Argument(help="Parquet file to write.")],
+    history: Annotated[
+        Path, typer.Argument(help="History: Parquet, CSV or JSON lines.")
+    ],
+    out: Annotated[Path, typer.Argument(help="Path of the Parquet file to write.")],
     spec: Spec = SPEC,
     table: tables.TableFiles = None,
     dtype: Annotated[
         Literal["float64", "float32"],
-        typer.Option(help="float32 writes the vector as it is served."),
+        typer.Option(
+            help="Type of the feature columns; float32 gives the vector as served."
+        ),
     ] = "float64",
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            help="Column of the file to carry over, such as one to report errors by; "
-            "may be repeated.",
+            help="Column to copy from the history, such as one to report "
+            "errors by; may be repeated.",
             metavar="COLUMN",
         ),
     ] = None,
 ) -> None:
-    """Compute the features of a whole history: what training sees."""
+    """Compute the features of a whole history, as training sees them."""
     import polars as pl
 
     from tollgate.features.offline import build as compute
@@ -141,7 +152,7 @@ def build(
 
 
 def _try_hook(spec: Path) -> None:
-    """Prove the hook before anything is trained with it, and say what it costs."""
+    """Test the hook before anything is trained with it, and print its cost."""
     from tollgate.repository.hook_trial import BUDGET_US, prove_hook
 
     took_us = prove_hook(spec)
@@ -151,23 +162,29 @@ def _try_hook(spec: Path) -> None:
 
 
 def replay(
-    history: Annotated[Path, typer.Argument(help="Parquet, CSV or JSON lines.")],
+    history: Annotated[
+        Path, typer.Argument(help="History: Parquet, CSV or JSON lines.")
+    ],
     since: Annotated[
         datetime,
-        typer.Option("--from", formats=["%Y-%m-%d"], help="First day to read."),
+        typer.Option("--from", formats=["%Y-%m-%d"], help="First day to compare."),
     ],
     until: Annotated[
-        datetime, typer.Option(formats=["%Y-%m-%d"], help="Day after the last.")
+        datetime,
+        typer.Option(formats=["%Y-%m-%d"], help="Day after the last day to compare."),
     ],
     spec: Spec = SPEC,
     table: tables.TableFiles = None,
     store_url: Annotated[
-        str | None, typer.Option(help="Feed this Redis, not one thrown away.")
+        str | None,
+        typer.Option(help="URL of the Redis to fill, instead of a temporary one."),
     ] = None,
     batch_rows: Annotated[int, typer.Option(help="Purchases per store call.")] = 1_000,
     as_json: Json = False,
 ) -> None:
-    """Drive a history through the online path; compare its bits with offline."""
+    """
+    Replay a history through the online path; compare each bit with the offline path.
+    """
     from tollgate.cli.replaying import compare_with_offline, cut
     from tollgate.features.spec import load_spec
     from tollgate.history import read_history
@@ -205,7 +222,7 @@ def _us(day: date) -> int:
 def _carried(
     path: Path, names: list[str], *, taken: Mapping[str, object]
 ) -> dict[str, object]:
-    """Read further columns of a history's file, which has its rows in their order."""
+    """Read further columns of a history's file; its rows are in the same order."""
     from tollgate.errors import InputError
     from tollgate.history.table import read_table
 

@@ -1,9 +1,9 @@
 """
-What the first process of a container owes to the others.
+Reap zombies as process 1 of a container.
 
-When tritonserver is killed, its Python steps become children of process 1. One that
-never waits for them keeps every one as a zombie, and whoever ends the group waits for
-it in vain. So process 1 only waits and passes signals on; the work is its child's.
+When tritonserver is killed, its Python steps become children of process 1. If process 1
+never waits for them, they stay zombies, and a wait for the end of the process group
+never returns. So process 1 only waits and forwards signals; its child does the work.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _PASSED_ON = {
     signal.SIGUSR1,
     signal.SIGUSR2,
 }
-_KILLED = 128  # what a shell adds to the number of a signal
+_KILLED = 128  # a shell adds the number of the signal to this
 
 
 def leave_first_place() -> None:
     """
-    Go on in a child; this process waits for it, reaps, and ends as it ended.
+    Continue in a child; this process waits for it, reaps zombies, and exits as it did.
 
-    Must be called before there are threads.
+    Call it before any thread starts.
     """
-    # Blocked signals are kept until they are asked for: none is lost in between.
+    # The kernel holds blocked signals until they are read, so none is lost in between.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     worker = os.fork()
     if worker == 0:
@@ -45,7 +45,7 @@ def leave_first_place() -> None:
 
 
 def _reaped(worker: int) -> int | None:
-    """Take in all that ended; the worker's exit status if it is among them."""
+    """Reap all ended children; return the worker's exit status if it is among them."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:

@@ -1,4 +1,4 @@
-"""After a change of a release: wait until the server here answers as it."""
+"""Wait until the local server serves a release after it was activated."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _LOOK_S = 0.05
 
 def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -> None:
     """
-    Say what is desired now, and wait until the server here answers as it.
+    Print the desired release, and wait until the local server serves it.
 
     Args:
-        chosen: Where things are.
+        chosen: The settings.
         folder: The repository.
-        release: What was made the desired release, or proposed.
-        wait_s: How long to wait at most; 0 does not.
+        release: The release that was made the desired one, or proposed.
+        wait_s: Longest time to wait, s; 0 does not wait.
 
     Raises:
-        ServerError: It would not take it, or it took too long.
+        ServerError: The server refused the release, or it took too long.
     """
     if chosen.require_approval:
         from tollgate.repository.proposals import name_of
@@ -59,7 +59,9 @@ def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -
 
 
 def _server(chosen: Settings) -> str:
-    """Find the side port of the server here, if it serves this product of it."""
+    """
+    Find the admin port of the local server, if it serves this product from the folder.
+    """
     from tollgate.server.address import find_server
 
     found = find_server(chosen.state_path)
@@ -70,11 +72,11 @@ def _server(chosen: Settings) -> str:
 
 def wait_for(url: str, release: Release, *, repository: Path, wait_s: float) -> None:
     """
-    Wait until a server answers as a release that was just made the desired one.
+    Wait until a server serves a release that was just made the desired one.
 
     Raises:
-        ServerError: It would not take it, it took too long, or another release was
-            made the desired one meanwhile.
+        ServerError: The server refused it, it took too long, or another release became
+            the desired one meanwhile.
     """
     from tollgate.repository.release import release_content, release_path
     from tollgate.supervisor.converging import digest_of
@@ -83,7 +85,7 @@ def wait_for(url: str, release: Release, *, repository: Path, wait_s: float) -> 
     until_s, said = time.monotonic() + wait_s, ""
     file = digest_of(release_content(release))
     now = _ask(url, release.product)
-    # Asked for again, it failed before: what counts is how it goes this time.
+    # The release failed before and was requested again: only the new attempt counts.
     before = now.attempts if now.file == file and now.state == "failed" else 0
     while now.file != file or now.state != "converged":
         if now.file == file:
@@ -105,7 +107,9 @@ def wait_for(url: str, release: Release, *, repository: Path, wait_s: float) -> 
 
 
 def _says(path: Path) -> str:
-    """Name what a release.json says now; empty when it cannot be read."""
+    """
+    Return the digest of a release.json as it is now; empty when it cannot be read.
+    """
     from tollgate.supervisor.converging import digest_of
 
     try:
@@ -115,7 +119,7 @@ def _says(path: Path) -> str:
 
 
 def _ask(url: str, product: str) -> Convergence:
-    """Ask a server how far it is with a product."""
+    """Request the state of one product's rollout from a server."""
     from tollgate.supervisor.replicas import ask_replica
 
     for one in ask_replica(url):

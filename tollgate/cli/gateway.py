@@ -1,4 +1,4 @@
-"""`gateway run`, `metrics`, `key`, `certificates`: nginx before Triton."""
+"""Run nginx as gateway before Triton: `gateway run|metrics|key|certificates`."""
 
 from __future__ import annotations
 
@@ -30,74 +30,96 @@ if TYPE_CHECKING:
     from tollgate.gateway.template import Gateway
     from tollgate.settings import Settings
 
-FOLDER = "gateway"  # in the state folder
-_LOOK_S = 1.0  # between looks at keys and certificates
+FOLDER = "gateway"  # subfolder of the state folder
+_LOOK_S = 1.0  # seconds between checks of keys and certificates
 
 Auth = Literal["keys", "mtls", "either", "both"]
-KeyFile = Annotated[Path, typer.Option("--api-keys", help="File of keys.")]
+KeyFile = Annotated[
+    Path,
+    typer.Option("--api-keys", help="File of API keys; the new key is added to it."),
+]
 
 
 def run(
-    tls_cert: Annotated[Path, typer.Option(help="Its certificate with chain; PEM.")],
-    tls_key: Annotated[Path, typer.Option(help="The key of that; PEM.")],
+    tls_cert: Annotated[
+        Path, typer.Option(help="Certificate of the gateway with its chain; PEM.")
+    ],
+    tls_key: Annotated[
+        Path, typer.Option(help="Private key of the gateway's certificate; PEM.")
+    ],
     api_keys: Annotated[
         Path | None,
-        typer.Option(help="Keys of callers; `tollgate gateway key` makes one."),
+        typer.Option(
+            help="File of the callers' API keys; `tollgate gateway key` adds one."
+        ),
     ] = None,
     client_ca: Annotated[
-        Path | None, typer.Option(help="Who signs certificates of callers; PEM.")
+        Path | None,
+        typer.Option(help="Certificate authority of the callers' certificates; PEM."),
     ] = None,
     auth: Annotated[
         Auth | None,
         typer.Option(
-            help="What a caller shows.",
+            help="Credential of callers: API key, client certificate, either or both.",
             show_default="keys or mtls, whichever is given; either with both",
         ),
     ] = None,
-    listen: Annotated[str, typer.Option(help="address:port.")] = "127.0.0.1:8443",
+    listen: Annotated[
+        str, typer.Option(help="address:port for callers.")
+    ] = "127.0.0.1:8443",
     health_listen: Annotated[
-        str, typer.Option(help="address:port of /healthz, in the clear.")
+        str, typer.Option(help="address:port of /healthz, without TLS.")
     ] = "127.0.0.1:8444",
     upstream: Annotated[
         str | None,
-        typer.Option(help="gRPC of Triton.", show_default="the server in --state"),
+        typer.Option(
+            help="host:port of Triton's gRPC.", show_default="the server in --state"
+        ),
     ] = None,
     rate: Annotated[
-        int, typer.Option(help="Requests a second, of each caller.", min=1)
+        int, typer.Option(help="Maximum requests per second of each caller.", min=1)
     ] = 1000,
     burst: Annotated[
-        int, typer.Option(help="Requests beyond it, let through at once.", min=1)
+        int,
+        typer.Option(
+            help="Requests above the rate that are let through at once.", min=1
+        ),
     ] = 200,
     in_flight: Annotated[
-        int, typer.Option(help="Decisions under way at once.", min=1)
+        int, typer.Option(help="Maximum decisions in flight.", min=1)
     ] = 40,
     caller_in_flight: Annotated[
-        int, typer.Option(help="Of these, one caller's.", min=1)
+        int, typer.Option(help="Maximum decisions in flight of one caller.", min=1)
     ] = 28,
     bulk_in_flight: Annotated[
-        int, typer.Option(help="Of these, that can wait.", min=1)
+        int, typer.Option(help="Maximum bulk requests in flight.", min=1)
     ] = 1,
-    max_body: Annotated[str, typer.Option(help="Size of a request.")] = "128k",
+    max_body: Annotated[
+        str, typer.Option(help="Maximum size of a request, in bytes, or with k or m.")
+    ] = "128k",
     product: Annotated[
         list[str] | None,
         typer.Option(
-            help="Ensemble that callers may call; again for each of several.",
+            help="Ensemble that callers may call; may be repeated.",
             metavar="NAME",
             show_default="those of the server in --state, or TOLLGATE_PRODUCT, fraud",
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes of nginx.", min=1)] = 2,
+    workers: Annotated[
+        int, typer.Option(help="Number of nginx worker processes.", min=1)
+    ] = 2,
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
     state: State = None,
     template: Annotated[
         Path | None,
         typer.Option(
-            help="nginx.conf with ${GATEWAY_…}.", show_default="that of the chart"
+            help="Template of nginx.conf, with ${GATEWAY_…} variables.",
+            show_default="that of the chart",
         ),
     ] = None,
 ) -> None:
-    """Run nginx before Triton until Ctrl-C or SIGTERM; changed keys are read anew."""
+    """Run nginx before Triton until Ctrl-C or SIGTERM; reload keys when they change."""
     from tollgate.gateway.nginx import REQUESTS_FILE, Nginx
     from tollgate.gateway.template import TEMPLATE, Gateway
 
@@ -143,22 +165,40 @@ def run(
 
 def metrics(
     requests: Annotated[
-        Path, typer.Argument(help="What nginx writes, its GATEWAY_REQUESTS.")
+        Path,
+        typer.Argument(help="Request log that nginx writes, its GATEWAY_REQUESTS."),
     ],
     metrics_port: Annotated[
-        int, typer.Option(min=1, max=65_535, help="Prometheus scrapes here.")
+        int, typer.Option(min=1, max=65_535, help="Port of the Prometheus metrics.")
     ],
-    rate: Annotated[int, typer.Option(help="The gateway's, as the others.", min=1)],
-    in_flight: Annotated[int, typer.Option(min=1)],
-    caller_in_flight: Annotated[int, typer.Option(min=1)],
-    bulk_in_flight: Annotated[int, typer.Option(min=1)],
+    rate: Annotated[
+        int,
+        typer.Option(
+            help="The gateway's maximum requests per second of each caller.", min=1
+        ),
+    ],
+    in_flight: Annotated[
+        int, typer.Option(help="The gateway's maximum decisions in flight.", min=1)
+    ],
+    caller_in_flight: Annotated[
+        int,
+        typer.Option(
+            help="The gateway's maximum decisions in flight of one caller.", min=1
+        ),
+    ],
+    bulk_in_flight: Annotated[
+        int, typer.Option(help="The gateway's maximum bulk requests in flight.", min=1)
+    ],
     bounds: Annotated[
         Path | None,
-        typer.Option(help="The script's GATEWAY_BOUNDS, where bounds follow servers."),
+        typer.Option(
+            help="File of the current limits, if they follow the number of "
+            "servers: GATEWAY_BOUNDS."
+        ),
     ] = None,
     metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
-    """Count requests of an nginx that others run, until Ctrl-C or SIGTERM."""
+    """Export request counts of an external nginx, until Ctrl-C or SIGTERM."""
     from tollgate.gateway.metrics import GatewayMetrics
     from tollgate.gateway.template import Limits
 
@@ -177,31 +217,36 @@ def metrics(
 
 
 def key(
-    caller: Annotated[str, typer.Argument(help="Whose it is: a-z, 0-9 and -.")],
+    caller: Annotated[str, typer.Argument(help="Name of the caller: a-z, 0-9 and -.")],
     api_keys: KeyFile,
 ) -> None:
-    """Draw a key for a caller, put it into the file, and print it once."""
+    """Generate a caller's API key, add it to the file, and print it once."""
     from tollgate.gateway.keys import add_key
 
     console.out.print(add_key(api_keys, caller), highlight=False, soft_wrap=True)
 
 
 def certificates(
-    folder: Annotated[Path, typer.Argument(help="Gets NAME.pem and NAME.key of each.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder to write NAME.pem and NAME.key of each certificate into."
+        ),
+    ],
     host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name or address of the gateway; again for each of several.",
+            help="Name or address of the gateway; may be repeated.",
             show_default="localhost, 127.0.0.1",
         ),
     ] = None,
     caller: Annotated[
         list[str] | None,
-        typer.Option(help="Client; again for each of several.", show_default="caller"),
+        typer.Option(help="Name of a client; may be repeated.", show_default="caller"),
     ] = None,
-    days: Annotated[int, typer.Option(help="How long they are good.", min=1)] = 30,
+    days: Annotated[int, typer.Option(help="Validity in days.", min=1)] = 30,
 ) -> None:
-    """Make certificates to try it with: an authority, a server, clients."""
+    """Create certificates for testing: an authority, a server, clients."""
     from tollgate.gateway.certificates import make_certificates
 
     made = make_certificates(
@@ -235,7 +280,7 @@ def _products(chosen: Settings) -> tuple[str, ...]:
 
 
 def _counted(gateway: Gateway, port: int, *, host: str) -> GatewayMetrics | None:
-    """Offer what the gateway counts; without a port nothing is counted."""
+    """Export the gateway's counters on a port; without a port nothing is counted."""
     if not port:
         return None
     from tollgate.gateway.metrics import GatewayMetrics
@@ -272,7 +317,7 @@ def _watch(nginx: Nginx, counted: GatewayMetrics | None) -> None:
 def _each_second(
     look: Callable[[], None], *, ends: tuple[type[TollgateError], ...]
 ) -> None:
-    """Look once a second until Ctrl-C or SIGTERM, or an error that ends it."""
+    """Run a check every second until Ctrl-C, SIGTERM or a fatal error."""
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())

@@ -1,4 +1,4 @@
-"""Where a journal is: its folder, and what belongs to it and lies elsewhere."""
+"""Declare options for a journal's folder, keys and anchor, with their defaults."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Keys = Annotated[
 Anchor = Annotated[
     Path | None,
     typer.Option(
-        help="File that knows every link; best where others cannot write.",
+        help="File with the hash of every link, best stored where others cannot write.",
         show_default="FOLDER.anchor",
     ),
 ]
 
 
 def default_folder(chosen: Settings) -> Path:
-    """Name the folder of a product's journal beside the rest of what a run leaves."""
+    """Return the default folder of a product's journal, in the state folder."""
     return chosen.state_path / "journal" / chosen.product
 
 
 def default_keys(folder: Path) -> Path:
-    """Name the folder of the keys that belong to a journal."""
+    """Return the default folder of a journal's keys."""
     return folder.with_name(f"{folder.name}.keys")
 
 
 def default_anchor(folder: Path) -> Path:
-    """Name the file that knows every link of a journal."""
+    """Return the default file of a journal's anchor, which lists every link."""
     return folder.with_name(f"{folder.name}.anchor")

@@ -1,4 +1,4 @@
-"""`journal export`: one decision for a reviewer."""
+"""Export one decision for a reviewer: `journal export`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ def export(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Page to write.", show_default="decision.html"),
+        typer.Option(
+            help="Path of the HTML page to write.", show_default="decision.html"
+        ),
     ] = None,
     customer: Annotated[
         str | None,
-        typer.Option(help="Id of whose purchase it was; without it all are tried."),
+        typer.Option(
+            help="Customer id of the purchase; if omitted, the keys of all "
+            "customers are tried."
+        ),
     ] = None,
     folder: Folder = None,
     keys: Keys = None,
@@ -38,7 +43,7 @@ def export(
     state: State = None,
     as_json: Json = False,
 ) -> None:
-    """Write one decision as a page that a reviewer reads, with its proof."""
+    """Write one decision, with its proof, as a page for a reviewer."""
     from tollgate.audit.anchor import read_anchor
     from tollgate.audit.kept import newest_kept
     from tollgate.audit.lookup import find

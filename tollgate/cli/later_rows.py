@@ -1,4 +1,4 @@
-"""Take the later purchases of a history to judge a model on, with their segments."""
+"""Select later purchases of a history as held-out rows, with segments to report by."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def later_rows(
     """
     Return purchases that a model was not trained on, as rows to judge it on.
 
-    Segments: the amount; per entity whether the history has an earlier purchase of it;
-    and, where a feature counts its known frauds, whether there are any.
+    Segments: the amount; for each entity whether the history has an earlier purchase of
+    it; and, where a feature counts its known frauds, whether there are any.
 
     Args:
         history: All purchases, in order of time.
-        features: Of each; float32 [N, F].
-        spec: What the features are.
-        train: Which were trained on; bool [N].
-        judged: Which to judge on, all of them later; bool [N]. Those without a known
-            label are left out.
-        source: Where the purchases come from, in words.
+        features: Features of each purchase; float32 [N, F].
+        spec: Definitions of the features.
+        train: True for purchases that were trained on; bool [N].
+        judged: True for purchases to judge on, all later; bool [N]. Those without
+            a known label are left out.
+        source: Description of the origin of the purchases.
     """
     from converters.sample import Sample
 
@@ -80,7 +80,7 @@ def later_rows(
 
 
 def _seen_before(ids: object) -> npt.NDArray[np.bool_]:
-    """Tell for each row whether an earlier one has the same id; bool [N]."""
+    """Mark each row whose id an earlier row has too; bool [N]."""
     found = np.asarray(ids)
     _, first = np.unique(found, return_index=True)
     seen = np.ones(len(found), np.bool_)

@@ -1,4 +1,4 @@
-"""Commands for allow and deny lists: `lists add`, `remove`, `show`, `load`."""
+"""Manage allow and deny lists: `tollgate lists add|remove|show|load`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from tollgate.errors import InputError, RepositoryError
 if TYPE_CHECKING:
     from tollgate.store.listing import ListStore
 
-Name = Annotated[str, typer.Argument(help="List, as the policy names it.")]
-Ids = Annotated[list[str], typer.Argument(help="Ids.")]
+Name = Annotated[str, typer.Argument(help="Name of the list in the policy.")]
+Ids = Annotated[list[str], typer.Argument(help="Ids to add or remove.")]
 Repository = Annotated[
-    str | None, typer.Option(help="Whose policy.", show_default="model_repository")
+    str | None,
+    typer.Option(
+        help="Model repository with the policy.", show_default="model_repository"
+    ),
 ]
 Early = Annotated[
-    bool, typer.Option("--early", help="No served policy asks for this list yet.")
+    bool, typer.Option("--early", help="Accept a list that no served policy uses yet.")
 ]
 
-_TIMEOUT_S = 10.0  # of one command; nobody waits for it but a person
+_TIMEOUT_S = 10.0  # for one command; only a person waits for it
 
 
 def add(
@@ -37,7 +40,7 @@ def add(
     early: Early = False,
     as_json: Json = False,
 ) -> None:
-    """Put ids into a list; the next decision knows of it."""
+    """Add ids to a list; the next decision uses them."""
     with _opened(name, repository, state, store_url, early=early) as (store, key):
         done = store.add(key, [one.encode() for one in ids])
         if as_json:
@@ -55,7 +58,7 @@ def remove(
     early: Early = False,
     as_json: Json = False,
 ) -> None:
-    """Take ids out of a list."""
+    """Remove ids from a list."""
     with _opened(name, repository, state, store_url, early=early) as (store, key):
         done = store.remove(key, [one.encode() for one in ids])
         if as_json:
@@ -66,9 +69,10 @@ def remove(
 
 def load(
     name: Name,
-    file: Annotated[Path, typer.Argument(help="Text, an id a line.")],
+    file: Annotated[Path, typer.Argument(help="Text file with one id per line.")],
     replace: Annotated[
-        bool, typer.Option("--replace", help="Take out what the file has not.")
+        bool,
+        typer.Option("--replace", help="Remove ids that the file does not contain."),
     ] = False,
     repository: Repository = None,
     state: State = None,
@@ -76,12 +80,12 @@ def load(
     early: Early = False,
     as_json: Json = False,
 ) -> None:
-    """Put the ids of a file into a list; with --replace it then holds no others."""
+    """Add the ids of a file to a list; --replace removes all others."""
     ids = set(_read(file))
     with _opened(name, repository, state, store_url, early=early) as (store, key):
         added, removed = store.add(key, ids), 0
         if replace:
-            # After adding: at no moment is an id missing that is to stay.
+            # Remove after adding: at no moment does an id that stays go missing.
             others = [one for one in store.members(key) if one not in ids]
             removed = store.remove(key, others)
         if as_json:
@@ -95,7 +99,8 @@ def load(
 def show(
     name: Name,
     ids: Annotated[
-        list[str] | None, typer.Argument(help="Ids to look up; all of it if none.")
+        list[str] | None,
+        typer.Argument(help="Ids to look up; if omitted, all ids are printed."),
     ] = None,
     repository: Repository = None,
     state: State = None,
@@ -104,9 +109,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """
-    Print the ids of a list, or whether it holds some.
+    Print the ids of a list, or check whether it holds the given ones.
 
-    Exit status 1: it holds not all of those that were named.
+    Exit status 1: an id that was given is not in the list.
     """
     with _opened(name, repository, state, store_url, early=early) as (store, key):
         if not ids:

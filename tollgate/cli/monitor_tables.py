@@ -1,4 +1,4 @@
-"""What `monitor` prints."""
+"""Format the tables and the report of `monitor`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = {"decisions": "windows", "day": "days"}
 
 
 def monitor_tables(monitors: Sequence[ProductMonitor]) -> Iterator[Any]:
-    """Make the tables: per release what was judged, then the newest window."""
+    """Build the tables: the judged windows of each release, then the newest window."""
     for one in monitors:
         if not one.streams:
             yield f"{escape(one.product)}: no decision was read"
@@ -32,7 +32,7 @@ def monitor_tables(monitors: Sequence[ProductMonitor]) -> Iterator[Any]:
 
 
 def monitor_report(monitors: Sequence[ProductMonitor]) -> list[dict[str, Any]]:
-    """Name what the tables say, for programs: an object per product."""
+    """Convert the tables' content to objects for programs, one per product."""
     return [
         {
             "product": one.product,
@@ -124,7 +124,7 @@ def _newest(verdicts: Sequence[Any]) -> Table:
             f"{one.found.ks:.3f}",
             f"{one.sigmas:+.2f}",
         )
-        # Half a week has no weekend: figures of it would only frighten.
+        # Half a week has no weekend: its figures would raise false alarms.
         shown = figures if one.state != "untold" else ("",) * len(figures)
         state = f"[{_STYLES[one.state]}]{one.state}[/]"
         table.add_row(escape(one.name), state, *shown, f"{one.missing:.2%}")

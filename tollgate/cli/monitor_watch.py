@@ -1,4 +1,4 @@
-"""What `monitor` does each time it looks."""
+"""Judge the journals for `monitor`, once or at an interval."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 class Asked(msgspec.Struct, frozen=True):
     """
-    What flags say.
+    Options of the command.
 
     Attributes:
-        as_of: What to take for now; None for now.
+        as_of: Time to use as now; None for the real time.
         labels: File of labels.
-        keys: Where subjects' keys are; None for beside the journal.
+        keys: Folder of the subjects' keys; None for the one next to the journal.
         report, metrics: Files to write; None for none.
     """
 
@@ -45,7 +45,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """Looks, and writes what is asked for."""
+    """Reads the journals, judges them, and writes the requested files."""
 
     def __init__(self, journals: Journals, chosen: Settings, asked: Asked) -> None:
         from tollgate.monitor.metrics import MonitorMetrics
@@ -59,7 +59,7 @@ class Watch:
 
     def look(self) -> None:
         """
-        Look once at every journal, and write what is asked for.
+        Read and judge every journal once, and write the requested files.
 
         Raises:
             InputError: Something is wrong; nothing is written.
@@ -74,9 +74,10 @@ class Watch:
 
     def repeat(self, every_s: float) -> None:
         """
-        Look until SIGTERM or Ctrl-C.
+        Read and judge the journals until SIGTERM or Ctrl-C.
 
-        What goes wrong is told once and tried again; one journal costs no other.
+        A problem is logged once and retried; a problem with one journal does not stop
+        the others.
         """
         stopped = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -100,7 +101,9 @@ class Watch:
         loop.run()
 
     def _look_on(self) -> Iterator[str]:
-        """Look once at what can be looked at; the problems of the rest."""
+        """
+        Judge every journal that can be read, once; yield the problems of the others.
+        """
         now_us = now(self._asked.as_of)
         try:
             self._journals.open()
@@ -138,14 +141,14 @@ class Watch:
                 raise InputError(self._asked.report, problem) from exc
 
     def tell(self) -> None:
-        """Print what was found."""
+        """Print the findings."""
         from tollgate.cli.monitor_tables import monitor_tables
 
         for one in monitor_tables(self._monitors):
             console.out.print(one, highlight=False)
 
     def _tell_changes(self, before: set[str]) -> set[str]:
-        """Say what began to drift since the last look, and what does no more."""
+        """Print which columns drift since the last run, and which no longer do."""
         found = self._drifted()
         for word, names in (("drift", found - before), ("over", before - found)):
             for name in sorted(names):
@@ -200,7 +203,7 @@ def _served_spec(chosen: Settings, product: str) -> FeatureSpec:
 
 
 def now(as_of: datetime | None) -> int:
-    """Tell the time, or what is taken for it; µs since the epoch."""
+    """Return the current time, or its substitute; µs since the epoch."""
     from tollgate.audit.times import now_us
 
     if as_of is None:

@@ -1,4 +1,4 @@
-"""What operators watch: `metrics`, `alerts` and `dashboards`."""
+"""List metrics, write alerts and dashboards: `tollgate metrics|alerts|dashboards`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Products = Annotated[
     list[str] | None,
     typer.Option(
         "--product",
-        help="Ensemble in it; again for each of several.",
+        help="Ensemble to write alerts for; may be repeated.",
         metavar="NAME",
         show_default="every product there is",
     ),
@@ -26,11 +26,13 @@ BEGIN, END = "<!-- tables: tollgate metrics --into -->\n", "<!-- end of tables -
 def metrics(
     into: Annotated[
         Path | None,
-        typer.Option(help="Page to write the tables into, between its two marks."),
+        typer.Option(
+            help="Markdown page to write the tables into, between its two markers."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List every metric there is: name, kind, unit, labels, meaning, by page."""
+    """List all metrics by page: name, kind, unit, labels, meaning."""
     from tollgate.observability.table import metrics as every
     from tollgate.observability.table import tables_text
 
@@ -58,13 +60,13 @@ def alerts(
         Path, typer.Option(help="Folder to write the rule files into.")
     ] = Path("alerts"),
     runbooks: Annotated[
-        str, typer.Option(help="What comes before /NAME.md in a runbook's address.")
+        str, typer.Option(help="Prefix of runbook links, before /NAME.md.")
     ] = "docs/runbooks",
     select: Annotated[
         list[str] | None,
         typer.Option(
-            help="Label of what is scraped here and nowhere else; again for another "
-            "one, '' for none.",
+            help="Label that only series of this installation have; may be "
+            "repeated; '' for none.",
             metavar="LABEL=VALUE",
             show_default="job=tollgate",
         ),
@@ -72,7 +74,7 @@ def alerts(
     repository: Repository = None,
     product: Products = None,
 ) -> None:
-    """Write Prometheus' alerts of products, out of what their slo.yaml promises."""
+    """Write Prometheus alerts of products, from the objectives in their slo.yaml."""
     from tollgate.observability.alerts import rule_files
     from tollgate.observability.selecting import DEFAULT, read_select
 
@@ -114,7 +116,7 @@ def dashboards(
         Path("dashboards")
     ),
 ) -> None:
-    """Write Grafana's dashboards: service, features, model."""
+    """Write Grafana dashboards: service, features, model."""
     from tollgate.observability.dashboards import packaged_dashboards
 
     _write(out, packaged_dashboards())

@@ -1,4 +1,4 @@
-"""Options that commands of several groups take, in the same words."""
+"""Declare options that commands of several groups share."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ import typer
 ModelConfigName = Annotated[
     str | None,
     typer.Option(
-        help="Take configs/NAME.pbtxt of each model that has it.",
+        help="Use configs/NAME.pbtxt of each model that has one.",
         metavar="NAME",
         show_default="config.pbtxt",
     ),
 ]
 Product = Annotated[
-    str | None, typer.Option(help="Ensemble it is for.", show_default="fraud")
+    str | None,
+    typer.Option(help="Product, by the name of its ensemble.", show_default="fraud"),
 ]
 Repository = Annotated[
-    str | None, typer.Option(help="Model repository.", show_default="model_repository")
+    str | None,
+    typer.Option(
+        help="Folder of the model repository, or an object store's URL where "
+        "supported.",
+        show_default="model_repository",
+    ),
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print JSON on standard output, and nothing else."),
+    typer.Option("--json", help="Print only JSON on standard output."),
 ]
 State = Annotated[
     str | None,
@@ -30,5 +36,7 @@ State = Annotated[
 ]
 StoreUrl = Annotated[
     str | None,
-    typer.Option(help="Online store.", show_default="that of the server in --state"),
+    typer.Option(
+        help="URL of the online store.", show_default="that of the server in --state"
+    ),
 ]

@@ -1,4 +1,6 @@
-"""From a history to served decisions: what `evaluate` and `demo` have in common."""
+"""
+Train, publish and release a model, then decide a history: for `evaluate` and `demo`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 I64 = npt.NDArray[np.int64]
 
-_ANSWER_TIMEOUT_S = 10.0  # a history is in no hurry; a payment is
+_ANSWER_TIMEOUT_S = 10.0  # a history tolerates slow responses; a payment does not
 
 
 def served_spec(repository: Path, *, product: str) -> FeatureSpec:
@@ -62,15 +64,15 @@ def train_and_release(
     Args:
         history: Purchases with labels.
         spec: Features; the repository must serve the same.
-        train: Which purchases to learn from; bool [N].
-        judged: Which later purchases its card judges it on; bool [N].
-        source: Where the purchases come from, in words.
-        repository: Where to publish.
-        reason: What the release says of itself.
+        train: True for purchases to learn from; bool [N].
+        judged: True for later purchases to judge it on, for its card; bool [N].
+        source: Description of the origin of the purchases.
+        repository: Repository to publish into.
+        reason: Reason that the release records.
         progress: Called with (entities done, entities in all).
 
     Raises:
-        ConversionError: What was trained cannot be served faithfully.
+        ConversionError: The trained model cannot be converted faithfully.
         RepositoryError: It does not fit the repository; nothing is published.
     """
     from converters.conversion import convert_model
@@ -108,7 +110,7 @@ def train_and_release(
 def publish_and_release(
     converted: Converted, *, repository: Path, product: str, reason: str
 ) -> Release:
-    """Publish what was converted, then release it: two steps, as by two people."""
+    """Publish a converted model, then release it: two steps, as two people would."""
     from converters.folder import write_converted
     from tollgate.repository.activation import activate
     from tollgate.repository.compose import compose_release
@@ -118,7 +120,7 @@ def publish_and_release(
     with tempfile.TemporaryDirectory(prefix="tollgate-") as name:
         folder = Path(name) / "model"
         record = write_converted(converted, folder)
-        # A server is started with the release right afterwards: that is the dry load.
+        # A server starts with the release next: that is the dry load.
         published = publish(
             folder, repository=repository, product=product, dry_load=False
         )
@@ -153,7 +155,7 @@ def decide_history(
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[tuple[I64, Decisions]]:
     """
-    Feed a history to a server's store, then have its later part decided.
+    Apply the earlier part of a history to a server's store, and decide the later part.
 
     Purchases before `decide_from_us` and all labels, each from its label time on, go
     straight to the store; later purchases go to the server, in the order of time.
@@ -161,12 +163,12 @@ def decide_history(
     Args:
         history: Purchases and labels.
         spec: The served features.
-        grpc_url: The server.
-        store_url: Its store.
-        decide_from_us: Where deciding begins.
+        grpc_url: Address of the server.
+        store_url: Address of its store.
+        decide_from_us: Time from which on purchases are decided.
         batch_rows: Purchases per request, 1 to 32.
-        in_flight: Requests on their way at once. With more than one, a purchase may
-            be read before one that came just before it.
+        in_flight: Number of concurrent requests. With more than one, a purchase may be
+            read before one that came just before it.
         progress: Called with (purchases done, purchases in all).
 
     Yields:
@@ -175,7 +177,7 @@ def decide_history(
     from clients.client import Client
 
     if spec.fields:
-        # A history keeps categories as hashes, which no request can carry.
+        # A history stores categories as hashes, which no request can carry.
         problem = "a product with declared fields cannot be sent from a history yet"
         raise InputError(history.source, problem, where=spec.fields[0].name)
     online = OnlineFeatures(spec, open_store(store_url, deadline_s=LOAD_DEADLINE_S))
@@ -205,10 +207,10 @@ def decide_history(
 
 def wait_for_store(repository: Path, *, product: str, deadline_ms: int) -> None:
     """
-    Give the store of a private copy of a repository more time.
+    Raise the store deadline in a private copy of a repository.
 
-    Where scores are judged, a slow moment of this machine must not turn into default
-    features. Only for a copy: config.pbtxt is the operators' own.
+    A slow moment of this machine must not cause default features where scores are
+    judged. Only for a copy: operators own config.pbtxt.
     """
     step = read_product(repository, product).features_step
     config = read_config(repository, step)
@@ -220,7 +222,7 @@ def wait_for_store(repository: Path, *, product: str, deadline_ms: int) -> None:
 def request_columns(
     history: History, rows: I64, *, spec: FeatureSpec
 ) -> dict[str, Any]:
-    """Turn purchases of a history into the columns of a request."""
+    """Convert purchases of a history to the columns of a request."""
     picked = purchases_of(spec, history, rows)
     return {
         TRANSACTION_ID: list(picked.transaction_id),
@@ -234,13 +236,13 @@ def request_columns(
 
 
 def require_entities(spec: FeatureSpec) -> None:
-    """Refuse a product that keeps nothing from one purchase to the next."""
+    """Refuse a product without entities, which stores nothing between purchases."""
     if not spec.entities:
         problem = f"{spec.product} has none: the store keeps nothing of its purchases"
         raise InputError(SPEC_FILE, problem, where="entities")
 
 
 def require_repository(path: Path) -> None:
-    """Refuse a folder that is not there, in one line."""
+    """Refuse a missing folder with a one-line error."""
     if not path.is_dir():
         raise RepositoryError(path, "is not a folder; say which with --repository")

@@ -1,4 +1,4 @@
-"""Commands for policies: `policy check`, `diff`, `simulate`."""
+"""Check, compare and simulate decision policies: `tollgate policy`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Spec = Annotated[
     Path | None,
     typer.Option(
-        help="The features.yaml that the policy is served with.",
+        help="features.yaml that the policy is served with.",
         show_default="the released one",
     ),
 ]
@@ -26,14 +26,15 @@ _DIFFERENT = 1  # exit status of a comparison
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="A policy.yaml.")],
+    file: Annotated[Path, typer.Argument(help="Path of the policy.yaml to check.")],
     spec: Spec = None,
     as_json: Json = False,
 ) -> None:
     """
-    Check a policy as a server does when it loads it, and say what it holds.
+    Check a policy as a server does at load, and print its contents.
 
-    Exit status 2: it cannot be meant; the line says which line of the file, and why.
+    Exit status 2: the policy is invalid; the message gives the line of the file and the
+    reason.
     """
     policy = _load(file, _features(spec))
     parts = {
@@ -50,14 +51,14 @@ def check(
 
 
 def diff(
-    old: Annotated[Path, typer.Argument(help="A policy.yaml.")],
-    new: Annotated[Path, typer.Argument(help="Another one.")],
+    old: Annotated[Path, typer.Argument(help="Path of the old policy.yaml.")],
+    new: Annotated[Path, typer.Argument(help="Path of the new policy.yaml.")],
     as_json: Json = False,
 ) -> None:
     """
-    Say what differs between two policies, in words.
+    List the differences between two policies.
 
-    Exit status 0: nothing; 1: something; 2: a file cannot be read.
+    Exit status 0: no difference; 1: at least one; 2: a file cannot be read.
     """
 
     from tollgate.policy.compare import compare
@@ -75,22 +76,22 @@ def diff(
 
 
 def simulate(
-    new: Annotated[Path, typer.Argument(help="The policy.yaml to try.")],
+    new: Annotated[Path, typer.Argument(help="Path of the policy.yaml to simulate.")],
     on: Annotated[
         Path,
-        typer.Option(
-            help="A folder of the journal, or a Parquet file: docs/policy.md."
-        ),
+        typer.Option(help="Journal folder, or a Parquet file as in docs/policy.md."),
     ],
     against: Annotated[
         Path | None,
-        typer.Option(help="Policy to compare with; else what was decided then."),
+        typer.Option(help="Policy to compare with, instead of the recorded decisions."),
     ] = None,
     spec: Spec = None,
-    picture: Annotated[Path | None, typer.Option(help="PNG to write.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Path of the PNG file to write.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a changed policy would have decided: more declines, money, segments."""
+    """Simulate a changed policy on past decisions: more declines, money, segments."""
 
     from tollgate.cli.policy_tables import outcome_tables
     from tollgate.redecide import compare_policies, draw, read_rows

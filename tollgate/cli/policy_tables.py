@@ -1,4 +1,4 @@
-"""Tables of what a changed policy would have decided."""
+"""Format the tables of `policy simulate`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = tuple(level.name.lower() for level in Decision)
 
 
 def outcome_tables(outcome: Outcome) -> Iterator[Any]:
-    """Make the tables, with a line that says the most important first."""
+    """Build the tables, below a line with the most important result."""
     yield (
         f"{outcome.changed:,} of {outcome.rows:,} rows decided otherwise; "
         + ", ".join(

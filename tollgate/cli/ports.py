@@ -1,4 +1,4 @@
-"""Ports are checked before a command prepares or writes anything."""
+"""Check that ports are free before a command prepares or writes anything."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ def require_free_ports(host: str, ports: Mapping[str, int]) -> None:
             or none.
 
     Raises:
-        InputError: One cannot be listened on for another reason, or two are the same.
-        SetupError: A process that is named listens on one.
+        InputError: A port cannot be listened on for another reason, or two are the
+            same.
+        SetupError: A process, which the message names, already listens on one.
     """
     from tollgate.server.environment import require_port
     from tollgate.server.listening import holder_of
@@ -52,8 +53,8 @@ def require_free_places(places: Mapping[str, str]) -> None:
     Refuse addresses such as 127.0.0.1:8443 that cannot be listened on.
 
     Raises:
-        InputError: One cannot be listened on, or is named twice.
-        SetupError: A process that is named listens there.
+        InputError: One cannot be listened on, or appears twice.
+        SetupError: A process, which the message names, already listens there.
     """
     seen: dict[str, str] = {}
     for option, place in places.items():

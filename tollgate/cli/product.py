@@ -1,4 +1,4 @@
-"""`product new` and `product remove`: from a table to a served product, and back."""
+"""Create, list and remove products: `tollgate product new|list|remove`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def new(
     yes: Yes = False,
     repository: Repository = None,
 ) -> None:
-    """Make a product out of a table: files, features, model, release; try it out."""
+    """
+    Create a product from a table: files, features, model, release; serve it as a test.
+    """
     from tollgate.cli import product_asking, product_told
     from tollgate.cli.product_making import make
     from tollgate.cli.product_model import Given
@@ -119,7 +121,7 @@ def new(
         drop=tuple(drop or ()),
         sensitive=tuple(sensitive or ()),
         keep=tuple(keep or ()),
-        # A model that is trained already needs every column of its own.
+        # A model from a file needs all of its columns, so their number is not limited.
         most_fields=most_fields if given is None else sys.maxsize,
         goal=goal_of(
             missed=cost_missed,
@@ -145,13 +147,13 @@ def new(
 
 
 class _Clock:
-    """Tells steps with how long each took."""
+    """Prints each finished step with its duration."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
 
     def tell(self, title: str, text: str) -> None:
-        """Tell a step that is done."""
+        """Print a finished step."""
         from tollgate.cli import report
 
         now = time.monotonic()
@@ -160,7 +162,7 @@ class _Clock:
 
 
 def list_products(repository: Repository = None, as_json: Json = False) -> None:
-    """List the products of the repository, with the release that each answers by."""
+    """List the products of the repository, with the active release of each."""
     from rich.table import Table as Printed
 
     from tollgate.repository.release import find_current, product_names
@@ -192,17 +194,20 @@ def list_products(repository: Repository = None, as_json: Json = False) -> None:
 
 def remove(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove without confirmation.")
+    ] = False,
     repository: Repository = None,
     state: Annotated[
         str | None,
         typer.Option(
-            help="State folder of `tollgate up`: refused while a server there has it.",
+            help="State folder of `tollgate up`; removal is refused while its "
+            "server serves the product.",
             show_default=".tollgate",
         ),
     ] = None,
 ) -> None:
-    """Take a product out of the repository, with all its versions and releases."""
+    """Remove a product from the repository, with all its versions and releases."""
     from tollgate.cli import product_asking
     from tollgate.product.placing import displace, folders_of
     from tollgate.repository.staging import staging
@@ -230,7 +235,7 @@ def remove(
 
 
 def _require_unserved(product: str, state: Path, repository: Path) -> None:
-    """Refuse while a server of this state folder answers for the product."""
+    """Refuse the removal while a server of this state folder serves the product."""
     from tollgate.server.address import find_server
 
     found = find_server(state)

@@ -1,4 +1,4 @@
-"""Ask a person what columns are, where one sits at a terminal and flags do not say."""
+"""Prompt at the terminal for the parts of a product that no flag states."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tollgate.product.reading import read_any
 
 def completed(asked: Asked, *, ask: bool) -> Asked:
     """
-    Ask for what is open: the label, entities, time, amount, what to leave out.
+    Prompt for the open choices: label, entities, time, amount, columns to leave out.
 
     Args:
-        asked: What flags say; an empty label is open.
-        ask: Whether somebody is there to answer.
+        asked: Choices that flags state; an empty label is open.
+        ask: True if a person is there to respond.
 
     Raises:
-        InputError: The label is open, and nobody is there.
+        InputError: The label is open, and no person is there.
     """
     if not ask:
         if not asked.label:
@@ -49,12 +49,12 @@ def completed(asked: Asked, *, ask: bool) -> Asked:
 
 
 def is_terminal() -> bool:
-    """Tell whether a person can read questions and answer them."""
+    """Return whether a person can read questions and answer them."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm_removal(product: str, repository: Path, *, folders: Sequence[str]) -> bool:
-    """Ask before something is taken out for good."""
+    """Ask for confirmation before a permanent removal."""
     shown = ", ".join(folders)
     return typer.confirm(
         f"Take {product} out of {repository} ({shown})? There is no way back", err=True

@@ -1,4 +1,4 @@
-"""From a table to a product that answers: written, trained, proven, served, placed."""
+"""Create a product: write files, train, convert, test on a server, publish."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ Tell = Callable[[str, str], None]
 
 class Learned(msgspec.Struct, frozen=True, eq=False):
     """
-    A model, and what it says of the T rows that it was not trained on.
+    A trained model, and its scores of T held-out rows.
 
     Attributes:
         spec: The product's features.
         rows: All rows.
         model: The model.
-        comparison: How simple models rank the same rows, in words.
-        kind: Of the model that train.py trains.
-        features: Of the held-out rows, as served; float32 [T, F].
-        asked: What the source was asked for these; as they are served, or as the
-            table has them where a model was brought; [T, F].
-        test: Which rows these are; int64 [T].
-        label: What they really were; int8 [T].
-        score: Its probabilities of the outcome; float64 [T].
-        auc: How well these rank them.
+        comparison: Text that compares how simple models rank the same rows.
+        kind: Kind of model that train.py trains.
+        features: Served features of the held-out rows; float32 [T, F].
+        asked: Inputs of the source model for these rows: as served, or for a model from
+            a file as the table has them; [T, F].
+        test: Positions of the held-out rows; int64 [T].
+        label: Their true outcomes; int8 [T].
+        score: Their predicted probabilities of the outcome; float64 [T].
+        auc: AUC of these scores.
         chosen: Thresholds.
     """
 
@@ -76,14 +76,14 @@ class Learned(msgspec.Struct, frozen=True, eq=False):
 
 class Made(msgspec.Struct, frozen=True, eq=False):
     """
-    What is known of a product that is there.
+    A created product with its evaluation.
 
     Attributes:
         chosen: Its thresholds.
-        auc: On the held-out rows.
-        average_precision: Likewise.
-        tried: What it decided of some of them when it was served.
-        seen: Whether the model may have been trained on them.
+        auc: AUC on the held-out rows.
+        average_precision: Average precision on the held-out rows.
+        tried: Decisions on some held-out rows when it was served.
+        seen: True if the model may have been trained on the held-out rows.
     """
 
     chosen: Chosen
@@ -103,18 +103,18 @@ def make(
     show: Callable[[Plan], None] = lambda plan: None,
 ) -> Made:
     """
-    Make a product and put it into a repository; a failure leaves that as it was.
+    Create a product and put it into a repository; a failure leaves that unchanged.
 
     Args:
         plan: The product.
         repository: The model repository.
         model: A trained model; None trains one.
-        kind: Of the model that is trained.
-        tell: Called with each step that is done, and its result.
+        kind: Kind of model to train.
+        tell: Called with each finished step, and its result.
         show: Called with the plan once the model's features are found in it.
 
     Raises:
-        InputError: Table, model or name do not do.
+        InputError: Table, model or name are unusable.
         ConversionError: The model cannot be converted.
         ServerError: It does not serve.
     """
@@ -184,7 +184,7 @@ def _make(
 
 
 def _needs_float64(learned: Learned) -> bool:
-    """Tell whether the source could answer a row otherwise when it is rounded."""
+    """Return whether rounding its input could change the source's score of a row."""
     asked = learned.asked
     rounded = asked.astype(np.float32).astype(np.float64)
     moved = (rounded != asked) & ~np.isnan(asked)
@@ -192,7 +192,7 @@ def _needs_float64(learned: Learned) -> bool:
 
 
 def _compared(plan: Plan, learned: Learned, tried: Tried) -> str:
-    """Say how far served scores are from the source's, and what was compared."""
+    """Describe how far served scores are from the source's, on which rows."""
     facts = learned.model.facts
     text = (
         f"served = source ({facts.framework} {facts.version}) on {tried.compared:,} "
@@ -237,8 +237,8 @@ def _learned(
         )
     else:
         model = given.model
-        kind = "boosting" if kind == "auto" else kind  # for train.py alone
-    # A model that was brought is asked for the table's rows, not for the served ones.
+        kind = "boosting" if kind == "auto" else kind  # only for train.py
+    # A model from a file scores the table's own rows, not the served ones.
     asked = features if given is None else table_vectors(spec, rows, features)
     score = np.asarray(model.predict(asked[test])[:, 1], np.float64)
     if not np.isfinite(score).all():
@@ -318,7 +318,7 @@ def _released(
 
 
 def _checked(staged: Path, product: str) -> tuple[str, ...]:
-    """Ask the linter; an error refuses the product."""
+    """Lint the repository; refuse the product if there is an error."""
     from tollgate.repository.lint.linting import Question, lint
     from tollgate.repository.lint.report import at_least
     from tollgate.repository.lint.rule import Severity

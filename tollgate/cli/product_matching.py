@@ -1,4 +1,4 @@
-"""Find the features of a trained model among the columns of a table."""
+"""Match the features of a trained model to the columns of a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class Matched(msgspec.Struct, frozen=True):
     """
-    The features of a model as columns of a table.
+    Features of a model as columns of a table.
 
     Attributes:
         fields: In the order of the features.
@@ -44,10 +44,10 @@ def matched(
 
     Args:
         path: The model's file, for messages.
-        facts: What is known of the model.
-        plan: What is known of the table.
-        columns: The table's columns in the order of the features, as a person says.
-        words: File with the words of columns, as a person says.
+        facts: Known facts of the model.
+        plan: Known facts of the table.
+        columns: The table's columns in the order of the features, from the user.
+        words: File with the words of columns, from the user.
 
     Raises:
         InputError: The order of the features or a column's words are not known, or a
@@ -84,7 +84,7 @@ def matched(
 def _names(
     path: Path, facts: Facts, plan: Plan, *, columns: Sequence[str]
 ) -> tuple[str, ...]:
-    """Name the features: as the file does, or else as a person says."""
+    """Return the features' names, from the model's file or else from the user."""
     if facts.names is None and not columns:
         example = ",".join(one.column.source for one in plan.fields[:3])
         problem = (
@@ -113,7 +113,7 @@ def _names(
 
 
 def _field(path: Path, name: str, plan: Plan) -> Field:
-    """Find a feature's column; one left out for its values alone is taken as it is."""
+    """Find a feature's column, also if it was left out only because of its values."""
     known = {one.column.source: one for one in plan.fields}
     for one in plan.fields:
         known.setdefault(one.name, one)
@@ -129,7 +129,11 @@ def _field(path: Path, name: str, plan: Plan) -> Field:
 
 
 def _own_words(facts: Facts, fields: Sequence[Field]) -> Mapping[int, Words]:
-    """Take the words of the model's file; where it names no columns, the table does."""
+    """
+    Return the words of the model's file, by feature.
+
+    If the file does not assign its words to columns, the table shows which have words.
+    """
     from converters.sources.described import placed
 
     texts = [at for at, one in enumerate(fields) if one.column.kind == "category"]
@@ -146,7 +150,7 @@ def _category(origin: Path, known: Words, column: Column, plan: Plan) -> Column:
 
 
 def _unknown_words(path: Path, facts: Facts, column: Column, *, at: int) -> InputError:
-    """Say that a column holds words, and that the model's file does not list them."""
+    """Build the error for a column of words that the model's file does not list."""
     why = "was trained on numbers there, and its file has no words"
     if facts.unplaced:
         why = "keeps words of columns, and its file does not say of which"

@@ -1,4 +1,4 @@
-"""The model of a new product: trained here, or brought along as a file."""
+"""Train the model of a new product, or open one from a file."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Kind = Literal["auto", "boosting", "deep-boosting", "logistic"]
 
 class Brought(msgspec.Struct, frozen=True, eq=False):
     """
-    A model that somebody trained elsewhere, and how it meets the table.
+    A model that was trained elsewhere, matched to the table.
 
     Attributes:
         model: The model, its features under the product's names.
         fields: The product's fields in the order of its features.
-        takes_nan: Whether it answers a row without numbers.
-        encoded: Fields that an encoder of its own reads, which knows codes below 0.
+        takes_nan: True if it scores a row with missing numbers.
+        encoded: Fields that the model's own encoder reads; it knows codes below 0.
     """
 
     model: TrainedModel
@@ -42,22 +42,22 @@ class Brought(msgspec.Struct, frozen=True, eq=False):
     encoded: frozenset[str] = frozenset()
 
     def classes_of(self, label: npt.NDArray[np.int8]) -> tuple[object, ...]:
-        """Write outcomes as the model's classes."""
+        """Convert outcomes to the model's classes."""
         classes = self.model.facts.classes
         return tuple(classes[one] for one in label.tolist())
 
 
 class Given(msgspec.Struct, frozen=True):
     """
-    A model's file, and what a person says of it.
+    A model's file, with the user's options for it.
 
     Attributes:
         path: The file.
-        trust_pickle: Load a pickle, which runs the code in it.
+        trust_pickle: True to load a pickle, which runs the code in it.
         columns: The table's columns in the order of its features; empty where the file
             names them.
-        python: Of the environment that trained it; None for our own.
-        words: File with the words of its columns, where its own has none.
+        python: Python of the environment that trained it; None for our own.
+        words: File with the words of its columns, where the model's file has none.
     """
 
     path: Path
@@ -70,11 +70,11 @@ class Given(msgspec.Struct, frozen=True):
 @contextmanager
 def brought(given: Given, plan: Plan) -> Iterator[Brought]:
     """
-    Open a model's file and find its features among the table's columns.
+    Open a model's file and match its features to the table's columns.
 
     Raises:
-        InputError: It cannot be read, has not two classes, a feature is no column, or
-            the order of its features or their words are not known.
+        InputError: It cannot be read, does not have two classes, a feature is no
+            column, or the order of its features or their words are not known.
         ConversionError: It would not convert faithfully.
     """
     from converters.sources.described import DescribedModel
@@ -115,7 +115,7 @@ def brought(given: Given, plan: Plan) -> Iterator[Brought]:
 
 
 def _require_outcome(path: Path, facts: Facts, label: Label) -> None:
-    """Demand that the second of two classes is the outcome; 0 and 1 are any two."""
+    """Check that the second of two classes is the outcome; 0 and 1 fit any two."""
     classes = [str(one) for one in facts.classes]
     if len(classes) != 2:
         raise InputError(path, f"has {len(classes)} classes, not two: {classes[:8]}")
@@ -138,10 +138,10 @@ def trained(
     tell: Callable[[str, str], None] = lambda title, text: None,
 ) -> tuple[TrainedModel, Kind]:
     """
-    Train the first model: of the kind that ranks these rows best, if none is named.
+    Train the first model; without a named kind, the kind that ranks these rows best.
 
-    Boosting finds nothing to split on in very small tables, and would answer every row
-    alike; then it is a regression.
+    In very small tables boosting finds no split and would give every row the same
+    score; then a regression is trained.
 
     Returns:
         The model, and its kind.
@@ -175,11 +175,11 @@ def trained(
 
 def missing_of(plan: Plan, given: Brought | None) -> dict[str, float]:
     """
-    Say what stands for a missing value, by field.
+    Return the substitute for a missing value, by field.
 
-    NaN leaves it to the model, else it is the middle of the numbers. Without a word,
-    and with an unseen one, a category has codes below 0 that our own encoders know;
-    libraries of trees see NaN there.
+    NaN leaves a missing number to the model; otherwise it is the median. A category
+    that is missing or unseen has codes below 0, which our own encoders know; tree
+    libraries get NaN instead.
     """
     found = {}
     for one in plan.fields if given is None else given.fields:

@@ -1,4 +1,4 @@
-"""The options of `product new`, and what their help says."""
+"""Declare the options of `product new`, with their help texts."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from typing import Annotated, Literal
 
 import typer
 
-_ROLES = "What columns are"
+_ROLES = "Roles of columns"
 _MODEL = "The model"
 _THRESHOLDS = "The thresholds: state either costs or rates"
 _AGAIN = " May be repeated."
 
-Name = Annotated[str, typer.Argument(help="Of the product: small letters, digits, _.")]
-Table = Annotated[
-    Path, typer.Option("--from", help="Parquet, CSV or JSON lines; with a head.")
+Name = Annotated[
+    str, typer.Argument(help="Name of the product: lowercase letters, digits and _.")
 ]
-Label = Annotated[str, typer.Option(help="The outcome.", rich_help_panel=_ROLES)]
+Table = Annotated[
+    Path,
+    typer.Option(
+        "--from", help="Table: Parquet, CSV with a header line, or JSON lines."
+    ),
+]
+Label = Annotated[
+    str, typer.Option(help="Column with the outcome.", rich_help_panel=_ROLES)
+]
 Positive = Annotated[
     str | None,
     typer.Option(
-        help="The outcome that the score is the probability of; a high one is "
+        help="Outcome that the score predicts; rows with high scores are "
         "reviewed or declined.",
         show_default="1, yes, true, or the rarer",
         rich_help_panel=_ROLES,
@@ -29,27 +36,30 @@ Positive = Annotated[
 Entity = Annotated[
     list[str] | None,
     typer.Option(
-        help="Ids to keep windows for; needs --time." + _AGAIN,
+        help="Column with ids to compute windows for; needs --time." + _AGAIN,
         rich_help_panel=_ROLES,
     ),
 ]
 Time = Annotated[
     str | None,
-    typer.Option("--time", help="When each row was.", rich_help_panel=_ROLES),
+    typer.Option(
+        "--time", help="Column with the time of each row.", rich_help_panel=_ROLES
+    ),
 ]
 Amount = Annotated[
     str | None,
-    typer.Option(help="Money, in whole cents.", rich_help_panel=_ROLES),
+    typer.Option(help="Column with money, in whole cents.", rich_help_panel=_ROLES),
 ]
 Id = Annotated[
     str | None,
-    typer.Option("--id", help="An id of each row.", rich_help_panel=_ROLES),
+    typer.Option("--id", help="Column with an id of each row.", rich_help_panel=_ROLES),
 ]
 LabelDelay = Annotated[
     float,
     typer.Option(
-        help="Days until the outcome of a row is known; needs --time. Younger rows are "
-        "neither learned from nor judged on.",
+        help="Days until the outcome of a row is known; needs --time. "
+        "Younger rows are used neither for training nor for "
+        "evaluation.",
         min=0,
         metavar="DAYS",
         rich_help_panel=_ROLES,
@@ -58,28 +68,28 @@ LabelDelay = Annotated[
 Drop = Annotated[
     list[str] | None,
     typer.Option(
-        help="Leave out, such as what is known only afterwards." + _AGAIN,
+        help="Column to leave out, such as one known only after the outcome." + _AGAIN,
         rich_help_panel=_ROLES,
     ),
 ]
 Sensitive = Annotated[
     list[str] | None,
     typer.Option(
-        help="Leave out, and report the model's errors by it." + _AGAIN,
+        help="Column to leave out; model errors are reported by its values." + _AGAIN,
         rich_help_panel=_ROLES,
     ),
 ]
 Keep = Annotated[
     list[str] | None,
     typer.Option(
-        help="Take it although it seems to give the outcome away." + _AGAIN,
+        help="Column to use although it seems to reveal the outcome." + _AGAIN,
         rich_help_panel=_ROLES,
     ),
 ]
 MostFields = Annotated[
     int,
     typer.Option(
-        help="Take so many columns at most, those that tell most.",
+        help="Maximum number of columns to use; the most informative are taken.",
         min=1,
         rich_help_panel=_ROLES,
     ),
@@ -87,7 +97,8 @@ MostFields = Annotated[
 Model = Annotated[
     Path | None,
     typer.Option(
-        help="Trained on the table's columns: what `tollgate convert` reads.",
+        help="Model trained on the table's columns, in a format that "
+        "`tollgate convert` reads.",
         show_default="train one",
         rich_help_panel=_MODEL,
     ),
@@ -96,15 +107,15 @@ TrustPickle = Annotated[
     bool,
     typer.Option(
         "--trust-pickle",
-        help="Load a pickle: that runs the code in it.",
+        help="Load a pickle, which runs the code in it.",
         rich_help_panel=_MODEL,
     ),
 ]
 Columns = Annotated[
     str | None,
     typer.Option(
-        help="The table's columns in the order that the model was trained on, where "
-        "its file does not name them.",
+        help="Columns of the table in the model's training order, if its "
+        "file does not name them.",
         metavar="A,B,…",
         rich_help_panel=_MODEL,
     ),
@@ -112,8 +123,9 @@ Columns = Annotated[
 Words = Annotated[
     Path | None,
     typer.Option(
-        help="YAML or JSON: columns with the words of their codes, in order, where "
-        "the model's file does not list them.",
+        help="YAML or JSON file with the words of each column in the "
+        "order of their codes, if the model's file does not list "
+        "them.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -129,15 +141,15 @@ Python = Annotated[
 Kind = Annotated[
     Literal["auto", "boosting", "deep-boosting", "logistic"],
     typer.Option(
-        help="Of the model that is trained; auto takes the one that ranks outcomes "
-        "best, judged on parts of the rows to learn from.",
+        help="Kind of model to train; auto takes the one that ranks "
+        "outcomes best on parts of the training rows.",
         rich_help_panel=_MODEL,
     ),
 ]
 CostMissed = Annotated[
     float | None,
     typer.Option(
-        help="Of approving a row that has the outcome, in any unit.",
+        help="Cost of approving a row that has the outcome, in any unit.",
         show_default="none: rates are used",
         rich_help_panel=_THRESHOLDS,
     ),
@@ -145,7 +157,7 @@ CostMissed = Annotated[
 CostReview = Annotated[
     float | None,
     typer.Option(
-        help="Of one review, in the same unit.",
+        help="Cost of one review, in the same unit.",
         show_default="none: rates are used",
         rich_help_panel=_THRESHOLDS,
     ),
@@ -153,7 +165,7 @@ CostReview = Annotated[
 CostWrongDecline = Annotated[
     float | None,
     typer.Option(
-        help="Of declining a row without the outcome, in the same unit.",
+        help="Cost of declining a row without the outcome, in the same unit.",
         show_default="none: no score declines",
         rich_help_panel=_THRESHOLDS,
     ),
@@ -169,9 +181,9 @@ ReviewRate = Annotated[
 DeclineRate = Annotated[
     float | None,
     typer.Option(
-        help="Share of the rows to decline at most, 0 to 1.",
+        help="Maximum share of the rows to decline, 0 to 1.",
         show_default="0: no score declines",
         rich_help_panel=_THRESHOLDS,
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not prompt.")]

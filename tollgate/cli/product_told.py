@@ -1,4 +1,4 @@
-"""What `product new` prints, for a person to read."""
+"""Print the plan and the result of `product new` for a person."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tollgate.product.yaml_text import number
 if TYPE_CHECKING:
     from tollgate.cli.product_making import Made
 
-_SHOWN = 40  # columns of a wide table
-_NAMED = 8  # columns with one reason
+_SHOWN = 40  # columns that are shown of a wide table
+_NAMED = 8  # columns that are named for one reason
 _SAMPLE = 6
-# Columns of people that laws on equal treatment name; a hint, and no more.
+# Personal attributes that laws on equal treatment name; only a hint.
 _SENSITIVE = (
     *("sex", "gender", "age", "race", "ethnicity", "religion", "nationality"),
     *("marital", "marital_status", "marriage", "disability", "pregnant"),
@@ -32,7 +32,7 @@ _SENSITIVE = (
 
 
 def plan_tables(plan: Plan) -> None:
-    """Show what each column is taken for, and which are left out with the reason."""
+    """Show each column's role, and the left-out columns with the reason."""
     label, asked = plan.label, plan.asked
     others = ", ".join(label.others[:5])
     _line(
@@ -83,7 +83,9 @@ def _hints(plan: Plan) -> list[str]:
 
 
 def result(plan: Plan, made: Made, *, repository: Path) -> None:
-    """Show what was decided, what the product is made of, and how to go on."""
+    """
+    Show decisions on held-out rows, the parts of the product, and the next commands.
+    """
     product, tried = plan.asked.product, made.tried
     table = Table(title=f"some of {len(tried.rows)} held-out rows, as served")
     for title in ("score", "decision", "reasons", plan.asked.label):

@@ -1,4 +1,4 @@
-"""Serve a product that is not yet in its repository, and have held-out rows decided."""
+"""Serve a new product before it is in its repository, and decide held-out rows."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ if TYPE_CHECKING:
 
 I64 = npt.NDArray[np.int64]
 
-_TRIED = 1_000  # rows without windows
-_TRIED_IN_TIME = 128  # with windows: each waits for what came before it
+_TRIED = 1_000  # number of rows to decide without windows
+_TRIED_IN_TIME = 128  # with windows, each row waits for the ones before it
 _TIMEOUT_S = 10.0
-# As the proof of a conversion allows: one float32 against the framework's own.
+# The tolerance of a conversion's proof: one float32 against the framework's score.
 _TOLERANCE = 1e-5
-_STORE_DEADLINE_MS = 1_000  # a slow moment of this machine is no other score
-# Rows that are scored on other numbers than the table's: the store was later still.
+_STORE_DEADLINE_MS = 1_000  # a slow moment of this machine must not change a score
+# Bits of rows scored on other values than the table's: the store missed even this
+# deadline.
 _ELSEWHERE = np.uint32(Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR)
 
 
 class Tried(msgspec.Struct, frozen=True, eq=False):
     """
-    What a server decided.
+    Decisions of a server on held-out rows.
 
     Attributes:
-        rows: Which rows; int [K].
-        answers: To each.
-        label: What they really were; int8 [K].
+        rows: Their positions; int [K].
+        answers: Decision of each.
+        label: Their true outcomes; int8 [K].
         furthest: The greatest difference of a score from the model's own.
-        compared: How many scores that is of; the others are of degraded rows.
-        replayed: Purchases whose online vectors were compared with the offline ones.
+        compared: Number of scores in that comparison; the other rows are degraded.
+        replayed: Number of purchases whose online vectors were compared with the
+            offline ones.
     """
 
     rows: I64
@@ -66,18 +68,18 @@ def try_served(
     state: Path,
 ) -> Tried:
     """
-    Serve a product here for a moment.
+    Serve a product on this machine for a moment, and decide held-out rows.
 
     Args:
-        repository: With the product in it.
+        repository: Repository that contains the product.
         spec: Its features.
         rows: All rows.
-        test: Those that were held out; positions [T].
+        test: Held-out rows; positions [T].
         score: The source's own scores of these; float64 [T].
         state: A folder for the server.
 
     Raises:
-        ServerError: It does not start, or answers otherwise than the model.
+        ServerError: It does not start, or its scores differ from the model's.
     """
     from tollgate.server.embedded import serve
 
@@ -109,7 +111,7 @@ def try_served(
 def _answers(
     picked: I64, *, spec: FeatureSpec, rows: Rows, server: Embedded
 ) -> tuple[I64, Decisions]:
-    """Ask for rows; the order in which that was done, and the answers in it."""
+    """Decide rows; return the order in which they were sent, and their decisions."""
     from clients.client import Client
     from clients.decisions import join
 
@@ -132,7 +134,7 @@ def _answers(
 
 
 def _chosen(rows: Rows, test: I64, *, timed: bool) -> I64:
-    """Take the last held-out rows in time, or some of each outcome, by position."""
+    """Select the last held-out rows in time, or some of each outcome, by position."""
     if timed:
         order = np.lexsort((test, rows.history.event_time_us[test]))
         return np.asarray(order[-_TRIED_IN_TIME:], np.int64)
@@ -146,9 +148,9 @@ def _in_turn(
     picked: I64, *, spec: FeatureSpec, rows: Rows, store_url: str
 ) -> Iterator[I64]:
     """
-    Say which of the picked rows to ask for next; positions among them.
+    Yield the next picked rows to send; positions among them.
 
-    What happened to their entities before is in the store by then.
+    Earlier events of their entities are in the store by then.
     """
     from tollgate.replay import purchases_of, spans
     from tollgate.store.cluster import open_store
@@ -177,7 +179,9 @@ def _in_turn(
 def _request(
     picked: I64, *, spec: FeatureSpec, rows: Rows, fields: dict[str, str]
 ) -> dict[str, Any]:
-    """Make the columns of a request; rows without a time are decided now."""
+    """
+    Build the columns of a request; rows without a time are decided at the current time.
+    """
     frame = rows.frame[picked]
     columns: dict[str, Any] = dict(
         field_columns(frame, fields, errors=[""] * len(frame))

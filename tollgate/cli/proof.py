@@ -1,4 +1,4 @@
-"""How a command proves itself to a gateway: TLS, a client certificate, a key."""
+"""Read a caller's credentials for a gateway: TLS, client certificate, API key."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
 TlsCa = Annotated[
     Path | None,
-    typer.Option(help="Who signs the gateway's certificate; PEM. Asks by TLS."),
+    typer.Option(help="Certificate authority of the gateway; PEM. Turns on TLS."),
 ]
 TlsCert = Annotated[
-    Path | None, typer.Option(help="Certificate of the caller; PEM, with --tls-key.")
+    Path | None, typer.Option(help="Client certificate; PEM, with --tls-key.")
 ]
-TlsKey = Annotated[Path | None, typer.Option(help="The key of that; PEM.")]
+TlsKey = Annotated[
+    Path | None, typer.Option(help="Private key of the client certificate; PEM.")
+]
 TokenFile = Annotated[
-    Path | None, typer.Option(help="File with the caller's key, and nothing else.")
+    Path | None, typer.Option(help="File that contains only the caller's API key.")
 ]
 
 
@@ -29,13 +31,13 @@ def read_proof(
     ca: Path | None, certificate: Path | None, *, key: Path | None, token: Path | None
 ) -> tuple[Tls | None, str | None]:
     """
-    Read what a caller shows.
+    Read a caller's credentials.
 
     Returns:
-        TLS, None for in the clear; the key, None for none.
+        TLS, None for plain text; the key, None for none.
 
     Raises:
-        InputError: A file cannot be read, or certificate and key are not both given.
+        InputError: A file cannot be read, or only one of certificate and key is given.
     """
     from clients.options import tls_from
 

@@ -1,4 +1,4 @@
-"""The table of a proof, for a person to read."""
+"""Format the parity proof of a converted model as a table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def proof_table(reports: Sequence[ParityReport], *, title: str) -> Table:
 
 
 def _figures(report: ParityReport) -> dict[str, str]:
-    """Name every figure of one runtime."""
+    """List every figure of one runtime."""
     alone = report.rows if report.alone is None else report.alone
     cuts = ", ".join(f"{one:g}" for one in report.thresholds)
     deltas = {
@@ -49,7 +49,7 @@ def _figures(report: ParityReport) -> dict[str, str]:
 
 
 def _worst(report: ParityReport, place: int) -> str:
-    """Name one of the rows that differ most."""
+    """Format one of the rows that differ most."""
     if place >= len(report.worst):
         return ""
     one = report.worst[place]

@@ -1,4 +1,6 @@
-"""`publish`: make a converted model the next version in the repository."""
+"""
+Publish a converted model as the next version in the repository: `tollgate publish`.
+"""
 
 from __future__ import annotations
 
@@ -31,45 +33,50 @@ def publish(
     state: Annotated[
         str | None,
         typer.Option(
-            help="State folder of `tollgate up`: a server that runs there loads the "
-            "version too.",
+            help="State folder of `tollgate up`; a server that runs there "
+            "also loads the version.",
             show_default=".tollgate",
         ),
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="Another server that loads it, host:port."),
+        typer.Option(
+            help="host:port of the server that loads the version, if not "
+            "the one in --state."
+        ),
     ] = None,
     admin_secret_file: Annotated[
-        Path | None, typer.Option(help="File with the admin secret of that server.")
+        Path | None,
+        typer.Option(help="File with the admin secret of the server at --url."),
     ] = None,
     spec: Annotated[
         Path | None,
         typer.Option(
-            help="The new features.yaml that the model was made for: it becomes the "
-            "next version of the features step, with the hook.py beside it.",
+            help="New features.yaml that the model was made for; it becomes "
+            "the next version of the features step, together with the "
+            "hook.py next to it.",
         ),
     ] = None,
     source: Annotated[
         Path | None,
         typer.Option(
-            help="The trained model: served answers to raw rows must be its own, given "
-            "in its own process.",
+            help="Trained model; served answers to raw rows must equal its "
+            "own answers in a separate process.",
             show_default="the one that DIR was converted from",
         ),
     ] = None,
     sample: Annotated[
         Path | None,
         typer.Option(
-            help="Raw rows of features: Parquet, CSV or JSON lines.",
+            help="Raw feature rows: Parquet, CSV or JSON lines.",
             show_default="those of the conversion",
         ),
     ] = None,
     history: Annotated[
         Path | None,
         typer.Option(
-            help="Raw purchases in the place of --sample: vectors of the newest 2,000 "
-            "must be the same online as offline, too."
+            help="Raw purchases instead of --sample; vectors of the newest "
+            "2,000 must also be the same online and offline."
         ),
     ] = None,
     table: TableFiles = None,
@@ -79,11 +86,13 @@ def publish(
     trust_pickle: TrustPickle = False,
     python: Python = None,
     dry_load: Annotated[
-        bool, typer.Option(help="Load it into a throw-away server first.")
+        bool, typer.Option(help="First load the version into a temporary server.")
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Prove a model and add it as the next version; the release stays as it is."""
+    """
+    Prove a model and add it as the next version; the active release does not change.
+    """
     from tollgate.server import publishing
 
     chosen = console.settings(product=product, repository=repository, state=state)
@@ -157,14 +166,14 @@ def publish(
 
 
 def _tell(done: str) -> None:
-    """Print a thing that was proven."""
+    """Print one part of the proof."""
     console.err.print(f"[green]✓[/] {done}", highlight=False, soft_wrap=True)
 
 
 def _server(
     chosen: Settings, *, url: str | None, secret_file: Path | None
 ) -> Reachable | None:
-    """Choose the server that is to load the version: the one named, or the one here."""
+    """Choose the server that loads the version: the given one, or the local one."""
     from tollgate.server.address import endpoint, find_server
 
     if chosen.repository_url:

@@ -1,4 +1,4 @@
-"""Commands that read releases: `release list|show|diff|history|render|status`."""
+"""Inspect releases: `tollgate release list|show|diff|history|render|status`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ if TYPE_CHECKING:
     from tollgate.supervisor.replicas import Replica
 
 Product = Annotated[
-    str | None, typer.Option(help="Ensemble in it.", show_default="fraud")
+    str | None,
+    typer.Option(help="Product, by the name of its ensemble.", show_default="fraud"),
 ]
 State = Annotated[
     str | None,
     typer.Option(
-        help="State folder of a server that runs here.", show_default=".tollgate"
+        help="State folder of a server on this machine.", show_default=".tollgate"
     ),
 ]
 
-_BEHIND = 1  # exit status: a replica does not run what is wanted
+_BEHIND = 1  # exit status: a replica does not run the desired release
 
 
 def list_releases(
     repository: Repository = None, product: Product = None, as_json: Json = False
 ) -> None:
-    """List every release that was ever active, with the versions it is made of."""
+    """List every release that was ever active, with its versions."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -61,15 +62,17 @@ def list_releases(
 def show(
     name: Annotated[
         str | None,
-        typer.Argument(help="A release, or one that waits; the active one if none."),
+        typer.Argument(
+            help="Active, earlier or proposed release; the active one if omitted."
+        ),
     ] = None,
     repository: Repository = None,
     product: Product = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="As without it: it always prints JSON.")
+        bool, typer.Option("--json", help="No effect: the output is always JSON.")
     ] = True,
 ) -> None:
-    """Print a release as JSON: versions, hashes, who, why, when."""
+    """Print a release as JSON: versions, hashes, actor, reason, time."""
 
     chosen = console.settings(repository=repository, product=product)
     with to_read(chosen) as folder:
@@ -78,15 +81,16 @@ def show(
 
 
 def diff(
-    old: Annotated[str, typer.Argument(help="A release.")],
+    old: Annotated[str, typer.Argument(help="Release to compare from.")],
     new: Annotated[
-        str | None, typer.Argument(help="Another; the active one if none.")
+        str | None,
+        typer.Argument(help="Release to compare with; the active one if omitted."),
     ] = None,
     repository: Repository = None,
     product: Product = None,
     as_json: Json = False,
 ) -> None:
-    """Show what changes from one release to another: versions, files, their text."""
+    """Show the changes from one release to another: versions, files, their text."""
     from tollgate.repository.difference import difference_lines
 
     chosen = console.settings(repository=repository, product=product)
@@ -113,7 +117,7 @@ def diff(
 def history(
     repository: Repository = None, product: Product = None, as_json: Json = False
 ) -> None:
-    """Show who made which release active, when, why, and what it replaced."""
+    """Show every activation: actor, time, reason, and the release that it replaced."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -128,7 +132,7 @@ def history(
     table = Table("time", "", "release", "from", "by", "confirmed", "why", box=None)
     before = None
     for one in entries:
-        # Of a challenger, who it was is said here; what answers stands in "from".
+        # A challenger's entry names the challenger here; "from" has the active release.
         there = one.release.challenger or before
         on_trial = there is not None and one.action in TRIAL_ACTIONS
         before = one.release.challenger
@@ -147,7 +151,9 @@ def history(
 def render(
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for MODEL/config.pbtxt; printed if none."),
+        typer.Option(
+            help="Folder to write MODEL/config.pbtxt into; printed if omitted."
+        ),
     ] = None,
     repository: Repository = None,
     product: Product = None,
@@ -177,8 +183,8 @@ def status(
     replica: Annotated[
         list[str] | None,
         typer.Option(
-            help="Side port of a replica, host:port, or of a headless service; "
-            "may be given again.",
+            help="host:port of a replica's admin port, or of a headless "
+            "service; may be repeated.",
             show_default="the server of --state",
         ),
     ] = None,
@@ -188,9 +194,9 @@ def status(
     as_json: Json = False,
 ) -> None:
     """
-    Compare what is wanted with what each replica runs.
+    Compare the desired release with the release that each replica runs.
 
-    Exit status 0: all run it; 1: one does not, or does not answer.
+    Exit status 0: all replicas run it; 1: a replica does not, or does not respond.
     """
     from rich.markup import escape
     from rich.table import Table
@@ -232,7 +238,9 @@ def status(
 
 
 def _runs(replica: Replica, product: str, wanted: str, canary: str) -> bool:
-    """Tell whether a replica answers as it should, a canary's share included."""
+    """
+    Return whether a replica runs the wanted release, with the share of its canary.
+    """
     return any(
         (found.product, found.running, found.canary) == (product, wanted, canary)
         for found in replica.products
@@ -240,7 +248,7 @@ def _runs(replica: Replica, product: str, wanted: str, canary: str) -> bool:
 
 
 def _release(folder: Path, product: str, name: str | None) -> Release:
-    """Find a release: the active one, one of before, or one that waits."""
+    """Find a release: the active one, an earlier one, or a pending proposal."""
     from tollgate.errors import RepositoryError
     from tollgate.repository.history import find_release
     from tollgate.repository.proposals import name_of, read_proposal
@@ -258,7 +266,7 @@ def _release(folder: Path, product: str, name: str | None) -> Release:
 
 
 def _compared(folder: Path, product: str, name: str | None) -> Release:
-    """Find a release; where a canary waits, the one that is to be on trial."""
+    """Find a release; for a pending canary, the release that it would put on trial."""
     from tollgate.repository.history import release_on_trial
     from tollgate.repository.proposals import name_of
 
@@ -268,7 +276,7 @@ def _compared(folder: Path, product: str, name: str | None) -> Release:
 
 
 def _states(active: Release) -> dict[str, str]:
-    """Say of releases by name what they are now."""
+    """Map release names to their current state."""
     challenger = active.challenger
     trial = {challenger.release: f"on trial, {challenger.mode}"} if challenger else {}
     return {**trial, active.name: "active"}
@@ -283,5 +291,5 @@ def _versions(release: Release) -> str:
 
 
 def _minute(time: str) -> str:
-    """Print a time in UTC, to the minute."""
+    """Format a time in UTC, to the minute."""
     return time[:16].replace("T", " ")

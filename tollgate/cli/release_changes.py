@@ -1,4 +1,4 @@
-"""Commands that change what answers: `release activate|rollback|approve`."""
+"""Change the active release: `tollgate release activate|rollback|approve`."""
 
 from __future__ import annotations
 
@@ -25,21 +25,30 @@ if TYPE_CHECKING:
     from tollgate.settings import Settings
 
 Actor = Annotated[
-    str | None, typer.Option(help="Who does it.", show_default="the user")
+    str | None,
+    typer.Option(
+        help="Name of the person who makes the change.", show_default="the user"
+    ),
 ]
-Reason = Annotated[str, typer.Option(help="Why; it is kept.", show_default=False)]
+Reason = Annotated[
+    str,
+    typer.Option(
+        help="Reason for the change, recorded in the history.", show_default=False
+    ),
+]
 RequireApproval = Annotated[
     bool | None,
     typer.Option(
         "--require-approval",
-        help="Only propose it: somebody else has to confirm.",
+        help="Only propose the change; another person must approve it.",
         show_default="setting require_approval",
     ),
 ]
 Wait = Annotated[
     float,
     typer.Option(
-        help="Seconds to wait for the server of --state to answer as it; 0: do not.",
+        help="Maximum seconds until the server of --state serves the "
+        "release; 0: do not wait.",
         min=0,
     ),
 ]
@@ -48,14 +57,15 @@ WAIT_S = 60.0
 
 def activate(
     name: Annotated[
-        str | None, typer.Argument(help="A release that was active before.")
+        str | None, typer.Argument(help="Release that was active before.")
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="STEP=VERSION for a new release; features, model and decision will "
-            "do. May be given again; the other steps stay.",
+            help="STEP=VERSION of a new release; STEP can be features, model "
+            "or decision. May be repeated; other steps keep their "
+            "versions.",
             metavar="STEP=VERSION",
         ),
     ] = None,
@@ -67,7 +77,7 @@ def activate(
     state: State = None,
     wait: Wait = WAIT_S,
 ) -> None:
-    """Make a release the one that answers: one of before, or one with new versions."""
+    """Activate an earlier release, or a new one with other versions."""
     from tollgate.repository.activation import compose_next
     from tollgate.repository.compose import recompose_release
     from tollgate.repository.history import find_release
@@ -104,7 +114,8 @@ def activate(
 
 def rollback(
     to: Annotated[
-        str | None, typer.Option(help="A release.", show_default="the one before")
+        str | None,
+        typer.Option(help="Release to go back to.", show_default="the one before"),
     ] = None,
     reason: Reason = ...,  # type: ignore[assignment]
     actor: Actor = None,
@@ -138,11 +149,11 @@ def rollback(
 
 def _release_before(path: Path, entries: list[Entry]) -> str:
     """
-    Choose what to go back to.
+    Choose the release to go back to.
 
     Raises:
-        RepositoryError: There was none, or somebody went back already: to go back
-            once more would bring back what was gone back from.
+        RepositoryError: There is no earlier release, or the last change was a rollback:
+            another one would restore the release that it left.
     """
     from tollgate.repository.history import last_change
 
@@ -159,14 +170,14 @@ def _release_before(path: Path, entries: list[Entry]) -> str:
 
 
 def approve(
-    name: Annotated[str, typer.Argument(help="The release that waits.")],
+    name: Annotated[str, typer.Argument(help="Proposed release to approve.")],
     actor: Actor = None,
     repository: Repository = None,
     product: Product = None,
     state: State = None,
     wait: Wait = WAIT_S,
 ) -> None:
-    """Confirm a release that somebody else proposed; from then on it answers."""
+    """Approve a release that another person proposed; it becomes active."""
     from tollgate.repository import activation
 
     chosen = console.settings(repository=repository, product=product, state=state)
@@ -209,13 +220,13 @@ def change(
     Make a release the desired one, or propose it.
 
     Args:
-        chosen: Where things are.
+        chosen: The settings.
         folder: The repository.
         release: The release.
-        action: What is done.
-        actor: Who does it.
-        reason: Why.
-        instead_of: What it was made of; None for anything.
+        action: Name of the action.
+        actor: Person who does it.
+        reason: Their reason.
+        instead_of: Release that the change is based on; None for any.
     """
     from tollgate.repository import activation
 
@@ -234,10 +245,10 @@ def change(
 
 def versions_of(folder: Path, product: str, given: Sequence[str]) -> dict[str, int]:
     """
-    Read STEP=VERSION.
+    Read STEP=VERSION arguments.
 
     Raises:
-        InputError: One is not that, or a step stands there twice.
+        InputError: An argument has another form, or a step appears twice.
     """
     from tollgate.repository.product import read_product
 

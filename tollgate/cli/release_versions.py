@@ -1,4 +1,4 @@
-"""`release versions`: which versions of the model there are, and are they sound?"""
+"""List versions of a product's model and whether each is valid: `release versions`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _RELEASED = "released"
 
 class Row(msgspec.Struct, frozen=True):
     """
-    A version.
+    A version of the model.
 
     Attributes:
         version: Its number.
         state: "released", "sound", "incomplete" or "bad".
-        releases: Those that it answers in.
+        releases: Releases that contain it.
         reason: Why it is not sound; empty when it is.
-        moved_to: Where a bad one is now; empty while it is at its number.
+        moved_to: Folder that a bad version was moved to; empty while it is at its
+            number.
     """
 
     version: int
@@ -46,8 +47,8 @@ def versions(
     """
     List the versions of the model: released, sound, incomplete or bad.
 
-    What no release names is told by the server of --state, if it serves this
-    repository, and is tried here if none does.
+    For a version that no release names, the server of --state reports the state if it
+    serves this repository; otherwise the command checks the version here.
     """
     from rich.markup import escape
     from rich.table import Table
@@ -87,7 +88,7 @@ def _rows(chosen: Settings, folder: Path) -> list[Row]:
 
 
 def _told(chosen: Settings) -> dict[int, Row]:
-    """Ask the server here what it found; it knows which copies are going on."""
+    """Request the findings of the local server, which knows the copies in progress."""
     from tollgate.errors import ServerError
     from tollgate.server.address import find_server
     from tollgate.supervisor.replicas import ask_versions

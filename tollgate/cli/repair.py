@@ -1,4 +1,4 @@
-"""`repair drain`: apply what the store missed."""
+"""Apply purchases that the store missed: `tollgate repair drain`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from tollgate.repair.drain import Drained
 
 Spool = Annotated[
-    Path | None, typer.Option(help="Folder to drain.", show_default="STATE/spool")
+    Path | None, typer.Option(help="Spool folder to drain.", show_default="STATE/spool")
 ]
 Rate = Annotated[
-    float, typer.Option(help="Most events a second, so that decisions do not wait.")
+    float,
+    typer.Option(help="Maximum events per second, to leave capacity for decisions."),
 ]
 
 
@@ -31,7 +32,9 @@ def drain(
     rate: Rate = 4_000,
     as_json: Json = False,
 ) -> None:
-    """Apply the purchases that the store missed; `tollgate up` does so by itself."""
+    """
+    Apply the purchases that the store missed; `tollgate up` also does this on its own.
+    """
     chosen = console.settings(
         state=state, store_url=store_url, spool=str(spool) if spool else None
     )
@@ -47,7 +50,7 @@ def drain(
 
 
 def print_drained(drained: Mapping[str, Drained]) -> None:
-    """Print what became of each spool."""
+    """Print the result of each spool."""
     from tollgate.repair.background import told
 
     for name, done in drained.items():
@@ -55,7 +58,9 @@ def print_drained(drained: Mapping[str, Drained]) -> None:
 
 
 def drain_once(chosen: Settings, *, rate: float) -> dict[str, Drained] | None:
-    """Drain all spools; what was done by spool, None when another drain is at work."""
+    """
+    Drain all spools; return the result by spool, None if another drain is running.
+    """
     from tollgate.repair.drain import STORE_DEADLINE_S, SpoolDrain
     from tollgate.repair.segments import segments, spools
     from tollgate.server.launcher import SPOOL_FOLDER

@@ -1,4 +1,6 @@
-"""Compare the online path with the offline one over a history."""
+"""
+Replay a history through the online path and compare vectors with the offline path.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ from tollgate.store.online import OnlineFeatures
 
 I64 = npt.NDArray[np.int64]
 
-LOAD_DEADLINE_S = 30.0  # no one waits for a batch of history
-_NEWEST = 2_000  # purchases whose vectors are compared, and ties with the first
+LOAD_DEADLINE_S = 30.0  # s; no caller waits for a batch of history
+_NEWEST = 2_000  # purchases to compare; ties with the first are added
 
 
 def cut(history: History, *, spec: FeatureSpec, from_us: int, until_us: int) -> History:
-    """Keep the purchases that matter to windows read in [from_us, until_us)."""
+    """Select the purchases that matter to windows read in [from_us, until_us)."""
     reach_us = max((entity.horizon_us for entity in spec.entities), default=0)
     time_us = history.event_time_us
     return history.take(
@@ -52,10 +54,10 @@ def replay_newest(
     Compare the vectors of the newest purchases online with offline, bit for bit.
 
     Returns:
-        How many were compared.
+        Number of vectors that were compared.
 
     Raises:
-        ServerError: One differs, or there is none.
+        ServerError: A vector differs, or there is none.
     """
     time_us = history.event_time_us[newest(history)]
     if not len(time_us):
@@ -88,7 +90,7 @@ def compare_with_offline(
     Replay a history and compare each vector with the offline one, bit for bit.
 
     Returns:
-        How many vectors were read, and how many differ.
+        Number of vectors that were read, and number that differ.
     """
     taken = {one.name: rows for one, rows in tables}
     offline = build(spec, history, tables=taken).astype(np.float32).view(np.uint32)
@@ -101,7 +103,7 @@ def compare_with_offline(
             store_url = stack.enter_context(EmbeddedRedis(Path(folder))).url
         store = open_store(store_url, deadline_s=LOAD_DEADLINE_S)
         for table, own in tables:
-            # Their times to live are counted from when purchases begin to read them.
+            # Table rows expire by a clock that starts when purchases first read them.
             load_table(spec, table, own, store, wall_us=lambda: read_from_us)
         online = OnlineFeatures(spec, store)
         advance = stack.enter_context(console.progress("replaying"))

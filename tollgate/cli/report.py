@@ -1,4 +1,4 @@
-"""What the demo prints, for a person to read."""
+"""Print the steps and results of the demo for a person."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 Note = Callable[[str], None]
 
-SLA_MS, SLO_MS = 50, 20  # the promise, and what we aim at
-_COLD = np.uint32(Degraded.COLD_START)  # a first purchase is no fault
+SLA_MS, SLO_MS = 50, 20  # the SLA, and the SLO
+_COLD = np.uint32(Degraded.COLD_START)  # a customer's first purchase is no fault
 _SAMPLE = 4  # decisions shown of each kind
 
-NEXT_FILE = "purchases.csv"  # beside the demo's history
+NEXT_FILE = "purchases.csv"  # in the folder of the demo's history
 
 
 def _next_commands() -> tuple[tuple[str, str], ...]:
-    """List what to try next, as it can be typed here."""
+    """List example commands to run next, ready to be typed here."""
     tollgate = os.path.relpath(sys.argv[0])
     return (
         (
@@ -51,7 +51,7 @@ def _next_commands() -> tuple[tuple[str, str], ...]:
 
 
 def step(title: str, text: str, seconds: float) -> None:
-    """Tell one step of the way."""
+    """Print a finished step with its result and duration."""
     console.out.print(
         f"[green]✓[/] {title}: {text} [dim]({seconds:.1f} s)[/]",
         highlight=False,
@@ -61,7 +61,7 @@ def step(title: str, text: str, seconds: float) -> None:
 
 @contextmanager
 def timed(title: str) -> Iterator[Note]:
-    """Tell one step: what came of it and how long it took."""
+    """Time the block, then print it as a step with its result and duration."""
     started = time.monotonic()
     told: list[str] = []
     yield told.append
@@ -69,7 +69,7 @@ def timed(title: str) -> Iterator[Note]:
 
 
 def decisions(history: History, answers: Decisions, *, spec: FeatureSpec) -> None:
-    """Show a sample of decisions, how good they are, and how long they took."""
+    """Show a sample of decisions, their quality, and their response times."""
     console.out.print(_sample(history, answers))
     console.out.print(_counts(history, answers))
     label = history.label == 1
@@ -86,7 +86,7 @@ def decisions(history: History, answers: Decisions, *, spec: FeatureSpec) -> Non
 
 
 def next_steps(*commands: tuple[str, str]) -> None:
-    """Say what can be done next, and how."""
+    """Print possible next steps with their commands."""
     console.out.print("next:")
     for what, command in commands:
         text = f"  [dim]{what}[/]\n    {command}"

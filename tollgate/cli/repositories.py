@@ -1,4 +1,4 @@
-"""The repository that a command reads or changes, wherever it is."""
+"""Open the model repository of a command: a local folder or an object store."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 def to_read(chosen: Settings) -> AbstractContextManager[Path]:
     """
-    Have the repository in a folder, as it is now.
+    Open the repository as a folder, in its current state.
 
     Raises:
         RepositoryError: It cannot be read.
-        ObjectStoreError: Its store does not answer.
+        ObjectStoreError: Its store does not respond.
     """
     copy = _working_copy(chosen)
     if copy is None:
@@ -37,11 +37,11 @@ def to_read(chosen: Settings) -> AbstractContextManager[Path]:
 
 def to_change(chosen: Settings) -> AbstractContextManager[Path]:
     """
-    Have the repository in a folder, and what the block changes in its place.
+    Open the repository as a folder, and write the changes of the block back to it.
 
     Raises:
         RepositoryError: It cannot be read.
-        ObjectStoreError: Its store does not answer, or somebody else was faster.
+        ObjectStoreError: Its store does not respond, or another writer was faster.
     """
     copy = _working_copy(chosen)
     if copy:
@@ -53,10 +53,10 @@ def to_change(chosen: Settings) -> AbstractContextManager[Path]:
 
 def require_no_mirror(chosen: Settings) -> None:
     """
-    Demand a repository that servers follow: nobody follows another server's copy.
+    Refuse a mirror: servers follow the object store, not another server's copy of it.
 
     Raises:
-        InputError: It is what a server has of an object store.
+        InputError: The repository is a server's copy of an object store.
     """
     from tollgate.repository.mirror import is_mirror
 
@@ -70,11 +70,11 @@ def require_no_mirror(chosen: Settings) -> None:
 
 def to_look(chosen: Settings) -> tuple[Path, Callable[[], None]]:
     """
-    Have the repository in a folder, for whoever looks at it again and again.
+    Open the repository as a folder that can be refreshed again and again.
 
     Returns:
-        The folder; and what makes it as the repository is by then, which raises
-        RepositoryError or ObjectStoreError.
+        The folder; and a function that refreshes it, which raises RepositoryError or
+        ObjectStoreError.
     """
     copy = _working_copy(chosen)
     if copy is None:
@@ -84,11 +84,12 @@ def to_look(chosen: Settings) -> tuple[Path, Callable[[], None]]:
 
 def to_reread(chosen: Settings) -> tuple[Path | None, Callable[[], bool]]:
     """
-    Have the repository in a folder, and what makes that as the repository is by then.
+    Open the repository as a folder with a refresh that never raises.
 
     Returns:
-        The folder, None where there is none; and a function that tells whether it
-        could be done. What cannot be read now is logged, and read later.
+        The folder, None where there is none; and a function that refreshes it and
+        returns whether that succeeded. It logs an unreadable repository; a later call
+        retries.
     """
     copy = _working_copy(chosen)
     if copy is None:
@@ -108,7 +109,7 @@ def to_reread(chosen: Settings) -> tuple[Path | None, Callable[[], bool]]:
 
 
 def to_follow(chosen: Settings, *, product: str) -> Source:
-    """Have what a server follows of the repository, for one of its products."""
+    """Open the source that a server follows for one of its products."""
     from tollgate.repository.mirror import Mirror, mirror_folder
     from tollgate.repository.objects import Objects
     from tollgate.repository.source import Folder
@@ -122,11 +123,11 @@ def to_follow(chosen: Settings, *, product: str) -> Source:
 
 def wanted_release(chosen: Settings) -> Release:
     """
-    Read the release that the repository names, and nothing else of it.
+    Read the desired release of the repository, and nothing else of it.
 
     Raises:
         RepositoryError: It cannot be read.
-        ObjectStoreError: Its store does not answer.
+        ObjectStoreError: Its store does not respond.
     """
     from tollgate.repository.mirror import read_wanted
     from tollgate.repository.objects import Objects
@@ -139,7 +140,7 @@ def wanted_release(chosen: Settings) -> Release:
 
 
 def at_server(chosen: Settings) -> Path:
-    """Name the folder that a server of the state folder reads."""
+    """Return the folder that a server of the state folder reads."""
     from tollgate.repository.mirror import mirror_folder
 
     if chosen.repository_url:
@@ -161,11 +162,11 @@ def _working_copy(chosen: Settings) -> WorkingCopy | None:
 
 def _require_stored(chosen: Settings) -> None:
     """
-    Demand that the object store has the product.
+    Check that the object store has the product.
 
     Raises:
-        InputError: It has others; names the nearest and all of them.
-        ObjectStoreError: It does not answer.
+        InputError: It does not; the message has the nearest name and all of them.
+        ObjectStoreError: It does not respond.
     """
     from tollgate.repository.configs import CONFIG_FILE
     from tollgate.repository.objects import Objects
@@ -176,7 +177,7 @@ def _require_stored(chosen: Settings) -> None:
         return
     files = (path.split("/") for path in objects.files("", deep=True))
     known = [one[0] for one in files if len(one) == 2 and one[1] == RELEASE_FILE]
-    if known:  # an empty store is reported by whoever reads it
+    if known:  # each reader reports an empty store on its own
         problem = f"{name!r:.80} is no product of {objects.url}; {suggest(name, known)}"
         raise InputError("--product", problem)
 

@@ -1,4 +1,4 @@
-"""What the commands that reach a running product need to know of it."""
+"""Find the store, journal and admin port of the running server."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tollgate.settings import Settings
 
 def store_url(chosen: Settings) -> str:
     """
-    Take the store that is named, or that of the server that runs here.
+    Return the given store, or that of the local server.
 
     Raises:
-        SetupError: None is named, and no server runs.
+        SetupError: No store is given, and no server runs.
     """
     from tollgate.server.address import find_server
 
@@ -28,7 +28,7 @@ def store_url(chosen: Settings) -> str:
 
 def side_port_url(chosen: Settings) -> str:
     """
-    Find where the server that runs here tells of itself.
+    Return the URL of the local server's admin port.
 
     Raises:
         SetupError: No server runs.
@@ -46,10 +46,10 @@ def side_port_url(chosen: Settings) -> str:
 
 def journal_url(chosen: Settings) -> str:
     """
-    Take the journal that is named, or else the store's, or the running server's.
+    Return the given journal, or else the given store, or the local server's journal.
 
     Raises:
-        SetupError: None is named, and no server runs that has one.
+        SetupError: No journal is given, and no local server has one.
     """
     from tollgate.server.address import find_server
 

@@ -1,4 +1,4 @@
-"""`score`: have the purchases of a file decided by a running server."""
+"""Score a file of purchases on a running server: `tollgate score`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _SHOWN_ROWS = 20
 _TIMEOUT_S = 10.0
 _CONNECT_S = 2.0
 _STORE_DEADLINE_MS = 1_000
-# Bits that name a failure of the server. The others say something of the row: that its
-# customer is new, that it lacks a field.
+# Bits that report a failure of the server. The others describe the row, such as a new
+# customer or a missing field.
 _FAILED = (
     Degraded.STORE_UNAVAILABLE
     | Degraded.LAST_KNOWN_VECTOR
@@ -50,44 +50,54 @@ _ANSWER = ("decision", "score", "reason_codes", "degraded", "error", "release")
 
 
 def score(
-    file: Annotated[Path, typer.Argument(help="Purchases; - reads standard input.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Purchases: Parquet, CSV or JSON lines; - reads standard input."
+        ),
+    ],
     out: Annotated[
         Path | None,
-        typer.Option(help="File to write; otherwise standard output."),
+        typer.Option(help="Path of the file to write; standard output if omitted."),
     ] = None,
     format: Annotated[
         Format | None,
-        typer.Option(help="Of standard input and output.", show_default="jsonl"),
+        typer.Option(help="Format of standard input and output.", show_default="jsonl"),
     ] = None,
     url: Annotated[
         str | None,
         typer.Option(
-            help="host:port of a server.", show_default="that of --state, or :8001"
+            help="host:port of the server.", show_default="that of --state, or :8001"
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Decide as if, and keep nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Decide as usual, but store and journal nothing."
+        ),
     ] = False,
     store_deadline_ms: Annotated[
         int,
         typer.Option(
             min=1,
-            help="How long the store may take for a request; the server has a limit.",
+            help="Maximum milliseconds that the store may take per request; "
+            "the server has a limit.",
         ),
     ] = _STORE_DEADLINE_MS,
     fail_on_error: Annotated[
         bool,
         typer.Option(
             "--fail-on-error",
-            help="Exit with status 1 if a row has an error, or was decided without "
-            "what the store, the model or the hook should have given.",
+            help="Exit with status 1 if a row has an error, or was decided "
+            "without the result of the store, the model or the hook.",
         ),
     ] = False,
     product: Product = None,
     repository: Annotated[
         str | None,
         typer.Option(
-            help="Where the column names are.", show_default="model_repository"
+            help="Model repository with the column names.",
+            show_default="model_repository",
         ),
     ] = None,
     state: State = None,
@@ -99,7 +109,8 @@ def score(
         bool,
         typer.Option(
             "--json",
-            help="Print one JSON object: `summary`, and `rows` unless --out has them.",
+            help="Print one JSON object with `summary`, and with `rows` "
+            "unless --out has them.",
         ),
     ] = False,
 ) -> None:
@@ -166,7 +177,7 @@ def _server(chosen: Settings) -> str:
     Find the server of the state folder, or another one at the port of the settings.
 
     Raises:
-        SetupError: Nothing listens there; says how to start a server.
+        SetupError: No server listens there; the message explains how to start one.
         InputError: The server of the state folder does not serve the product.
     """
     from tollgate.server.address import find_server
@@ -195,7 +206,7 @@ def _summary(answers: dict[str, list[Any]]) -> dict[str, Any]:
     """
     Count the rows that were not decided, and the degraded ones by bit.
 
-    Failed are rows with an error, or with a bit that names a failure.
+    Rows with an error, or with a bit that reports a server failure, count as failed.
     """
     bad = np.array([error != "" for error in answers["error"]], np.bool_)
     bits = np.array(answers["degraded"], np.uint32)
@@ -211,7 +222,7 @@ def _summary(answers: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def _say(summary: dict[str, Any]) -> None:
-    """Say on stderr what was not decided, and what is worth less than it should be."""
+    """Print to stderr how many rows failed, and how many are degraded by which bit."""
     from tollgate.audit.told import DEGRADED_WORDS
 
     rows = summary["rows"]
@@ -246,7 +257,7 @@ def _read(file: Path, format: Format) -> pl.DataFrame:
 def _columns(
     frame: pl.DataFrame, names: tuple[str, ...], *, source: Path
 ) -> tuple[dict[str, list[Any]], list[str]]:
-    """Turn a table into columns of a request, and say which cells cannot be sent."""
+    """Convert a table to columns of a request; report cells that cannot be sent."""
     import polars as pl
 
     errors = [""] * len(frame)
@@ -298,7 +309,7 @@ def _blank(name: str, errors: list[str]) -> list[Any]:
 
 
 def _note(answers: dict[str, list[Any]], rows: Any, answer: Any) -> None:
-    """Put one request's answer at its rows."""
+    """Store the decisions of one request at the positions of its rows."""
     for position, row in enumerate(rows.tolist()):
         value = float(answer.score[position])
         answers["decision"][row] = str(answer.decision[position])
@@ -312,7 +323,7 @@ def _note(answers: dict[str, list[Any]], rows: Any, answer: Any) -> None:
 
 
 def _output_kind(out: Path | None, format: Format | None) -> str:
-    """Say what to write, before anything is decided; `table` is for a person."""
+    """Choose the output format before anything is decided; `table` is for a person."""
     if out is None:
         return format or ("table" if sys.stdout.isatty() else "jsonl")
     kind = {".ndjson": "jsonl"}.get(out.suffix, out.suffix[1:])
@@ -322,7 +333,7 @@ def _output_kind(out: Path | None, format: Format | None) -> str:
 
 
 def _decided(frame: pl.DataFrame, answers: dict[str, list[Any]]) -> pl.DataFrame:
-    """Add the answers to the rows of the file, as columns."""
+    """Add the decisions to the rows of the file, as columns."""
     import polars as pl
 
     types = {"score": pl.Float32, "degraded": pl.UInt32}

@@ -1,4 +1,4 @@
-"""Where Prometheus scrapes a command that runs until it is stopped."""
+"""Serve a Prometheus metrics page for commands that run until stopped."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ _App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 MetricsPort = Annotated[
     int,
-    typer.Option(min=0, max=65_535, help="Prometheus scrapes here; 0: nowhere."),
+    typer.Option(min=0, max=65_535, help="Port of the Prometheus metrics; 0: none."),
 ]
-MetricsHost = Annotated[str, typer.Option(help="Address of --metrics-port.")]
+MetricsHost = Annotated[
+    str, typer.Option(help="Address that --metrics-port listens on.")
+]
 LOOPBACK = "127.0.0.1"
 
 
 def require_metrics_port(port: int, *, host: str = LOOPBACK) -> None:
-    """Refuse a port that cannot be listened on, before anything is prepared."""
+    """Refuse a port that cannot be listened on, before any other work."""
     require_free_ports(host, {"--metrics-port": port})
 
 
 def offer(registry: CollectorRegistry, port: int, *, host: str = LOOPBACK) -> None:
     """
-    Offer metrics, and the process's own, for as long as it lives.
+    Export metrics of the command and its process until the process ends.
 
     Args:
-        registry: What to offer.
-        port: TCP; 0 for nowhere.
-        host: Address to listen on; anything but loopback is for others to read.
+        registry: Metrics to export.
+        port: TCP port; 0 exports nothing.
+        host: Address to listen on; other hosts can read any address but loopback.
 
     Raises:
-        InputError: It cannot be listened on.
+        InputError: The port cannot be listened on.
     """
     from prometheus_client import (
         GCCollector,
@@ -65,7 +67,7 @@ def offer(registry: CollectorRegistry, port: int, *, host: str = LOOPBACK) -> No
 
 
 def _with_index(metrics: _App) -> _App:
-    """Answer `/` with the list of pages, and the rest as before."""
+    """Serve the list of pages at `/`, and the other pages unchanged."""
 
     def application(
         environ: dict[str, Any], start_response: Callable[..., Any]

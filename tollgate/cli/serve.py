@@ -1,4 +1,4 @@
-"""Commands for SREs: `up`, `serve` and `bundle`."""
+"""Serve products and pack support bundles: `tollgate up`, `serve` and `bundle`."""
 
 from __future__ import annotations
 
@@ -16,33 +16,43 @@ from tollgate.settings import Settings
 
 State = Annotated[
     str | None,
-    typer.Option(help="Folder for store, logs and copies.", show_default=".tollgate"),
+    typer.Option(
+        help="Folder for the store, logs and copies of the repository.",
+        show_default=".tollgate",
+    ),
 ]
 Products = Annotated[
     list[str] | None,
     typer.Option(
         "--product",
-        help="Ensemble in it; again for each of several.",
+        help="Ensemble to serve; may be repeated.",
         metavar="NAME",
         show_default="fraud",
     ),
 ]
 GrpcPort = Annotated[
-    int | None, typer.Option(help="0 takes a free one.", show_default="8001")
+    int | None,
+    typer.Option(
+        help="Port of Triton's gRPC; 0 takes a free one.", show_default="8001"
+    ),
 ]
 MetricsPort = Annotated[
-    int | None, typer.Option(help="0 takes a free one.", show_default="8002")
+    int | None,
+    typer.Option(
+        help="Port of Triton's metrics; 0 takes a free one.", show_default="8002"
+    ),
 ]
 JournalUrl = Annotated[
     str | None,
     typer.Option(
-        help="A Redis for records of decisions; '' for none.", show_default="the store"
+        help="URL of the Redis for decision records; '' for none.",
+        show_default="the store",
     ),
 ]
 StoreServer = Annotated[
     str | None,
     typer.Option(
-        help="The redis-server or valkey-server to start, by path or name on PATH.",
+        help="redis-server or valkey-server to start, by path or name on PATH.",
         metavar="PROGRAM",
         show_default="the Redis from pip",
     ),
@@ -50,7 +60,7 @@ StoreServer = Annotated[
 CacheMb = Annotated[
     int | None,
     typer.Option(
-        help="Memory of Triton's response cache, for models that ask for it; 0: none.",
+        help="Memory of Triton's response cache, for models that enable it; 0: none.",
         metavar="MB",
         min=0,
         show_default="0",
@@ -59,7 +69,7 @@ CacheMb = Annotated[
 OtlpEndpoint = Annotated[
     str | None,
     typer.Option(
-        help="Send traces to this OpenTelemetry collector, over HTTP.",
+        help="OpenTelemetry collector that receives traces over HTTP.",
         metavar="URL",
         show_default="OTEL_EXPORTER_OTLP_ENDPOINT",
     ),
@@ -67,7 +77,7 @@ OtlpEndpoint = Annotated[
 TraceRate = Annotated[
     int | None,
     typer.Option(
-        help="Trace one of N requests that bring no trace context; 0: none.",
+        help="Trace one of N requests without trace context; 0: none.",
         metavar="N",
         min=0,
         show_default="0",
@@ -76,7 +86,7 @@ TraceRate = Annotated[
 SidePort = Annotated[
     int,
     typer.Option(
-        help="HTTP port of /livez, /readyz and /metrics; 0 takes a free one.",
+        help="Admin port with /livez, /readyz and /metrics; 0 takes a free one.",
         min=0,
         max=65535,
     ),
@@ -84,7 +94,7 @@ SidePort = Annotated[
 RecycleAfter = Annotated[
     float,
     typer.Option(
-        help="Start a Python step anew at this age, less up to a fifth; 0: never.",
+        help="Age at which a Python step is restarted, less up to a fifth; 0: never.",
         metavar="HOURS",
         min=0,
     ),
@@ -92,7 +102,7 @@ RecycleAfter = Annotated[
 RecycleAbove = Annotated[
     float,
     typer.Option(
-        help="Start a Python step anew above this resident memory; 0: never.",
+        help="Resident memory above which a Python step is restarted; 0: never.",
         metavar="MB",
         min=0,
     ),
@@ -100,13 +110,13 @@ RecycleAbove = Annotated[
 DrainDelay = Annotated[
     float,
     typer.Option(
-        help="Go on serving so long after SIGTERM, while /readyz says no.",
+        help="Time to continue serving after SIGTERM, while /readyz reports not ready.",
         metavar="SECONDS",
         min=0,
     ),
 ]
 LogFormat = Annotated[
-    Literal["text", "json"], typer.Option(help="Of the supervisor's own lines.")
+    Literal["text", "json"], typer.Option(help="Format of the supervisor's log lines.")
 ]
 
 
@@ -118,7 +128,9 @@ def up(
     metrics_port: MetricsPort = None,
     store_url: Annotated[
         str | None,
-        typer.Option(help="A Redis that runs elsewhere.", show_default="start one"),
+        typer.Option(
+            help="URL of a Redis that runs elsewhere.", show_default="start one"
+        ),
     ] = None,
     store_server: StoreServer = None,
     journal_url: JournalUrl = None,
@@ -158,7 +170,9 @@ def serve(
     product: Products = None,
     grpc_port: GrpcPort = None,
     metrics_port: MetricsPort = None,
-    store_url: Annotated[str | None, typer.Option(help="The online store.")] = None,
+    store_url: Annotated[
+        str | None, typer.Option(help="URL of the online store.")
+    ] = None,
     journal_url: JournalUrl = None,
     model_config_name: ModelConfigName = None,
     cache_mb: CacheMb = None,
@@ -166,7 +180,10 @@ def serve(
     trace_rate: TraceRate = None,
     host: Annotated[
         str,
-        typer.Option(help="Address of all three ports; others than loopback open it."),
+        typer.Option(
+            help="Address of all three ports; other hosts can connect unless "
+            "it is loopback."
+        ),
     ] = "127.0.0.1",
     side_port: SidePort = 8003,
     recycle_after: RecycleAfter = 24.0,
@@ -174,7 +191,7 @@ def serve(
     drain_delay: DrainDelay = 0.0,
     log_format: LogFormat = "text",
 ) -> None:
-    """Serve products with a store that runs elsewhere, and heal what dies."""
+    """Serve products with an external store; restart processes that die."""
     from tollgate.cli.supervising import supervise
     from tollgate.supervisor.recycling import Recycling
 
@@ -220,12 +237,12 @@ def _require_ports(
 
 
 def _joined(products: list[str] | None) -> str | None:
-    """Say of several products what the settings say."""
+    """Join settings of several products into one text."""
     return ",".join(products) if products else None
 
 
 def bundle(
-    out: Annotated[Path, typer.Argument(help="The .tar.gz to write.")],
+    out: Annotated[Path, typer.Argument(help="Path of the .tar.gz file to write.")],
     repository: Repository = None,
     state: State = None,
 ) -> None:

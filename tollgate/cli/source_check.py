@@ -1,4 +1,4 @@
-"""Have the source model answer raw rows, and replay purchases, before a publication."""
+"""Compare a converted model with its source model before `publish`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ HOW = (
 
 class Given(msgspec.Struct, frozen=True):
     """
-    The options of `publish` that say what to compare with.
+    Options of `publish` that choose the comparison with the source.
 
     Attributes:
         source: The trained model; None takes the one that the record names.
         sample: Raw rows of features; None takes those of the history or the record.
         history: Raw purchases.
         tables: NAME=FILE of each table that features read.
-        trust_pickle: Load a pickle, which runs the code in it.
-        python: Of the environment that trained the model; None for our own.
+        trust_pickle: True to load a pickle, which runs the code in it.
+        python: Python of the environment that trained the model; None for our own.
     """
 
     source: Path | None = None
@@ -47,20 +47,20 @@ class Given(msgspec.Struct, frozen=True):
 
     @property
     def explicit(self) -> bool:
-        """Tell whether a person demands a comparison."""
+        """Return whether the user requests a comparison."""
         return not (self.source is None and self.sample is None and not self.history)
 
 
 class Compared(msgspec.Struct, frozen=True):
     """
-    What there is to compare served answers with.
+    Source scores to compare served scores with.
 
     Attributes:
-        answers: The source's; None where nothing is compared.
-        reason: Why nothing is; empty where something is.
-        replayed: Purchases whose vectors online are those offline in every bit; None
-            where none were replayed.
-        windows: Whether the product keeps windows, which a replay compares.
+        answers: The source's scores; None where nothing is compared.
+        reason: Why nothing is compared; empty where something is.
+        replayed: Number of purchases whose online vectors equal the offline ones in
+            every bit; None where none were replayed.
+        windows: True if the product has windows, which a replay compares.
     """
 
     answers: SourceAnswers | None = None
@@ -78,17 +78,17 @@ def compared_with_source(
     spec: Path | None,
 ) -> Compared:
     """
-    Have the source model answer raw rows, and replay raw purchases.
+    Score raw rows with the source model, and replay raw purchases.
 
     Args:
         directory: The converted model.
-        given: What a person says of the source.
+        given: The user's options for the source.
         repository: The model repository.
         product: The product that the model is for.
         spec: Its new features.yaml; None for the one that is served.
 
     Raises:
-        InputError: A file that a person names cannot be used, or there is no source.
+        InputError: A file from the user is unusable, or there is no source.
         ConversionError: The source cannot be read.
         ServerError: A vector read online differs from offline.
     """
@@ -123,7 +123,9 @@ def compared_with_source(
 
 
 def _record(directory: Path) -> Artifact | None:
-    """Read the record; None where it is missing, which publishing itself refuses."""
+    """
+    Read the record; return None if it is missing, which publishing itself refuses.
+    """
     there = (directory / ARTIFACT_FILE).is_file()
     return read_artifact(directory) if there else None
 
@@ -131,7 +133,7 @@ def _record(directory: Path) -> Artifact | None:
 def _reason(
     directory: Path, given: Given, record: Artifact | None
 ) -> tuple[str, str] | None:
-    """Say what keeps the answers from being compared: where, and why."""
+    """Return why scores cannot be compared: location and problem."""
     known = None if record is None else record.made_from
     if record is not None and record.trades:
         kinds = ", ".join(one.kind for one in record.trades)
@@ -168,7 +170,7 @@ def _conversion(
 
     source = given.source
     if source is None:
-        assert known is not None  # or there was a reason
+        assert known is not None  # otherwise there was a reason
         source = known.source.below(directory)
     return Conversion(
         source=source,
@@ -191,7 +193,7 @@ def _answers(asked: Conversion) -> SourceAnswers:
 
 
 def _replay(given: Given, spec: FeatureSpec, *, rows: Path) -> int | None:
-    """Write the vectors of the newest purchases; replay them if windows are kept."""
+    """Write the vectors of the newest purchases; replay them if there are windows."""
     import polars as pl
 
     from tollgate.cli.replaying import newest, replay_newest

@@ -1,4 +1,4 @@
-"""`stream` and `feed`: events into the store, by way of Redis Streams or Kafka."""
+"""Apply events from Redis Streams or Kafka to the store: `tollgate stream`, `feed`."""
 
 from __future__ import annotations
 
@@ -29,23 +29,28 @@ if TYPE_CHECKING:
     from tollgate.stream.feed import Feed
     from tollgate.stream.source import Source
 
-STORE_DEADLINE_S = 5.0  # no one waits for a stream's call
+STORE_DEADLINE_S = 5.0  # no caller waits for a stream's write
 _SEND_ROWS = 1_000
 
 FeedUrl = Annotated[
     str | None,
-    typer.Option(help="Redis that carries the events.", show_default="the store"),
+    typer.Option(help="URL of the Redis with the events.", show_default="the store"),
 ]
-Partitions = Annotated[int, typer.Option(help="Streams that make up a Redis feed.")]
+Partitions = Annotated[int, typer.Option(help="Number of Redis streams in the feed.")]
 Kafka = Annotated[
-    str | None, typer.Option(help="Brokers, host:port joined by commas; then no Redis.")
+    str | None,
+    typer.Option(help="Kafka brokers, host:port joined by commas; replaces Redis."),
 ]
 KafkaSettings = Annotated[
-    Path | None, typer.Option(help="YAML file of librdkafka settings: TLS, SASL, …")
+    Path | None,
+    typer.Option(help="YAML file of librdkafka settings, such as TLS and SASL."),
 ]
 Topic = Annotated[
     str | None,
-    typer.Option(help="Name of the feed.", show_default="tollgate.PRODUCT.events"),
+    typer.Option(
+        help="Name of the feed: stream or Kafka topic.",
+        show_default="tollgate.PRODUCT.events",
+    ),
 ]
 
 
@@ -59,20 +64,20 @@ def stream(
     kafka: Kafka = None,
     kafka_settings: KafkaSettings = None,
     topic: Topic = None,
-    group: Annotated[str, typer.Option(help="Consumers that share the feed.")] = (
-        "tollgate"
-    ),
+    group: Annotated[
+        str, typer.Option(help="Name of the consumer group that shares the feed.")
+    ] = "tollgate",
     feeds: Annotated[
         str | None,
         typer.Option(
-            help="Feeds whose watermarks it keeps, joined by commas.",
+            help="Feeds to write the watermarks of, joined by commas.",
             show_default="purchases,labels; labels where scoring alone updates",
         ),
     ] = None,
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
     until_idle: Annotated[
-        bool, typer.Option(help="End when nothing has come for a second.")
+        bool, typer.Option(help="End after a second without new events.")
     ] = False,
 ) -> None:
     """Apply purchase and label events to the store, until Ctrl-C or SIGTERM."""
@@ -124,7 +129,9 @@ def stream(
 
 
 def feed(
-    history: Annotated[Path, typer.Argument(help="Parquet, CSV or JSON lines.")],
+    history: Annotated[
+        Path, typer.Argument(help="History: Parquet, CSV or JSON lines.")
+    ],
     product: Product = None,
     repository: Repository = None,
     state: State = None,
@@ -135,7 +142,7 @@ def feed(
     kafka_settings: KafkaSettings = None,
     topic: Topic = None,
 ) -> None:
-    """Put a history's purchases and labels on a feed, as a payment system would."""
+    """Send a history's purchases and labels to a feed, as a payment system would."""
     chosen = console.settings(
         product=product,
         repository=repository,
@@ -206,7 +213,9 @@ def _told(tally: Tally) -> str:
 
 
 def _feeds(repository: Path, product: str, given: str | None) -> list[str]:
-    """Name the feeds whose watermarks are the stream's: each has one keeper."""
+    """
+    Name the feeds whose watermarks this stream advances: each has only one writer.
+    """
     from tollgate.repository.configs import read_config
     from tollgate.repository.served import read_served
     from tollgate.schema import UPDATES, UPDATES_PARAMETER
@@ -226,7 +235,7 @@ def _feeds(repository: Path, product: str, given: str | None) -> list[str]:
 
 
 def _spec(repository: Path, product: str) -> FeatureSpec:
-    """Read the features that the product is released with; it keeps something."""
+    """Read the features of the product's release; refuse a product without entities."""
     from tollgate.cli.pipeline import require_entities
     from tollgate.features.spec import SPEC_FILE, load_spec
     from tollgate.repository.served import read_served

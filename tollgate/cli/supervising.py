@@ -1,4 +1,4 @@
-"""Serve products under supervision: what `up` and `serve` share."""
+"""Run the supervised server of `up` and `serve`."""
 
 from __future__ import annotations
 
@@ -56,21 +56,22 @@ def supervise(
     Serve until SIGTERM or Ctrl-C.
 
     Args:
-        chosen: Where things are.
+        chosen: The settings.
         side_port: HTTP port of readiness and metrics; 0 takes a free one.
         host: Address of all ports.
-        recycling: When a step is started anew although it works.
-        drain_delay_s: How long to serve on after SIGTERM while not ready.
+        recycling: Condition to restart a step although it works.
+        drain_delay_s: Time to serve on after SIGTERM while not ready, s.
         log_format: "text" or "json".
-        recall: Serve what was served here before, when the release cannot be.
+        recall: True to serve the release that was served here before, if the desired
+            one cannot be.
 
     Raises:
-        ServerError: Something died and would not stay mended.
+        ServerError: A part died, and restarts did not help.
     """
     tracing = tracing_of(chosen)
     raise_file_limit()
     if not chosen.store_url:
-        find_engine(chosen.store_server)  # a wrong one is refused before all else
+        find_engine(chosen.store_server)  # refuse a wrong path before all else
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -128,7 +129,7 @@ def supervise(
 
 
 def tracing_of(chosen: Settings) -> Tracing | None:
-    """Trace when there is a place to send traces to: ours, or OpenTelemetry's own."""
+    """Read the tracing settings: our own endpoint, or OpenTelemetry's variables."""
     if chosen.trace_rate < 0:
         raise InputError("--trace-rate", f"{chosen.trace_rate} is below 0")
     named = [f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT" for kind in ("", "TRACES_")]
@@ -142,9 +143,9 @@ def tracing_of(chosen: Settings) -> Tracing | None:
 
 def _sources(chosen: Settings, *, recall: bool) -> dict[str, Source]:
     """
-    Have what each product follows, with a release to serve.
+    Open the source that each product follows, with a release to serve.
 
-    One that has none costs the others nothing, where what can be served is enough.
+    With `recall`, a product without a release does not stop the other products.
     """
     sources = {one: to_follow(chosen, product=one) for one in chosen.products}
     for product, source in sources.items():
@@ -168,7 +169,7 @@ def _watched(
     keep: Callable[[Fault], None],
     metrics: SupervisorMetrics,
 ) -> Watched:
-    """Put a product under supervision; whatever it is, the others are not asked."""
+    """Put one product under supervision, independently of the others."""
     observe = metrics.probe_s.labels(product=product).observe
     beat = Heartbeat(embedded.triton, product, observe=observe)
     converger = Converger(
@@ -183,7 +184,7 @@ def _watched(
 
 
 class _Place:
-    """Tells other processes where the server is, after each start."""
+    """Announces the server's addresses to other processes after each start."""
 
     def __init__(
         self, embedded: Embedded, chosen: Settings, *, repository: Path, host: str
@@ -225,7 +226,7 @@ def _refused(
 def _arrivals(
     chosen: Settings, watched: Sequence[Watched], keep: Callable[[Fault], None]
 ) -> list[Arrivals]:
-    """Look for versions that are copied in; nobody does that to a mirror."""
+    """Detect versions that are copied into the repository; a mirror gets none."""
     return [
         Arrivals(
             chosen.repository_path,
@@ -276,7 +277,8 @@ def _keeper(
         wanted.set()
         worker.wake()
 
-    # The bundle of the fault that ends the supervisor counts most: the end waits.
+    # The bundle of the fault that ends the supervisor matters most: wait for it at
+    # exit.
     worker = Worker("bundle", pack, pause_s=None, finish=pack)
     worker.start()
     try:

@@ -1,4 +1,4 @@
-"""Tables that features take numbers from: how commands name their files."""
+"""Read table files named by `--table`, and load them into the store."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TableFiles = Annotated[
     typer.Option(
         "--table",
         metavar="NAME=FILE",
-        help="File of a table of features.yaml; Parquet, CSV or JSON lines; again "
-        "for each.",
+        help="File of a table in features.yaml: Parquet, CSV or JSON "
+        "lines; may be repeated.",
     ),
 ]
 
@@ -34,10 +34,10 @@ def read_tables(
     given: list[str] | None, spec: FeatureSpec
 ) -> list[tuple[Table, TableRows]]:
     """
-    Read the files that `--table` names.
+    Read the files of `--table` options.
 
     Raises:
-        InputError: One is not NAME=FILE, or its file cannot be used.
+        InputError: An option is not NAME=FILE, or its file is unusable.
     """
     from tollgate.history import find_table, read_table_rows
 
@@ -62,17 +62,17 @@ def load_tables(
     tell: Callable[[str], None] = console.result,
 ) -> dict[str, Loaded]:
     """
-    Bring tables into the store.
+    Load tables into the store.
 
     Args:
-        tables: With their rows.
+        tables: Tables with their rows.
         spec: The features that read them.
-        store: Where to.
-        rate: Most rows a second; None for what Redis gives.
-        tell: Gets a line when a table is done.
+        store: The store to load them into.
+        rate: Most rows a second; None for as fast as Redis accepts them.
+        tell: Called with a line when a table is done.
 
     Returns:
-        What was done, by file.
+        The result, by file.
     """
     from tollgate.backfill.tables import load_table
 
@@ -107,7 +107,7 @@ def _told(done: Loaded) -> str:
 
 
 def _late(table: Table, done: Loaded) -> str:
-    """Say so if purchases may have been scored without the rows that hold for them."""
+    """Warn if purchases may have been scored without the rows valid at their time."""
     read_us = time.time_ns() // 1000 + table.refresh_us
     if not 0 < done.newest_us < read_us:
         return ""

@@ -1,4 +1,4 @@
-"""`tollgate tune`: find better settings of the batcher on a staging server."""
+"""Search for better batcher settings on a staging server: `tollgate tune`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Product = Annotated[
 Preset = Annotated[
     Literal["throughput", "low-latency"],
     typer.Option(
-        help="Look for the highest rate that keeps slo.yaml, or for the quickest "
-        "answer to requests that come one after the other."
+        help="throughput: highest rate within slo.yaml; low-latency: "
+        "fastest answers to requests that come one after the other."
     ),
 ]
 Try = Annotated[
@@ -37,8 +37,9 @@ Try = Annotated[
     typer.Option(
         "--try",
         metavar="KNOB=VALUE,…",
-        help="Values of a knob: delay_us, preferred, threads, features_instances, "
-        "model_instances, decision_instances; again for each.",
+        help="Values to try for a setting: delay_us, preferred, threads, "
+        "features_instances, model_instances, decision_instances; "
+        "may be repeated.",
     ),
 ]
 
@@ -48,55 +49,65 @@ def tune(
     name: Annotated[
         str | None,
         typer.Option(
-            help="Of the configuration to write.",
+            help="Name of the configuration to write.",
             show_default="that of the preset, or the next free one",
         ),
     ] = None,
     values: Try = None,
-    most: Annotated[int, typer.Option(help="Settings to try.", min=1)] = 16,
+    most: Annotated[
+        int, typer.Option(help="Maximum number of settings to try.", min=1)
+    ] = 16,
     seconds: Annotated[
-        float, typer.Option(help="Of a first run; later ones are longer.", min=0.5)
+        float,
+        typer.Option(help="Seconds of a first run; later ones are longer.", min=0.5),
     ] = 3.0,
     turns: Annotated[
-        int, typer.Option(help="Of the comparison at the end.", min=3, max=10)
+        int, typer.Option(help="Rounds of the comparison at the end.", min=3, max=10)
     ] = 5,
     rows: Annotated[
-        int, typer.Option(help="Purchases in each request.", min=1, max=32)
+        int, typer.Option(help="Purchases per request.", min=1, max=32)
     ] = 1,
     p99: Annotated[
         float | None,
         typer.Option(
-            help="99 of 100 answers are there by then.",
+            help="Maximum p99 latency, in milliseconds.",
             metavar="MS",
             min=0.1,
             show_default="latency_target_ms of slo.yaml",
         ),
     ] = None,
     rate: Annotated[
-        float, typer.Option(help="Requests per second to begin with.", min=5)
+        float, typer.Option(help="Requests per second at the start.", min=5)
     ] = 100.0,
-    seed: Annotated[int, typer.Option(help="Of what is drawn at random.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random choices.")] = 1,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of results.", show_default="STATE/tune/NAME"),
+        typer.Option(
+            help="Folder to write the results into.", show_default="STATE/tune/NAME"
+        ),
     ] = None,
-    write: Annotated[bool, typer.Option(help="Write the named configuration.")] = True,
+    write: Annotated[
+        bool, typer.Option(help="Write the best settings as a named configuration.")
+    ] = True,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do it, whatever server this is.")
+        bool, typer.Option("--yes", help="Tune the server even if it may have callers.")
     ] = False,
     restore: Annotated[
         bool,
-        typer.Option("--restore", help="Only put back what a killed one left behind."),
+        typer.Option(
+            "--restore", help="Only restore settings that a killed run left behind."
+        ),
     ] = False,
     product: Product = None,
     state: State = None,
     as_json: Json = False,
 ) -> None:
     """
-    Find settings of the batcher with which a staging server carries more.
+    Search for batcher settings with which a staging server carries more load.
 
-    It loads the server with made-up purchases that count, and starts its steps anew
-    again and again; afterwards they run as before. Exit status 1: nothing better.
+    The command sends synthetic purchases, which change the store, and restarts the
+    server's steps many times; after the search the steps run with their previous
+    settings. Exit status 1: nothing better.
     """
     from loadtests.tuner.bench import Wanted
 
@@ -174,7 +185,7 @@ def _tune(
 
 
 def _traffic(server: Address, *, product: str, rows: int) -> Traffic:
-    """Say what requests of the product are made of."""
+    """Describe the requests of the product, for the load."""
     from loadtests.tuner.driving import Traffic
     from tollgate.cli import pipeline
     from tollgate.features.wire import all_fields, wire_inputs
@@ -193,7 +204,7 @@ def _traffic(server: Address, *, product: str, rows: int) -> Traffic:
 
 
 def _server(chosen: Settings, *, yes: bool, write: bool) -> Address:
-    """Find the server; one that may have callers is left alone."""
+    """Find the server; refuse one that may have callers."""
     from loadtests.tuner.bench import require_idle
     from tollgate.server.address import find_server
 
@@ -215,7 +226,7 @@ def _server(chosen: Settings, *, yes: bool, write: bool) -> Address:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM end the search as Ctrl-C does, so that all is put back."""
+    """Handle SIGTERM like Ctrl-C during the search, so that settings are restored."""
     import signal
 
     def end(number: int, frame: object) -> None:
@@ -229,12 +240,12 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    """Tell how far it is; a line stays a line."""
+    """Print the progress; each message stays on one line."""
     console.err.print(text, highlight=False, soft_wrap=True)
 
 
 def _tell(bench: Bench, tuned: Tuned, folder: Path) -> None:
-    """Print the front, how the best compares, and where the rest is."""
+    """Print the Pareto front, a comparison with the best, and where the rest is."""
     from rich.table import Table
 
     from loadtests.tuner import story

@@ -1,4 +1,4 @@
-"""Columns of a table as declared fields of a request."""
+"""Convert columns of a table to declared fields of a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def wire_fields(spec: FeatureSpec, frame: pl.DataFrame) -> dict[str, str]:
-    """Name the declared fields that a table has, with their types."""
+    """List the declared fields that a table has, with their types."""
     return {
         field.name: FIELD_KINDS[field.type]
         for field in spec.fields
@@ -26,12 +26,12 @@ def field_columns(
     frame: pl.DataFrame, fields: dict[str, str], *, errors: list[str]
 ) -> dict[str, list[Any]]:
     """
-    Turn declared fields of a table into columns of a request.
+    Convert declared fields of a table to columns of a request.
 
     Args:
         frame: N rows.
         fields: Name -> type on the wire.
-        errors: What is wrong with each row; a cell that is no number adds to it.
+        errors: Errors of each row; a cell that is no number adds one.
 
     Returns:
         N values each; None where a row has none.

@@ -1,5 +1,5 @@
 """
-How much each feature moved a model's answer: explain.npz and what is computed from it.
+Explain how much each feature moved a model's answer: read and use explain.npz.
 
     explanation = read_explanation(version / EXPLAIN_FILE)
     moved = Explainer(explanation).of_class(rows, 1)    # float64 [N, F]

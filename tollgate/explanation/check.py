@@ -1,4 +1,4 @@
-"""Check that an explanation describes a model: what is read may be damaged."""
+"""Check that an explanation describes a model, because its file may be damaged."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def check(explanation: Explanation) -> None:
     """
     Raise RepositoryError, with an empty source, unless every array fits the others.
 
-    What passes can be evaluated for any rows: no index leads outside an array, no
-    path is endless, no number of a model is NaN or infinite.
+    A valid explanation can be evaluated for any rows: no index points outside an array,
+    no path is endless, no number of a model is NaN or infinite.
     """
     classes, outputs = len(explanation.classes), explanation.outputs
     _require(classes >= 2, "classes", f"are {classes}; a decision needs two")
@@ -44,7 +44,7 @@ def check(explanation: Explanation) -> None:
 
 
 def _check_structure(trees: Trees, *, columns: int) -> None:
-    """Every node but a root is the child of one earlier node of its own tree."""
+    """Check that every node but a root is the child of one earlier node of its tree."""
     nodes, count = len(trees.left), len(trees.output)
     for name in ("left", "feature", "threshold", "missing_left", "by_code", "cover"):
         _shape(getattr(trees, name), (nodes,), name)

@@ -1,4 +1,4 @@
-"""What is kept of a model so that its answers can be explained exactly."""
+"""The data stored with a model so that its answers can be explained exactly."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Link = Literal["logistic", "softmax", "identity"]
 
 class Trees(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """
-    Trees whose leaves add up to the margin.
+    Hold trees whose leaves add up to the margin.
 
-    The nodes of one tree stand together, level by level: the root first, the two
-    children of a split side by side, every child behind its parent. At a split, a row
-    goes left when `x <= threshold` in float32; where `by_code` is set, when its code
-    is one of the split's; where x is missing, as `missing_left` says.
+    The nodes of one tree are contiguous, level by level: the root first, the two
+    children of a split adjacent, every child after its parent. At a split, a row goes
+    left when `x <= threshold` in float32; where `by_code` is set, when its code is one
+    of the split's; where x is missing, as `missing_left` says.
 
     Attributes:
         start: First node of each tree, and the number of nodes; int32 [T + 1].
-        output: Which margin a tree adds to; -1 where every leaf has a value for each
-            of several; int32 [T].
+        output: Margin to which a tree adds; -1 where every leaf has a value for each of
+            several; int32 [T].
         left: Left child, the right one is the next; -1 for a leaf; int32 [nodes].
         feature: Column that a split tests, -1 for a leaf; int32 [nodes].
         threshold: float32 [nodes].
@@ -36,9 +36,9 @@ class Trees(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         by_code: The split tests a category code; bool [nodes].
         code_node: Splits by code, ascending; int32 [C].
         code: A code that goes left there, ascending in a split; int32 [C].
-        cover: Weight of the training rows that reached a node, at least 0;
-            float64 [nodes].
-        value: What a leaf adds, shrinkage and averaging included; 0 at splits;
+        cover: Weight of the training rows that reached a node, at least 0; float64
+            [nodes].
+        value: Number that a leaf adds, shrinkage and averaging included; 0 at splits;
             float64 [nodes, 1], or [nodes, outputs] where `output` is -1.
         missing: A number that stands for a missing value, besides NaN.
         zero_is_missing: Columns in which |x| <= 1e-35 is a missing value.
@@ -66,23 +66,23 @@ class Trees(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 class Linear(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """
-    Coefficients, and how the columns they belong to come from the features.
+    Hold coefficients, and the mapping from features to their columns.
 
     A column is `slope * u + offset`, where u is one feature's x, or 1 where x is the
     column's category and 0 elsewhere.
 
     Attributes:
-        source: Feature that each column comes from; int32 [J].
+        source: Feature from which each column is computed; int32 [J].
         slope: float64 [J].
         offset: float64 [J].
         by_category: u is 1 for a category; bool [J].
         category: float64 [J]; NaN where none.
-        filled: The column where x is NaN; NaN where such a row has no answer;
-            float64 [J].
-        mean: What contributions are measured from; float64 [J].
+        filled: The column where x is NaN; NaN where such a row has no answer; float64
+            [J].
+        mean: Reference point of the contributions; float64 [J].
         coefficient: float64 [outputs, J].
         from_mean: `mean` is the columns' mean over sample rows; otherwise it is 0,
-            which is the training mean of a standardised column alone.
+            which is the training mean only if the column is standardised.
     """
 
     source: I32
@@ -98,18 +98,18 @@ class Linear(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 class Explanation(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """
-    A model as a sum over features, or the reason why it is none.
+    Hold a model as a sum over features, or the reason why it cannot be one.
 
     Attributes:
         features: Names of the F features, in order.
         classes: Labels of the K classes, in the order of the probabilities.
         link: From margins to probabilities: `logistic` of one margin, P(class 1);
             `softmax` of K margins; `identity` where K margins are probabilities.
-        base: What the margins start from (a linear model's intercept);
-            float64 [outputs].
+        base: Start values of the margins (a linear model's intercept); float64
+            [outputs].
         trees: The model, when it is one of trees.
         linear: The model, when it is linear.
-        reason: Why neither is there; empty when one is.
+        reason: Reason why there is neither; empty when there is one.
     """
 
     features: tuple[str, ...]
@@ -122,14 +122,14 @@ class Explanation(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def outputs(self) -> int:
-        """Number of margins: 1, or K."""
+        """Return the number of margins: 1, or K."""
         return 1 if self.link == "logistic" else len(self.classes)
 
 
 def unexplained(
     reason: str, *, features: tuple[str, ...], classes: tuple[int | str, ...]
 ) -> Explanation:
-    """Say why a model's answers are not explained."""
+    """Build an explanation that only states why a model's answers are not explained."""
     return Explanation(
         features=features,
         classes=classes,

@@ -1,4 +1,4 @@
-"""Compute what each feature added to an answer."""
+"""Compute the contribution of each feature to an answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tollgate.explanation.walk import Walk
 
 class Explainer:
     """
-    Explains rows of one model; make one per model and keep it.
+    Explain rows of one model; create one explainer per model and reuse it.
 
     `expected` plus the contributions of a row is the row's margin.
 
@@ -23,7 +23,7 @@ class Explainer:
         expected: Margins before anything is known of a row; float64 [outputs].
 
     Raises:
-        RepositoryError: It holds no model; says why.
+        RepositoryError: The explanation has no model; the message has the reason.
     """
 
     def __init__(self, explanation: Explanation) -> None:
@@ -45,7 +45,7 @@ class Explainer:
 
     def contributions(self, rows: F32) -> F64:
         """
-        Return what each feature adds to each margin; float64 [N, outputs, F].
+        Return the contribution of each feature to each margin; float64 [N, outputs, F].
 
         NaN in every feature of a row that the model does not answer.
 
@@ -61,7 +61,9 @@ class Explainer:
         )
 
     def of_class(self, rows: F32, index: int) -> F64:
-        """Return what each feature adds to the margin of a class; float64 [N, F]."""
+        """
+        Return each feature's contribution to the margin of a class; float64 [N, F].
+        """
         if not 0 <= index < len(self._explanation.classes):
             raise ValueError(f"class {index}: there are {self._explanation.classes}")
         found = self.contributions(rows)
@@ -102,14 +104,14 @@ class Explainer:
 
 
 def encoded(linear: Linear, rows: F32) -> F64:
-    """Return the columns that the coefficients belong to; float64 [N, J]."""
+    """Return the columns to which the coefficients belong; float64 [N, J]."""
     given = np.asarray(rows, dtype=np.float64)[:, linear.source]
     unit = np.where(linear.by_category, given == linear.category, given)
     return np.where(np.isnan(given), linear.filled, unit * linear.slope + linear.offset)
 
 
 def _linear_contributions(linear: Linear, rows: F32, *, columns: int) -> F64:
-    """Sum coefficient times distance from the mean back to the features."""
+    """Sum coefficient times distance from the mean for each feature."""
     away = encoded(linear, rows) - linear.mean
     found = np.zeros((len(rows), len(linear.coefficient), columns))
     weighted = away[:, None, :] * linear.coefficient

@@ -1,10 +1,11 @@
 """
 Write and read explain.npz.
 
-A .npz is a zip of .npy arrays. It is read here member by member, and no array is made
-before its size and type are known to be right: a damaged or hostile file ends in one
-error, and nothing in it is ever unpickled. A version directory's file must have the
-SHA-256 that the record beside it names: it is then the one of that very model.
+A .npz is a zip of .npy arrays. It is read here member by member, and no array is
+created before its size and type are known to be right: a damaged or hostile file ends
+in one error, and nothing in it is ever unpickled. The file of a version directory must
+have the SHA-256 that the record next to it names: then it belongs to exactly that
+model.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tollgate.schema import ARTIFACT_FILE
 
 EXPLAIN_FILE = "explain.npz"
 VERSION = 1
-LARGEST_BYTES = 1 << 28  # unpacked, of the whole file
+LARGEST_BYTES = 1 << 28  # of the whole file, unpacked
 _HEADER = "header"
 _BASE = "base"
 _TYPES: dict[str, dict[str, str]] = {
@@ -66,9 +67,9 @@ class _Header(
     omit_defaults=True,
 ):
     """
-    Everything in the file that is no array; JSON.
+    Everything in the file except the arrays; JSON.
 
-    What is left at its default is not written: what reads no such thing reads on.
+    Values at their default are not written, so that older readers can read the file.
     """
 
     version: int
@@ -85,7 +86,7 @@ class _Header(
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """What the artifact.json beside it says of the file; the rest is skipped."""
+    """The entry for the file in the artifact.json next to it; the rest is skipped."""
 
     files: dict[str, str] = {}
 
@@ -123,8 +124,8 @@ def read_explanation(path: Path) -> Explanation:
     Read and check a version directory's explain.npz.
 
     Raises:
-        RepositoryError: It is missing, damaged, says what cannot be, or is not the
-            one that the artifact.json beside it names.
+        RepositoryError: The file is missing, damaged or inconsistent, or is not the one
+            that the artifact.json next to it names.
     """
     data = _read(path)
     _require_named(path, hashlib.sha256(data).hexdigest())
@@ -139,7 +140,7 @@ def _read(path: Path) -> bytes:
 
 
 def _require_named(path: Path, found: str) -> None:
-    """Demand that the record beside a file names it with this SHA-256."""
+    """Check that the record next to a file names it with this SHA-256."""
     record = path.with_name(ARTIFACT_FILE)
     try:
         files = msgspec.json.decode(_read(record), type=_Record).files
@@ -162,7 +163,7 @@ def decode_explanation(data: bytes, *, source: object) -> Explanation:
     Read and check the bytes of an explain.npz.
 
     Raises:
-        RepositoryError: They are damaged, or say what cannot be; names the source.
+        RepositoryError: They are damaged or inconsistent; the message names the source.
     """
     try:
         found = _parsed(data)
@@ -222,7 +223,7 @@ def _parsed(data: bytes) -> Explanation:
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, *, dtype: str) -> Any:
-    """Read one array, after its type and size."""
+    """Check the type and size of one array, then read it."""
     where = info.filename.removesuffix(".npy")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         _refuse("is packed in a way that is not read", where=where)

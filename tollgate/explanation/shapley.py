@@ -1,9 +1,9 @@
 """
-Exact path-dependent Shapley values of trees.
+Compute exact path-dependent Shapley values of trees.
 
-What is asked, tree by tree (Lundberg et al., "Consistent Individualized Feature
-Attribution for Tree Ensembles", 2018): how much does knowing feature j add to what a
-tree is expected to say, averaged over all orders in which features become known, when
+The question, tree by tree (Lundberg et al., "Consistent Individualized Feature
+Attribution for Tree Ensembles", 2018): how much does knowing feature j add to the
+expected output of a tree, averaged over all orders in which features become known, when
 at a split by an unknown feature a row goes both ways in the shares of the training
 rows. For a leaf of value v, whose path tests the features k, each in the share r_k of
 cases and, for this row, with success o_k (0 or 1), that average is
@@ -29,12 +29,12 @@ from tollgate.explanation.walk import I64, Walk, levels
 
 class Shapley:
     """
-    Computes contributions; what does not depend on the row is computed once.
+    Compute contributions; everything independent of the row is computed once.
 
     Args:
         trees: Checked.
         columns: F.
-        base: Margins the trees start from; float64 [outputs].
+        base: Start values of the margins; float64 [outputs].
     """
 
     def __init__(self, trees: Trees, *, columns: int, base: F64) -> None:
@@ -90,7 +90,7 @@ class Shapley:
         share = np.ones(len(cover))
         both = cover[self._roots :].reshape(-1, 2)
         whole = both.sum(axis=1, keepdims=True)
-        # A split that no training row reached: both ways alike.
+        # A split that no training row reached: equal shares for both sides.
         half = np.full_like(both, 0.5)
         share[self._roots :] = np.divide(both, whole, out=half, where=whole > 0).ravel()
         return share
@@ -113,7 +113,7 @@ class Shapley:
 
     def _tables(self, parent: I64, share: F64) -> None:
         """
-        Compute what an edge multiplies the product with, and what it adds, per state.
+        Compute the factor by which an edge multiplies, and its summand, per state.
 
         State 0: an edge above with the same feature failed; 1: this edge fails first;
         2: no edge of the feature failed so far.
@@ -141,7 +141,9 @@ class Shapley:
         )
 
     def contributions(self, rows: F32) -> F64:
-        """Return what each feature adds to each margin; float64 [N, outputs, F]."""
+        """
+        Return the contribution of each feature to each margin; float64 [N, outputs, F].
+        """
         found = np.zeros((len(rows), self._outputs, self._columns))
         if len(self._key):
             prepared = self._walk.prepared(rows)

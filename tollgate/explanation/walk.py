@@ -1,4 +1,4 @@
-"""Follow rows through trees: which way each split sends a row, and where it ends."""
+"""Follow rows through trees: the branch at each split, and the leaf at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tollgate.explanation.document import F32, F64, Bools, Trees
 
-_ZERO = np.float32(1e-35)  # LightGBM's kZeroThreshold: what it takes for zero
+_ZERO = np.float32(1e-35)  # LightGBM's kZeroThreshold: counts as zero
 _CODES = 1 << 24
 _BLOCK = 1 << 18  # leaves per pass
 
@@ -16,7 +16,7 @@ I64 = npt.NDArray[np.int64]
 
 class Walk:
     """
-    Sends rows through trees.
+    Send rows through trees.
 
     Args:
         trees: Checked.
@@ -24,7 +24,7 @@ class Walk:
 
     def __init__(self, trees: Trees) -> None:
         self._trees = trees
-        # Depth below the root, its largest number of steps.
+        # Depth below the root: the largest number of steps.
         self._depth = len(levels(trees)) - 1
         self._by_code = np.flatnonzero(trees.by_code)
         self._keys = trees.code_node.astype(np.int64) * _CODES + trees.code
@@ -45,9 +45,9 @@ class Walk:
         return given
 
     def goes_left(self, prepared: F32) -> Bools:
-        """Return the way each row takes at each node; bool [nodes, N]."""
+        """Return the side that each row takes at each node; bool [nodes, N]."""
         trees = self._trees
-        # A leaf's feature is -1: some column, whose answer nobody asks for.
+        # A leaf's feature is -1: it reads some column, and the result is not used.
         found = prepared.T[trees.feature]
         left = found <= trees.threshold[:, None]
         if len(self._by_code):
@@ -72,7 +72,7 @@ class Walk:
         return found_there
 
     def margin(self, rows: F32, *, base: F64) -> F64:
-        """Return the sums of the leaves that rows end in; float64 [N, outputs]."""
+        """Return the sums of the leaves that rows reach; float64 [N, outputs]."""
         trees = self._trees
         prepared = self.prepared(rows)
         margin = np.tile(base, (len(rows), 1))
@@ -86,7 +86,7 @@ class Walk:
         return margin
 
     def _leaves(self, prepared: F32) -> I64:
-        """Return the leaf of every tree that each row ends in; int64 [T, N]."""
+        """Return the leaf of every tree that each row reaches; int64 [T, N]."""
         trees = self._trees
         node = np.repeat(trees.start[:-1, None].astype(np.int64), len(prepared), axis=1)
         row = np.arange(len(prepared))
@@ -103,7 +103,7 @@ class Walk:
 
 
 def levels(trees: Trees) -> list[I64]:
-    """Return the nodes of all trees by depth, the children of a split side by side."""
+    """Return the nodes of all trees by depth, the children of a split adjacent."""
     found = [trees.start[:-1].astype(np.int64)]
     while True:
         first = trees.left[found[-1]].astype(np.int64)

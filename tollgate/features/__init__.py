@@ -1,1 +1,1 @@
-"""What the model sees: one definition, executed offline and online."""
+"""The features that the model sees: one definition, executed offline and online."""

@@ -1,4 +1,4 @@
-"""Put the features of a batch together from request fields and window sums."""
+"""Assemble the features of a batch from request fields and window sums."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_TABLES: TableColumns = MappingProxyType({})
 
 _DAY_US = 86_400_000_000
 _NIGHT_END_US = 7 * 3_600_000_000  # hours 0 … 6 are night
-_CENTS = 2  # decimals
+_CENTS = 2  # decimals of an amount
 _MICROSECONDS = 6
 
 
@@ -47,16 +47,16 @@ def assemble(
     Compute the feature vectors of N purchases.
 
     Args:
-        spec: Which features, in which order.
+        spec: Names the features and their order.
         cents: Amounts; int64 [N].
         time_us: Event times, µs since the epoch, UTC; int64 [N].
-        sums: Window sums per entity of the spec; none when the store has no answer.
+        sums: Window sums per entity of the spec; empty when the store did not reply.
         fields: Declared fields that were sent; int64 [N] each.
-        tables: What tables hold for the purchases; float64 [N] each, NaN for nothing.
-        run: Runs the product's hook; by itself one that fails is an error.
+        tables: Numbers of the tables for the purchases; float64 [N] each, NaN for none.
+        run: Runs the product's hook; by default a hook that fails is an error.
 
     Returns:
-        float64 [N, F]; the served vector is its one cast to float32.
+        float64 [N, F]; the served vector is this one cast to float32.
 
     Raises:
         HookError: The hook failed.
@@ -83,10 +83,10 @@ def defaults(
     run: Run = run_hook,
 ) -> F64:
     """
-    Compute the vectors to use when the store has no answer.
+    Compute the vectors to use when the store did not reply.
 
     Returns:
-        float64 [N, F]: what the request and tables tell, and the declared defaults.
+        float64 [N, F]: values from the request and tables, and the declared defaults.
     """
     return assemble(
         spec,
@@ -100,7 +100,7 @@ def defaults(
 
 
 class _Batch:
-    """The vectors of one batch, while they are filled column by column."""
+    """Fill the vectors of one batch column by column."""
 
     def __init__(
         self,
@@ -121,8 +121,8 @@ class _Batch:
         self._fields = fields
         self._tables = tables
         self._run = run
-        self._given: Outputs | None = None  # by the hook, once it was asked
-        # By entity, aggregate and what of: all windows; [N, W].
+        self._given: Outputs | None = None  # output of the hook, after it ran
+        # By entity, aggregate and source: all windows; [N, W].
         self._made: dict[tuple[int, Window | None, str | None], F64 | I64] = {}
         self._unknown: dict[int, Bool] = {}  # column -> rows with its default
 
@@ -133,7 +133,8 @@ class _Batch:
         if numbers:
             self._sent(list(numbers), list(numbers.values()))
         for column, feature in enumerate(self._spec.features):
-            # Most columns are windows of what an earlier one computed for all.
+            # Most columns are windows of an aggregate that an earlier column computed
+            # for all.
             made = self._made.get((feature.entity, feature.aggregate, feature.of))
             if made is not None:
                 features[:, column] = made[:, feature.window]
@@ -147,7 +148,7 @@ class _Batch:
         return features
 
     def _fill(self, column: int, feature: Feature) -> Bool | None:
-        """Compute one column; tell in which rows there is nothing to make it of."""
+        """Compute one column; return the rows that have no value."""
         if feature.aggregate is not None:
             return self._aggregate(column, feature, feature.aggregate)
         if feature.calendar is not None:
@@ -161,7 +162,8 @@ class _Batch:
             field = self._spec.field(feature.category)
             places = codes(values, field)
             self.features[:, column] = places
-            # With `default: .nan` the model sees NaN for no word and for an unseen one.
+            # With `default: .nan` the model sees NaN for a missing word and for an
+            # unseen one.
             return places < 0 if math.isnan(feature.default) else None
         if feature.table is not None:
             return self._taken(column, (feature.table, str(feature.column)))
@@ -170,7 +172,7 @@ class _Batch:
         return derive(feature, column, self.features, unknown=self._unknown)
 
     def _sent(self, columns: list[int], declared: list[Field]) -> None:
-        """Fill the columns that are numbers as they were sent, all at once."""
+        """Fill all columns that are numbers as they were sent, in one step."""
         names = [one.name for one in declared]
         values = stacked(self._fields, names, len(self._cents))
         unit = np.array([10.0 ** (one.decimals or 0) for one in declared])[:, None]
@@ -189,7 +191,7 @@ class _Batch:
     def _aggregate(
         self, column: int, feature: Feature, aggregate: Window
     ) -> Bool | None:
-        """Fill a column from windows; tell where they hold nothing to fill it with."""
+        """Fill a column from windows; return the rows whose window has no value."""
         if not self._sums:
             return np.ones(len(self._cents), np.bool_)
         sums = self._sums[feature.entity]
@@ -205,7 +207,7 @@ class _Batch:
     def _other(
         self, column: int, feature: Feature, answers: Sequence[I64]
     ) -> Bool | None:
-        """Fill a column from what its feature demanded; tell where that is nothing."""
+        """Fill a column from its feature's demands; return the rows without a value."""
         first, *rest = answers
         if feature.aggregate == "distinct":
             self.features[:, column] = first
@@ -216,14 +218,14 @@ class _Batch:
         elif feature.of is not None:
             decimals = self._spec.field(feature.of).decimals
         if rest:
-            # A mean: one division, of whole numbers, so that it is rounded once.
-            unit = 10 ** (decimals or 0)  # of an exact field there is no mean
+            # A mean: one division of integers, so that it is rounded once.
+            unit = 10 ** (decimals or 0)  # an exact field has no mean
             self.features[:, column] = first / (np.maximum(rest[0], 1) * unit)
             return None
         return self._number(column, first, decimals=decimals)
 
     def _taken(self, column: int, name: tuple[str, str]) -> Bool:
-        """Fill a column from a table; tell where that has nothing."""
+        """Fill a column from a table; return the rows without a value."""
         values = self._tables.get(name)
         if values is None:
             return np.ones(len(self._cents), np.bool_)
@@ -231,7 +233,9 @@ class _Batch:
         return np.isnan(values)
 
     def _hooked(self, column: int, name: str, hook: Hook) -> Bool:
-        """Fill a column from the hook, which runs once; tell where it has nothing."""
+        """
+        Fill a column from the hook, which runs once; return the rows without a value.
+        """
         if self._given is None:
             columns = hook_columns(
                 self._spec,
@@ -243,7 +247,7 @@ class _Batch:
                 unknown=self._unknown,
             )
             self._given = self._run(hook, columns)
-        # What does not fit the served float32 is cut to the largest that does.
+        # A value beyond the served float32 is clipped to the largest float32.
         np.clip(self._given[name], -LARGEST, LARGEST, self.features[:, column])
         return np.isnan(self._given[name])
 

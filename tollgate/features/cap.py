@@ -1,10 +1,10 @@
 """
-How many events of an id the store keeps, and which histories have more.
+Find the events that the store's cap drops, and refuse histories that need them.
 
-The store keeps the newest `cap` events of an id (tollgate/store/apply.lua): the event
-at one place in the order of (time, id) drops the one `cap` places before it. A history
-drops nothing, so a window that reaches back to a dropped event is another one offline
-than online.
+The store retains the newest `cap` events of an id (tollgate/store/apply.lua): the event
+at one position in the order of (time, id) drops the one `cap` positions before it. A
+history drops nothing, so a window that reaches back to a dropped event differs between
+offline and online.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ NEVER_US = np.iinfo(np.int64).min
 
 def dropped_us(code: I64, time_us: I64, cap: int) -> I64:
     """
-    Find the newest event that the store drops when each event comes.
+    Find the newest event that the store drops when each event arrives.
 
     Args:
-        code: Of each event's id; events of one id follow each other.
-        time_us: Of each event; ascending for an id.
-        cap: How many events of an id the store keeps.
+        code: Index of each event's id; events of one id follow each other.
+        time_us: Time of each event; ascending for an id.
+        cap: Number of events of an id that the store retains.
 
     Returns:
-        Its time; NEVER_US where no event is dropped; int64 [N].
+        Time of the dropped event; NEVER_US where no event is dropped; int64 [N].
     """
     found = np.full(len(code), NEVER_US)
     if len(code) > cap:
@@ -54,21 +54,21 @@ def require_within_cap(
     source: str,
 ) -> None:
     """
-    Refuse a history of which the store keeps less than a window of it counts.
+    Refuse a history with a window that needs more events than the store retains.
 
     Args:
-        entity: Whose ids and windows.
-        code: Of each event's id; events of one id follow each other.
-        time_us: Of each event; ascending for an id, events of one instant by their
-            ids.
+        entity: The entity with its windows.
+        code: Index of each event's id; events of one id follow each other.
+        time_us: Time of each event; ascending for an id, events of one instant in the
+            order of their ids.
         ids: The history's ids of the entity.
         transaction_id: The history's transaction ids.
-        rows: The place of each event in the history; [N].
-        source: Where the history came from.
+        rows: Position of each event in the history; [N].
+        source: File of the history, for the message.
 
     Raises:
-        InputError: At some event, a purchase that the widest window counts is no
-            longer kept; the first such event in time is named.
+        InputError: At some event, the store no longer retains a purchase that the
+            widest window counts; the message names the first such event in time.
     """
     passed = _passing(entity, code, time_us)
     if not len(passed):
@@ -77,7 +77,7 @@ def require_within_cap(
     reach_us = entity.windows_us[-1] + entity.delay_us
     start, stop = code.searchsorted([code[first], code[first] + 1])
     own = time_us[start:stop]
-    # Those that take a place in the value: from the window's begin to the event.
+    # Events that occupy the value: from the window's start to the event.
     held = np.arange(1, len(own) + 1) - own.searchsorted(own - reach_us, "right")
     row, reach = int(rows[first]), duration_text(entity.windows_us[-1])
     if entity.delay_us:
@@ -104,12 +104,12 @@ def require_within_cap(
 
 
 def _passing(entity: Entity, code: I64, time_us: I64) -> I64:
-    """Name the events whose widest window counts an event that is dropped; places."""
+    """Return the positions of events whose widest window counts a dropped event."""
     begin_us = time_us - entity.windows_us[-1] - entity.delay_us
     passed = np.flatnonzero(dropped_us(code, time_us, entity.cap) > begin_us)
     if not (len(passed) and entity.delay_us):
-        return passed  # a window without a delay has its own event at least
-    # The oldest event after the begin is dropped; does the window reach to it?
+        return passed  # a window without a delay contains at least its own event
+    # The oldest event after the window's start is dropped; is it in the window?
     oldest_us = np.empty(len(passed), np.int64)
     ids, firsts = np.unique(code[passed], return_index=True)
     for one, first, last in zip(ids, firsts, [*firsts[1:], None], strict=True):

@@ -1,4 +1,4 @@
-"""Compare two specs of a product: what changes, and what that asks for."""
+"""Compare two specs of a product: list the changes and the work that they require."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tollgate.features.describe import (
 )
 
 What = Literal["added", "removed", "changed", "moved"]
-# state: other things must be kept. vector: other numbers are made of what is kept.
-# bits: the numbers stay, and only what the answer says of them changes.
+# state: the store must hold other values. vector: the same values give other numbers.
+# bits: the numbers stay, and only the degraded bits of the answer change.
 Kind = Literal["state", "vector", "bits"]
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One feature that differs; `details` name parts as `old → new`."""
+    """Describe one feature that differs; `details` name parts as `old → new`."""
 
     feature: str
     what: What
@@ -32,13 +32,14 @@ class Change(msgspec.Struct, frozen=True):
 
 class Comparison(msgspec.Struct, frozen=True):
     """
-    How two specs differ.
+    Hold the differences between two specs.
 
     Attributes:
         changes: Features, in the order of the new file, removed ones last.
-        state: What is kept differently, per entity.
-        same_state: Whether one read of the store serves both vectors.
-        same_vector: Whether both make the same vector: a model of one fits the other.
+        state: Differences in the stored values, per entity.
+        same_state: True if one read of the store serves both vectors.
+        same_vector: True if both produce the same vector: a model of one fits the
+            other.
     """
 
     changes: tuple[Change, ...]
@@ -82,7 +83,9 @@ def compare(old: FeatureSpec, new: FeatureSpec) -> Comparison:
 
 
 def _kind(feature: Feature, spec: FeatureSpec, state: dict[str, list[str]]) -> Kind:
-    """Tell whether a feature that differs needs an entity that is kept otherwise."""
+    """
+    Return "state" if a changed feature needs an entity whose stored values change.
+    """
     names = {spec.entities[at].name for at in needed_entities(feature, spec)}
     return "state" if names & state.keys() else "vector"
 
@@ -97,7 +100,7 @@ def _details(old: dict[str, str], new: dict[str, str]) -> tuple[str, ...]:
 
 
 def _moved(old: list[str], new: list[str]) -> dict[str, str]:
-    """Name the features that stand elsewhere among those that both specs have."""
+    """Return features at a different position among those that both specs have."""
     place = {name: at for at, name in enumerate(old)}
     return {
         name: f"{place[name] + 1} → {at + 1} of {len(new)} common ones"
@@ -107,7 +110,7 @@ def _moved(old: list[str], new: list[str]) -> dict[str, str]:
 
 
 def _state_changes(old: FeatureSpec, new: FeatureSpec) -> dict[str, list[str]]:
-    """Say, per entity, what is kept of it differently."""
+    """Describe, per entity, the differences in its stored values."""
     kept_old, kept_new = _kept(old), _kept(new)
     found: dict[str, list[str]] = {}
     for name in [*kept_old, *(name for name in kept_new if name not in kept_old)]:

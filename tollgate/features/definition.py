@@ -11,19 +11,19 @@ import msgspec
 from tollgate.features.document import Aggregate, Calendar, FieldType, FieldUse
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID, hash_words
 
-# What a feature reads in a window; the last is written `time_since_last: ENTITY`.
+# Aggregates over a window; features.yaml writes the last as `time_since_last: ENTITY`.
 Window = Aggregate | Literal["time_since_last"]
 Derived = Literal["ratio", "difference", "rate_of_change"]
 
 
 class Entity(msgspec.Struct, frozen=True):
     """
-    A thing that windows are kept for, such as a customer.
+    An entity for which windows are stored, such as a customer.
 
-    `windows_us` holds the distinct windows its features use, ascending. An event
-    older than the newest by more than `horizon_us` has left every window. `columns`
-    names what an entry keeps beyond time, id, cents and label: fields, and keys of
-    other entities; ascending.
+    `windows_us` holds the distinct windows its features use, ascending. An event older
+    than the newest by more than `horizon_us` has left every window. `columns` names the
+    columns of an entry beyond time, id, cents and label: fields, and keys of other
+    entities; ascending.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     """
     A declared field of the request; a caller may leave it out.
 
-    A number is kept as a whole number of 10^-decimals, and lies within `low` and
-    `high` of them. One whose `decimals` are None is an exact float64, and so are its
-    bounds. A category without a vocabulary can only be counted (`distinct`).
-    A field for the policy is read by no feature: nothing hangs on it but rules,
-    segments and the consent to keep the row. (`omit_defaults`: the hash of a spec
-    without such fields is what it was before there were any.)
+    A number is stored as an integer multiple of 10^-decimals, and lies within `low` and
+    `high`, in the same unit. One whose `decimals` are None is an exact float64, and so
+    are its bounds. A category without a vocabulary can only be counted (`distinct`).
+    No feature reads a field for the policy: only rules, segments and the consent to
+    journal the row use it. (`omit_defaults`: the hash of a spec without such fields is
+    the same as before they existed.)
     """
 
     name: str
@@ -57,19 +57,20 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     @functools.cached_property
     def places(self) -> dict[int, int]:
-        """Find a word's place in the vocabulary by its hash."""
+        """Map the hash of each word to its position in the vocabulary."""
         hashes = hash_words([word.encode() for word in self.vocabulary])
         return {one: place for place, one in enumerate(hashes.tolist())}
 
 
 class Table(msgspec.Struct, frozen=True):
     """
-    Numbers by entity id that something else computed.
+    Numbers by entity id from another system.
 
-    `entity` indexes the spec's entities. `columns` names what its features take,
-    ascending. A row older than `max_age_us` counts as missing; 0 for no limit. With
-    `refresh_us`, a value is held in memory that long; 0 reads it with every batch.
-    `layout` names table, key and columns: it is part of every store key and value.
+    `entity` indexes the spec's entities. `columns` names the columns that features
+    read, ascending. A row older than `max_age_us` counts as missing; 0 for no limit.
+    With `refresh_us`, a value is held in memory that long; 0 reads it with every batch.
+    `layout` is a hash of table, key and columns: it is part of every store key and
+    value.
     """
 
     name: str
@@ -84,8 +85,8 @@ class Hook(msgspec.Struct, frozen=True):
     """
     A product's own code: columns in, columns out.
 
-    `path` is the file, for messages. `request` names the columns of the request that
-    it reads, `features` the places of the features, `columns` what it gives; each in
+    `path` is the file, for messages. `request` names the columns of the request that it
+    reads, `features` the indices of the features, `columns` its output columns; each in
     the order in which the file names them first.
     """
 
@@ -97,25 +98,26 @@ class Hook(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """Name the code: the SHA-256 of its bytes."""
+        """Return the SHA-256 of the code's bytes."""
         return hashlib.sha256(self.source.encode()).hexdigest()
 
 
 class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
     """
-    One number the model sees.
+    One number that the model sees.
 
     Exactly one of `field`, `category`, `calendar`, `aggregate`, `derived`, `table`
     (with its `column`) and `hook` is set.
-    With `aggregate`, `entity` and `window` index the spec's entities and that
-    entity's windows, and `of` names what it is made of where that is not the amount.
-    With `derived`, `inputs` index two earlier features, and `scale` is what a rate
-    of change is multiplied by. `hook` names a column of the hook; `inputs` are then
-    all features that the hook reads.
+    With `aggregate`, `entity` and `window` index the spec's entities and that entity's
+    windows, and `of` names the value to aggregate if it is not the amount. With
+    `derived`, `inputs` index two earlier features, and `scale` is the factor of a rate
+    of change. `hook` names a column of the hook; `inputs` are then all features that
+    the hook reads.
 
-    New attributes go to the end and have defaults: what is left at its default is no
-    part of the hash, so the hashes of older files stay. (A default must be None, a
-    bool or a small int: msgspec leaves out what *is* the default, not its equals.)
+    New attributes go to the end and have defaults: an attribute at its default is no
+    part of the hash, so the hashes of older files stay. (A default must be None, a bool
+    or a small int: msgspec leaves out a value that *is* the default, not one that
+    equals it.)
     """
 
     name: str
@@ -142,10 +144,10 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
     """
     A product's features, checked.
 
-    `state_hash` names what is kept per entity (it is part of every store key);
-    `spec_hash` names that and the vector made from it. `feeds` says how old the
-    newest event of a feed may be, in µs. `amount` says whether the product has
-    money; without it every amount is 0.
+    `state_hash` identifies the values stored per entity (it is part of every store
+    key); `spec_hash` identifies these and the vector computed from them. `feeds` sets
+    how old the newest event of a feed may be, in µs. `amount` is True if the product
+    has money; otherwise every amount is 0.
     """
 
     product: str
@@ -163,32 +165,32 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Name the columns of `features` [N, F], in order."""
+        """Return the columns of `features` [N, F], in order."""
         return tuple(feature.name for feature in self.features)
 
     @property
     def entity_names(self) -> tuple[str, ...]:
-        """Name the entities, in the order of the file."""
+        """Return the entities, in the order of the file."""
         return tuple(entity.name for entity in self.entities)
 
     @property
     def field_names(self) -> tuple[str, ...]:
-        """Name the declared fields, in the order of the file."""
+        """Return the declared fields, in the order of the file."""
         return tuple(field.name for field in self.fields)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Name the columns every purchase must have."""
+        """Return the columns that every purchase must have."""
         money = (AMOUNT,) if self.amount else ()
         return (*self.id_names, *money, EVENT_TIME)
 
     @property
     def id_names(self) -> tuple[str, ...]:
-        """Name the columns that hold ids."""
+        """Return the columns that hold ids."""
         return (TRANSACTION_ID, *(entity.key for entity in self.entities))
 
     def field(self, name: str) -> Field:
-        """Find a declared field by its name."""
+        """Return a declared field by its name."""
         return self._fields[name]
 
     @functools.cached_property
@@ -197,7 +199,7 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def numbers(self) -> dict[int, Field]:
-        """Find the features that are a number as it was sent, by their columns."""
+        """Map the columns of features that are numbers as sent to their fields."""
         return {
             column: self._fields[one.field]
             for column, one in enumerate(self.features)
@@ -205,7 +207,7 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
         }
 
     def stateful(self) -> tuple[bool, ...]:
-        """Tell which features need the store, by themselves or by their inputs."""
+        """Return which features need the store, directly or through their inputs."""
         found: list[bool] = []
         for one in self.features:
             inputs = one.inputs or ()
@@ -215,6 +217,6 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
 
 
 def hash64(value: object) -> int:
-    """Hash what a file means (BLAKE2b, 64 bits)."""
+    """Hash the meaning of a file (BLAKE2b, 64 bits)."""
     digest = hashlib.blake2b(msgspec.json.encode(value), digest_size=8).digest()
     return int.from_bytes(digest, "big")

@@ -1,4 +1,6 @@
-"""What features ask of an entity's windows beyond counts, amounts and frauds."""
+"""
+List what features need from an entity's windows beyond counts, amounts and frauds.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ Kind = Literal["sum", "known", "min", "max", "last", "distinct", "time_since_las
 
 
 class Demand(NamedTuple):
-    """One number of one window: its kind, of what, and the entity's how manieth."""
+    """One number of one window: its kind, its source, and the index of the window."""
 
     kind: Kind
     of: str
@@ -20,7 +22,7 @@ class Demand(NamedTuple):
 
 
 def demands_of(feature: Feature) -> tuple[Demand, ...]:
-    """Name what a feature asks for; nothing if the sums have it already."""
+    """Return the demands of a feature; empty if the common sums are enough."""
     kind, of = feature.aggregate, feature.of or AMOUNT
     if kind in ("sum", "mean") and feature.of is not None:
         total = Demand("sum", of, feature.window)
@@ -33,7 +35,7 @@ def demands_of(feature: Feature) -> tuple[Demand, ...]:
 
 
 def entity_demands(spec: FeatureSpec) -> tuple[tuple[Demand, ...], ...]:
-    """Gather them per entity, each once, in a fixed order."""
+    """Collect the demands per entity, each once, in a fixed order."""
     found: list[set[Demand]] = [set() for _ in spec.entities]
     for feature in spec.features:
         for demand in demands_of(feature):

@@ -1,4 +1,4 @@
-"""Features made of two others: ratio, difference, rate of change."""
+"""Compute features from two other features: ratio, difference, rate of change."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def derive(
     * rate of change: (a / b) · (long window / short window)
 
     Args:
-        feature: Which one.
-        column: Its place.
+        feature: The feature.
+        column: Its index.
         features: The vectors, filled up to here; float64 [N, F].
         unknown: Per column, the rows in which a default stands for its value.
 
@@ -44,9 +44,10 @@ def derive(
         made = a - b
     else:
         lost |= b == 0.0
-        # Over a chain of ratios a double can overflow; it is cut with the rest below.
+        # Over a chain of ratios a double can overflow; it is clipped with the rest
+        # below.
         with np.errstate(over="ignore"):
             made = a / np.where(b == 0.0, 1.0, b) * (feature.scale or 1.0)
-    # What does not fit the served float32 is cut to the largest that does.
+    # A value beyond the served float32 is clipped to the largest float32.
     features[:, column] = np.clip(made, -LARGEST, LARGEST)
     return lost

@@ -1,4 +1,4 @@
-"""Say what a feature is: in words for people, in parts for comparing."""
+"""Describe a feature: as a sentence for people, as parts for comparing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORDS = {
 
 
 def duration_text(duration_us: int) -> str:
-    """Write microseconds as the file would: 7d, 90m, 30s."""
+    """Format microseconds as in the file: 7d, 90m, 30s."""
     for unit, size_us in _UNITS_US:
         if duration_us and duration_us % size_us == 0:
             return f"{duration_us // size_us}{unit}"
@@ -81,13 +81,13 @@ def _names(spec: FeatureSpec, places: Iterable[int]) -> list[str]:
 
 
 def always_there(feature: Feature) -> bool:
-    """Tell whether a feature never needs its default."""
+    """Return True if a feature never needs its default."""
     coded = feature.category is not None and not math.isnan(feature.default)
     return coded or feature.calendar is not None or feature.field == AMOUNT
 
 
 def window_text(feature: Feature, spec: FeatureSpec) -> str:
-    """Say which time a feature looks at; empty if it looks at the request alone."""
+    """Describe the time span of a feature; empty if it uses the request alone."""
     if feature.aggregate is None:
         return ""
     entity = spec.entities[feature.entity]
@@ -98,7 +98,7 @@ def window_text(feature: Feature, spec: FeatureSpec) -> str:
 
 
 def state_text(entity: Entity) -> str:
-    """Say what is kept of an entity for each purchase, and for how long."""
+    """Describe the data stored of an entity for each purchase, and its retention."""
     size = ENTRY.itemsize + COLUMN_BYTES * len(entity.columns)
     extra = f" ({', '.join(entity.columns)})" if entity.columns else ""
     kept = duration_text(entity.horizon_us)
@@ -106,7 +106,9 @@ def state_text(entity: Entity) -> str:
 
 
 def needed_entities(feature: Feature, spec: FeatureSpec) -> tuple[int, ...]:
-    """Name the entities whose state a feature needs, by itself or by its inputs."""
+    """
+    Return the entities whose state a feature needs, directly or through its inputs.
+    """
     if feature.aggregate is not None:
         return (feature.entity,)
     found = set()
@@ -116,7 +118,7 @@ def needed_entities(feature: Feature, spec: FeatureSpec) -> tuple[int, ...]:
 
 
 def vector_parts(feature: Feature, spec: FeatureSpec) -> dict[str, str]:
-    """Take a feature apart into all that its number depends on, by name."""
+    """Split a feature into all parts on which its number depends, by name."""
     parts: dict[str, str | None] = {
         "field": feature.field,
         "category": feature.category,
@@ -154,12 +156,12 @@ def vector_parts(feature: Feature, spec: FeatureSpec) -> dict[str, str]:
 
 
 def decimals_text(decimals: int | None) -> str:
-    """Write a field's decimals as features.yaml does."""
+    """Format a field's decimals as in features.yaml."""
     return EXACT if decimals is None else str(decimals)
 
 
 def _read_text(name: str, spec: FeatureSpec) -> str:
-    """Say what a column of the request is for a hook."""
+    """Describe a column of the request as the hook's input."""
     if name not in spec.field_names:
         return name
     field = spec.field(name)
@@ -169,7 +171,7 @@ def _read_text(name: str, spec: FeatureSpec) -> str:
 
 
 def bit_parts(feature: Feature) -> dict[str, str]:
-    """Take apart what only sets bits of the answer."""
+    """Return the parts of a feature that only set bits of the answer."""
     parts = {
         "essential": "yes" if feature.essential else "",
         "max_age": duration_text(feature.max_age_us) if feature.max_age_us else "",

@@ -1,4 +1,4 @@
-"""Count the different values of windows, exactly."""
+"""Count the distinct values of windows, exactly."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Bool = npt.NDArray[np.bool_]
 
 def previous(values: I64, known: Bool, *, entity: I64) -> I64:
     """
-    Find where each value stood before, among the entries of its entity.
+    Find the previous entry with the same value among the entries of an entity.
 
     Args:
         values: int64 [E].
-        known: Which of them count; bool [E].
-        entity: Whose entries they are, ascending; int64 [E].
+        known: True for the entries that count; bool [E].
+        entity: Entity of each entry, ascending; int64 [E].
 
     Returns:
-        Place of the same value's entry before this one; -1 where there is none, or
-        the value does not count; int64 [E].
+        Position of the previous entry with the same value; -1 if there is none, or the
+        value does not count; int64 [E].
     """
     found = np.full(len(values), -1, np.int64)
     (at,) = known.nonzero()
-    # Stable: among equal values places ascend, and with them the entities.
+    # Stable: among equal values positions ascend, and with them the entities.
     order = at[np.argsort(values[at], kind="stable")]
     later, earlier = order[1:], order[:-1]
     same = (values[later] == values[earlier]) & (entity[later] == entity[earlier])
@@ -41,7 +41,7 @@ def row_order(row_key: I64, own: I64) -> I64 | slice:
         own: One past the last entry up to each row's own; int64 [R].
 
     Returns:
-        Their places in that order; all of them, as they are, if they have it.
+        Their positions in that order; a slice of all rows if they are already sorted.
     """
     ascending = (row_key[1:] >= row_key[:-1]) & (own[1:] >= own[:-1])
     return slice(None) if ascending.all() else np.lexsort((own, row_key))
@@ -51,17 +51,17 @@ def distinct(
     before: I64, known: Bool, *, begin: I64, end: I64, order: I64 | slice
 ) -> I64:
     """
-    Count the different values of each window.
+    Count the distinct values of each window.
 
-    A value counts at its first entry in the window: at an entry i whose value stood
-    before at p, for windows with p < begin <= i < end. In the order of (entity,
-    time, id) begins and ends ascend, so these windows follow each other: from the
-    first with end > i and begin > p to the last with begin <= i. Each entry adds one
-    where that run begins and takes it back where it ends.
+    A value counts at its first entry in the window: at an entry i whose value occurred
+    before at p, for windows with p < begin <= i < end. In the order of (entity, time,
+    id) begins and ends ascend, so these windows follow each other: from the first with
+    end > i and begin > p to the last with begin <= i. Each entry adds one where that
+    run begins and subtracts it where the run ends.
 
     Args:
-        before: Place p of each entry's value before it, or -1; int64 [E].
-        known: Which entries count; bool [E].
+        before: Position p of the previous entry with the same value, or -1; int64 [E].
+        known: True for the entries that count; bool [E].
         begin: First entry of each window; int64 [R].
         end: One past its last; int64 [R].
         order: The order of rows in which both ascend.

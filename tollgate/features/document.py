@@ -1,4 +1,4 @@
-"""features.yaml as written: its keys. What each means: docs/features.md."""
+"""The keys of features.yaml as written; docs/features.md explains each."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tollgate.errors import SpecError
 from tollgate.schema import FieldType as FieldType
 
 SPEC_VERSION = 1
-MAX_ENTRIES = 1024  # per entity value; longer ones cost 190 µs an update and more
-MAX_SPAN_DAYS = 3653  # ten years: times to live and search keys hold far more
+MAX_ENTRIES = 1024  # events per value; larger ones cost 190 µs an update and more
+MAX_SPAN_DAYS = 3653  # ten years: TTLs and search keys have room for far more
 LABEL = "label"
 LABEL_TIME = "label_time"
-VALID_FROM = "valid_from"  # of a table's row
+VALID_FROM = "valid_from"  # column of a table
 
 Aggregate = Literal[
     "count", "sum", "mean", "min", "max", "last", "distinct", "flagged", "share"
@@ -30,7 +30,7 @@ _UNIT_US = {"s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
 
 
 class RawEntity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entity as written in the file."""
+    """An entity as written in the file."""
 
     key: str
     hop: int | str = 0
@@ -39,7 +39,7 @@ class RawEntity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RawTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One table as written in the file."""
+    """A table as written in the file."""
 
     entity: str
     max_age: str = "0s"
@@ -47,7 +47,7 @@ class RawTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RawField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One declared request field as written in the file."""
+    """A declared request field as written in the file."""
 
     name: str
     type: FieldType
@@ -58,7 +58,7 @@ class RawField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RawFeature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One feature as written in the file."""
+    """A feature as written in the file."""
 
     name: str
     field: str | None = None
@@ -82,12 +82,12 @@ class RawFeature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def inputs(self) -> tuple[str, str] | None:
-        """Name the two features a derived one is made of."""
+        """Return the names of the two inputs of a derived feature."""
         return self.ratio or self.difference or self.rate_of_change
 
 
 class RawFeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked of one feed."""
+    """The requirements on one feed."""
 
     max_age: str
 
@@ -101,7 +101,7 @@ class RawSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entities: dict[str, RawEntity] = {}
     amount: bool = True
     lateness: str = "1d"
-    # Another number is another set of values, to be filled anew.
+    # Another number means another set of values, which must be loaded again.
     generation: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
     aliases: dict[str, list[str]] = {}
     fields: list[RawField] = []
@@ -112,7 +112,7 @@ class RawSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def duration_us(text: str) -> int:
     """
-    Turn a duration such as `7d`, `5m` or `30s` into microseconds.
+    Convert a duration such as `7d`, `5m` or `30s` to microseconds.
 
     Raises:
         ValueError: The text is not digits and one of s, m, h, d.
@@ -125,10 +125,10 @@ def duration_us(text: str) -> int:
 
 def parse_document(path: Path) -> RawSpec:
     """
-    Read a features.yaml; its values may still be unsound.
+    Read a features.yaml; its values may still be invalid.
 
     Raises:
-        SpecError: It cannot be read, a key is unknown, missing or there twice, or a
+        SpecError: The file cannot be read, a key is unknown, missing or duplicate, or a
             value is of another type; the message names the file and the key.
     """
     try:
@@ -142,12 +142,12 @@ def parse_document(path: Path) -> RawSpec:
 
 
 def _refuse_repeated_keys(content: bytes, path: Path) -> None:
-    """Refuse what a YAML reader forgives: of two equal keys it takes the last."""
+    """Refuse duplicate keys, which a YAML reader accepts: it takes the last of two."""
     root = yaml.compose(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     waiting, seen = [root], set()
     while waiting:
         node = waiting.pop()
-        if id(node) in seen:  # an alias may lead back to where it stands
+        if id(node) in seen:  # an alias may refer to a node that contains it
             continue
         seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):

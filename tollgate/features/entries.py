@@ -1,9 +1,9 @@
 """
-An entity's value: a header and its events, ordered by (time, id).
+Check and read an entity's value: a header and its events, ordered by (time, id).
 
-An entry may be followed by columns: int64 each, what the features of its entity are
-made of beyond the amount. Rules: docs/contract.md. The one writer of the layout is
-tollgate/store/apply.lua; here it is checked and read.
+An entry may be followed by columns: int64 each, the values beyond the amount that the
+features of its entity are computed from. Rules: docs/contract.md. The only writer of
+the layout is tollgate/store/apply.lua; this module checks and reads it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ ENTRY = np.dtype(
 PURCHASE, LABELLED, FRAUD = 1, 2, 4
 REVISION_SHIFT = 8
 
-# Order key and hash are big-endian and side by side: compared as bytes, they sort
-# as (order_hi, order_lo, id_hash) do.
+# Order key and hash are big-endian and adjacent: compared as bytes, they sort as
+# (order_hi, order_lo, id_hash) do.
 _ORDER = np.dtype(
     {"names": ["order"], "formats": ["S24"], "offsets": [8], "itemsize": 48}
 )
@@ -60,21 +60,20 @@ _NO_COLUMNS = np.empty((0, 0), np.int64)
 
 class Entries(msgspec.Struct, frozen=True):
     """
-    The events of S entities as columns, entity by entity, each in order.
+    Hold the events of S entities as columns, entity by entity, each in order.
 
     A label that waits for its purchase is no purchase: no cents, no fraud.
 
     Attributes:
-        starts: Where each entity's events begin, and where the last one's end;
-            int64 [S + 1].
+        starts: First event of each entity, then the end of the last; int64 [S + 1].
         time_us: int64 [E].
-        order: What sorts events of one instant, of any type that compares; [E].
-        purchase: Does it count? bool or 0 and 1 [E].
+        order: Sort key of events of one instant, of any type that compares; [E].
+        purchase: True for events that count; bool or 0 and 1 [E].
         cents: Integers [E].
-        fraud: Is it one, once its label is known? bool [E].
-        label_time_us: When that is; int64 [E].
-        columns: What follows an entry, column by column, in the order of its
-            entity's; MISSING where an entity has fewer; int64 [K, E].
+        fraud: True for fraud, from the time on at which its label is known; bool [E].
+        label_time_us: That time; int64 [E].
+        columns: Columns of the entries, in the order of their entity's columns; MISSING
+            where an entity has fewer; int64 [K, E].
     """
 
     starts: I64
@@ -87,7 +86,7 @@ class Entries(msgspec.Struct, frozen=True):
     columns: I64 = _NO_COLUMNS
 
     def part(self, first: int, last: int) -> Entries:
-        """Take the entities [first, last)."""
+        """Return the entities [first, last)."""
         starts = self.starts[first : last + 1]
         chosen = slice(int(starts[0]), int(starts[-1]))
         return Entries(
@@ -103,7 +102,9 @@ class Entries(msgspec.Struct, frozen=True):
 
 
 class Values(msgspec.Struct, frozen=True):
-    """Entity values, unpacked: entries, and per value what its header says; [S]."""
+    """
+    Hold unpacked entity values: entries, and per value the fields of its header; [S].
+    """
 
     entries: Entries
     watermark_us: I64
@@ -119,9 +120,9 @@ def unpack_values(
     Unpack entity values as the store returned them.
 
     Args:
-        values: S packed values; empty bytes for an entity never seen. One that is
+        values: S packed values; empty bytes for an entity never seen. A value that is
             damaged (version, length, count or checksum) is marked and left empty.
-        columns: How many follow each entry of a value; int64 [S]. None: no value
+        columns: Number of columns of each value's entries; int64 [S]. None: no value
             has any.
 
     Returns:
@@ -166,9 +167,9 @@ def _format(entry_bytes: int | I64) -> int | I64:
 
 
 def _empty(columns: int) -> bytes:
-    """Pack what stands in for a value that is not there: no entries."""
+    """Pack a value without entries, for a value that does not exist."""
     word = _format(ENTRY.itemsize + COLUMN_BYTES * columns)
-    # No other word is set, so the checksum is the first one.
+    # All other words are 0, so the checksum equals the first one.
     return int(word).to_bytes(4, "little") * 2 + bytes(HEADER.itemsize - 8)
 
 
@@ -179,7 +180,7 @@ def _unpack_others(
     corrupt: Bool,
     columns: Sequence[int] | I64 | None,
 ) -> Values:
-    """Unpack the values to keep, with nothing in the place of the others."""
+    """Unpack the given values, with empty ones in the place of the others."""
     whole = list(values)
     for at in np.flatnonzero(~kept).tolist():
         whole[at] = _empty(0 if columns is None else int(columns[at]))
@@ -188,7 +189,7 @@ def _unpack_others(
 
 
 def _checksums(values: Sequence[bytes], size: I64) -> npt.NDArray[np.uint32]:
-    """Add up each value's 32-bit words, modulo 2^32."""
+    """Return the sum of each value's 32-bit words, modulo 2^32."""
     words = np.frombuffer(b"".join(values), "<u4")
     begins = (size.cumsum() - size) // 4
     if not len(begins):
@@ -197,7 +198,7 @@ def _checksums(values: Sequence[bytes], size: I64) -> npt.NDArray[np.uint32]:
 
 
 def _columns(starts: I64, body: npt.NDArray[np.void]) -> Entries:
-    # What is looked at more than once is pulled out of the entries' midst first.
+    # Fields that are read more than once are copied out of the entries first.
     flags, time_us = body["flags"].copy(), body["time_us"].copy()
     purchase = flags & PURCHASE
     known_fraud = PURCHASE | LABELLED | FRAUD
@@ -213,7 +214,7 @@ def _columns(starts: I64, body: npt.NDArray[np.void]) -> Entries:
 
 
 def _wide_columns(starts: I64, words: I64, entry_bytes: I64) -> Entries:
-    """Part entries from the columns that follow them; runs of values agree in both."""
+    """Separate entries from the columns that follow them, run by run of equal width."""
     counts = starts[1:] - starts[:-1]
     ends = np.flatnonzero(np.diff(entry_bytes)) + 1
     edges = [0, *ends.tolist(), len(entry_bytes)]
@@ -236,6 +237,6 @@ def _wide_columns(starts: I64, words: I64, entry_bytes: I64) -> Entries:
 
 
 def order_of(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bytes_]:
-    """Take what sorts entries of one instant: their ids' order key and hash; S24."""
+    """Return the sort key of entries of one instant: ids' order key and hash; S24."""
     order: npt.NDArray[np.bytes_] = entries.view(_ORDER)["order"]
     return order

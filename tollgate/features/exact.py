@@ -1,4 +1,4 @@
-"""The vector in float64, for models that tell more numbers apart than float32 does."""
+"""Compute the vector in float64, for models that need more precision than float32."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def exact_features(
     """
     Return vectors with each number of the request as it was sent.
 
-    The feature step, offline training and whoever decides a record again make it of
-    the same three things, which a record has: so all see the same bits.
+    The feature step, offline training and the replay of a record compute it from the
+    same three inputs, which a record has: so all get the same bits.
 
     Args:
         spec: The features.
@@ -32,8 +32,8 @@ def exact_features(
         fields: Declared fields that were sent; int64 [N] each.
 
     Returns:
-        float64 [N, F]: the amount and declared numbers exactly, what is computed or
-        stands in for a missing number as in `features`.
+        float64 [N, F]: the amount and declared numbers exactly; computed values and
+        defaults as in `features`.
     """
     found = features.astype(np.float64)
     for column, feature in enumerate(spec.features):

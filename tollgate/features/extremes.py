@@ -1,4 +1,4 @@
-"""Smallest, largest and newest values of windows."""
+"""Find the smallest, largest and newest values of windows."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def extremes(values: I64, known: Bool, *, begin: I64, end: I64, largest: bool) -
     Find the smallest or the largest known value of each window.
 
     Every window is covered by two runs of a power of two of entries. Runs are doubled
-    from one length to the next, and each window is answered at its own length: with
-    E entries, R windows and the longest of L entries that is E · log L + R steps.
+    from one length to the next, and each window is computed at its own length: with E
+    entries, R windows and the longest of L entries that is E · log L + R steps.
 
     Args:
         values: int64 [E].
-        known: Which of them count; bool [E].
+        known: True for the entries that count; bool [E].
         begin: First entry of each window; int64 [R].
         end: One past its last; int64 [R].
-        largest: Whether to look for the largest.
+        largest: True to find the largest value, False the smallest.
 
     Returns:
-        int64 [R]; where a window holds none, the smallest int64 if the largest was
-        looked for, the largest if the smallest.
+        int64 [R]; for an empty window the smallest int64 if `largest`, else the largest
+        int64.
     """
     fold = np.maximum if largest else np.minimum
     runs = np.where(known, values, _NOTHING[largest])
@@ -51,12 +51,12 @@ def latest(known: Bool, *, begin: I64, end: I64) -> I64:
     Find the newest known entry of each window.
 
     Args:
-        known: Which entries count; bool [E].
+        known: True for the entries that count; bool [E].
         begin: First entry of each window; int64 [R].
         end: One past its last; int64 [R].
 
     Returns:
-        Its place; -1 where a window holds none; int64 [R].
+        Its position; -1 where a window has none; int64 [R].
     """
     newest = np.full(len(known) + 1, -1, np.int64)
     newest[1:] = np.where(known, np.arange(len(known)), -1)

@@ -1,10 +1,10 @@
 """
-The declared fields of a request as whole numbers.
+Convert the declared fields of a request to whole numbers.
 
-A number with decimals is kept in its last one, as money is in cents; an exact number
-as its place among all float64 (`schema.float_places`). A category is kept as a 64-bit
-hash, which is all that counting its values needs; its code is the place in the
-vocabulary of the word with that hash.
+A number with decimals is stored in units of its last decimal, as money is in cents; an
+exact number as its position among all float64 (`schema.float_places`). A category is
+stored as a 64-bit hash, which is enough to count its values; its code is the position
+in the vocabulary of the word with that hash.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Fields = Mapping[str, I64]
 
-MISSING_CODE, UNSEEN_CODE = -1, -2  # of a category
+MISSING_CODE, UNSEEN_CODE = -1, -2  # codes of a category
 
 
 def scaled(values: F64, field: Field) -> tuple[I64, Bool]:
     """
-    Turn numbers into whole ones: in a field's last decimal, or as exact floats.
+    Convert numbers to integers: in units of a field's last decimal, or as exact floats.
 
     Args:
-        values: As sent; NaN for one that was not; float64 [N].
+        values: As sent; NaN for one that was not sent; float64 [N].
         field: A number.
 
     Returns:
-        Whole numbers of 10^-decimals, or places of floats; MISSING where nothing was
-        sent, 0 where the number is out of range; int64 [N]; and where that is; bool
-        [N].
+        Integer multiples of 10^-decimals, or positions of floats; MISSING where nothing
+        was sent, 0 where the number is out of range; int64 [N]; and the rows out of
+        range; bool [N].
     """
     whole, wrong = scaled_together(values[None], [field])
     return whole[0], wrong[0]
 
 
 def scaled_together(values: F64, fields: Sequence[Field]) -> tuple[I64, Bool]:
-    """Turn the numbers of several fields at once; see `scaled`; all are [K, N]."""
+    """Convert the numbers of several fields at once; see `scaled`; all are [K, N]."""
     limits = np.array(
         [(10.0 ** (one.decimals or 0), one.low, one.high) for one in fields]
     )
     unit, low, high = limits.T[:, :, None]
     floats = [at for at, one in enumerate(fields) if one.decimals is None]
-    with np.errstate(over="ignore"):  # beyond every range
+    with np.errstate(over="ignore"):  # an overflow is out of every range
         exact = np.rint(values * unit)
     exact[floats] = values[floats]
     missing = np.isnan(exact)
@@ -68,20 +68,20 @@ def scaled_together(values: F64, fields: Sequence[Field]) -> tuple[I64, Bool]:
 
 
 def field_rule(field: Field) -> str:
-    """Say what a number of a field must be, for the one that is not."""
+    """Describe the range of a field, for the error about a number outside it."""
     unit = 10 ** (field.decimals or 0)
     return f"is not within {field.low / unit:g} … {field.high / unit:g}"
 
 
 def codes(hashes: I64, field: Field) -> I64:
     """
-    Look words up in the frozen vocabulary of a category.
+    Look up words in the frozen vocabulary of a category.
 
     Returns:
-        Places in the vocabulary, from 0; MISSING_CODE without a word, UNSEEN_CODE for
-        one that is not in it; int64 [N].
+        Positions in the vocabulary, from 0; MISSING_CODE without a word, UNSEEN_CODE
+        for one that is not in it; int64 [N].
     """
-    if len(hashes) <= MAX_BATCH_ROWS:  # several times faster than arrays are
+    if len(hashes) <= MAX_BATCH_ROWS:  # several times faster than with arrays
         get, none = field.places.get, MISSING
         return np.array(
             [
@@ -105,21 +105,21 @@ def _table(vocabulary: tuple[str, ...]) -> tuple[I64, I64]:
 
 
 def field_values(fields: Fields, name: str, rows: int) -> I64:
-    """Take one field's column; MISSING for every row if no request had it; [N]."""
+    """Return one field's column; MISSING for every row if no request had it; [N]."""
     column = fields.get(name)
     return np.full(rows, MISSING) if column is None else column
 
 
 def stacked(fields: Fields, names: Sequence[str], rows: int) -> I64:
-    """Take several fields' columns as one array, MISSING without a value; [K, N]."""
+    """Return several fields' columns as one array, MISSING without a value; [K, N]."""
     if all(name in fields for name in names):
         return np.stack([fields[name] for name in names])
     return np.stack([field_values(fields, name, rows) for name in names])
 
 
 def left_out(spec: FeatureSpec, fields: Fields, rows: int) -> Bool:
-    """Tell which rows lack a field of a feature, or have a word not in its list."""
-    # Without one that is for the policy, the vector lacks nothing.
+    """Return which rows lack a field of a feature, or have a word not in its list."""
+    # A field for the policy is not part of the vector, so it may be missing.
     wanted = [one for one in spec.fields if one.use != "policy"]
     if not wanted:
         return np.zeros(rows, np.bool_)

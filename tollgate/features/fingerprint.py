@@ -1,9 +1,9 @@
 """
-One number for everything that a purchase was sent with.
+Compute one number from everything that a purchase was sent with.
 
 Two rows with one transaction id are the same purchase when their fingerprints agree.
 The number is the same in every process, on every machine and under every feature spec
-that knows the fields which were sent: a retry may meet the next release.
+that knows the fields that were sent: the next release may receive a retry.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def fingerprints(
     time and the sum of `_mixed` over its declared fields, then the ids themselves.
 
     Args:
-        ids: Id columns, the transaction's first, then the entities' in the order of
-            the spec; N each.
+        ids: Id columns, the transaction's first, then the entities' in the order of the
+            spec; N each.
         cents: int64 [N].
         time_us: int64 [N].
-        fields: Declared fields; MISSING is the same as not being there.
+        fields: Declared fields; MISSING is the same as an absent field.
 
     Returns:
         uint64 [N].
@@ -61,7 +61,9 @@ def fingerprints(
 
 
 def _mixed(fields: Fields, rows: int) -> U64:
-    """Add up, per row, one well-mixed number for each field it has; uint64 [N]."""
+    """
+    Return, per row, the sum of one well-mixed number for each field it has; uint64 [N].
+    """
     if not fields:
         return np.zeros(rows, np.uint64)
     values = np.stack(list(fields.values()))
@@ -79,6 +81,6 @@ def _mixed(fields: Fields, rows: int) -> U64:
 
 @functools.lru_cache(maxsize=256)
 def _seeds(names: tuple[str, ...]) -> U64:
-    """Take one number of each name; uint64 [K, 1]."""
+    """Return one number for each name; uint64 [K, 1]."""
     digests = [hashlib.blake2b(one.encode(), digest_size=8).digest() for one in names]
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[:, None]

@@ -1,4 +1,6 @@
-"""The hook of a features.yaml: read from beside it, and joined to its features."""
+"""
+Read the hook of a features.yaml from the same folder, and join it to its features.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,20 @@ from tollgate.features.hook_text import HookText, read_text
 from tollgate.schema import AMOUNT, EVENT_TIME
 
 HOOK_FILE = "hook.py"
-MAX_BYTES = 64 * 1024  # it travels with every segment of the spool
+MAX_BYTES = 64 * 1024  # every segment of the spool contains it
 
 
 class HookSource:
     """
-    The hook of a file whose features are not linked yet.
+    Read the hook of a file whose features are not linked yet.
 
     Args:
         raw: The file.
-        path: Where it lies.
+        path: Path of the file.
 
     Raises:
-        SpecError: The file and the hook do not fit together, by what they name.
-        HookError: The hook cannot be read, or has in it what it may not have.
+        SpecError: The file and the hook name different columns.
+        HookError: The hook cannot be read, or breaks a rule for hooks.
     """
 
     def __init__(self, raw: RawSpec, path: Path) -> None:
@@ -41,7 +43,7 @@ class HookSource:
 
     @property
     def fields(self) -> frozenset[str]:
-        """Name the columns of the request that are declared fields."""
+        """Return the columns of the request that are declared fields."""
         return frozenset(self.text.request) - {AMOUNT, EVENT_TIME}
 
     def inputs(self, before: Sequence[Feature]) -> tuple[int, ...]:
@@ -49,7 +51,7 @@ class HookSource:
         Find the features that the hook reads among those before its first column.
 
         Raises:
-            HookError: One is not there.
+            HookError: One does not exist.
         """
         names = [one.name for one in takewhile(lambda one: one.hook is None, before)]
         for name, line in self.text.features.items():
@@ -113,7 +115,7 @@ def read_hook(raw: RawSpec, path: Path) -> HookSource | None:
 
 
 def text_of(hook: Hook) -> HookText:
-    """Tell on which lines the names of a hook stand."""
+    """Return the names that a hook uses, with their lines."""
     return read_text(hook.source, Path(hook.path))
 
 

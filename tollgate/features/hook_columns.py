@@ -1,4 +1,4 @@
-"""What a hook is given: columns of the request, and features that stand before it."""
+"""Collect the columns that a hook reads: request columns and earlier features."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def hook_columns(
     unknown: Mapping[int, Bool],
 ) -> HookColumns:
     """
-    Gather what a hook reads of N purchases, and nothing else.
+    Collect the columns that a hook reads of N purchases, and nothing else.
 
     Args:
-        spec: Of which it is the hook.
-        hook: Whose columns.
+        spec: The spec that contains the hook.
+        hook: The hook.
         cents: Amounts; int64 [N].
         time_us: Event times; int64 [N].
         fields: Declared fields that were sent; int64 [N] each.
@@ -60,7 +60,7 @@ def hook_columns(
 
 
 def _field(spec: FeatureSpec, name: str, values: I64) -> npt.NDArray[Any]:
-    """Turn a declared field into numbers, NaN where there is none, or into codes."""
+    """Convert a declared field to numbers, NaN where there is none, or to codes."""
     field = spec.field(name)
     if field.type == "category":
         return codes(values, field)

@@ -1,8 +1,9 @@
 """
-Prove a hook on made-up columns: what it gives hangs on the row's own columns alone.
+Test on synthetic columns that a hook's output depends on each row's own columns only.
 
-Each row of many must have the same values alone, in batches of any size and in any
-order, time after time; its columns in stay as they are, and those out have their form.
+Each row of many must get the same values alone, in batches of any size and in any
+order, every time. The hook must not change its input columns, and its output columns
+must have the right form.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ I64 = npt.NDArray[np.int64]
 
 _ROWS = 256
 _SEEDS = (1, 2, 3)
-_SIZES = (1, 2, 3, 5, 8, 31, 32, 33)  # of batches; a request has 1 to 32 rows
-_ALONE = 48  # rows, besides the special ones of a sample
+_SIZES = (1, 2, 3, 5, 8, 31, 32, 33)  # batch sizes; a request has 1 to 32 rows
+_ALONE = 48  # rows, in addition to the special ones of a sample
 
 
 def prove(spec: FeatureSpec, hook: Hook) -> str:
     """
-    Run a hook on made-up columns of many kinds.
+    Run a hook on synthetic columns of many kinds.
 
     Returns:
-        A hash of all that it gave: the same in every process.
+        A hash of all outputs: the same in every process.
 
     Raises:
-        HookError: It failed, gave something else than columns of numbers, changed
-            what it was given, or a row hangs on more than its own columns.
+        HookError: The hook failed, returned anything but columns of numbers, changed
+            its input, or the output of a row depends on more than its own columns.
     """
     digest = hashlib.sha256()
     for seed in _SEEDS:
@@ -63,7 +64,7 @@ def prove(spec: FeatureSpec, hook: Hook) -> str:
 
 
 def _compare(hook: Hook, whole: Outputs, part: Outputs, *, rows: I64, how: str) -> None:
-    """Demand that rows have the same bits; NaN is NaN."""
+    """Check that rows have the same bits; NaN equals NaN."""
     for name in hook.columns:
         wanted, found = _canonical(whole[name][rows]), _canonical(part[name])
         differing = np.flatnonzero(wanted.view(np.int64) != found.view(np.int64))

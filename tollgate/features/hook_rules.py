@@ -1,8 +1,9 @@
 """
-What a hook may consist of: seen in its text, before anything of it runs.
+Check the source text of a hook against the rules before any of it runs.
 
-This keeps mistakes out (a clock, chance, a file, state between calls, a column that is
-not there). It is no sandbox: who may release a version may run code on the server.
+This rejects mistakes (a clock, randomness, a file, state between calls, a column that
+does not exist). It is no sandbox: a person who may release a version may run code on
+the server.
 """
 
 from __future__ import annotations
@@ -72,36 +73,36 @@ _ATTRIBUTES_REFUSED = frozenset(
         *("mro", "setflags", "tofile"),
     )
 )
-_CLOCK_WORDS = ("now", "today")  # NumPy's words for the time
+_CLOCK_WORDS = ("now", "today")  # NumPy's words for the current time
 
 
 def refuse(path: Path, node: ast.AST, problem: str) -> NoReturn:
-    """Name the line of a piece of a hook, and what is wrong with it."""
+    """Raise a HookError that names the line of a piece of a hook, and the problem."""
     line = getattr(node, "lineno", 1)
     raise HookError(path, problem, where=f"line {line}")
 
 
 class Rules:
     """
-    Checks the text of one hook.
+    Check the source text of one hook.
 
     Args:
         path: The file, for messages.
-        tree: What it holds.
+        tree: Its syntax tree.
     """
 
     def __init__(self, path: Path, tree: ast.Module) -> None:
         self._path = path
         self._tree = tree
-        self._modules: dict[str, str] = {}  # the file's name for it -> module
+        self._modules: dict[str, str] = {}  # name in the file -> module
         self._bound = {*BUILTINS}
 
     def check(self) -> None:
         """
-        Check everything.
+        Check the whole file.
 
         Raises:
-            HookError: There is something in it that a hook may not have.
+            HookError: The file breaks a rule for hooks.
         """
         for statement in self._tree.body:
             self._at_top(statement)
@@ -152,7 +153,9 @@ class Rules:
         self._bound.add(name)
 
     def _visit(self, node: ast.AST, *, depth: int = 0) -> None:
-        """Check a node and what is in it; what annotates is never evaluated."""
+        """
+        Check a node and its children, except annotations, which are never evaluated.
+        """
         if type(node) in _REASONS:
             self._refuse(node, _REASONS[type(node)])
         if not isinstance(node, _ALLOWED):
@@ -199,7 +202,7 @@ class Rules:
             self._member(node, self._modules[node.value.id], node.attr)
 
     def _member(self, node: ast.AST, module: str, name: str) -> None:
-        """Refuse what a module has and a hook may not use."""
+        """Refuse a member of a module that a hook may not use."""
         if module == "numpy" and name == "random":
             self._refuse(node, "numpy.random: a hook must give the same every time")
         if name.startswith("_") or not hasattr(MODULES[module], name):

@@ -27,7 +27,7 @@ F64 = npt.NDArray[np.float64]
 U32 = npt.NDArray[np.uint32]
 Outputs = Mapping[str, F64]
 
-_CALM_BATCHES = 1_000  # without a failure: then it is said that the hook works again
+_CALM_BATCHES = 1_000  # batches without failure before the hook counts as working again
 _SHOWN_TEXT = 200
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.ufunc)
 _CODE = (FunctionType, BuiltinFunctionType, ModuleType, type)
@@ -35,13 +35,13 @@ _CODE = (FunctionType, BuiltinFunctionType, ModuleType, type)
 
 class HookColumns(msgspec.Struct, frozen=True):
     """
-    What a hook is given of N rows; arrays of [N] that cannot be written to.
+    Hold the input of a hook for N rows; read-only arrays of [N].
 
     Attributes:
         rows: N.
-        request: By name: amount float64; event_time int64, µs since the epoch;
-            numbers float64, NaN where there is none; codes of categories int64.
-        features: By name: float64, NaN where the default would stand.
+        request: By name: amount float64; event_time int64, µs since the epoch; numbers
+            float64, NaN where there is none; codes of categories int64.
+        features: By name: float64, NaN where the vector has the default.
     """
 
     rows: int
@@ -49,7 +49,7 @@ class HookColumns(msgspec.Struct, frozen=True):
     features: Mapping[str, F64]
 
     def part(self, chosen: slice | npt.NDArray[np.int64]) -> HookColumns:
-        """Take some of the rows, in the order given."""
+        """Select some of the rows, in the order given."""
         rows = len(np.arange(self.rows)[chosen])
         return HookColumns(
             rows=rows,
@@ -62,7 +62,7 @@ Run = Callable[[Hook, HookColumns], Outputs]
 
 
 def sealed(column: Array) -> Array:
-    """Copy a column, contiguous, so that it cannot be written to."""
+    """Copy a column to a contiguous, read-only array."""
     own = np.array(column, order="C")
     own.setflags(write=False)
     return own
@@ -76,13 +76,13 @@ def run_hook(hook: Hook, given: HookColumns) -> Outputs:
         float64 [N] by name; NaN where there is no value.
 
     Raises:
-        HookError: It failed, or gave something else; with the line.
+        HookError: The hook failed, or returned something else; with the line.
     """
     if given.rows == 0:
         return {name: np.zeros(0) for name in hook.columns}
     function = _function(hook.path, hook.source)
     try:
-        with np.errstate(all="ignore"):  # NaN and infinity say it already
+        with np.errstate(all="ignore"):  # NaN and infinity already report it
             made = function(given.request, given.features)
     except Exception as exc:
         raise _failure(exc, hook.path) from exc
@@ -94,7 +94,7 @@ def run_hook(hook: Hook, given: HookColumns) -> Outputs:
 
 
 def _problem(value: object, rows: int) -> str:
-    """Say what is wrong with a column that was made; empty when nothing is."""
+    """Describe the problem of an output column; empty when there is none."""
     if type(value) is not np.ndarray:
         return f"is a {type(value).__name__}, not an array"
     if value.shape != (rows,):
@@ -105,7 +105,7 @@ def _problem(value: object, rows: int) -> str:
 
 
 def _failure(exc: Exception, path: str) -> HookError:
-    """Say what a hook raised, and on which of its lines."""
+    """Describe the exception that a hook raised, and the line in the hook."""
     line, trace = 0, exc.__traceback__
     while isinstance(trace, TracebackType):
         if trace.tb_frame.f_code.co_filename == path:
@@ -117,17 +117,17 @@ def _failure(exc: Exception, path: str) -> HookError:
 
 @functools.lru_cache(maxsize=64)
 def _function(path: str, source: str) -> Callable[..., Outputs]:
-    """Make the function of a hook; nothing is imported, cached or written for it."""
+    """Compile the hook's function; nothing is imported, cached or written for it."""
     read_text(source, Path(path))
     names: dict[str, Any] = {
         "__name__": FUNCTION,
-        # NumPy's own functions import parts of it when they are first called, by the
-        # __import__ of whoever calls them; the text has no way to say that word.
+        # NumPy's own functions import parts of NumPy at their first call, with the
+        # __import__ of the caller; the hook's text cannot use that name itself.
         "__builtins__": {
             name: getattr(builtins, name) for name in (*BUILTINS, "__import__")
         },
     }
-    flags = annotations.compiler_flag  # what annotates is never evaluated
+    flags = annotations.compiler_flag  # annotations are never evaluated
     try:
         with np.errstate(all="ignore"):
             exec(compile(source, path, "exec", flags, dont_inherit=True), names)
@@ -141,7 +141,7 @@ def _function(path: str, source: str) -> Callable[..., Outputs]:
 
 
 def _freeze(name: str, value: object, path: str) -> None:
-    """Make a constant of a hook one, or refuse it."""
+    """Make a constant of a hook immutable, or refuse it."""
     if isinstance(value, np.ndarray) and value.dtype != np.object_:
         value.setflags(write=False)
     elif isinstance(value, tuple):
@@ -154,7 +154,7 @@ def _freeze(name: str, value: object, path: str) -> None:
 
 class HookGuard:
     """
-    Runs the hook of a product where somebody waits for an answer.
+    Run the hook of a product while a caller waits for an answer.
 
     A row for which it raises has no values; the other rows of its batch have theirs.
 
@@ -163,7 +163,7 @@ class HookGuard:
     """
 
     def __init__(self, spec: FeatureSpec) -> None:
-        self.bits: U32 = np.zeros(1, np.uint32)  # which every batch without a hook has
+        self.bits: U32 = np.zeros(1, np.uint32)  # for batches without a hook
         self._bit = np.uint32(Degraded.HOOK_FAILED if spec.hook else 0)
         hanging: list[bool] = []
         for one in spec.features:
@@ -174,7 +174,7 @@ class HookGuard:
         self._calm = _CALM_BATCHES
 
     def run(self, hook: Hook, given: HookColumns) -> Outputs:
-        """Run the hook on a batch; row by row when it raises for all together."""
+        """Run the hook on a batch; row by row when it raises for the whole batch."""
         self.bits = np.zeros(given.rows, np.uint32)
         try:
             outputs = run_hook(hook, given)
@@ -189,7 +189,7 @@ class HookGuard:
     def mark(
         self, degraded: U32, rows: slice | npt.NDArray[np.bool_] = slice(None)
     ) -> None:
-        """Set the bits of the last batch, which was of these rows."""
+        """Set the bits of the last batch; `rows` are the rows of that batch."""
         if self._bit:
             degraded[rows] |= self.bits
 
@@ -206,7 +206,9 @@ class HookGuard:
         return outputs
 
     def _failed(self, error: HookError) -> None:
-        """Say it once; its text may hold what a row had, and is left out."""
+        """
+        Log the failure once; its message may hold a row's values, and is left out.
+        """
         if self._calm >= _CALM_BATCHES:
             place = " ".join(filter(None, (Path(error.source).name, error.where)))
             kind = type(error.__cause__).__name__ if error.__cause__ else "wrong form"

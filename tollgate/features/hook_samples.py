@@ -1,4 +1,4 @@
-"""Made-up columns for the proof of a hook: what its product may meet, and its ends."""
+"""Generate synthetic columns to test a hook: values of its product, and extremes."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ F64 = npt.NDArray[np.float64]
 
 _LAST_US = 4_102_444_800_000_000  # 2100-01-01T00:00:00Z
 _DAY_US = 86_400_000_000
-_ROUNDED = 0.25  # share of values that are at an end, at zero or missing
+_ROUNDED = 0.25  # share of values that are extreme, zero or missing
 _COUNTS = ("count", "flagged", "distinct")
 
 
 def sample(spec: FeatureSpec, hook: Hook, *, rows: int, seed: int) -> HookColumns:
     """
-    Make up the columns that a hook reads.
+    Generate the columns that a hook reads.
 
-    The first rows are all at the low end, all at the high end, all zero, and without
-    anything that may be missing; the others are mixed.
+    The first rows are all minimal, all maximal, all zero, and with all optional values
+    missing; the others are mixed.
 
     Args:
-        spec: Of which it is the hook.
-        hook: Whose columns.
-        rows: How many; over 4.
-        seed: The same one gives the same columns.
+        spec: The spec that contains the hook.
+        hook: The hook.
+        rows: Number of rows; over 4.
+        seed: The same seed gives the same columns.
     """
     draw = np.random.default_rng(seed)
     request = {name: _request(spec, name, rows, draw) for name in hook.request}
@@ -66,7 +66,7 @@ def _request(spec: FeatureSpec, name: str, rows: int, draw: Draw) -> Array:
 
 
 def _feature(spec: FeatureSpec, feature: Feature, rows: int, draw: Draw) -> F64:
-    """Make up a feature that stands before the hook; NaN where it has no value."""
+    """Generate a feature that precedes the hook; NaN where it has no value."""
     if feature.calendar is not None:
         return draw.integers(0, 2, rows).astype(np.float64)
     if feature.category is not None:
@@ -92,7 +92,7 @@ def _value(spec: FeatureSpec, feature: Feature, rows: int, draw: Draw) -> F64:
         return _whole(0, MAX_CENTS, rows, draw) / 100.0
     if of is not None:
         return _number(spec.field(of), rows, draw)
-    return _wide(rows, draw)  # out of a table, or derived: any number
+    return _wide(rows, draw)  # from a table, or derived: any number
 
 
 def _number(field: Field, rows: int, draw: Draw) -> F64:
@@ -112,7 +112,9 @@ def _codes(field: Field, rows: int, draw: Draw) -> npt.NDArray[np.int64]:
 
 
 def _whole(low: int, high: int, rows: int, draw: Draw) -> npt.NDArray[np.int64]:
-    """Draw whole numbers evenly and, half of them, by their size; with the ends."""
+    """
+    Draw integers, half of them uniformly and half by magnitude; extremes included.
+    """
     made = draw.integers(low, high, rows, np.int64, endpoint=True)
     small = np.rint(np.exp(draw.uniform(0, np.log(max(abs(low), abs(high)) + 1), rows)))
     small *= draw.choice((-1, 1), rows)
@@ -142,7 +144,7 @@ def _wide(rows: int, draw: Draw) -> F64:
 
 
 def _lacking(made: F64, draw: Draw) -> F64:
-    """Take some values away."""
+    """Replace some values by missing ones."""
     found: F64 = np.where(draw.random(len(made)) < _ROUNDED / 2, np.nan, made)
     found[:4] = *made[:3], np.nan
     return found

@@ -1,4 +1,4 @@
-"""What a hook reads and gives, by its text alone."""
+"""Find from a hook's source text the columns that it reads and returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARAMETERS = ("request", "features")
 
 
 class HookText(NamedTuple):
-    """What a hook reads and gives, by name, each with the line that names it first."""
+    """Hold the columns that a hook reads and returns, each with its first line."""
 
     request: dict[str, int]
     features: dict[str, int]
@@ -25,11 +25,11 @@ class HookText(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def read_text(source: str, path: Path) -> HookText:
     """
-    Check the text of a hook, and tell what it reads and gives.
+    Check the text of a hook, and return the columns that it reads and returns.
 
     Raises:
-        HookError: It is no Python, or has something in it that a hook may not have;
-            the message names the line.
+        HookError: It is not Python, or breaks a rule for hooks; the message names the
+            line.
     """
     try:
         tree = ast.parse(source, str(path))
@@ -44,7 +44,7 @@ def read_text(source: str, path: Path) -> HookText:
 
 
 def _function(tree: ast.Module, path: Path) -> ast.FunctionDef:
-    """Find the hook itself."""
+    """Find the hook's function."""
     found = [
         node
         for node in tree.body
@@ -64,7 +64,7 @@ def _function(tree: ast.Module, path: Path) -> ast.FunctionDef:
 
 
 def _taken(hook: ast.FunctionDef, name: str, path: Path) -> dict[str, int]:
-    """List the columns that are taken of a parameter, as `request["x"]`."""
+    """List the columns that the hook reads from a parameter, as `request["x"]`."""
     lines: dict[str, int] = {}
     by_name = set()
     for node in ast.walk(hook):

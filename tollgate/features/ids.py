@@ -1,10 +1,10 @@
 """
-Order and hash of ids: how events that share an instant are told apart.
+Order and hash ids, to distinguish events of the same instant.
 
-Ids are ordered by (length, bytes), so that decimal ids count as numbers. An entry
-keeps that order in sixteen bytes, the length and the first fifteen bytes: exact
-for ids up to fifteen bytes. Longer ids that agree in all of these are ordered by
-their hash, the same way offline and online.
+Ids are ordered by (length, bytes), so that decimal ids sort as numbers. An entry stores
+that order in sixteen bytes, the length and the first fifteen bytes: exact for ids up to
+fifteen bytes. Longer ids that agree in all of these are ordered by their hash, the same
+way offline and online.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def hash_ids(ids: Sequence[bytes]) -> U64:
 
 def tie_hashes(ids: Sequence[bytes]) -> U64:
     """
-    Hash only the ids whose order key does not settle their order.
+    Hash only the ids whose order key does not determine their order.
 
     Returns:
         uint64 [N]; zero for ids of at most fifteen bytes.

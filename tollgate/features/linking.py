@@ -14,20 +14,20 @@ from tollgate.schema import AMOUNT, EXACT
 
 _NO_AMOUNT = "which the product has not (amount: false)"
 _RATES = ("count", "sum", "flagged")
-_ADDED = ("sum", "mean")  # floats give another sum in another order
+_ADDED = ("sum", "mean")  # sums of floats depend on their order
 
 
 def link_fields(
     raw: RawSpec, path: Path, hook: HookSource | None = None
 ) -> tuple[Field, ...]:
     """
-    Take the declared fields; each is for some feature, or for the policy alone.
+    Link the declared fields; a field is used by a feature, or by the policy alone.
 
-    What the hook takes of the request is used by its features.
+    The columns of the request that the hook reads count as used by its features.
 
     Raises:
-        SpecError: A feature names a field, an entity or a key that is not there, or
-            of another type; or a field is not used as it is declared.
+        SpecError: A feature names a field, an entity or a key that does not exist, or
+            is of another type; or a field is not used as it is declared.
     """
     links = _Links(raw, path)
     used = {name for feature in raw.features for name in links.check(feature)}
@@ -71,12 +71,12 @@ def link_features(
     hook: HookSource | None = None,
 ) -> tuple[Feature, ...]:
     """
-    Turn names into places: of an entity, its window, a feature's inputs.
+    Resolve names to indices: of an entity, its window, a feature's inputs.
 
     Raises:
-        HookError: The hook reads a feature that does not stand before its own.
-        SpecError: A derived feature names one that does not stand before it, or a
-            rate of change names two that do not compare.
+        HookError: The hook reads a feature that does not precede its own.
+        SpecError: A derived feature names one that does not precede it, or a rate of
+            change names two that are not comparable.
     """
     features: list[Feature] = []
     for one in raw.features:
@@ -120,10 +120,10 @@ def link_tables(
     raw: RawSpec, entities: Sequence[Entity], *, path: Path
 ) -> tuple[Table, ...]:
     """
-    Take the declared tables, with the columns that features take from them.
+    Link the declared tables, with the columns that features read from them.
 
     Raises:
-        SpecError: A table's entity is not there, or no feature takes anything.
+        SpecError: A table's entity does not exist, or no feature reads a column.
     """
     tables = []
     names = [one.name for one in entities]
@@ -150,7 +150,7 @@ def link_tables(
 
 
 class _Links:
-    """Checks that what the features of a file name is there, and of the right type."""
+    """Check that the names in the features of a file exist, with the right type."""
 
     def __init__(self, raw: RawSpec, path: Path) -> None:
         self._amount = raw.amount
@@ -161,7 +161,7 @@ class _Links:
         self._path = path
 
     def check(self, one: RawFeature) -> set[str]:
-        """Check one feature; name the fields it uses."""
+        """Check one feature; return the fields it uses."""
         where = f"features.{one.name}"
         for key in ("entity", "time_since_last"):
             name = getattr(one, key)
@@ -225,7 +225,7 @@ class _Links:
 def _derived(
     one: RawFeature, before: Sequence[Feature], *, path: Path
 ) -> tuple[Derived | None, tuple[int, ...] | None]:
-    """Find what a derived feature is made of, among those that stand before it."""
+    """Find the inputs of a derived feature among those that precede it."""
     if one.inputs is None:
         return None, None
     kind: Derived = "rate_of_change"
@@ -251,7 +251,7 @@ def _rate_scale(
     entities: Sequence[Entity],
     path: Path,
 ) -> float:
-    """Divide the long window by the short one, of two features that compare."""
+    """Divide the long window by the short one, of two comparable features."""
     where = f"features.{one.name}.rate_of_change"
     short, long = (before[at] for at in inputs)
     if short.aggregate not in _RATES:

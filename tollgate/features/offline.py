@@ -1,4 +1,4 @@
-"""Compute features over a whole history: what training sees."""
+"""Compute features over a whole history, as training uses them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ I64 = npt.NDArray[np.int64]
 _ROWS_AT_ONCE = 100_000
 # Keeps the search keys within 63 bits for a history of up to 140 years.
 _ENTITIES_AT_ONCE = 2_000
-_ROWS_ALONE = 64  # purchases whose hook is run again, alone
+_ROWS_ALONE = 64  # purchases for which the hook runs again, one by one
 
 Progress = Callable[[int, int], None]
 
@@ -49,7 +49,7 @@ def build(
     Compute the features of every purchase of a history.
 
     Args:
-        spec: Which features.
+        spec: The features.
         history: N purchases in any order, with their labels where known.
         tables: The rows of each table of the spec.
         progress: Called with (entities done, entities in all).
@@ -58,9 +58,9 @@ def build(
         float64 [N, F], in the order of the history.
 
     Raises:
-        InputError: A table has no rows given, or the store keeps less of an id than
-            a window of the history counts.
-        HookError: The hook failed, or hangs on more than a purchase's own columns.
+        InputError: The rows of a table are missing, or the store retains fewer events
+            of an id than a window of the history counts.
+        HookError: The hook failed, or depends on more than a purchase's own columns.
     """
     taken = join_tables(spec, history, tables)
     order = ids.order_keys(history.transaction_id)
@@ -75,7 +75,7 @@ def build(
         if progress:
             progress(done, total)
 
-    # Ids of other entities are told apart by their number, online by their hash.
+    # Ids of other entities are distinguished by their number, online by their hash.
     columns = dict(history.fields)
     for entity, code in zip(spec.entities, codes, strict=True):
         columns[entity.key] = code
@@ -120,10 +120,10 @@ def _prove_rows(
     tables: TableColumns,
 ) -> None:
     """
-    Demand that purchases have the vector alone that they had among all others.
+    Check that purchases have the same vector alone as among all others.
 
     Raises:
-        HookError: The hook gives one of them something else.
+        HookError: The hook returns different values for one of them.
     """
     for row in np.unique(np.linspace(0, len(history) - 1, _ROWS_ALONE).astype(int)):
         part = slice(row, row + 1)
@@ -150,10 +150,10 @@ def join_tables(
     spec: FeatureSpec, history: History, tables: Mapping[str, TableRows]
 ) -> TableColumns:
     """
-    Take what tables hold for each purchase of a history; float64 [N] each.
+    Join the numbers of the tables to each purchase of a history; float64 [N] each.
 
     Raises:
-        InputError: A table of the spec has no rows given.
+        InputError: The rows of a table of the spec are missing.
     """
     taken: dict[tuple[str, str], F64] = {}
     for table in spec.tables:
@@ -225,7 +225,7 @@ def _entity_sums(
 
 
 def _groups(starts: I64) -> Iterator[tuple[int, int]]:
-    """Cut entities into groups [first, last) of few entities and few rows."""
+    """Split entities into groups [first, last) of few entities and few rows."""
     first, entities = 0, len(starts) - 1
     while first < entities:
         fitting = int(starts.searchsorted(starts[first] + _ROWS_AT_ONCE, "right")) - 1
@@ -237,7 +237,7 @@ def _groups(starts: I64) -> Iterator[tuple[int, int]]:
 def _entries(
     history: History, chosen: I64, *, starts: I64, columns: Sequence[I64]
 ) -> Entries:
-    """Lay out purchases, sorted by entity, time and id, as entries."""
+    """Convert purchases, sorted by entity, time and id, to entries."""
     return Entries(
         starts=starts - starts[0],
         time_us=history.event_time_us[chosen],
@@ -251,5 +251,5 @@ def _entries(
 
 
 def feature_columns(names: Sequence[str], features: F64) -> dict[str, F64]:
-    """Name the columns of `features` [N, F]."""
+    """Return the names of the columns of `features` [N, F]."""
     return {name: features[:, column] for column, name in enumerate(names)}

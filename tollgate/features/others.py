@@ -1,4 +1,6 @@
-"""Answer what features demand of windows beyond the sums that all of them share."""
+"""
+Compute the window values that features need beyond the sums that all of them share.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +31,24 @@ def answer_demands(
     demands: Sequence[Demand],
 ) -> dict[Demand, I64]:
     """
-    Answer demands for rows of one kind of entity, as of each row's time and id.
+    Compute demands for rows of one kind of entity, as of each row's time and id.
 
     Args:
         entries: Events of the entities the rows name.
-        rows: Where to read.
-        places: Where rows and windows lie among the entries.
-        columns: What `entries.columns` hold.
-        demands: What is wanted; nothing else is computed.
+        rows: The rows.
+        places: Positions of rows and windows among the entries.
+        columns: Names of `entries.columns`.
+        demands: The demands; nothing else is computed.
 
     Returns:
-        int64 [R] per demand; MISSING where a window holds nothing to answer with.
+        int64 [R] per demand; MISSING where a window holds no value for it.
     """
     windows = _Windows(entries, rows, places, columns=columns)
     return {demand: windows.answer(demand) for demand in demands}
 
 
 class _Windows:
-    """The windows of some rows; what several demands need is made once."""
+    """Compute demands over the windows of some rows; share intermediate results."""
 
     def __init__(
         self, entries: Entries, rows: Rows, places: Places, *, columns: Sequence[str]
@@ -63,7 +65,7 @@ class _Windows:
         self._earlier: I64 | None = None
 
     def answer(self, demand: Demand) -> I64:
-        """Answer one demand; int64 [R]."""
+        """Compute one demand; int64 [R]."""
         kind = demand.kind
         if kind in ("sum", "known"):
             return self._sum(demand)
@@ -74,7 +76,7 @@ class _Windows:
         return self._latest(demand)
 
     def _number(self, of: str) -> tuple[I64, Bool]:
-        """Take the values something is made of, and which of them are there."""
+        """Return the values of a source, and which of them are known."""
         if of not in self._numbers:
             known = self._entries.purchase.astype(np.bool_)
             if of == AMOUNT:
@@ -145,13 +147,13 @@ class _Windows:
         return np.where(at < 0, MISSING, found)
 
     def _before_own(self) -> I64:
-        """End the windows before the row's own entry, where that is among them."""
+        """End the windows before the row's own entry, if that is among the entries."""
         if self._earlier is None:
             places, order = self._places, self._entries.order
             own = places.own
             at = np.maximum(own - 1, 0)
             if len(order):
-                # Where a value was full or its event too late, it is not there.
+                # It is not there if the value was full or the event too late.
                 there = (own > 0) & (places.entry_key[at] == places.row_key)
                 there &= order[at] == self._rows.order
                 own = own - there

@@ -1,4 +1,6 @@
-"""Find where rows and their windows lie among the entries of their entities."""
+"""
+Find the positions of rows and of their windows among the entries of their entities.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,16 @@ I64 = npt.NDArray[np.int64]
 
 class Rows(msgspec.Struct, frozen=True):
     """
-    Where R rows read, and how far back they look.
+    Hold the times and windows that R rows read.
 
-    Rows of one entity look equally far; delay and widths are given once for every
-    row, or once for all.
+    Rows of one entity look equally far; delay and widths are given once for every row,
+    or once for all.
 
     Attributes:
         entity: Index into the entries' `starts`; int64 [R].
         time_us: int64 [R].
-        order: The row's own place in its instant, like the entries' `order`; [R].
-        delay_us: How long before `time_us` the windows end; int64 [R] or [1].
+        order: The row's own position in its instant, like the entries' `order`; [R].
+        delay_us: Time from the windows' end to `time_us`; int64 [R] or [1].
         windows_us: Their widths; int64 [W, R] or [W, 1].
     """
 
@@ -36,9 +38,9 @@ class Rows(msgspec.Struct, frozen=True):
 
     def part(self, rows: slice, *, first: int) -> Rows:
         """
-        Take some of rows that each have a delay and widths of their own.
+        Select some of the rows; each must have its own delay and widths.
 
-        `first` is the entity that entries begin with from now on.
+        `first` is the entity at which the selected entries start.
         """
         return Rows(
             entity=self.entity[rows] - first,
@@ -51,14 +53,14 @@ class Rows(msgspec.Struct, frozen=True):
 
 class Places(msgspec.Struct, frozen=True):
     """
-    Where rows and their windows lie among the entries.
+    Hold the positions of rows and of their windows among the entries.
 
     Attributes:
         entry_key: Entity and time of each entry in one integer, ascending; [E].
         row_key: The same of each row; [R].
         own: One past the last entry up to the row's own (time, id); [R].
         end: One past the windows' last entry; [R].
-        begin: Their first; [W, R].
+        begin: First entry of each window; [W, R].
     """
 
     entry_key: I64
@@ -68,7 +70,7 @@ class Places(msgspec.Struct, frozen=True):
     begin: I64
 
     def part(self, rows: slice, entries: slice) -> Places:
-        """Take the places of some of the rows among those entries they read."""
+        """Select the positions of some rows among the entries that they read."""
         first = entries.start
         return Places(
             entry_key=self.entry_key[entries],
@@ -80,7 +82,7 @@ class Places(msgspec.Struct, frozen=True):
 
 
 def find_places(entries: Entries, rows: Rows) -> Places:
-    """Find all places with one binary search over (entity, time)."""
+    """Find all positions with one binary search over (entity, time)."""
     back_us = np.zeros((3 + len(rows.windows_us), rows.windows_us.shape[1]), np.int64)
     back_us[1] = 1
     back_us[2:] = rows.delay_us
@@ -109,7 +111,7 @@ def find_places(entries: Entries, rows: Rows) -> Places:
 
 def _own_ends(entries: Entries, rows: Rows, *, low: I64, high: I64) -> I64:
     """
-    Find, per row, where the events up to its own (time, id) end.
+    Find, per row, the end of the events up to its own (time, id).
 
     Args:
         entries: All events.

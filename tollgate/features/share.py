@@ -1,4 +1,4 @@
-"""Which customers are in a share: settled by their ids, the same everywhere."""
+"""Assign ids to a share by their hash, the same way everywhere."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def in_share(
     ids: Sequence[bytes], *, percent: float, seed: int
 ) -> npt.NDArray[np.bool_]:
     """
-    Tell which ids are in a share.
+    Return which ids are in a share.
 
-    An id falls on a place between 0 and 100 by its hash (BLAKE2b, keyed by the seed),
-    and is in the share when that is below the percentage. So a larger share holds all
-    of a smaller one, and shares of different seeds have nothing to do with each other.
+    The hash of an id (BLAKE2b, keyed by the seed) maps it to a number between 0 and
+    100; the id is in the share when that number is below the percentage. So a larger
+    share contains all of a smaller one, and shares of different seeds are independent.
 
     Args:
         ids: N ids.
-        percent: 0 for nobody to 100 for all.
+        percent: 0 for none to 100 for all.
         seed: 0 to 2**64 - 1.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Make a product's features out of its features.yaml, or refuse what does not fit."""
+"""Build a product's features from its features.yaml, and refuse invalid ones."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def load_spec(path: Path) -> FeatureSpec:
     Read and check a features.yaml.
 
     Raises:
-        SpecError: It cannot be read, has an unknown or a missing key, or does not
-            fit together; the message names the file and the key.
+        SpecError: The file cannot be read, has an unknown or a missing key, or is
+            inconsistent; the message names the file and the key.
     """
     return _checked(read_document(path), path)
 
@@ -55,11 +55,11 @@ def _checked(raw: RawSpec, path: Path) -> FeatureSpec:
     tables = link_tables(raw, entities, path=path)
     state = [_state(entity, raw) for entity in entities]
     windows = [entity.windows_us for entity in entities]
-    # What only sets bits of the answer is no part of the vector.
+    # Settings that only set bits of the answer are no part of the vector.
     vector = [
         msgspec.structs.replace(one, essential=False, max_age_us=0) for one in features
     ]
-    # The values are others, the vector is not: a model goes on with it.
+    # The stored values differ, the vector does not: a model remains valid.
     generation = [raw.generation] if raw.generation else []
     spec = FeatureSpec(
         product=raw.product,
@@ -87,7 +87,7 @@ def _checked(raw: RawSpec, path: Path) -> FeatureSpec:
 
 
 def _refuse_shared_keys(raw: RawSpec, path: Path) -> None:
-    """Refuse two entities of one key: a request sends it once, for one of them."""
+    """Refuse two entities with one key: a request sends it once, for one of them."""
     owner: dict[str, str] = {}
     for name, entity in raw.entities.items():
         first = owner.setdefault(entity.key, name)
@@ -128,7 +128,7 @@ def _entity(name: str, raw: RawSpec, *, path: Path) -> Entity:
 
 
 def _state(entity: Entity, raw: RawSpec) -> list[object]:
-    """Say what is kept of an entity: whatever changes it needs another store key."""
+    """Describe the stored values of an entity: any change needs another store key."""
     kept: list[object] = [
         entity.name,
         entity.key,
@@ -143,7 +143,7 @@ def _state(entity: Entity, raw: RawSpec) -> list[object]:
 
 
 def _check_aliases(spec: FeatureSpec, path: Path) -> None:
-    """Refuse aliases of no column of ours, and names that would stand for two."""
+    """Refuse aliases of unknown columns, and aliases of two columns."""
     fields = (one.name for one in spec.fields)
     columns = (*spec.columns, *fields, LABEL, LABEL_TIME)
     owner = dict(zip(columns, columns, strict=True))

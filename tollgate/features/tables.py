@@ -1,9 +1,9 @@
 """
-Tables: numbers by entity id that something else computed, such as a nightly score.
+Tables: numbers by entity id from another system, such as a nightly score.
 
-A table has rows (id, valid from, numbers). A purchase at time t takes the newest row
-of its id with valid from <= t, unless that is older than the table allows. Offline
-all rows of the files are there; online a value holds the newest few of one id.
+A table has rows (id, valid from, numbers). A purchase at time t takes the newest row of
+its id with valid from <= t, unless that is older than the table allows. Offline, all
+rows of the files are available; online, a value holds the newest few of one id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Bool = npt.NDArray[np.bool_]
 TableColumns = Mapping[tuple[str, str], F64]
 
 TABLE_VERSION = 1
-# The one of today, the next one that waits for its time, and two for late events.
+# Today's row, the next one that is not valid yet, and two for late events.
 SLOTS = 4
 HEADER = np.dtype(
     [
@@ -35,18 +35,18 @@ HEADER = np.dtype(
         ("layout", "<u8"),
     ]
 )
-ALWAYS_US = 0  # valid from, of a row that says nothing: no purchase is as old
-_EMPTY_US = np.iinfo(np.int64).max  # valid from, of a slot that holds no row
+ALWAYS_US = 0  # valid from, of a row without that column: before every purchase
+_EMPTY_US = np.iinfo(np.int64).max  # valid from, of a slot without a row
 
 
 class TableRows(msgspec.Struct, frozen=True):
     """
-    M rows of a table.
+    Hold M rows of a table.
 
     Attributes:
         source: File they came from.
         ids: Of the table's entity; [M].
-        valid_us: From when on a row holds, µs; int64 [M].
+        valid_us: Time from which a row is valid, µs; int64 [M].
         values: In the order of the table's columns, NaN for none; float64 [M, C].
     """
 
@@ -61,12 +61,12 @@ class TableRows(msgspec.Struct, frozen=True):
 
 class Slots(msgspec.Struct, frozen=True):
     """
-    The rows of K ids, each with room for SLOTS, ascending.
+    Hold the rows of K ids, each with room for SLOTS, ascending.
 
     Attributes:
         valid_us: int64 [K, SLOTS]; the largest there is for an empty slot.
         values: float64 [K, SLOTS, C].
-        corrupt: Values that cannot be read, which hold nothing; bool [K].
+        corrupt: True for values that cannot be read, which hold nothing; bool [K].
     """
 
     valid_us: I64
@@ -75,7 +75,7 @@ class Slots(msgspec.Struct, frozen=True):
 
     @classmethod
     def empty(cls, count: int, columns: int) -> Slots:
-        """Make the slots of ids that have no rows."""
+        """Return the slots of ids that have no rows."""
         return cls(
             valid_us=np.full((count, SLOTS), _EMPTY_US),
             values=np.full((count, SLOTS, columns), np.nan),
@@ -84,15 +84,15 @@ class Slots(msgspec.Struct, frozen=True):
 
     def as_of(self, table: Table, code: I64, time_us: I64) -> F64:
         """
-        Take what holds at some moments.
+        Return the numbers that are valid at some moments.
 
         Args:
-            table: Whose slots.
-            code: Which id, by purchase; int64 [N].
-            time_us: When; int64 [N].
+            table: The table.
+            code: Index of the id, by purchase; int64 [N].
+            time_us: Time of each purchase; int64 [N].
 
         Returns:
-            float64 [N, C], NaN where nothing holds.
+            float64 [N, C], NaN where no row is valid.
         """
         valid_us = self.valid_us[code]
         slot = (valid_us <= time_us[:, None]).sum(axis=1) - 1
@@ -102,7 +102,7 @@ class Slots(msgspec.Struct, frozen=True):
         return np.where(held[:, None], found, np.nan)
 
     def part(self, ids: slice) -> Slots:
-        """Take the slots of some ids."""
+        """Select the slots of some ids."""
         return Slots(
             valid_us=self.valid_us[ids],
             values=self.values[ids],
@@ -110,7 +110,7 @@ class Slots(msgspec.Struct, frozen=True):
         )
 
     def newest_us(self) -> I64:
-        """Tell from when on the newest row of each id holds; int64 [K]."""
+        """Return the time from which the newest row of each id is valid; int64 [K]."""
         held = self.valid_us != _EMPTY_US
         newest: I64 = np.where(held, self.valid_us, ALWAYS_US).max(axis=1)
         return newest
@@ -124,11 +124,11 @@ class Slots(msgspec.Struct, frozen=True):
 
     def joined(self, code: I64, *, valid_us: I64, values: F64) -> Slots:
         """
-        Add rows; one of a moment that is there takes its place, the newest stay.
+        Add rows; a row replaces one of the same time, and only the newest stay.
 
         Args:
-            code: Which id, by row; int64 [M].
-            valid_us: From when on each holds; no moment twice for one id; int64 [M].
+            code: Index of the id, by row; int64 [M].
+            valid_us: Time from which each is valid; distinct for one id; int64 [M].
             values: Their numbers; float64 [M, C].
         """
         count, _, width = self.values.shape
@@ -136,7 +136,7 @@ class Slots(msgspec.Struct, frozen=True):
         owner = np.concatenate([np.nonzero(there)[0], code])
         valid_us = np.concatenate([self.valid_us[there], valid_us])
         values = np.concatenate([self.values[there], values])
-        order = np.lexsort((valid_us, owner))  # stable: what is new comes last
+        order = np.lexsort((valid_us, owner))  # stable: new rows come last
         owner, valid_us, values = owner[order], valid_us[order], values[order]
         last = np.ones(len(owner), np.bool_)
         last[:-1] = (owner[1:] != owner[:-1]) | (valid_us[1:] != valid_us[:-1])
@@ -170,7 +170,7 @@ def _layout(columns: int) -> np.dtype[np.void]:
 
 
 def pack_slots(table: Table, slots: Slots) -> list[bytes]:
-    """Pack the rows of ids as the store keeps them; one value each."""
+    """Pack the rows of ids as the store holds them; one value each."""
     packed = np.zeros(len(slots.valid_us), _layout(len(table.columns)))
     packed["version"] = TABLE_VERSION
     packed["slots"] = SLOTS
@@ -185,10 +185,10 @@ def pack_slots(table: Table, slots: Slots) -> list[bytes]:
 
 def unpack_slots(table: Table, values: Sequence[bytes]) -> Slots:
     """
-    Read what the store keeps of ids; damaged, foreign and empty values hold nothing.
+    Unpack the store's values of ids; damaged, unknown and empty ones hold nothing.
 
     Args:
-        table: Whose values.
+        table: The table.
         values: Empty bytes for an id that the store does not have; [K].
     """
     layout = _layout(len(table.columns))
@@ -210,7 +210,9 @@ def unpack_slots(table: Table, values: Sequence[bytes]) -> Slots:
 
 
 def _sums(packed: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
-    """Add up the 32-bit words of each value but its checksum, modulo 2^32; [K]."""
+    """
+    Return the sum of the 32-bit words of each value but its checksum, modulo 2^32; [K].
+    """
     words = np.frombuffer(packed.tobytes(), "<u4").reshape(len(packed), -1)
     sums: npt.NDArray[np.uint32] = words.sum(axis=1, dtype=np.uint32)
     return sums - packed["checksum"].astype(np.uint32)
@@ -218,16 +220,16 @@ def _sums(packed: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
 
 def join(table: Table, rows: TableRows, ids: Sequence[bytes], time_us: I64) -> F64:
     """
-    Take what holds for each purchase of a history.
+    Join the valid row to each purchase of a history.
 
     Args:
-        table: Which table.
-        rows: All of its rows; no moment twice for one id.
+        table: The table.
+        rows: All of its rows; no time twice for one id.
         ids: Of the table's entity; [N].
         time_us: int64 [N].
 
     Returns:
-        float64 [N, C], NaN where nothing holds.
+        float64 [N, C], NaN where no row is valid.
     """
     made = np.full((len(ids), len(table.columns)), np.nan)
     if not len(rows):
@@ -235,7 +237,7 @@ def join(table: Table, rows: TableRows, ids: Sequence[bytes], time_us: I64) -> F
     number: dict[bytes, int] = {}
     owner = np.array([number.setdefault(one, len(number)) for one in rows.ids])
     wanted = np.array([number.get(one, -1) for one in ids], np.int64)
-    # Moments by their rank, so that id and moment fit into one integer.
+    # Times are replaced by their rank, so that id and time fit into one integer.
     moments = np.unique(rows.valid_us)
     base = len(moments) + 1
     key = owner * base + moments.searchsorted(rows.valid_us, "right")
@@ -250,7 +252,7 @@ def join(table: Table, rows: TableRows, ids: Sequence[bytes], time_us: I64) -> F
 
 
 def columns_of(table: Table, values: F64) -> dict[tuple[str, str], F64]:
-    """Name the columns of a table's numbers [N, C]."""
+    """Return a table's numbers [N, C] by table and column."""
     return {
         (table.name, column): values[:, place]
         for place, column in enumerate(table.columns)

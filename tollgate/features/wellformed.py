@@ -1,4 +1,4 @@
-"""What each value of a features.yaml must be by itself."""
+"""Check each value of a features.yaml independently of the others."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tollgate.features.document import (
 from tollgate.schema import AMOUNT, EVENT_TIME, EXACT, TRANSACTION, TRANSACTION_ID
 
 MAX_DECIMALS = 4
-MAX_SCALED = 10**12  # a field's number in its last decimal: sums stay exact doubles
+MAX_SCALED = 10**12  # in units of the last decimal: sums stay exact doubles
 MAX_VOCABULARY = 10_000
-MAX_TEXT_BYTES = 128  # of a category
+MAX_TEXT_BYTES = 128  # longest word of a category
 
 _MAX_SPAN_US = duration_us(f"{MAX_SPAN_DAYS}d")
 _MAX_DEFAULT = 3.4028234e38  # the vector is float32
@@ -47,23 +47,23 @@ _KINDS = (
     "rate_of_change",
     "hook",
 )
-# These may be left to the model.
+# These may be passed to the model as NaN.
 _OPEN_KINDS = ("field", "category", "ratio", "difference", "hook")
 OF_NUMBER = ("sum", "mean", "min", "max", "last")
 
 
 def largest_number(decimals: int | None) -> float:
-    """Return the largest number of a field, either way; None for an exact one."""
+    """Return the largest magnitude of a field; `decimals` is None for an exact one."""
     return _MAX_DEFAULT if decimals is None else MAX_SCALED / 10**decimals
 
 
 def read_document(path: Path) -> RawSpec:
     """
-    Read a features.yaml whose every value is sound by itself.
+    Read a features.yaml and check each value independently.
 
     Raises:
-        SpecError: It cannot be read, a key is unknown, missing or there twice, or a
-            value is not what its key needs; the message names the file and the key.
+        SpecError: The file cannot be read, a key is unknown, missing or duplicate, or a
+            value does not fit its key; the message names the file and the key.
     """
     raw = parse_document(path)
     _Values(path).check(raw)
@@ -71,13 +71,13 @@ def read_document(path: Path) -> RawSpec:
 
 
 class _Values:
-    """Checks each value of one file by itself."""
+    """Check each value of one file independently."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def check(self, raw: RawSpec) -> None:
-        """Check all values; the first wrong one is refused."""
+        """Check all values; refuse the first wrong one."""
         if raw.version != SPEC_VERSION:
             self._refuse("version", f"{raw.version} is not {SPEC_VERSION}")
         self._duration("lateness", raw.lateness)
@@ -100,7 +100,7 @@ class _Values:
     def _entity(self, name: str, entity: RawEntity) -> None:
         where = f"entities.{name}"
         self._name("entities", name)
-        if name == TRANSACTION:  # whose id lies beside the entities'
+        if name == TRANSACTION:  # a request has its id next to the entities'
             self._refuse(where, f"its ids would be {TRANSACTION_ID}, which are others")
         self._name(f"{where}.key", entity.key)
         if entity.key in _OTHER_COLUMNS:
@@ -167,7 +167,7 @@ class _Values:
             self._refuse(f"{where}.essential", "a calendar is never missing")
 
     def _default(self, where: str, feature: RawFeature) -> None:
-        """Check what stands where there is no value, and the range it lies in."""
+        """Check the default, and the range that contains it."""
         self._range(f"{where}.range", feature.range, most=_MAX_DEFAULT)
         default = feature.default
         if math.isnan(default) and any(getattr(feature, one) for one in _OPEN_KINDS):
@@ -182,7 +182,7 @@ class _Values:
             self._refuse(f"{where}.default", problem)
 
     def _windowed(self, where: str, feature: RawFeature) -> None:
-        """Check what only features over a window have."""
+        """Check the keys that only features over a window have."""
         aggregate = feature.aggregate is not None
         windowed = aggregate or feature.time_since_last is not None
         for key, value, wanted in (
@@ -198,7 +198,7 @@ class _Values:
             self._duration(f"{where}.window", feature.window, least_us=1)
 
     def _taken(self, where: str, feature: RawFeature) -> None:
-        """Check what only features out of a table have."""
+        """Check the keys that only features from a table have."""
         if (feature.table is None) != (feature.column is None):
             self._refuse(where, "table and column go together")
         if feature.column is not None:

@@ -1,5 +1,5 @@
 """
-Window sums as of a moment: the arithmetic that offline and online share.
+Compute window sums as of a moment: the arithmetic that offline and online share.
 
 A window ends at a row's own event, or `delay` before it. Its sums are integers, so
 their order does not matter and online equals offline to the last bit.
@@ -29,14 +29,14 @@ NO_ANSWERS: Mapping[Demand, I64] = MappingProxyType({})
 
 class Sums(msgspec.Struct, frozen=True):
     """
-    What the windows of R rows hold.
+    Hold the sums over the windows of R rows.
 
     Attributes:
         count: Purchases; int64 [R, W].
         cents: Their amounts; int64 [R, W].
-        fraud: Those known as fraud at the row's time; int64 [R, W].
+        fraud: Purchases known as fraud at the row's time; int64 [R, W].
         upto: Purchases of any age up to the row's own, it included; int64 [R].
-        others: What else features demand of the windows; int64 [R] each.
+        others: Other values of the windows that features need; int64 [R] each.
     """
 
     count: I64
@@ -46,7 +46,7 @@ class Sums(msgspec.Struct, frozen=True):
     others: Mapping[Demand, I64] = NO_ANSWERS
 
     def part(self, rows: slice) -> Sums:
-        """Take some of the rows."""
+        """Select some of the rows."""
         return Sums(
             count=self.count[rows],
             cents=self.cents[rows],
@@ -62,14 +62,14 @@ def window_sums(entries: Entries, rows: Rows, *, places: Places | None = None) -
     """
     Sum each row's windows, as of the row's time and id.
 
-    A purchase counts in a window w when t - delay - w < time <= t - delay; without
-    a delay, at time t itself only ids up to the row's own count. It counts as fraud
-    when its label was known at t.
+    A purchase counts in a window w when t - delay - w < time <= t - delay; without a
+    delay, at time t itself only ids up to the row's own count. It counts as fraud when
+    its label was known at t.
 
     Args:
         entries: Events of the entities the rows name.
-        rows: Where to read, and which windows.
-        places: Where these lie, if that was found already.
+        rows: The rows and their windows.
+        places: Their positions, if they are already known.
 
     Returns:
         Sums over the rows' windows.
@@ -97,9 +97,9 @@ def _not_yet_known(entries: Entries, rows: Rows, places: Places) -> I64:
     """
     Count the frauds of each window whose label came after the row's time; [W, R].
 
-    In the order of (entity, time, id), the rows whose window holds a fraud follow
-    each other, and so do those among them to which it is not known. So each fraud
-    adds one where that run begins and takes it back where it ends.
+    In the order of (entity, time, id), the rows whose window holds a fraud follow each
+    other, and so do those among them that do not know it yet. So each fraud adds one
+    where that run begins and subtracts it where the run ends.
     """
     hidden = np.zeros(places.begin.shape, np.int64)
     (late,) = entries.fraud.nonzero()
@@ -109,7 +109,8 @@ def _not_yet_known(entries: Entries, rows: Rows, places: Places) -> I64:
     if not len(late):
         return hidden
     order = np.lexsort((places.own, places.row_key))
-    # Known after the last row or never is the same; this stays within the entity.
+    # A label known after the last row is the same as none; this stays within the
+    # entity.
     wait_us = np.minimum(label_time_us, rows.time_us.max() + 1) - entries.time_us[late]
     known = places.row_key[order].searchsorted(places.entry_key[late] + wait_us)
     first = places.end[order].searchsorted(late, "right")
@@ -130,7 +131,7 @@ def over_windows(aggregate: str, sums: Sums) -> F64 | I64:
         return sums.cents / 100.0
     if aggregate == "flagged":
         return sums.fraud
-    # The sums of an empty window are 0, and so is what is made of them.
+    # The sums of an empty window are 0, and so are the values computed from them.
     whole = np.maximum(sums.count, 1)
     # One division: cents and counts are exact, so the ratio is rounded once.
     ratio: F64 = (

@@ -1,4 +1,4 @@
-"""What a product's features.yaml says of its requests: inputs and their types."""
+"""Derive the inputs of a product's requests and their types from its features.yaml."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ FIELD_KINDS = {"number": "FP64", "category": "BYTES"}
 
 
 def wire_inputs(spec: FeatureSpec) -> dict[str, str]:
-    """Name the inputs every request has, with their types."""
+    """Return the inputs that every request has, with their types."""
     return {name: _KINDS.get(name, "BYTES") for name in spec.columns}
 
 
 def all_fields(spec: FeatureSpec) -> dict[str, str]:
-    """Name every declared field, with its type."""
+    """Return every declared field, with its type."""
     return {field.name: FIELD_KINDS[field.type] for field in spec.fields}

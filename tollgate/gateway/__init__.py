@@ -1,1 +1,1 @@
-"""nginx before Triton: one file for chart and machine, keys, certificates."""
+"""Run nginx before Triton: one template for chart and machine, keys, certificates."""

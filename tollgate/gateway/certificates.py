@@ -1,4 +1,4 @@
-"""Certificates to try the gateway with, by the openssl command; for no other use."""
+"""Make certificates to try the gateway with, by openssl; not for production."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def make_certificates(
     folder: Path, *, names: list[str], callers: list[str], days: int
 ) -> list[Path]:
     """
-    Make an authority, the gateway's certificate and one for each caller.
+    Make a certificate authority, the gateway's certificate and one for each caller.
 
     Args:
-        folder: Made if it is not there; gets NAME.pem and NAME.key of each.
-        names: Host names and addresses that the gateway is called by.
+        folder: Created if it does not exist; receives NAME.pem and NAME.key of each.
+        names: Host names and addresses of the gateway.
         callers: Names of clients.
-        days: How long they are good, from now.
+        days: Days for which the certificates are valid, from now.
 
     Returns:
         The certificates.
 
     Raises:
-        InputError: Something of that name is there already, a name is taken twice, or
-            is none; the folder cannot be made.
+        InputError: A file of that name exists already, a name is used twice or is not
+            valid, or the folder cannot be created.
         SetupError: There is no openssl command.
     """
     every = [AUTHORITY, SERVER, *callers]
@@ -85,11 +85,12 @@ def _key(certificate: Path) -> str:
 
 
 def _alternative(host: str) -> str:
-    """Write a host as openssl's subjectAltName has it."""
+    """Write a host in the form of openssl's subjectAltName."""
     try:
         return f"IP:{ipaddress.ip_address(host)}"
     except ValueError:
-        # A last part of digits is half an address, which no name ends with.
+        # If the last part is digits, this is half an address; no host name ends like
+        # that.
         if _HOST.fullmatch(host) and not host.rpartition(".")[2].isdigit():
             return f"DNS:{host}"
     raise InputError("--host", f"{host!r:.80} is neither a name nor an address")

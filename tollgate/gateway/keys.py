@@ -1,8 +1,8 @@
 """
-Keys of callers: lines `KEY CALLER;` that nginx reads as they are.
+Read and write the API keys of callers: lines `KEY CALLER;` that nginx includes as is.
 
-One caller may have several, all good at once: so a key is changed without a gap. No
-message holds a key.
+One caller may have several keys that are valid at the same time, so a key is replaced
+without a gap. No message contains a key.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _HEAD = (
 
 def read_keys(path: Path) -> dict[str, str]:
     """
-    Check a file of keys.
+    Read and check a file of API keys.
 
     Returns:
         Key -> caller.
 
     Raises:
-        InputError: It cannot be read, others may read it, or a line is something
-            else; by line, without what stands there.
+        InputError: The file cannot be read, other users may read it, or a line is not
+            `KEY CALLER;`; the message names the line, without its content.
     """
     try:
         text = path.read_text()
@@ -59,13 +59,14 @@ def read_keys(path: Path) -> dict[str, str]:
 
 def add_key(path: Path, caller: str) -> str:
     """
-    Draw a key for a caller, and put it into the file; made if it is not there.
+    Draw a key for a caller and add it to the file, which is created if missing.
 
     Returns:
         The key: 256 random bits as hexadecimal digits.
 
     Raises:
-        InputError: The name is none, or the file is not sound or cannot be written.
+        InputError: The name is not valid, or the file is not valid or cannot be
+            written.
     """
     if not _CALLER.fullmatch(caller):
         problem = f"{caller!r:.80} is not up to 63 of a-z, 0-9 and -"
@@ -81,7 +82,7 @@ def add_key(path: Path, caller: str) -> str:
 
 
 def _text(path: Path) -> str:
-    """Read what is in a sound file of keys, up to the end of a line."""
+    """Read the content of a valid file of keys, with an end of line."""
     if not path.exists():
         return _HEAD
     read_keys(path)

@@ -1,7 +1,8 @@
 """
-What the gateway's nginx tells Prometheus, by way of the file that it writes.
+Export the gateway's nginx metrics to Prometheus, counted from nginx' request log.
 
-nginx itself counts nothing by reason or caller, and Debian's has no module that does.
+nginx itself counts nothing by reason or caller, and Debian's nginx has no module that
+does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tollgate.gateway.requests_log import RequestsLog
 from tollgate.gateway.template import Limits
 from tollgate.steps.decision_metrics import STEP_BUCKETS_S
 
-# The words of nginx.conf; a test holds them to it.
+# The words in nginx.conf; a test compares them.
 ASKED = ("decision", "bulk", "health", "metadata", "other")
 REFUSALS = (
     *("unauthenticated", "denied", "malformed", "harmful", "suspended", "size"),
@@ -30,29 +31,30 @@ STATUSES = (
     *("FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL"),
     *("UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
 )
-CALLERS = 100  # told apart; a series each is what a caller costs
-_OTHERS = "(others)"  # no caller can be called so
-_SUBJECT_CHARS = 128  # of a certificate's subject
+CALLERS = 100  # callers that have a series; the others share one
+_OTHERS = "(others)"  # no caller can have this name
+_SUBJECT_CHARS = 128  # of the subject of a certificate
 _NO_STATUS = {"": "", **{str(code): name for code, name in enumerate(STATUSES)}}
 
-# What asked, what became of it, whose it was, gRPC's status, seconds.
+# Kind of request, outcome, caller, gRPC status, seconds.
 _Line = tuple[str, str, str, str, float]
 _LINES = msgspec.json.Decoder(_Line)
 
 
 class GatewayMetrics:
     """
-    Counts requests by what asked, what became of them, and whose they were.
+    Count requests by kind, outcome and caller.
 
     Args:
         path: The file that nginx writes.
-        limits: What the gateway was told; None if that is not known here.
+        limits: The limits of the gateway's configuration; None if they are not known
+            here.
 
     Attributes:
-        registry: Where it is registered.
+        registry: Prometheus registry that holds the metrics.
 
     Raises:
-        InputError: The file cannot be opened for reading and cutting.
+        InputError: The file cannot be opened for reading and truncating.
     """
 
     def __init__(self, path: Path, *, limits: Limits | None = None) -> None:
@@ -85,7 +87,7 @@ class GatewayMetrics:
 
     def look(self) -> None:
         """
-        Count what nginx wrote since the last look.
+        Count the lines that nginx wrote since the last look.
 
         Raises:
             InputError: The file cannot be read.
@@ -93,11 +95,11 @@ class GatewayMetrics:
         self.count(self._log.read())
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._log.close()
 
     def count(self, text: bytes) -> None:
-        """Count lines as nginx writes them."""
+        """Count lines in the format that nginx writes."""
         found: Counter[tuple[str, str, str, str]] = Counter()
         for line in self._lines(text):
             asked, outcome, caller, status, seconds = line
@@ -117,7 +119,7 @@ class GatewayMetrics:
             return self._good_lines(text)
 
     def _good_lines(self, text: bytes) -> Iterator[_Line]:
-        """Decode line by line, and leave out what is none."""
+        """Decode line by line; count and skip lines that cannot be decoded."""
         for line in text.split(b"\n"):
             try:
                 if line:
@@ -126,7 +128,7 @@ class GatewayMetrics:
                 self._unreadable.inc()
 
     def _caller(self, name: str) -> str:
-        """Give the label of a caller; who comes after a hundred shares one."""
+        """Return a caller's label; all callers after the first hundred share one."""
         name = name[:_SUBJECT_CHARS]
         if name in self._callers or not name:
             return name
@@ -154,11 +156,12 @@ class GatewayMetrics:
 
     def read_bounds(self, path: Path) -> None:
         """
-        Take the bounds that 90-watch.sh made of how many servers there are.
+        Read the limits that 90-watch.sh computed from the number of servers.
 
         Args:
-            path: All, one caller's, bulk: three numbers and spaces. While it is absent,
-                or something else, those from before stay.
+            path: File with three numbers, separated by spaces: for all callers, for one
+                caller, for bulk requests. While it is missing or invalid, the previous
+                limits stay.
         """
         try:
             every, caller, bulk = map(int, path.read_text().split())

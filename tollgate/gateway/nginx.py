@@ -1,4 +1,4 @@
-"""nginx as a child: tried, started, told to read its files anew, ended."""
+"""Run nginx as a child process: test its configuration, start, reload and stop it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ REQUESTS_FILE = "requests.log"
 _LOCK_FILE = "gateway.lock"
 _CONFIGURATION = "nginx.conf"
 _START_S = 10.0
-_GRACE_S = 12.0  # of requests under way; the configuration gives them 10
+_GRACE_S = 12.0  # for requests in flight; the configuration gives them 10
 _FOREGROUND = "daemon off;"
-# As nginx.conf loads it: Debian and the official image have it here.
+# The path that nginx.conf loads; Debian and the official image install it here.
 NJS_MODULE = Path("/usr/lib/nginx/modules/ngx_http_js_module.so")
 
 
 def find_nginx() -> Path:
     """
-    Find the nginx of this machine; Debian keeps it where only root looks.
+    Find the nginx of this machine; Debian installs it in a folder on root's PATH only.
 
     Raises:
         SetupError: There is none.
@@ -51,17 +51,17 @@ def find_nginx() -> Path:
 
 class Nginx:
     """
-    A gateway that runs, until it is stopped.
+    Run a gateway until it is stopped.
 
     Args:
-        gateway: What it is told.
-        template: The configuration's.
+        gateway: Its values.
+        template: Path of the configuration template.
 
     Raises:
-        InputError: Keys or a value are not sound, or an address is taken.
-        SetupError: There is no nginx, it lacks its JavaScript module, or a gateway runs
-            in that folder already.
-        ServerError: It refuses the configuration, or does not start.
+        InputError: The keys or a value are not valid, or an address is in use.
+        SetupError: There is no nginx, it lacks its JavaScript module, or a gateway
+            already runs in that folder.
+        ServerError: nginx refuses the configuration, or does not start.
     """
 
     def __init__(self, gateway: Gateway, *, template: Path = TEMPLATE) -> None:
@@ -72,7 +72,7 @@ class Nginx:
         self._gateway = gateway
         self._check_keys()
         render(gateway, template=template)
-        # What another one would read anew is not to be changed under its feet.
+        # Do not change files that another gateway in this folder would reload.
         self._lock = FolderLock(gateway.state, name=_LOCK_FILE)
         try:
             self._suspensions = _open_folder(gateway.state / SUSPENSIONS_FOLDER)
@@ -80,8 +80,8 @@ class Nginx:
             self._lock.release()
             raise
         try:
-            # nginx's processes run as a user who may not be able to walk the path to
-            # the state folder; an open folder they inherit.
+            # nginx's processes run as a user who may have no access along the path to
+            # the state folder; they inherit an open folder.
             reachable = msgspec.structs.replace(
                 gateway, suspensions=Path(f"/proc/self/fd/{self._suspensions}")
             )
@@ -110,34 +110,34 @@ class Nginx:
 
     @property
     def log(self) -> Path:
-        """Where what it says goes, and by default the lines of refused requests."""
+        """File of nginx's messages and, by default, of refused requests."""
         return self._gateway.state / LOG_FILE
 
     @property
     def workers(self) -> frozenset[int]:
-        """Its processes that answer; old ones end when they are done."""
+        """Process ids of its workers; old workers end when their requests are done."""
         pid = self._child.pid
         children = Path(f"/proc/{pid}/task/{pid}/children")
         return frozenset(int(one) for one in children.read_text().split())
 
     @property
     def pid(self) -> int:
-        """Of its first process; those that work descend from it."""
+        """Process id of its master process; the workers descend from it."""
         return self._child.pid
 
     def alive(self) -> bool:
-        """Tell whether it runs."""
+        """Return whether it runs."""
         return self._child.alive()
 
     def reload_if_changed(self) -> bool:
         """
-        Have it read keys and certificates anew if one is different now.
+        Reload keys and certificates if a file changed.
 
         Returns:
-            Whether it was told to.
+            True if nginx received the signal to reload.
 
         Raises:
-            TollgateError: They are not sound; it goes on with those that it has.
+            TollgateError: The files are not valid; nginx goes on with those it has.
         """
         digest = self._digest()
         if digest == self._seen:
@@ -149,7 +149,7 @@ class Nginx:
         return True
 
     def stop(self) -> None:
-        """Let requests under way end, and then end it; once."""
+        """Wait for requests in flight, then stop nginx; call it once."""
         self._child.signal(signal.SIGQUIT)
         self._child.wait(_GRACE_S)
         self._child.stop(grace_s=1.0)
@@ -190,7 +190,7 @@ class Nginx:
         return digest.hexdigest()
 
     def _wait(self, child: Child) -> None:
-        """Wait until both ports listen: the second one belongs to this gateway too."""
+        """Wait until both ports listen; the second port belongs to this gateway too."""
         until = time.monotonic() + _START_S
         places = [self._gateway.listen, self._gateway.health_listen]
         while places:

@@ -1,8 +1,8 @@
 """
-The file in which nginx tells of every request: read as it grows, and kept small.
+Read the request log of nginx as it grows, and keep the file small.
 
-nginx appends whole buffers, so it never waits for who reads; where the file cannot be
-written, it serves on without.
+nginx appends whole buffers, so it never waits for the reader; if it cannot write the
+file, it goes on serving without it.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from pathlib import Path
 
 from tollgate.errors import InputError
 
-_CUT_BYTES = 4 << 20  # what was read goes, once it is so much
-_LOOK_BYTES = 4 << 20  # of one look: 70,000 requests
-_LINE_BYTES = 64 << 10  # more without an end is no line
+_CUT_BYTES = 4 << 20  # once so much was read, it is cut off
+_LOOK_BYTES = 4 << 20  # per look: 70,000 requests
+_LINE_BYTES = 64 << 10  # longer text without a line end is not a line
 
 
 class RequestsLog:
     """
-    What is new in the file, look after look.
+    Read the new lines of the file at each look.
 
-    What was read is cut off when it is more than 4 MiB, as `copytruncate` of logrotate
-    does it: nginx goes on at the beginning. A buffer that nginx writes in the
+    When more than 4 MiB was read, it is cut off as `copytruncate` of logrotate does it:
+    nginx goes on at the beginning of the file. A buffer that nginx writes in the
     microseconds between the look and the cut is lost.
 
     Args:
-        path: The file. What is in it by now was told before, and is left out; it need
-            not be there yet.
+        path: The file. Its present content was counted before, and is skipped; the file
+            need not exist yet.
 
     Raises:
-        InputError: It cannot be opened for reading and cutting.
+        InputError: The file cannot be opened for reading and truncating.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,10 +46,10 @@ class RequestsLog:
         Read the lines that were written since the last look.
 
         Returns:
-            Whole lines with their ends, 4 MiB at most; empty when there are none.
+            Complete lines with their ends, 4 MiB at most; empty if there are none.
 
         Raises:
-            InputError: The file cannot be opened, read or cut.
+            InputError: The file cannot be opened, read or truncated.
         """
         if self._file is None:
             self._file = self._open()
@@ -61,7 +61,7 @@ class RequestsLog:
             raise InputError(self._path, f"cannot be read: {exc.strerror}") from exc
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -78,7 +78,7 @@ class RequestsLog:
 
     def _new(self, file: FileIO) -> bytes:
         at = file.tell()
-        if os.fstat(file.fileno()).st_size < at:  # somebody else cut it
+        if os.fstat(file.fileno()).st_size < at:  # another process truncated it
             at = file.seek(0)
             self._rest = b""
         read = file.read(_LOOK_BYTES)
@@ -93,7 +93,7 @@ class RequestsLog:
         return text[:whole]
 
     def _replaced(self, file: FileIO) -> bool:
-        """Tell whether the path means another file by now, or none."""
+        """Return whether the path now names another file, or none."""
         try:
             there = self._path.stat()
         except OSError:
@@ -102,7 +102,7 @@ class RequestsLog:
 
 
 def _cut(file: FileIO, at: int) -> None:
-    """Cut off what was read, unless there is more."""
+    """Truncate the file if all of it was read."""
     if os.fstat(file.fileno()).st_size == at:
         file.truncate(0)
         file.seek(0)

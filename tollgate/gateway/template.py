@@ -1,4 +1,4 @@
-"""The gateway's configuration: one template, and values that differ by place."""
+"""Render the gateway's configuration: one template, values that differ by place."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from tollgate.errors import InputError
 _FILES = Path(__file__).parent / "files"  # the chart has copies
 TEMPLATE = _FILES / "nginx.conf"
 INSPECTION = _FILES / "inspection.js"
-SUSPENSIONS_FOLDER = "suspended"  # as nginx.conf has it
+SUSPENSIONS_FOLDER = "suspended"  # the name in nginx.conf
 Proof = Literal["keys", "mtls", "either", "both"]
 PROOFS: tuple[Proof, ...] = ("keys", "mtls", "either", "both")
 # For one server on two cores; its requests have one row.
 IN_FLIGHT, CALLER_IN_FLIGHT, BULK_IN_FLIGHT = 40, 28, 1
 _PLACE = re.compile(r"\$\{(GATEWAY_[A-Z_]+)\}")
 _PRODUCT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-# What may stand in nginx's configuration without being more than a value.
+# Characters that have no meaning in the syntax of nginx's configuration.
 _PLAIN = re.compile(r"[A-Za-z0-9_./:,@\[\]-]+")
 
 
 class Limits(msgspec.Struct, frozen=True):
     """
-    What a gateway lets in.
+    The limits that a gateway enforces.
 
     Attributes:
-        rate: Requests a second of each caller.
-        in_flight: Decisions under way at once.
-        caller_in_flight: Of these, one caller's.
-        bulk_in_flight: Of these, that can wait.
+        rate: Requests per second of each caller.
+        in_flight: Maximum number of decisions in flight.
+        caller_in_flight: How many of these may be one caller's.
+        bulk_in_flight: How many of these may be bulk requests.
     """
 
     rate: int
@@ -43,30 +43,34 @@ class Limits(msgspec.Struct, frozen=True):
 
 class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What a gateway is told; each becomes GATEWAY_… in the template.
+    The values of a gateway; each becomes GATEWAY_… in the template.
 
     Attributes:
-        state: Folder it may write to.
+        state: Folder that it may write to.
         upstream: host:port of Triton's gRPC.
         listen: address:port for callers.
-        health_listen: address:port of /healthz, in the clear.
-        tls_cert, tls_key: Its own certificate with chain, and the key; PEM files.
-        auth: What a caller shows: a key, a client certificate, either, or both.
-        client_ca: Who signs clients' certificates; needed unless `auth` is keys.
-        keys: File of keys; needed unless `auth` is mtls.
-        rate: Requests a second that a caller may make.
-        burst: Requests beyond, that are let through at once.
-        in_flight: Decisions under way at once; docs/overload.md says how many.
-        caller_in_flight: Of these, one caller's.
-        bulk_in_flight: Of these, that can wait.
-        max_body: Of one request: bytes, or with k or m.
+        health_listen: address:port of /healthz, without TLS.
+        tls_cert, tls_key: Certificate of the gateway with its chain, and the key; PEM
+        files.
+        auth: Credential of a caller: a key, a client certificate, either, or both.
+        client_ca: Certificate authority of the clients' certificates; required unless
+            `auth` is keys.
+        keys: File of keys; required unless `auth` is mtls.
+        rate: Requests per second that a caller may send.
+        burst: Requests above the rate that are let through at once.
+        in_flight: Maximum number of decisions in flight; docs/overload.md says how to
+            choose it.
+        caller_in_flight: How many of these may be one caller's.
+        bulk_in_flight: How many of these may be bulk requests.
+        max_body: Maximum size of one request: bytes, or with k or m.
         products: Names of the ensembles that callers may call.
         inspection: The script that inspects each request.
-        suspensions: Folder of suspended callers, as nginx's processes reach it; None
-            for the one that nginx makes in `state`.
-        workers: Processes of nginx.
-        log: Where lines of refused requests go.
-        requests: Where a few words of every request go, to be counted.
+        suspensions: Folder of suspended callers, at the path that nginx's processes
+            reach it by; None for the one that nginx makes in `state`.
+        workers: Number of nginx's worker processes.
+        log: Destination of the lines for refused requests.
+        requests: Destination of one short line per request, from which requests are
+            counted.
     """
 
     state: Path
@@ -114,21 +118,21 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> Limits:
-        """What it lets in."""
+        """The limits that it enforces."""
         return Limits(
             self.rate, self.in_flight, self.caller_in_flight, self.bulk_in_flight
         )
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What it reads, and reads anew when it changed."""
+        """Files that nginx reads, and reloads after a change."""
         every = (self.tls_cert, self.tls_key, self.client_ca, self.keys)
         return tuple(path for path in every if path is not None)
 
     def values(self) -> dict[str, str]:
-        """Give the template's values by their names."""
+        """Return the template's values by name."""
         named = msgspec.structs.asdict(self) | {
-            # nginx opens a file even where it asks for no certificate.
+            # nginx opens a file even if it requires no client certificate.
             "client_ca": self.client_ca or self.tls_cert,
             "keys": self.keys or "/dev/null",
             "products": ",".join(self.products),
@@ -151,11 +155,11 @@ def _require_place(flag: str, place: str) -> None:
 
 def render(gateway: Gateway, *, template: Path = TEMPLATE) -> str:
     """
-    Put the values into the template, as envsubst does for the official image.
+    Substitute the values in the template, as envsubst does for the official image.
 
     Raises:
-        InputError: The template cannot be read or asks for what is unknown, or a
-            value has characters that mean something to nginx.
+        InputError: The template cannot be read or uses an unknown value, or a value has
+            characters with a meaning in nginx's configuration.
     """
     try:
         text = template.read_text()

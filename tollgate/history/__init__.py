@@ -1,9 +1,9 @@
 """
-Read a history of purchases from a file, and refuse one that is not sound.
+Read a history of purchases from a file, and refuse one that is not valid.
 
-A history is a Parquet, CSV or JSON-lines file with one purchase a row. Columns may
-carry other names (`aliases` of features.yaml). Money becomes integer cents here,
-times become microseconds since the epoch, UTC.
+A history is a Parquet, CSV or JSON-lines file with one purchase per row. Columns may
+have other names (`aliases` of features.yaml). This package converts money to integer
+cents and times to microseconds since the epoch, UTC.
 """
 
 from tollgate.history.purchases import History, history_of, read_history

@@ -1,4 +1,6 @@
-"""Turn single columns into what features are computed from, or refuse a cell."""
+"""
+Convert single columns to the values that features are computed from, or refuse a cell.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,10 @@ _SPAN = "is not within 2000-01-01 … 2200-01-01; numbers are µs since 1970"
 
 def ids(column: pl.Series, *, source: str) -> pl.Series:
     """
-    Turn ids into text.
+    Convert ids to text.
 
     Raises:
-        InputError: One is no text, empty or too long.
+        InputError: An id is not text, empty or too long.
     """
     import polars as pl
 
@@ -49,7 +51,7 @@ def ids(column: pl.Series, *, source: str) -> pl.Series:
 
 def times_us(column: pl.Series, *, source: str) -> I64:
     """
-    Turn datetimes, ISO texts or integer microseconds into µs since the epoch.
+    Convert datetimes, ISO texts or integer microseconds to µs since the epoch.
 
     Nulls become 0.
 
@@ -61,7 +63,7 @@ def times_us(column: pl.Series, *, source: str) -> I64:
     if column.dtype == pl.String:
         parsed = column.cast(pl.Int64, strict=False)
         if parsed.null_count() == len(column):
-            # With no text that looks like a time, polars fails; all are refused below.
+            # If no text looks like a time, polars fails; all are refused below.
             with contextlib.suppress(pl.exceptions.ComputeError):
                 parsed = column.str.to_datetime(time_unit="us", strict=False)
     elif isinstance(column.dtype, pl.Datetime):
@@ -81,10 +83,10 @@ def times_us(column: pl.Series, *, source: str) -> I64:
 
 def cents(column: pl.Series, *, source: str) -> I64:
     """
-    Turn amounts into cents.
+    Convert amounts to cents.
 
     Raises:
-        InputError: One is no number, not whole cents, or out of range.
+        InputError: An amount is no number, not whole cents, or out of range.
     """
     import polars as pl
 
@@ -102,10 +104,10 @@ def cents(column: pl.Series, *, source: str) -> I64:
 
 def labels(frame: pl.DataFrame, *, source: str) -> I8:
     """
-    Take the labels: 1 fraud, 0 legitimate, -1 not known.
+    Read the labels: 1 fraud, 0 legitimate, -1 not known.
 
     Raises:
-        InputError: One is something else.
+        InputError: A label is something else.
     """
     import polars as pl
 
@@ -121,10 +123,10 @@ def label_times_us(
     frame: pl.DataFrame, *, label: I8, event_time_us: I64, source: str
 ) -> I64:
     """
-    Take the times at which labels became known; a purchase's own where there is none.
+    Read the times at which labels became known; a missing one is the purchase's own.
 
     Raises:
-        InputError: One is not a time, or null though its label is known.
+        InputError: A value is not a time, or is null though its label is known.
     """
     import polars as pl
 
@@ -138,10 +140,10 @@ def label_times_us(
 
 def field(column: pl.Series, declared: Field, *, source: str) -> I64:
     """
-    Turn a declared field into whole numbers; a null or a NaN was not sent.
+    Convert a declared field to integers; a null or a NaN means that it was not sent.
 
     Raises:
-        InputError: A value is no number or out of its range, or a text too long.
+        InputError: A value is no number or out of its range, or a text is too long.
     """
     import polars as pl
 
@@ -162,10 +164,10 @@ def field(column: pl.Series, declared: Field, *, source: str) -> I64:
 
 def numbers(column: pl.Series, *, most: float, source: str) -> npt.NDArray[np.float64]:
     """
-    Turn a column into numbers; NaN for a null or a NaN.
+    Convert a column to numbers; NaN for a null or a NaN.
 
     Raises:
-        InputError: A value is no number, or beyond `most` either way.
+        InputError: A value is no number, or its magnitude is beyond `most`.
     """
     import polars as pl
 
@@ -182,7 +184,9 @@ def numbers(column: pl.Series, *, most: float, source: str) -> npt.NDArray[np.fl
 
 
 def _cast(column: pl.Series, dtype: pl.DataType, *, source: str) -> pl.Series:
-    """Change a column's type; what does not convert becomes null, or is refused."""
+    """
+    Change a column's type; a value that does not convert becomes null, or is refused.
+    """
     import polars as pl
 
     try:
@@ -194,7 +198,7 @@ def _cast(column: pl.Series, dtype: pl.DataType, *, source: str) -> pl.Series:
 
 
 def refuse(wrong: pl.Series, column: pl.Series, rule: str, source: str) -> None:
-    """Refuse the first cell that is marked wrong, by column, row and value."""
+    """Refuse the first cell that is marked wrong, with column, row and value."""
     if wrong.any():
         row = int(wrong.arg_max() or 0)
         raise InputError(
@@ -208,7 +212,7 @@ def _shown(column: pl.Series, row: int) -> str:
     if column.is_null()[row]:
         return ""
     if isinstance(column.dtype, pl.Datetime):
-        # Python knows no year after 9999, and polars fails where it would need one.
+        # Python has no year after 9999, and polars fails where it would need one.
         moment = int(column.to_physical()[row])
         return f"{np.datetime64(moment, column.dtype.time_unit)} "
     return f"{column[row]!r:.80} "

@@ -1,4 +1,4 @@
-"""Purchases as checked columns, and how a table becomes them."""
+"""Purchases as checked columns, and the conversion of a table to them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ I64 = npt.NDArray[np.int64]
 
 class History(msgspec.Struct, frozen=True):
     """
-    N purchases as columns.
+    Hold N purchases as columns.
 
     Attributes:
-        source: File it came from.
+        source: File they came from.
         transaction_id: Unique ids.
         entity_id: Ids by entity key (`customer_id`, …).
         event_time_us: int64 [N].
         cents: int64 [N].
         label: 1 fraud, 0 legitimate, -1 not known; int8 [N].
-        label_time_us: When the label became known; the purchase's own time where
-            the file has no such column, or the label is not known; int64 [N].
-        fields: Declared fields by name, as tollgate/features/fields.py has them;
-            int64 [N] each.
+        label_time_us: Time at which the label became known; the purchase's own time
+            where the file has no such column, or the label is not known; int64 [N].
+        fields: Declared fields by name, as tollgate/features/fields.py has them; int64
+            [N] each.
     """
 
     source: str
@@ -57,7 +57,7 @@ class History(msgspec.Struct, frozen=True):
         return np.array(codes, np.int64)
 
     def take(self, rows: I64 | slice) -> History:
-        """Pick rows, by position."""
+        """Select rows, by position."""
         index = np.arange(len(self))[rows]
         return History(
             source=self.source,
@@ -78,19 +78,20 @@ def read_history(path: Path, *, spec: FeatureSpec) -> History:
     """
     Read a history and check every value.
 
-    Without entities no purchase knows of another: then ids and times may be left out.
-    Rows are numbered from 1, and all have one time, unless a calendar asks for theirs.
+    Without entities, purchases are independent: then ids and times may be left out.
+    Rows are numbered from 1, and all have one time, unless a calendar feature needs
+    theirs.
 
     Raises:
         InputError: A column is missing, a value is null (other than of a declared
-            field) or out of range, an id appears twice; the message names file,
-            column, row and value.
+            field) or out of range, an id appears twice; the message names file, column,
+            row and value.
     """
     return history_of(read_table(path), spec=spec, source=str(path))
 
 
 def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> History:
-    """Turn a table into a history; like `read_history`."""
+    """Convert a table to a history; like `read_history`."""
     frame = _told_apart(rename_aliases(frame, spec), spec)
     needed = (field.name for field in spec.fields if field.use == "features")
     for name in (*spec.columns, *needed):
@@ -131,7 +132,7 @@ def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> Histor
 
 
 def _told_apart(frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
-    """Give rows that stand by themselves the ids and times that they lack."""
+    """Add missing ids and times to independent rows."""
     import polars as pl
 
     if spec.entities:

@@ -1,4 +1,4 @@
-"""Read the table of a history, whatever its format and its columns' names."""
+"""Read the table of a history, whatever its format and its column names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_table(path: Path) -> pl.DataFrame:
     Read a Parquet, CSV or JSON-lines file; ids of a CSV stay text.
 
     Raises:
-        InputError: The file is not there, not readable, or of another kind.
+        InputError: The file does not exist, is not readable, or is of another kind.
     """
     import polars as pl
 
@@ -43,7 +43,7 @@ def read_table(path: Path) -> pl.DataFrame:
 
 
 def rename_aliases(frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
-    """Give columns that carry a declared alias their own name."""
+    """Rename columns that have a declared alias to their own name."""
     names = {}
     for name, aliases in spec.aliases.items():
         present = [alias for alias in aliases if alias in frame.columns]

@@ -39,12 +39,12 @@ def read_table_rows(path: Path, *, spec: FeatureSpec, table: Table) -> TableRows
     """
     Read a table's file and check every value.
 
-    It has the key of the table's entity, each column that a feature takes, and maybe
-    `valid_from`. Without that, a table with a `max_age` holds from the time of the
-    file on, another one always.
+    It has the key of the table's entity, each column that a feature reads, and
+    optionally `valid_from`. Without that, a table with a `max_age` is valid from the
+    time of the file on, any other one always.
 
     Raises:
-        InputError: A column is missing, a value is no number or a moment appears twice
+        InputError: A column is missing, a value is no number or a time appears twice
             for an id; the message names file, column, row and value.
     """
     frame, source = rename_aliases(read_table(path), spec), str(path)

@@ -1,1 +1,1 @@
-"""The journal: every decision leaves a record, off the path of the answer."""
+"""The journal: write a record of every decision, off the request path."""

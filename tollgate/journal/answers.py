@@ -1,4 +1,4 @@
-"""What a purchase that is sent again is answered: kept beside its record."""
+"""Build the Redis commands that store decisions for requests that are sent again."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from tollgate.journal.record import Records
 from tollgate.store.connection import Command
 from tollgate.store.decided import decided_key, keep_command, pack_decided
 
-AFTER_US = 1_000_000  # a store's clock may be so much behind
-_STALE_US = 60_000_000  # by then the store has found it itself
+AFTER_US = 1_000_000  # the store's clock may lag by this much
+_STALE_US = 60_000_000  # by then Redis has found the key itself
 _MOST_BYTES = 64_000_000  # 10 minutes of 4,000 decisions a second
-_AT_ONCE = 64  # besides two for each that is kept
+_AT_ONCE = 64  # keys read per call, plus two per decision stored
 
 
 class AnswerKeeper:
     """
-    Makes the commands that keep decisions for a window, from their records.
+    Builds the commands that store decisions for a window, from their records.
 
-    And those that look at each a second after its window: Redis finds what has
-    expired by drawing keys by lot, for a millisecond at a time as long as a tenth of
-    what it draws has, and removes at once what is asked for.
+    It also builds a read of each key a second after its window. Redis samples keys at
+    random to find expired ones: for a millisecond at a time, and only as long as a
+    tenth of the sample has expired. A key that is read is removed at once.
 
     Args:
-        window_s: How long, from the decision on; 0 keeps none.
-        most_bytes: Of names that wait for their end; the oldest give way.
+        window_s: Window in seconds, from the decision on; 0 stores none.
+        most_bytes: Memory for the names of keys whose window is not over; the oldest
+            are dropped.
     """
 
     def __init__(self, *, window_s: int, most_bytes: int = _MOST_BYTES) -> None:
@@ -37,11 +38,11 @@ class AnswerKeeper:
 
     def __call__(self, records: Records, now_us: int) -> list[Command]:
         """
-        Make them; none for a decision whose window is over, or too long to keep.
+        Build the commands; none for decisions past their window or too long to store.
 
         Args:
-            records: Decisions.
-            now_us: The clock.
+            records: Decisions to store.
+            now_us: Current time, µs since the epoch.
         """
         release = records.release.encode()
         left_us = records.decided_us + self._window_us - now_us
@@ -86,7 +87,7 @@ class AnswerKeeper:
             self._bytes -= len(self._ends.popleft()[1])
 
     def _ended(self, now_us: int, *, most: int) -> list[bytes]:
-        """Take the names whose windows are over; about so many."""
+        """Remove and return the names whose windows are over; about `most` of them."""
         names: list[bytes] = []
         while self._ends and self._ends[0][0] <= now_us and len(names) < most:
             end_us, packed = self._ends.popleft()

@@ -1,4 +1,4 @@
-"""Pack what the decision step handed over into chunks."""
+"""Pack rows from the decision step into chunks for the stream."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tollgate.journal.rows import Heading, Rows, to_records
 from tollgate.store.connection import Command
 
 CHUNK_ROWS = 512
-_MOST_FLOATS = 128 << 10  # of a chunk, 512 KB: a frame of a segment holds 1 MB
+_MOST_FLOATS = 128 << 10  # per chunk: 512 KB; a segment's frame holds 1 MB
 
-# Makes commands to send beside records, of them and the clock in µs.
+# Builds the commands to send with records, from the records and the clock in µs.
 Beside = Callable[[Records, int], Sequence[Command]]
-Numbered = tuple[int, Rows]  # number of the first row, and the rows
+Numbered = tuple[int, Rows]  # sequence number of the first row, rows
 
 
 class Chunk(msgspec.Struct, frozen=True, eq=False):
     """
-    A chunk that is to be written.
+    A chunk to be written.
 
     Attributes:
-        first: Number of its first record.
-        rows: How many it holds.
-        decided_us: When the oldest was decided.
-        raw: The chunk.
+        first: Sequence number of its first record.
+        rows: Number of records.
+        decided_us: Time of its oldest decision, µs since the epoch.
+        raw: Encoded chunk.
         beside: Commands to send with it.
     """
 
@@ -39,7 +39,7 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
 
 
 def runs(taken: Sequence[Numbered]) -> list[list[Numbered]]:
-    """Cut batches into runs for a chunk each; a gap in the numbers ends one."""
+    """Split batches into runs of one chunk each; a gap in the numbers ends a run."""
     found: list[list[Numbered]] = []
     begin = end = 0
     for first, rows in taken:
@@ -56,7 +56,7 @@ def runs(taken: Sequence[Numbered]) -> list[list[Numbered]]:
 def pack(
     run: Sequence[Numbered], heading: Heading, *, writer: str, beside: Beside
 ) -> Chunk:
-    """Pack one run."""
+    """Pack one run into a chunk."""
     batches = [rows for _, rows in run]
     records = to_records(batches, heading, writer=writer, first_sequence=run[0][0])
     return Chunk(

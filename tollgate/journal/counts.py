@@ -1,4 +1,4 @@
-"""What a writer of the journal counts."""
+"""Counters of one writer of the journal."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import msgspec
 
 class JournalCounts(msgspec.Struct):
     """
-    Counters of one writer; records, unless it says otherwise.
+    Counters of one writer, in records unless stated otherwise.
 
     Attributes:
-        appended: Handed over, those that were dropped included.
-        written: In the stream, by its acknowledgement; what came out of the spool not
-            included.
-        spooled: On this machine's disk, synced, because the stream could not take it.
-        dropped: Lost for want of room.
-        drained: Chunks that came out of the spool into the stream.
-        unreadable: Of these, chunks that this version cannot read.
+        appended: Records handed over, including dropped ones.
+        written: Records acknowledged by the stream, without those from the spool.
+        spooled: Records synced to local disk because the stream could not take them.
+        dropped: Records lost for lack of room, or because they could not be packed.
+        drained: Chunks from the spool that the stream acknowledged.
+        unreadable: Number of these chunks that this version cannot read.
         buffered: Records in memory now.
-        full: The stream holds all it may.
+        full: True if the stream is full.
     """
 
     appended: int = 0

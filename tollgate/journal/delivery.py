@@ -1,10 +1,10 @@
 """
-Chunks on their way out: to the stream, and to the spool when it does not take them.
+Deliver chunks to the Redis stream, or to the spool if the stream takes none.
 
-What is sent stays here until the stream has acknowledged it. What will not be
-acknowledged any more is sent once more when the connection broke, and goes to the
-spool when that breaks, too, or the stream was late or refused; the reader drops what
-came all the same. Newer chunks follow it there, so that the order stays.
+A chunk stays in memory until the stream acknowledges it. If the connection breaks,
+unacknowledged chunks are sent once more over a new one. They go to the spool if that
+fails, too, or if the stream answered late or with an error; the reader drops chunks
+that arrive twice. Newer chunks follow to the spool, so that the order is preserved.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from tollgate.store.connection import Command
 
 log = logging.getLogger(__name__)
 
-PROBE_S = 0.5  # between looks at a stream that is away
-IDLE_S = 1.0  # between looks at what writers that are gone left behind
-_DRAIN_S = 0.005  # of a cycle, so that new records need not wait long
-_SETTLE_S = 1.0  # of one wait for replies; the line's deadline ends it before
+PROBE_S = 0.5  # between probes of an unreachable stream
+IDLE_S = 1.0  # between searches for files of dead writers
+_DRAIN_S = 0.005  # per cycle, so that new records do not wait long
+_SETTLE_S = 1.0  # per wait for replies; the line's deadline ends it earlier
 
 Done = Callable[[Sequence[Chunk], str], None]
 
 
 class Delivery:
     """
-    Delivers the chunks of one writer, and what dead ones left on disk.
+    Delivers the chunks of one writer, and those that dead writers left on disk.
 
     Args:
-        stream: Where to; closed with this.
-        spool: Where else; None for nowhere. Closed with this.
-        beside: Makes the commands to send beside chunks out of the spool.
-        done: Told of chunks that are durable, and whether `written` or `spooled`.
+        stream: Stream to send to; closed with this.
+        spool: Spool for chunks that the stream does not take; None for none. Closed
+            with this.
+        beside: Builds the commands to send with chunks from the spool.
+        done: Called with chunks that are durable, and `written` or `spooled`.
 
     Attributes:
-        drained: Chunks that came out of the spool into the stream.
-        unreadable: Of these, chunks that this version cannot read; the journal's
-            worker makes them dead letters, or reads them if it is a newer version.
+        drained: Chunks from the spool that the stream acknowledged.
+        unreadable: Number of these that this version cannot read; the journal worker
+            makes them dead letters, or reads them if it is a newer version.
     """
 
     def __init__(
@@ -61,29 +62,31 @@ class Delivery:
         self._spool = spool
         self._beside = beside
         self._done = done
-        self._held: deque[Chunk] = deque()  # nobody took it yet
-        self._sent: deque[Chunk] = deque()  # the stream may yet acknowledge it
+        self._held: deque[Chunk] = deque()  # neither sent nor spooled
+        self._sent: deque[Chunk] = deque()  # sent, not acknowledged yet
         self._away = self._lost = self._spool_failed = False
         self._probe_due_s = self._look_due_s = 0.0
         self.drained = self.unreadable = 0
 
     @property
     def awaiting(self) -> bool:
-        """Tell whether the stream has yet to answer."""
+        """Return whether the stream still owes replies."""
         return self._stream.awaiting
 
     @property
     def full(self) -> bool:
-        """Tell whether the stream holds all it may."""
+        """Return whether the stream is full."""
         return self._stream.full
 
     @property
     def rows(self) -> int:
-        """Count the records that are not durable."""
+        """Return the number of records that are not durable."""
         return sum(chunk.rows for chunk in (*self._sent, *self._held))
 
     def idle_s(self, shortest_s: float) -> float:
-        """Tell how long nothing need be done unless chunks come."""
+        """
+        Return the pause in seconds before the next cycle, unless chunks arrive earlier.
+        """
         if self._sent:
             return 0.0
         if not self._held and (self._spool is None or not self._spool.busy):
@@ -92,7 +95,7 @@ class Delivery:
         return max(shortest_s, left_s if self._away or self.full else 0.0)
 
     def deliver(self, chunks: Sequence[Chunk]) -> None:
-        """Send chunks, or put them behind what the stream did not take."""
+        """Send chunks, or queue them behind those that the stream did not take."""
         self._held.extend(chunks)
         if not self._held:
             return
@@ -104,7 +107,9 @@ class Delivery:
             self._keep(self._spool)
 
     def _may_send(self, beside: Sequence[Command] = ()) -> bool:
-        """Tell whether to try the stream now; one that is full gets the rest."""
+        """
+        Return whether to try the stream now; a full one gets the other commands only.
+        """
         if self._away:
             return time.monotonic() >= self._probe_due_s
         if self.full and (beside or time.monotonic() >= self._probe_due_s):
@@ -113,7 +118,7 @@ class Delivery:
         return not self.full
 
     def _send(self) -> None:
-        """Send of what is held as much as may be under way."""
+        """Send as many of the held chunks as may be in flight."""
         room = self._stream.room([chunk.raw for chunk in self._held])
         part = [self._held.popleft() for _ in range(room)]
         if not part:
@@ -128,7 +133,7 @@ class Delivery:
             self._take_back(error)
 
     def _take_back(self, error: StoreError) -> None:
-        """Hold what was sent again, in its place; once more now, or behind a probe."""
+        """Return sent chunks to the queue; retry once now, later behind a probe."""
         log.debug("the journal's stream did not take all: %s", error)
         self._held.extendleft(reversed(self._sent))
         self._sent.clear()
@@ -140,10 +145,11 @@ class Delivery:
 
     def recover(self) -> None:
         """
-        Hold again what was sent, after an error that left unclear what arrived.
+        Return sent chunks to the queue, after an error that left their delivery
+        unclear.
 
-        The connection is dropped, so that no reply is taken for one of another chunk;
-        readers drop what arrives twice.
+        The connection is dropped, so that no reply is matched to another chunk. Readers
+        drop chunks that arrive twice.
         """
         self._held.extendleft(reversed(self._sent))
         self._sent.clear()
@@ -173,7 +179,10 @@ class Delivery:
             self._done(held, "spooled")
 
     def collect(self, wait_s: float) -> None:
-        """Note what the stream acknowledged; without any reply, wait so long for it."""
+        """
+        Process the stream's replies; if there are none yet, wait up to `wait_s`
+        seconds.
+        """
         found = self._stream.collect(wait_s)
         if found.acknowledged:
             self._set_away(False)
@@ -185,13 +194,13 @@ class Delivery:
             self.deliver(())
 
     def settle(self) -> None:
-        """Wait until nothing is under way: acknowledged, spooled or held."""
+        """Wait until no chunk is in flight: each is acknowledged, spooled or held."""
         while self._sent:
             self.collect(_SETTLE_S)
             self.deliver(())
 
     def drain(self) -> None:
-        """Send some of what the spool holds; behind it, the ends of dead writers."""
+        """Send some chunks of the spool; when it is empty, the ends of dead writers."""
         spool, now_s = self._spool, time.monotonic()
         if spool is None or not (spool.busy or now_s >= self._look_due_s):
             return
@@ -222,12 +231,12 @@ class Delivery:
         return added
 
     def _commands_for(self, raw: bytes) -> Sequence[Command] | None:
-        """Make the commands beside a chunk; None for one that cannot be read."""
+        """Build the commands to send with a chunk; None if it cannot be read."""
         if self._beside is None:
             return ()
         try:
             return self._beside(decode_chunk(raw), time.time_ns() // 1000)
-        except Exception as error:  # noqa: BLE001 - it may be of any other version
+        except Exception as error:  # noqa: BLE001 - any version may have written it
             log.debug("a chunk of the spool is not read: %s", trace_of(error))
             return None
 
@@ -243,13 +252,14 @@ class Delivery:
 
     def close(self, end: End) -> bool:
         """
-        Let go; what is not durable is lost.
+        Close stream and spool; records that are not durable are lost.
 
         Args:
-            end: What the writer came to.
+            end: End of the writer.
 
         Returns:
-            Whether the readers know that; not while the spool holds its records.
+            True if the stream took the end. It is not sent while the spool holds
+                records.
         """
         told = False
         if self._spool is None or not self._spool.busy:

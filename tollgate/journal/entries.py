@@ -1,4 +1,4 @@
-"""Entries of a product's stream: a chunk of records, or what a writer came to."""
+"""Encode and decode stream entries: a chunk of records, or the end of a writer."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import msgspec
 
 from tollgate.errors import JournalError
 
-# The one field of an entry.
+# Field names; an entry has exactly one field.
 CHUNK_FIELD, END_FIELD = b"c", b"e"
 Entry = tuple[bytes, bytes]  # field and value
 
 
 class End(msgspec.Struct, frozen=True, array_like=True):
     """
-    What a writer came to: an entry of the stream, from it or about it.
+    End of a writer: a stream entry written by the writer or on its behalf.
 
     Attributes:
         writer: 16 hexadecimal digits.
-        sequence: One behind the last number that it gave to a record.
-        killed: Nobody closed it; the drain that found it says so.
+        sequence: Its last sequence number plus one.
+        killed: True if the writer was not closed; the process that drains its files
+            reports it.
     """
 
     writer: str
@@ -27,31 +28,31 @@ class End(msgspec.Struct, frozen=True, array_like=True):
 
 
 def stream_key(product: str) -> bytes:
-    """Name the stream of a product's journal."""
+    """Return the key of the stream of a product's journal."""
     return f"tollgate:{product}:journal".encode()
 
 
 def chunk_entry(raw: bytes) -> Entry:
-    """Make the entry of a chunk."""
+    """Return the entry of a chunk."""
     return CHUNK_FIELD, raw
 
 
 def end_entry(end: End) -> Entry:
-    """Make the entry of a writer's end."""
+    """Return the entry of a writer's end."""
     return END_FIELD, encode_end(end)
 
 
 def encode_end(end: End) -> bytes:
-    """Pack the end of a writer."""
+    """Encode the end of a writer."""
     return msgspec.msgpack.encode(end)
 
 
 def decode_end(raw: bytes) -> End:
     """
-    Unpack the end of a writer.
+    Decode the end of a writer.
 
     Raises:
-        JournalError: It is nothing of the kind.
+        JournalError: The bytes are not the end of a writer.
     """
     try:
         return msgspec.msgpack.decode(raw, type=End)

@@ -1,4 +1,4 @@
-"""How much a stream holds, and whether that is all it may."""
+"""Estimate the size of a stream, and decide whether the stream is full."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 log = logging.getLogger(__name__)
 
-# What Redis needs for an entry beside its chunk; a listpack node of 4 KB or one chunk.
+# Redis' overhead per entry besides its chunk; a listpack node holds 4 KB or one chunk.
 _ENTRY_BYTES = 64
 _EVERY_S = 1.0
 MOST_STREAM_BYTES = 256 << 20  # 1.7 million records of the fraud product
@@ -15,13 +15,13 @@ MOST_STREAM_BYTES = 256 << 20  # 1.7 million records of the fraud product
 
 class Level:
     """
-    Judges by the number of entries, and the mean size of those that were added here.
+    Estimates a stream's size: number of entries times mean size of those added here.
 
     Args:
-        most_bytes: What the stream may hold.
+        most_bytes: Size at which the stream is full.
 
     Attributes:
-        full: It holds that.
+        full: True if the stream has reached that size.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -32,7 +32,7 @@ class Level:
 
     @property
     def due(self) -> bool:
-        """Tell whether it is time to ask for the length."""
+        """Return whether it is time to request the length."""
         return time.monotonic() >= self._due_s
 
     def add(self, size: int) -> None:
@@ -41,7 +41,9 @@ class Level:
         self._added_bytes += size
 
     def measure(self, length: object) -> None:
-        """Judge from the stream's length; what is no number tells nothing."""
+        """
+        Update `full` from the stream's length; ignore a reply that is not a number.
+        """
         if not isinstance(length, int):
             return
         self._due_s = time.monotonic() + _EVERY_S

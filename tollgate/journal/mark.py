@@ -1,11 +1,11 @@
 """
-How far a writer came, kept where a kill cannot take it.
+Record the progress of a writer in a file that survives a kill of the process.
 
-A mark is a file of a few bytes that its writer has mapped into memory: every record
-moves it on before it waits for anything. The file outlives the process (not the
-machine). It is locked while its writer lives; who gets the lock tells the readers of
-the journal how many numbers were given out, so that they see what the killed one took
-with it.
+A mark is a file of a few bytes, mapped into the memory of its writer. The writer
+advances it for every record before it waits for anything. The file outlives the
+process, but not the machine. It is locked while its writer lives. A process that
+obtains the lock of a dead writer's mark reports to the readers of the journal how many
+numbers were given out, so that they can count the records lost with the killed process.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from tollgate.journal.entries import End
 from tollgate.repair.segments import locked, sync_folder
 
 SUFFIX = ".mark"
-_LAYOUT = struct.Struct("<8sQB")  # writer, one behind its last number, closed in order
+_LAYOUT = struct.Struct("<8sQB")  # writer, last number + 1, closed in order
 _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT, _CLOSED_AT = 8, 16
 
 
 class Mark:
     """
-    The mark of one writer.
+    Mark of one writer.
 
     Args:
-        folder: Where; it must be there.
+        folder: Existing folder for the file.
 
     Attributes:
-        writer: The name drawn for it.
+        writer: Random name drawn for the writer.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The file cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,15 +54,16 @@ class Mark:
         sync_folder(folder)
 
     def set(self, sequence: int) -> None:
-        """Note the number that the next record gets."""
+        """Store the sequence number of the next record."""
         _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, sequence)
 
     def close(self, *, told: bool) -> None:
         """
-        Let it go.
+        Close the mark.
 
         Args:
-            told: The readers know the writer's end, so the file may go, too.
+            told: True if the stream has the writer's end, so that the file can be
+                deleted.
         """
         self._map[_CLOSED_AT] = 1
         self._map.close()
@@ -72,7 +73,7 @@ class Mark:
 
 
 def dead_marks(folder: Path) -> Iterator[tuple[Path, End]]:
-    """Find the marks of writers that are gone, holding each while it is looked at."""
+    """Yield the marks of stopped writers; each is locked while it is processed."""
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         with locked(path) as fd:
             if fd is None:

@@ -1,4 +1,4 @@
-"""Open the journal of a step that starts."""
+"""Open the journal writer of a decision step that starts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tollgate.store.line import open_line
 
 log = logging.getLogger(__name__)
 
-# How long one addition may take. Nothing waits for it but newer records, in memory;
-# after it they go to the disk.
+# Deadline of one addition to the stream. Only newer records wait for it, in memory;
+# after the deadline records go to the disk.
 DEADLINE_S = 0.1
 
 
@@ -31,19 +31,19 @@ def open_writer(
     deadline_s: float = DEADLINE_S,
 ) -> JournalWriter:
     """
-    Open a writer; without a spool if there can be none.
+    Open a writer; without a spool if the folder cannot be used.
 
     Args:
         url: Address of the Redis, or the cluster, that holds the stream.
-        heading: What its records share.
-        folder: The spool's; empty for none. Each product gets a folder in it.
-        beside: As JournalWriter takes it.
-        beside_url: Where its commands go; empty for where the stream is.
-        told: Likewise.
-        deadline_s: How long one addition to the stream may take.
+        heading: Values that all its records share.
+        folder: Folder of the spools, with one subfolder per product; empty for none.
+        beside: See JournalWriter.
+        beside_url: Address for the commands of `beside`; empty for the stream's.
+        told: See JournalWriter.
+        deadline_s: Deadline in seconds of one addition to the stream.
 
     Raises:
-        InputError: The address is none.
+        InputError: The address is invalid.
     """
     line = open_line(url, deadline_s=deadline_s)
     elsewhere = None

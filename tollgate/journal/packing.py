@@ -1,4 +1,4 @@
-"""Columns of whole numbers in few bytes, and reading bytes that may be damaged."""
+"""Pack integer columns into few bytes, and read bytes that may be damaged."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tollgate.errors import JournalError
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 
-# Width codes of a column: 0 for nothing at all, then 1, 2, 4 and 8 bytes.
+# Width codes of a column: 0 for no bytes, then 1, 2, 4 and 8 bytes.
 _KINDS = tuple(np.dtype(name) for name in ("<u1", "<u1", "<u2", "<u4", "<u8"))
-_LIMITS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFFFF], np.uint64)  # of codes 0 to 3
+_LIMITS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFFFF], np.uint64)  # maxima of codes 0 to 3
 
 
 class Reader:
     """
-    Takes bytes from the front; a chunk that ends early is damaged.
+    Reads bytes from the front; raises a JournalError if a chunk ends early.
 
     Args:
-        content: What is inside of a chunk's seal.
+        content: Content inside a chunk's seal.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -30,7 +30,7 @@ class Reader:
         self._at = 0
 
     def take(self, size: int) -> bytes:
-        """Take so many bytes."""
+        """Read a number of bytes."""
         end = self._at + size
         if end > len(self._content):
             missing = end - len(self._content)
@@ -40,7 +40,7 @@ class Reader:
         return taken
 
     def texts(self, lengths: I64) -> list[bytes]:
-        """Take one text per length; int64 [N]."""
+        """Read one text per length; int64 [N]."""
         if int(lengths.min()) < 0 or int(lengths.max()) > len(self._content):
             raise JournalError("a chunk", "a length in it is none")
         edges = [0, *lengths.cumsum().tolist()]
@@ -48,7 +48,7 @@ class Reader:
         return [joined[start:stop] for start, stop in itertools.pairwise(edges)]
 
     def end(self) -> None:
-        """Require that nothing is left."""
+        """Check that no bytes are left."""
         left = len(self._content) - self._at
         if left:
             raise JournalError("a chunk", f"has {left:,} bytes too many")
@@ -56,14 +56,14 @@ class Reader:
 
 def pack_numbers(numbers: I64) -> bytes:
     """
-    Pack columns of whole numbers; [M, N].
+    Pack integer columns; [M, N].
 
-    A byte per column: the width codes of its smallest number (high half) and of what
-    the others are above it (low half). Then the smallest ones, zigzag, then the
-    columns, both ordered by width.
+    First comes one byte per column with two width codes: of its smallest value (high
+    half), and of the differences to it (low half). Then follow the smallest values in
+    zigzag encoding, then the columns, both ordered by width.
     """
     low = numbers.min(axis=1)
-    # Differences wrap around, so that uint64 in the guise of int64 survives.
+    # Differences wrap around, so that uint64 values viewed as int64 survive.
     above = numbers.view(np.uint64) - low.view(np.uint64)[:, None]
     codes = np.searchsorted(_LIMITS, above.max(axis=1))
     zigzag = ((low << 1) ^ (low >> 63)).view(np.uint64)
@@ -78,7 +78,7 @@ def pack_numbers(numbers: I64) -> bytes:
 
 
 def unpack_numbers(reader: Reader, *, columns: int, rows: int) -> I64:
-    """Unpack columns of whole numbers; [M, N]."""
+    """Unpack integer columns; [M, N]."""
     both = np.frombuffer(reader.take(columns), np.uint8).astype(np.int64)
     low_codes, codes = both >> 4, both & 15
     if int(low_codes.max()) >= len(_KINDS) or int(codes.max()) >= len(_KINDS):

@@ -1,4 +1,4 @@
-"""What a stream acknowledged lately, for a Redis that comes back without it."""
+"""Remember entries acknowledged lately, to send them again if Redis loses them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import deque
 
 from tollgate.journal.entries import Entry
 
-# A Redis that syncs each second answers up to 2 s before it has written, while its
-# disk is slow (flushAppendOnlyFile). What a killed one took with it is sent again.
+# With a slow disk, a Redis that syncs each second replies up to 2 s before it has
+# written (flushAppendOnlyFile). Entries that a killed Redis lost are sent again.
 _RECENT_S, _RECENT_BYTES = 3.0, 8 << 20
 
 
 class Recent:
-    """Entries that were acknowledged in the last seconds before the last of them."""
+    """Entries that were acknowledged within the seconds before the last one."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[float, Entry]] = deque()
@@ -21,7 +21,7 @@ class Recent:
         self._again: deque[Entry] = deque()
 
     def note(self, entry: Entry) -> None:
-        """Keep one that was acknowledged."""
+        """Remember an acknowledged entry."""
         now_s = time.monotonic()
         self._kept.append((now_s, entry))
         self._bytes += len(entry[1])
@@ -32,15 +32,15 @@ class Recent:
 
     @property
     def due(self) -> bool:
-        """Tell whether some are to be sent again."""
+        """Return whether entries are left to send again."""
         return bool(self._again)
 
     def repeat(self) -> None:
-        """Have them all sent again."""
+        """Queue all remembered entries to be sent again."""
         self._again = deque(entry for _, entry in self._kept)
 
     def take(self, most_bytes: int) -> list[Entry]:
-        """Take the next ones to be sent again, one at least; there must be some."""
+        """Return the next entries to send again, at least one; some must be queued."""
         taken = [self._again.popleft()]
         size = len(taken[0][1])
         while self._again and size + len(self._again[0][1]) <= most_bytes:

@@ -1,11 +1,11 @@
 """
-Records of decisions, and the chunks in which they travel: columns in few bytes.
+Encode and decode records of decisions as compact, columnar chunks.
 
-A chunk is a seal (seal.py), then a head, the names, and the columns.
-Whole numbers, lengths of ids among them, are kept as the smallest of their column and
-what each is above it, in as many bytes as that takes; none where all are the same.
-Floats and fingerprints are kept as they are, ids and codes one behind the other.
-docs/journal.md has the layout byte by byte.
+A chunk consists of a seal (seal.py), a header, the names and the columns. An integer
+column, such as the lengths of ids, is stored as its smallest value and the differences
+to it, in as many bytes as the largest difference needs; in none if all values are
+equal. Floats and fingerprints are stored as they are, ids and codes one after the
+other. docs/journal.md has the layout byte by byte.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ U32 = npt.NDArray[np.uint32]
 U8 = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
 
-_HEAD = struct.Struct("<8sQQIHHH")  # writer, first, spec, rows, F, K, names' length
+_HEAD = struct.Struct("<8sQQIHHH")  # writer, first, spec, rows, F, K, length of names
 
-# Whole numbers of every record, in this order; then each declared field, then lengths.
+# Integer columns of every chunk, in this order; then each declared field, then lengths.
 _NUMBERS: tuple[tuple[str, Any], ...] = (
     ("decided_us", np.int64),
     ("event_time_us", np.int64),
@@ -52,37 +52,39 @@ _NUMBERS: tuple[tuple[str, Any], ...] = (
 
 class Records(msgspec.Struct, frozen=True, eq=False):
     """
-    N decisions of one writer, as columns; their numbers follow one another.
+    N decisions of one writer, as columns, with consecutive sequence numbers.
 
     Attributes:
-        writer: Who decided; 16 hexadecimal digits, drawn anew by each process.
-        first_sequence: Number of the first record, from 0 on as its writer counts. A
-            dropped record has a number, too: a gap in them tells of it.
-        product: Whose decisions.
-        release: Which release decided.
-        spec_hash: Of the features.
+        writer: Id of the writer; 16 hexadecimal digits, drawn by each process.
+        first_sequence: Sequence number of the first record; a writer counts from 0. A
+            dropped record has a number, too, so a gap reveals it.
+        product: Product that decided.
+        release: Release that decided.
+        spec_hash: Hash of the feature spec.
         entities: Names of the product's entities, in the order of its spec.
-        decided_us: When, by the wall clock, µs; int64 [N].
+        decided_us: Wall-clock time of the decision, µs; int64 [N].
         transaction_id: N ids as sent.
         entity_id: Per entity, N ids as sent.
-        event_time_us: When the purchase was, µs; int64 [N].
-        cents: Its amount; int64 [N].
+        event_time_us: Time of the purchase, µs; int64 [N].
+        cents: Amount of the purchase; int64 [N].
         fields: Declared fields by name, scaled or hashed, MISSING where not sent (see
             tollgate/features/fields.py); int64 [N] each.
         fingerprint: Of all inputs of the row; uint64 [N].
-        features: The vector that was scored; float32 [N, F].
-        probabilities: What the model made of it; float32 [N, K].
+        features: Vector that was scored; float32 [N, F].
+        probabilities: Output of the model; float32 [N, K].
         score: float32 [N]; NaN where the model gave none.
         degraded: Degraded bits; uint32 [N].
-        age_ms: Of the oldest last known value used; 0 from the store; uint32 [N].
+        age_ms: Age of the oldest last known value used; 0 if from the store; uint32
+            [N].
         applied: Applied, of the event in the store; uint8 [N].
         list_hits: Bit i: an id is on the policy's i-th list; uint32 [N].
         decision: Decision; uint8 [N].
         reason_codes: N texts of codes, joined by `|`.
-        rules: Bit i: the policy's i-th rule held; uint64 [N].
-        features_us: Time of the feature step; uint32 [N].
-        model_us: From the feature step's end to the decision step; uint32 [N].
-        decision_us: Time of the decision step; uint32 [N].
+        rules: Bit i: the policy's i-th rule matched; uint64 [N].
+        features_us: Duration of the feature step, µs; uint32 [N].
+        model_us: Time from the end of the feature step to the decision step, µs; uint32
+            [N].
+        decision_us: Duration of the decision step, µs; uint32 [N].
     """
 
     writer: str
@@ -117,7 +119,9 @@ class Records(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def owner(self) -> tuple[str, list[bytes]]:
-        """Say whose the rows are: the first entity with its ids, or their own."""
+        """
+        Return the owner of the rows: the first entity and its ids, or the transactions.
+        """
         if self.entities:
             return self.entities[0], self.entity_id[0]
         return TRANSACTION, self.transaction_id
@@ -132,10 +136,10 @@ class _Names(msgspec.Struct, frozen=True, array_like=True):
 
 def encode_chunk(records: Records) -> bytes:
     """
-    Pack records.
+    Encode records as a chunk.
 
     Raises:
-        JournalError: They are none, too many, or their columns differ in length.
+        JournalError: There are no records, too many, or columns of different lengths.
     """
     rows = len(records)
     if not 0 < rows <= MAX_CHUNK_ROWS:
@@ -191,23 +195,23 @@ def encode_chunk(records: Records) -> bytes:
 
 
 def _signed(kind: Any) -> Any:
-    # np.array would take uint64 and int64 to float64.
+    # np.array would convert uint64 and int64 to float64.
     return np.int64 if kind is np.uint64 else kind
 
 
 def decode_chunk(raw: bytes) -> Records:
     """
-    Unpack a chunk.
+    Decode a chunk.
 
     Raises:
-        JournalError: It is none, it is damaged, or of a version unknown here.
+        JournalError: The bytes are no chunk, are damaged, or have an unknown version.
     """
     reader = Reader(unsealed(raw))
     try:
         return _records_of(reader)
     except JournalError:
         raise
-    except Exception as exc:  # whatever numpy makes of foreign bytes
+    except Exception as exc:  # numpy raises various errors for invalid bytes
         problem = f"cannot be read: {type(exc).__name__}"
         raise JournalError("a chunk", problem) from exc
 

@@ -1,4 +1,4 @@
-"""What the decision step hands to the journal, and how it becomes records."""
+"""Rows as the decision step hands them over, and their conversion to records."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Array = npt.NDArray[Any]
 
 class Heading(msgspec.Struct, frozen=True):
     """
-    What all records of a writer share.
+    Values that all records of a writer share.
 
     Attributes:
-        product: Whose decisions.
-        release: Which release decides.
-        spec_hash: Of the features.
+        product: Product that decides.
+        release: Release that decides.
+        spec_hash: Hash of the feature spec.
         entities: Names of the product's entities.
         fields: Names of its declared fields.
     """
@@ -37,14 +37,15 @@ class Heading(msgspec.Struct, frozen=True):
 
 class Rows(msgspec.Struct, frozen=True, eq=False):
     """
-    N decisions of one batch, as the decision step has them.
+    N decisions of one batch, as the decision step holds them.
 
-    Nothing in it may be memory of Triton's, which is gone when the batch is answered.
+    No attribute may refer to memory of Triton, which is freed when the batch is
+    answered.
 
     Attributes:
-        decided_us: When, by the wall clock, µs.
-        context: N records of tollgate.schema.context_dtype, as bytes: copying them
-            as an array costs twenty times as much.
+        decided_us: Wall-clock time of the decision, µs.
+        context: N records of tollgate.schema.context_dtype, as bytes: copying them as
+            an array costs twenty times as much.
         features: float32 [N, F].
         probabilities: float32 [N, K].
         score: float32 [N].
@@ -53,7 +54,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         reason_codes: Bytes objects; object [N].
         rules: uint64 [N].
         began_us: CLOCK_MONOTONIC when the decision step took the batch, µs.
-        decision_us: Time of the decision step.
+        decision_us: Duration of the decision step, µs.
     """
 
     decided_us: int
@@ -76,13 +77,13 @@ def to_records(
     batches: Sequence[Rows], heading: Heading, *, writer: str, first_sequence: int
 ) -> Records:
     """
-    Make records of batches whose numbers follow one another.
+    Convert batches with consecutive numbers into records.
 
     Args:
-        batches: In the order of their numbers.
-        heading: What they share.
-        writer: Who decided.
-        first_sequence: Number of the first row.
+        batches: Batches in the order of their numbers.
+        heading: Values that they share.
+        writer: Id of the writer.
+        first_sequence: Sequence number of the first row.
     """
     context = np.frombuffer(
         b"".join([one.context for one in batches]),

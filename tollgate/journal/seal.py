@@ -1,4 +1,4 @@
-"""The outside of a chunk: magic, version, length and CRC-32 of what is in it."""
+"""Seal and check the envelope of a chunk: magic, version, length and CRC-32."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ MAGIC = b"TGJR"
 VERSION = 1
 MAX_CHUNK_BYTES = 16 << 20
 
-_SEAL = struct.Struct("<4sBII")  # magic, version, length of all, CRC of the rest
+_SEAL = struct.Struct("<4sBII")  # magic, version, total length, CRC of the body
 
 
 def sealed(body: bytes) -> bytes:
-    """Put the seal before the inside of a chunk."""
+    """Prepend the seal to the body of a chunk."""
     size = _SEAL.size + len(body)
     return _SEAL.pack(MAGIC, VERSION, size, zlib.crc32(body)) + body
 
 
 def unsealed(raw: bytes) -> bytes:
     """
-    Check seal and checksum of a chunk.
+    Check the seal and the checksum of a chunk.
 
     Returns:
-        What is in it.
+        The body of the chunk.
 
     Raises:
-        JournalError: It is none, it is damaged, or of a version unknown here.
+        JournalError: The bytes are no chunk, are damaged, or have an unknown version.
     """
     if raw[: len(MAGIC)] != MAGIC or len(raw) < _SEAL.size:
         start = raw[: len(MAGIC)]

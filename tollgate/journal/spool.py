@@ -1,10 +1,11 @@
 """
-Chunks that the stream could not take, on this machine's disk, until it can.
+Store chunks on local disk while the stream cannot take them.
 
-Files are segments of the repair spool's kind (tollgate/repair/segments.py), a frame
-per chunk, one file at a time per writer. A writer drains its own, and those of writers
-that are gone, oldest first. A segment is removed when all of it is in the stream; who
-is killed before then sends it again, and the reader drops what it has by writer and
+The files are segments in the format of the repair spool (tollgate/repair/segments.py),
+one frame per chunk; each writer fills one file at a time. A writer drains its own
+segments first, then those of dead writers, oldest first. A segment is removed when the
+stream has acknowledged all of it. If a writer is killed before that, another one sends
+the segment again, and the reader drops records that it has already, by writer and
 sequence number.
 """
 
@@ -37,23 +38,24 @@ log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 8 << 20
 MOST_BYTES = 4 << 30  # of all writers: some 25 million records of the fraud product
-MOST_CHUNKS = 64  # of one call
-UNREADABLE = ".unreadable"  # behind the name of a segment that no version here reads
+MOST_CHUNKS = 64  # per call of `send`
+UNREADABLE = ".unreadable"  # suffix of segments that this version cannot read
 
 Send = Callable[[Sequence[bytes]], int]
 
 
 class JournalSpool:
     """
-    One writer's part of a folder, and what is left there by those that are gone.
+    One writer's segments in a folder, and those that stopped writers left there.
 
     Args:
-        folder: Where; made when missing, readable for this user alone.
-        product: Whose records.
-        most_bytes: What the folder may hold.
+        folder: Folder of the segments; created if missing, with access for this user
+            only.
+        product: Product of the records.
+        most_bytes: Maximum size of the folder.
 
     Raises:
-        OSError: The folder cannot be made.
+        OSError: The folder cannot be created.
     """
 
     def __init__(
@@ -65,34 +67,38 @@ class JournalSpool:
         self._most_bytes = most_bytes
         self._segment: SegmentFile | None = None
         self._segment_path = folder
-        self._written = 0  # segments begun
+        self._written = 0  # segments created
         self._others_bytes = 0
         self._own: deque[Path] = deque()  # closed, oldest first
-        self._draining = contextlib.ExitStack()  # holds the lock of ...
+        self._draining = contextlib.ExitStack()  # holds the lock of _source
         self._source: Path | None = None
         self._source_is_own = False
         self._chunks: deque[bytes] = deque()
-        self._slice = 1  # chunks of the next call
+        self._slice = 1  # number of chunks in the next call
 
     @property
     def busy(self) -> bool:
-        """Tell whether chunks wait, or a segment of someone else's is half sent."""
+        """
+        Return whether chunks are queued, or another writer's segment is partly sent.
+        """
         return self.waiting or self._source is not None
 
     @property
     def waiting(self) -> bool:
-        """Tell whether chunks of this writer wait; newer ones must queue behind."""
+        """
+        Return whether chunks of this writer are queued; newer ones must queue behind.
+        """
         return self._segment is not None or bool(self._own) or self._source_is_own
 
     def write(self, chunks: Sequence[tuple[int, bytes]]) -> None:
         """
-        Append chunks and wait until the disk has them.
+        Append chunks and sync them to disk.
 
         Args:
-            chunks: Number of the first record, and the chunk.
+            chunks: Sequence number of the first record, and the chunk.
 
         Raises:
-            OSError: It has not, or the folder holds all it may; nothing was kept.
+            OSError: The disk failed, or the folder is full; nothing was stored.
         """
         frames = [frame(first, raw) for first, raw in chunks]
         size = sum(map(len, frames))
@@ -126,20 +132,21 @@ class JournalSpool:
 
     def drain(self, send: Send, *, until_s: float) -> bool:
         """
-        Send what waits: of this writer, oldest first, then of those that are gone.
+        Send queued chunks: of this writer, oldest first, then of stopped writers.
 
         Args:
-            send: Takes chunks of one segment; how many of them, from the first on,
-                the stream has acknowledged.
-            until_s: When to stop, of time.monotonic.
+            send: Sends chunks of one segment; returns how many of them, from the first
+                on, the stream has acknowledged.
+            until_s: Time to stop at, on the clock of time.monotonic.
 
         Returns:
-            Whether the stream took all that it was sent.
+            True if the stream took everything that was sent.
         """
         while self._chunks or self._open_next():
             part = list(itertools.islice(self._chunks, self._slice))
             sent = send(part)
-            # A stream that was late may have taken them all: few are sent twice.
+            # A stream that responded late may have taken all of them. Send single
+            # chunks after a failure, so that few are sent twice.
             self._slice = min(2 * self._slice, MOST_CHUNKS) if sent == len(part) else 1
             for _ in range(sent):
                 self._chunks.popleft()
@@ -152,7 +159,9 @@ class JournalSpool:
         return True
 
     def _open_next(self) -> bool:
-        """Read the next segment that nobody writes; False if there is none."""
+        """
+        Read the next segment without a live writer; return False if there is none.
+        """
         while (path := self._next()) is not None:
             fd = self._draining.enter_context(locked(path))
             if fd is None:
@@ -180,7 +189,7 @@ class JournalSpool:
         return False
 
     def _next(self) -> Path | None:
-        """Choose the next segment: of this writer, or else of one that is gone."""
+        """Return the next segment: of this writer first, then of a stopped one."""
         self._source_is_own = False
         if not self._own:
             self._close_segment()
@@ -205,20 +214,24 @@ class JournalSpool:
         self._draining.close()
 
     def clear_heads(self) -> None:
-        """Remove what writers left that were killed before a segment had its name."""
+        """
+        Remove files of writers that were killed before their segment had its name.
+        """
         for path in self.folder.glob(f".*{SUFFIX}{NEW_SUFFIX}"):
             with locked(path) as fd:
                 if fd is not None:
                     path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let all segments go; the next writer sends what is in them."""
+        """Release all segments; the next writer sends their chunks."""
         self._close_segment()
         self._let_go()
 
 
 def bytes_of(folder: Path) -> int:
-    """Add up what all segments hold; one that is drained meanwhile holds nothing."""
+    """
+    Return the total size of all segments; segments removed meanwhile count as empty.
+    """
     total = 0
     for path in segments(folder):
         with contextlib.suppress(FileNotFoundError):

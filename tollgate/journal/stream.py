@@ -1,10 +1,10 @@
 """
-Chunks into a Redis stream, and what callers are answered again beside them.
+Send chunks to a Redis stream, together with the commands that store decisions.
 
-A chunk is sent without waiting for those before it: what has reached the socket of
-Redis, the death of this process does not take. Nothing trims here: what no worker has
-read stays. Instead a stream that holds all it may is treated as one that is away, and
-records go to the spool (docs/journal.md).
+A chunk is sent without waiting for the acknowledgements of earlier ones: data that has
+reached Redis's socket survives the death of this process. This module never trims the
+stream, so unread entries stay. Instead, a full stream is treated like an unreachable
+one, and records go to the spool (docs/journal.md).
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from tollgate.store.line import Line
 
 log = logging.getLogger(__name__)
 
-# Under way at once: what a socket takes of a Redis that does not read (208 KiB, Linux).
+# In flight at once: as much as a socket buffers for a Redis that does not read (208
+# KiB, Linux).
 _MOST_SENT, _MOST_SENT_BYTES = 64, 128 << 10
-_ANSWER_S = 1.0  # of one wait for replies; the line's deadline ends it before
-_BESIDE_REST_S = 0.5  # for the store of the commands beside, after an error
-_NONE = -1  # a number that no connection has
+_ANSWER_S = 1.0  # per wait for replies; the line's deadline ends it earlier
+_BESIDE_REST_S = 0.5  # pause of the other store's commands after an error
+_NONE = -1  # no connection has this number
 
 
 class Collected(msgspec.Struct, frozen=True):
     """
-    What became of the chunks that were sent.
+    Result of sending chunks.
 
     Attributes:
-        acknowledged: So many more of them, the oldest.
-        error: Why the others will not be; None while they may.
+        acknowledged: Number of chunks acknowledged since the last call, oldest first.
+        error: Cause why the others will not be acknowledged; None while they may be.
     """
 
     acknowledged: int
@@ -47,7 +48,7 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 class _Awaited(msgspec.Struct, frozen=True):
-    """What a reply will be to, and the entry, of one that counts."""
+    """Kind of an expected reply, and the entry for one that counts."""
 
     kind: Literal["entry", "length", "again", "other"]
     entry: Entry = (b"", b"")
@@ -61,11 +62,12 @@ class JournalStream:
     The stream of one product.
 
     Args:
-        product: Whose.
-        line: To the Redis that holds it; closed with this.
-        beside: To the Redis for commands beside; closed with this. None for the same.
-        most_bytes: What the stream may hold, by the number of its entries and the
-            mean size of those that were added here.
+        product: Product of the records.
+        line: Connection to the Redis that holds the stream; closed with this.
+        beside: Connection to the Redis for other commands; closed with this. None for
+            the same Redis.
+        most_bytes: Size at which the stream is full: number of its entries times the
+            mean size of those added here.
     """
 
     def __init__(
@@ -82,22 +84,24 @@ class JournalStream:
         self._beside_due_s = 0.0
         self._level = Level(most_bytes)
         self._awaited: deque[_Awaited] = deque()
-        self._sent = self._sent_bytes = 0  # of entries among them
+        self._sent = self._sent_bytes = 0  # of the entries in flight
         self._recent = Recent()
         self._opened = 0
 
     @property
     def full(self) -> bool:
-        """Tell whether it holds all it may."""
+        """Return whether the stream is full."""
         return self._level.full
 
     @property
     def awaiting(self) -> bool:
-        """Tell whether replies are still to come."""
+        """Return whether replies are still expected."""
         return bool(self._awaited)
 
     def room(self, chunks: Sequence[bytes]) -> int:
-        """Tell how many of some chunks may be sent before older ones are there."""
+        """
+        Return how many of some chunks may be sent before older ones are acknowledged.
+        """
         sent, size = self._sent, self._sent_bytes
         for at, raw in enumerate(chunks):
             size += len(raw)
@@ -108,10 +112,10 @@ class JournalStream:
 
     def send(self, chunks: Sequence[bytes], *, beside: Sequence[Command] = ()) -> None:
         """
-        Send chunks behind those that were sent, with other commands.
+        Send chunks after those sent before, with other commands.
 
         Raises:
-            StoreLost, StoreError: As Line.send; none that was sent is awaited now.
+            StoreLost, StoreError: See Line.send; no earlier chunk is awaited any more.
         """
         self._send([chunk_entry(raw) for raw in chunks], beside)
 
@@ -155,16 +159,17 @@ class JournalStream:
             return
         try:
             line.send(commands)
-            line.collect(0.0)  # of those before
+            line.collect(0.0)  # replies to earlier commands
         except StoreError as error:
             self._beside_due_s = time.monotonic() + _BESIDE_REST_S
             log.debug("decisions are not kept for whom asks again: %s", error)
 
     def collect(self, wait_s: float) -> Collected:
         """
-        See what was acknowledged; without any reply, wait so long for the first.
+        Return the acknowledged chunks; if there is no reply yet, wait up to `wait_s`
+        seconds.
 
-        After an error nothing is awaited; some may have been added all the same.
+        After an error no reply is awaited, although some chunks may have been added.
         """
         acknowledged = 0
         try:
@@ -177,7 +182,7 @@ class JournalStream:
         return Collected(acknowledged)
 
     def _take(self, reply: Any) -> int:
-        """Note a reply; how many entries it acknowledges."""
+        """Process a reply; return the number of entries that it acknowledges."""
         one = self._awaited.popleft()
         refused = isinstance(reply, Exception)
         if one.kind == "entry":
@@ -192,18 +197,21 @@ class JournalStream:
         if one.kind == "length":
             self._level.measure(reply)
         elif one.kind == "again" and refused:
-            self._opened = _NONE  # once more with the next chunk
+            self._opened = _NONE  # repeat with the next chunk
         return 0
 
     def _repeat(self) -> None:
-        """Send some of what was acknowledged shortly before a connection was lost."""
+        """
+        Send again some entries that were acknowledged shortly before a connection was
+        lost.
+        """
         if self._recent.due and _AGAIN not in self._awaited:
             part = self._recent.take(_MOST_SENT_BYTES)
             commands = [self._add_command(entry) for entry in part]
             self._post(commands, [_AGAIN] * len(part), beside=())
 
     def _abandon(self) -> None:
-        """Await nothing any more; replies that come all the same count for nothing."""
+        """Stop awaiting replies; those that still arrive are ignored."""
         if self._recent.due or _AGAIN in self._awaited:
             self._opened = _NONE
         self._awaited = deque([_OTHER] * self._line.awaited)
@@ -211,15 +219,15 @@ class JournalStream:
 
     def add(self, chunks: Sequence[bytes], *, beside: Sequence[Command] = ()) -> int:
         """
-        Add chunks and wait; none may be under way.
+        Add chunks and wait for the replies; no other chunk may be in flight.
 
         Returns:
-            How many of them, from the first on, are acknowledged.
+            Number of them, from the first on, that are acknowledged.
         """
         return self._add([chunk_entry(raw) for raw in chunks], beside)
 
     def end(self, end: End) -> bool:
-        """Tell the readers what a writer came to; whether the stream took it."""
+        """Add the end of a writer; return whether the stream took it."""
         return self._add([end_entry(end)], ()) == 1
 
     def _add(self, entries: Sequence[Entry], beside: Sequence[Command]) -> int:
@@ -238,14 +246,16 @@ class JournalStream:
         return added
 
     def look(self, *, beside: Sequence[Command] = ()) -> None:
-        """Ask whether a stream that was full takes more; send other commands."""
+        """Request the length of a full stream, and send other commands."""
         try:
             self._post([(b"XLEN", self._key)], [_LENGTH], beside=beside)
         except StoreError as error:
             log.debug("the journal's stream has no answer: %s", error)
 
     def reset(self) -> None:
-        """Drop the connections and await nothing; the next chunk opens new ones."""
+        """
+        Drop the connections and all expected replies; the next chunk opens new ones.
+        """
         self.close()
         self._abandon()
 

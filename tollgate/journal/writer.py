@@ -1,11 +1,11 @@
 """
-Write every decision down, off the path of its answer.
+Write every decision to the journal, off the request path.
 
-`append` hands rows to a thread and returns. The thread packs a chunk and sends it at
-once, or a few milliseconds after the one before; it waits for no answer. When the
-stream has none, or is full, chunks go to the spool. When both refuse, records wait in
-memory, and what finds no room there is dropped, counted, and leaves a gap in the
-numbers.
+`append` passes rows to a thread and returns. The thread packs a chunk and sends it at
+once, or a few milliseconds after the previous one; it does not wait for replies. If the
+stream does not respond or is full, chunks go to the spool. If the spool fails, too,
+records stay in memory. Records that find no room there are dropped and counted, and
+leave a gap in the sequence numbers.
 """
 
 from __future__ import annotations
@@ -38,23 +38,24 @@ Told = Callable[[JournalCounts, Sequence[float]], None]
 
 class JournalWriter:
     """
-    Writes the decisions of one step.
+    Writes the decisions of one step to the journal.
 
     Args:
-        heading: What they share.
-        stream: Where to; closed with the writer.
-        spool: Where else; None for nowhere. Closed with the writer.
-        mark: Keeps count of what was handed over, beyond the life of this process;
-            closed with the writer.
-        beside: Makes commands to send beside a chunk, of its records and the clock.
-        most_rows: Records that may wait in memory.
-        gather_s: How long rows wait for others, after others were sent.
-        told: Called by the thread after each cycle, with the counters and the lags
-            from decision to acknowledgement or synced disk since the last call, s.
+        heading: Values that all its records share.
+        stream: Stream to send to; closed with the writer.
+        spool: Spool for chunks that the stream does not take; None for none. Closed
+            with the writer.
+        mark: Counts the records handed over, and outlives this process; closed with the
+            writer.
+        beside: Builds commands to send with a chunk, from its records and the clock.
+        most_rows: Maximum number of records in memory.
+        gather_s: Time in seconds that rows wait for more rows after a send.
+        told: Called by the thread after each cycle, with the counters, and the seconds
+            from decision to acknowledgement or synced disk since the last call.
 
     Attributes:
-        writer: Its name in the records, drawn anew by each.
-        counts: What it counts.
+        writer: Name of the writer in the records, random.
+        counts: Counters of the writer.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class JournalWriter:
         Take rows, without waiting.
 
         Returns:
-            Whether there was room for them.
+            True if there was room for them.
         """
         number = len(rows)
         counts = self.counts
@@ -114,12 +115,12 @@ class JournalWriter:
             counts.buffered += number
             self._waiting.append((first, rows))
             alone = len(self._waiting) == 1
-        if alone:  # else the thread knows
+        if alone:  # otherwise the thread is awake already
             self._worker.wake()
         return True
 
     def close(self, *, grace_s: float = 2.0) -> None:
-        """Write what waits, and end; a second call does nothing."""
+        """Write the queued rows, and stop; a second call does nothing."""
         with self._lock:
             self._stopping = True
         self._ended.set()
@@ -139,14 +140,14 @@ class JournalWriter:
             self._finish()
 
     def _cycle(self) -> None:
-        """Send what waits, then some of what the spool holds."""
+        """Send the queued rows, then some chunks of the spool."""
         with self._lock:
             taken, self._waiting = self._waiting, []
         chunks = []
         for run in runs(taken):
             try:
                 chunks.append(self._packed(run))
-            except Exception as error:  # noqa: BLE001 - a record costs no decision
+            except Exception as error:  # noqa: BLE001 - must not cost a decision
                 log.error("records could not be packed: %s", trace_of(error))
                 rows = sum(len(one) for _, one in run)
                 self._count(rows, "dropped")
@@ -154,9 +155,9 @@ class JournalWriter:
         self._delivery.drain()
 
     def _rest(self, until_s: float) -> None:
-        """Let others gather, and the stream answer; then read what it answered."""
-        # Waiting for the answer itself would wake this thread once more, and take the
-        # interpreter from a step that decides.
+        """Wait for more rows and for the stream's replies; then process the replies."""
+        # Waiting for the reply itself would wake this thread one more time, and take
+        # the interpreter from a step that decides.
         self._ended.wait(max(0.0, until_s - time.monotonic()))
         if self._delivery.awaiting:
             self._delivery.collect(0.0)

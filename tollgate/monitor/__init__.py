@@ -1,5 +1,5 @@
 """
-What decisions look like from afar: drift against training, mix, accuracy by release.
+Monitor sealed decisions: drift against training, decision mix, accuracy by release.
 
-Reads the sealed journal and nothing else; writes nothing into it.
+The monitor reads only the sealed journal, and writes nothing into it.
 """

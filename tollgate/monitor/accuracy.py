@@ -1,9 +1,9 @@
 """
-How right releases were, of decisions that are all judged at the same age.
+Measure the accuracy of releases on decisions that are all judged at the same age.
 
-A label takes its time: of yesterday's frauds few are known, of last month's most. So
-days are only compared at one age, the label lag: decisions that are younger wait, and
-a label that took longer does not count for anybody, however old the decision is now.
+Labels take time: few of yesterday's frauds are known, and most of last month's. So days
+are compared at one age, the label lag. Younger decisions are left out until they reach
+that age, and a label that took longer never counts, however old the decision is now.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from tollgate.monitor.tallies import DECISIONS
 I64 = npt.NDArray[np.int64]
 
 COLUMNS = (TRANSACTION, "release", "decision", EVENT)
-# What counts as flagged: reviews and declines together, and declines alone.
+# Decisions that count as flagged: reviews and declines together, or declines only.
 LEVELS = {"review": 1, "decline": 2}
 
 
 class Rule(msgspec.Struct, frozen=True):
     """
-    What a label has to be to count.
+    Conditions under which a label counts.
 
     Attributes:
-        as_of_us: Now, on the clock of the purchases.
-        lag_us: The age at which every decision is judged.
-        legitimate: Whether a decision without a label by then was legitimate: where
-            only frauds are reported. Else it is left out.
+        as_of_us: Current time on the clock of the purchases, µs.
+        lag_us: Age at which every decision is judged, µs.
+        legitimate: True if a decision that is unlabelled at that age counts as
+            legitimate: use it where only frauds are reported. Otherwise it is left out.
     """
 
     as_of_us: int
@@ -48,13 +48,13 @@ class Rule(msgspec.Struct, frozen=True):
 
 class Counts:
     """
-    Decisions by what became of them.
+    Counts of decisions by their labels.
 
     Attributes:
-        young: Decisions that are not old enough.
-        old: Decisions that are.
-        known: Of those, by decision and what they were; [3, 2].
-        late: Labels of old decisions that took longer than the lag.
+        young: Decisions younger than the label lag.
+        old: Decisions that have reached it.
+        known: Labelled old decisions, by decision and label; [3, 2].
+        late: Old decisions whose labels all took longer than the lag.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Counts:
         self.known: I64 = np.zeros((len(DECISIONS), 2), np.int64)
 
     def add(self, other: Counts) -> None:
-        """Add others."""
+        """Add other counts."""
         self.young += other.young
         self.old += other.old
         self.late += other.late
@@ -72,32 +72,36 @@ class Counts:
 
     @property
     def labelled(self) -> int:
-        """Decisions of which it is known, or taken as known, what they were."""
+        """Return the number of decisions with a label, known or assumed."""
         return int(self.known.sum())
 
     @property
     def frauds(self) -> int:
-        """Those that were fraud."""
+        """Return the number of these that were fraud."""
         return int(self.known[:, 1].sum())
 
     def precision(self, level: int) -> Interval:
-        """Tell the share of those decided so, or harder, that were fraud."""
+        """
+        Return the share of frauds among the decisions of this level or a stricter one.
+        """
         return share(self.known[level:, 1].sum(), self.known[level:].sum())
 
     def recall(self, level: int) -> Interval:
-        """Tell the share of the frauds that was decided so, or harder."""
+        """
+        Return the share of the frauds with a decision of this level or a stricter one.
+        """
         return share(self.known[level:, 1].sum(), self.known[:, 1].sum())
 
 
 class Accuracy:
     """
-    What is known of each release by day of purchase.
+    Counts of labelled decisions of each release, by day of purchase.
 
     Attributes:
-        rule: What counted.
-        days: By release and day (days since the epoch).
-        in_time: Share of labels that came within the lag, of decisions twice as old,
-            of which the slower ones had time to come, too; NaN without one.
+        rule: Conditions under which labels count.
+        days: Counts by release and day (days since the epoch).
+        in_time: Share of labels that came within the lag. Only decisions of twice that
+            age count, so that slower labels had time to come, too; NaN without one.
     """
 
     def __init__(self, rule: Rule) -> None:
@@ -108,7 +112,10 @@ class Accuracy:
 
     @property
     def in_time(self) -> float:
-        """Share of labels that came within the lag; NaN where none had twice that."""
+        """
+        Return the share of labels that came within the lag; NaN if no decision is old
+        enough.
+        """
         return self._settled_in_time / self._settled if self._settled else np.nan
 
     def add(self, segment: pl.DataFrame, labels: pl.DataFrame) -> None:
@@ -116,8 +123,8 @@ class Accuracy:
         Count the decisions of a segment.
 
         Args:
-            segment: With COLUMNS.
-            labels: Transaction, label, label_time and revision, all there are.
+            segment: Table with COLUMNS.
+            labels: Transaction, label, label_time and revision of all labels.
         """
         rows = segment.filter(pl.col(TRANSACTION).is_not_null())
         rows = rows.unique(TRANSACTION, keep="first", maintain_order=True)
@@ -144,14 +151,16 @@ class Accuracy:
             days.setdefault(int(str(day)), Counts()).add(found)
 
     def total(self, release: str) -> Counts:
-        """Add up all days of a release."""
+        """Return the sum over all days of a release."""
         whole = Counts()
         for one in self.days.get(release, {}).values():
             whole.add(one)
         return whole
 
     def newest(self, release: str) -> Counts | None:
-        """Tell of the newest day that is old enough as a whole; None without one."""
+        """
+        Return the counts of the newest day without young decisions; None without one.
+        """
         days = self.days.get(release, {})
         whole = [day for day, one in days.items() if one.old and not one.young]
         return days[max(whole)] if whole else None
@@ -177,16 +186,16 @@ class Accuracy:
 
 
 def known_by(labels: pl.DataFrame, as_of_us: int) -> pl.DataFrame:
-    """Leave out labels that nobody knew then."""
+    """Leave out labels that became known after a given time."""
     return labels.filter(pl.col(LABEL_TIME).dt.epoch("us") <= as_of_us)
 
 
 def day_text(day: int) -> str:
-    """Write a day since the epoch as 2026-11-22."""
+    """Format a day since the epoch, such as 2026-11-22."""
     return datetime.fromtimestamp(day * 86_400, timezone.utc).strftime("%Y-%m-%d")
 
 
 def default_lag_us(delays_us: Iterable[int]) -> int:
-    """Take what features.yaml waits for labels; 30 days where it says nothing."""
+    """Return the longest label delay of features.yaml; 30 days if it has none."""
     longest = max(delays_us, default=0)
     return longest or 30 * 86_400_000_000

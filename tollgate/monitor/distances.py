@@ -1,4 +1,4 @@
-"""How far two distributions are apart, and how far chance alone can take them."""
+"""Measure the distance of two distributions, and the part that chance can explain."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
-# Share that an empty bin counts as: PSI takes logarithms.
+# Share assumed for an empty bin: PSI takes logarithms.
 FLOOR = 1e-4
 
 _NORMAL = NormalDist()
 
 
 class Distance(msgspec.Struct, frozen=True):
-    """How far distributions are apart: population stability index, and KS."""
+    """
+    Distance of two distributions: population stability index, and Kolmogorov-Smirnov.
+    """
 
     psi: float
     ks: float
 
     def or_more(self, other: Distance) -> Distance:
-        """Take the larger of each."""
+        """Return the larger of both values each."""
         return Distance(max(self.psi, other.psi), max(self.ks, other.ks))
 
 
@@ -38,8 +40,9 @@ class Compared(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         seen: Share of rows up to each point; [P].
-        trained: The same of training: of all that its record allows, what lies nearest
-            to what was seen, so that nobody is accused of what it does not say; [P].
+        trained: The same share in training; [P]. The training record allows a range;
+            this is the value of it that is nearest to `seen`, so that imprecision of
+            the record raises no alarm.
         cuts: Points between which PSI counts rows; bool [P].
     """
 
@@ -54,23 +57,27 @@ class Compared(msgspec.Struct, frozen=True, eq=False):
         return Distance(psi, float(np.abs(self.seen - self.trained).max()))
 
     def bins(self) -> tuple[F64, F64]:
-        """Tell the share of rows in each of PSI's bins, seen and trained."""
+        """Return the share of rows in each of PSI's bins, seen and trained."""
         return (
             np.diff(self.seen[self.cuts], prepend=0.0, append=1.0),
             np.diff(self.trained[self.cuts], prepend=0.0, append=1.0),
         )
 
     def nearer(self, by: float) -> Compared:
-        """Move what was seen towards training, as far as chance can have taken it."""
+        """
+        Move `seen` towards `trained` by up to `by`, the distance that chance can
+        explain.
+        """
         moved = self.seen - np.clip(self.seen - self.trained, -by, by)
         return Compared(moved, self.trained, self.cuts)
 
     def shift(self, rows: int) -> float:
         """
-        Tell by how many standard deviations it moved, were training normal.
+        Return the shift in standard deviations, assuming that training is normal.
 
-        At each point the normal deviates of both shares differ by the shift, whatever
-        the point; points in the middle, which are known best, count most.
+        For a shifted normal distribution, the normal deviates of both shares differ by
+        the shift at every point. Points in the middle, which are known best, have the
+        largest weights.
         """
         total = weights = 0.0
         least = 0.5 / max(rows, 1)
@@ -93,23 +100,24 @@ def compare(counts: I64, marks: Marks) -> Compared:
     Compare counted values with their training distribution.
 
     Args:
-        counts: By cell, as `Tally.cells`; [2M + 1].
-        marks: M of them.
+        counts: Counts by cell, as in `Tally.cells`; [2M + 1].
+        marks: M marks of the training distribution.
     """
     share = np.cumsum(counts) / counts.sum()
     below, upto = share[0:-1:2], share[1::2]
     near_below = np.clip(below, marks.below[:, 0], marks.below[:, 1])
     near_upto = np.clip(upto, marks.upto[:, 0], marks.upto[:, 1])
-    # Of a value that was listed once the record says one thing, not two: this share of
-    # the rows lies before its last occurrence and behind its first. So what was seen
-    # is too high or too low there as a whole.
+    # If a value is listed once, at share p, the record says that at most p of the rows
+    # lie below it and at least p up to it. If the seen shares contradict one of the
+    # two, both move by the same amount.
     excess = np.maximum(below - marks.below[:, 1], 0)
     lack = np.maximum(marks.upto[:, 0] - upto, 0)
     single = np.clip(upto - excess + lack, marks.upto[:, 0], marks.upto[:, 1])
     cuts = np.ones(2 * len(below), np.bool_)
     cuts[0::2] = marks.tied
     if len(below) > 1:
-        # The outermost bins are open: beyond what training saw, there is no end.
+        # The outermost bins are unbounded: values outside of the training range belong
+        # to them.
         cuts[0] = cuts[-1] = False
         cuts[1] = marks.tied[0]
     return Compared(
@@ -122,7 +130,7 @@ def compare(counts: I64, marks: Marks) -> Compared:
 
 
 def compare_share(seen: float, trained: float) -> Compared:
-    """Compare the shares of rows that have something."""
+    """Compare the shares of rows with a property."""
     return Compared(np.array([seen]), np.array([trained]), np.ones(1, np.bool_))
 
 
@@ -134,28 +142,28 @@ def _woven(one: F64, other: F64) -> F64:
 
 def chance_of(false_alarms: float, *, look: int, events: int) -> float:
     """
-    Tell what chance of a false alarm one statement of one look may have.
+    Return the chance of a false alarm that one statement of one look may have.
 
-    The looks 1, 2, 3, … of a kind get 1/2, 1/6, 1/12, … of half of all there is, which
-    adds up to that half however many looks there are; the other half is the days'.
+    The looks 1, 2, 3, … of a kind get 1/2, 1/6, 1/12, … of half of the total. That adds
+    up to this half for any number of looks; the other half is for the windows of days.
 
     Args:
-        false_alarms: All there is.
-        look: Which look it is, from 1 on.
-        events: In how many ways this look can go wrong.
+        false_alarms: Total chance of a false alarm.
+        look: Number of the look, from 1 on.
+        events: Number of ways in which this look can raise a false alarm.
     """
     return false_alarms / 2 / (look * (look + 1)) / events
 
 
 def band(rows: float, chance: float) -> float:
     """
-    Tell how far an observed distribution function may be from the true one.
+    Return how far an observed distribution function may lie from the true one.
 
-    With no more than this chance it is farther, anywhere; of every sample size and
-    distribution.
+    The chance that it lies farther away at any point is at most `chance`, for any
+    sample size and distribution.
 
-    Source: Dvoretzky, Kiefer and Wolfowitz (1956), with the constant of Massart
-    (1990), "The tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality".
+    Source: Dvoretzky, Kiefer and Wolfowitz (1956), with the constant of Massart (1990),
+    "The tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality".
     """
     if rows <= 0:
         return 1.0
@@ -164,29 +172,29 @@ def band(rows: float, chance: float) -> float:
 
 def slack(rows: int, *, trained: float, alike: float, chance: float) -> float:
     """
-    Tell how far two samples of one distribution may be apart.
+    Return how far two samples of one distribution may be apart.
 
     Args:
-        rows: That were seen.
-        trained: Rows of training.
-        alike: How many rows count as one, in both.
-        chance: Of each of the two being farther off.
+        rows: Number of rows seen.
+        trained: Number of training rows.
+        alike: Number of rows that count as one, in both samples.
+        chance: Chance of a larger distance, for each of the two samples.
     """
     own = band(rows / alike, chance)
-    # The record of training is exact to a row on either side.
+    # The training record is exact to one row on either side.
     return own + band(trained / alike, chance) + 1 / max(trained, 1.0)
 
 
 def alike_rows(upto: I64, rows: I64) -> float:
     """
-    Tell how many rows count as one, because those of a customer are alike.
+    Return how many rows count as one, because rows of one customer are alike.
 
-    The variance of shares between heaps, over what independent rows would give, mean
-    over the points.
+    The result is the variance of shares between clusters of customers, divided by the
+    variance that independent rows would have, as the mean over the points.
 
     Args:
-        upto: Rows up to each point, by heap; [HEAPS, P].
-        rows: By heap; [HEAPS].
+        upto: Rows up to each point, by cluster; [HEAPS, P].
+        rows: Rows by cluster; [HEAPS].
 
     Source: random groups, Wolter (2007), "Introduction to Variance Estimation", 2.4;
     the design effect of Kish (1965), "Survey Sampling", 8.2.

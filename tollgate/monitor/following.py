@@ -1,4 +1,4 @@
-"""Follow the chain of a journal as it grows; nothing is kept of what is done with."""
+"""Follow the chain of a journal as it grows, without storing links already handled."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from tollgate.errors import JournalError
 
 class Following:
     """
-    What is new in a journal.
+    Reads the new links of a journal.
 
     Args:
-        folder: The journal.
-        since_us: Segments that end before are left out.
+        folder: Folder of the journal.
+        since_us: Segments whose newest time is before this are left out, µs since the
+            epoch.
 
     Attributes:
-        product: Whose journal it is; empty before the first link was read.
-        waiting: Segments that were not read yet, by number; who read one takes it out.
-        releases: The links that keep releases.
-        turns: How many links there were that change what is known by labels.
+        product: Product of the journal; empty before the first link is read.
+        waiting: Links of unread segments, by number; the reader of a segment removes
+            its link.
+        releases: Links that archive releases.
+        turns: Number of links that change the result of labels: labels and tombstones.
     """
 
     def __init__(self, folder: Path, *, since_us: int) -> None:
@@ -30,7 +32,7 @@ class Following:
         self.turns = 0
         self._folder = folder
         self._since_us = since_us
-        self._number = 0  # of the last link
+        self._number = 0  # number of the last link
         self._hash = ""
 
     def follow(self) -> None:
@@ -38,8 +40,8 @@ class Following:
         Read the links that were added.
 
         Raises:
-            JournalError: One cannot be read or does not follow the one before, or
-                those that were read are gone.
+            JournalError: A link cannot be read or does not follow the previous one, or
+                links that were read before are gone.
         """
         if self._number and not (self._folder / link_name(self._number)).exists():
             raise JournalError(self._folder, f"link {self._number} is gone")

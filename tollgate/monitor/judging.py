@@ -1,7 +1,7 @@
 """
-Judge a window of decisions against training: how far apart, and how sure is that.
+Judge a window of decisions against training: how far apart, and how certain.
 
-docs/monitor.md says in words what is done here.
+docs/monitor.md explains the method.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ State = Literal["holds", "unsure", "drift", "untold"]
 
 class Limits(msgspec.Struct, frozen=True):
     """
-    What is not accepted, and how seldom chance may say so.
+    Limits of the accepted drift, and of false alarms.
 
     Attributes:
         psi: Population stability index; the customary 0.25 is a shift by half a
             standard deviation.
-        ks: Largest distance of the distributions; 0.2 is as much.
-        false_alarms: Chance that a release that did not change is ever accused, over
-            all its windows, days and columns.
+        ks: Largest distance of the distributions; 0.2 is the same shift.
+        false_alarms: Chance that a release that did not change ever raises an alarm,
+            over all its windows, days and columns.
     """
 
     psi: float = 0.25
@@ -49,8 +49,8 @@ class Bins(msgspec.Struct, frozen=True):
     Shares of rows by value.
 
     Attributes:
-        cuts: Values between the bins; one that is there twice is a bin of its own.
-        seen, trained: Share of the rows in each, one more than cuts.
+        cuts: Values between the bins; a value that occurs twice is a bin itself.
+        seen, trained: Share of the rows in each bin; one more than cuts.
     """
 
     cuts: tuple[float, ...]
@@ -60,18 +60,19 @@ class Bins(msgspec.Struct, frozen=True):
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One column in one window.
+    Result of one column in one window.
 
     Attributes:
-        kind, name: Of the column.
-        state: "drift" when even the least that it can be is beyond a limit; "unsure"
-            when the estimate is; "untold" when it cannot be judged here.
-        found: How far it is from training.
-        least: How far at least, but for the allowed chance.
-        sigmas: By how many standard deviations it moved, were training normal; signed.
+        kind, name: Kind and name of the column.
+        state: "drift" if even the least distance exceeds a limit; "unsure" if only the
+            estimate does; "untold" if it cannot be judged here.
+        found: Estimated distance from training.
+        least: Lower bound of the distance, apart from the allowed chance.
+        sigmas: Shift in standard deviations, signed, assuming that training is normal.
         missing, missing_trained: Share of rows without a value, now and in training.
-        alike: How many rows count as one, because customers are alike (at least 1).
-        bins: Where PSI counts; None where no value was seen.
+        alike: Number of rows that count as one, because customers are alike (at least
+            1).
+        bins: Bins of PSI; None if no value was seen.
     """
 
     kind: str
@@ -93,12 +94,12 @@ def judge(
     Judge every column of a window.
 
     Args:
-        tally: The window.
-        reference: What it is compared with.
-        limits: What is not accepted.
-        look: Which window of its kind this is, from 1 on.
+        tally: Counts of the window.
+        reference: Training distribution to compare with.
+        limits: Limits of the accepted drift.
+        look: Number of this window among those of its kind, from 1 on.
     """
-    # Values and missing ones of each column, each with served and training rows.
+    # Per column: values and missing values, each compared in served and training rows.
     events = 4 * len(reference.columns)
     chance = chance_of(limits.false_alarms, look=look, events=events)
     return [
@@ -108,7 +109,7 @@ def judge(
 
 
 class _Judging(msgspec.Struct, frozen=True, eq=False):
-    """One column of one window, and with what it is judged."""
+    """One column of one window, with the values needed to judge it."""
 
     tally: Tally
     at: int
@@ -118,7 +119,9 @@ class _Judging(msgspec.Struct, frozen=True, eq=False):
     chance: float
 
     def verdict(self) -> Verdict:
-        """Compare the missing values, then the others; the farther counts."""
+        """
+        Compare the missing values, then the present ones; the larger distance counts.
+        """
         rows, column = self.tally.rows, self.column
         missing = self.tally.missing[self.at]
         gone = float(missing.sum() / max(rows.sum(), 1))
@@ -165,7 +168,7 @@ class _Judging(msgspec.Struct, frozen=True, eq=False):
         return compared.distance(), compared.nearer(by).distance(), alike
 
     def _state(self, found: Distance, least: Distance) -> State:
-        # What only turns with the calendar is told when that has come round.
+        # A calendar feature is judged once the window covers its whole period.
         if not len(self.tally) or self.tally.event_span_s < self.column.round_s:
             return "untold"
         limits = self.limits

@@ -1,4 +1,4 @@
-"""What the monitor tells Prometheus; docs/monitor.md has the table."""
+"""Export the Prometheus metrics of the monitor; docs/monitor.md has the table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Sample = tuple[str, dict[str, str], float]
 
 PREFIX = "tollgate_monitor_"
-# What each says, by the rest of its name.
+# Help texts, by metric name without the prefix.
 MEANINGS = {
     "drift": "1 when the newest judged window drifted in this column",
     "psi": "Population stability index of the newest window against training",
@@ -50,10 +50,10 @@ MEANINGS = {
 
 class MonitorMetrics:
     """
-    The metrics of the last look at some products, in a registry of their own.
+    Metrics of the last look at several products, in a separate registry.
 
     Args:
-        monitors: What they are read from; only between looks.
+        monitors: Monitors to read from; they are read only between looks.
     """
 
     def __init__(self, monitors: Sequence[ProductMonitor]) -> None:
@@ -65,20 +65,22 @@ class MonitorMetrics:
         self.registry.register(self)
 
     def refresh(self) -> None:
-        """Take the figures of the look that is done; a scrape sees old or new ones."""
+        """
+        Take the values of the finished look; a scrape sees either old or new values.
+        """
         samples = [one for monitor in self._monitors for one in samples_of(monitor)]
         self._families = _families(samples)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Give the figures to who scrapes."""
+        """Return the metric families to a scrape."""
         return list(self._families)
 
     def write(self, path: Path) -> None:
         """
-        Write a file for node_exporter's textfile collector, which never sees half.
+        Write a file for node_exporter's textfile collector, atomically.
 
         Raises:
-            InputError: It cannot be written.
+            InputError: The file cannot be written.
         """
         from prometheus_client import generate_latest
 
@@ -104,7 +106,7 @@ def _families(samples: Iterable[Sample]) -> list[GaugeMetricFamily]:
 
 
 def samples_of(monitor: ProductMonitor) -> Iterator[Sample]:
-    """Name, labels and value of everything that is known of a product."""
+    """Yield name, labels and value of all metrics of a product."""
     own = {"product": monitor.product}
     yield "last_decision_timestamp_seconds", own, monitor.decided_us / 1e6
     yield "last_look_timestamp_seconds", own, monitor.looked_us / 1e6
@@ -116,7 +118,7 @@ def samples_of(monitor: ProductMonitor) -> Iterator[Sample]:
     for release, stream in monitor.streams.items():
         labels = {**own, "release": release}
         yield from _counts(stream, labels)
-        if release in deciding:  # what was wrong with another one is over
+        if release in deciding:  # drift of an inactive release is over
             yield from _newest(stream, labels)
         if monitor.accuracy is not None:
             yield from _accuracy(monitor.accuracy, release, labels)
@@ -145,7 +147,7 @@ def _newest(stream: Stream, labels: dict[str, str]) -> Iterator[Sample]:
     yield "confidence", labels, mix.confidence
     yield "unsure_share", labels, mix.unsure_share
     now = mix.degraded()
-    for bit in stream.mix.degraded():  # a bit that is gone is 0, not absent
+    for bit in stream.mix.degraded():  # export 0 for a bit that no longer occurs
         yield "degraded_share", {**labels, "bit": bit}, now.get(bit, 0) / mix.rows
 
 
@@ -154,7 +156,7 @@ def _window(window: Window, labels: dict[str, str]) -> Iterator[Sample]:
         its = {**labels, "kind": one.kind, "name": one.name}
         yield "missing_share", its, one.missing
         if one.state == "untold":
-            continue  # half a week has no weekend: that is no figure to alarm on
+            continue  # e.g. half a week has no weekend
         yield "drift", its, float(one.state == "drift")
         yield "psi", its, one.found.psi
         yield "ks", its, one.found.ks

@@ -1,4 +1,4 @@
-"""The report: one page of HTML that loads nothing and runs nothing."""
+"""Render the report as a static HTML page that loads nothing and runs no script."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _HEADS = (
 
 
 def page_of(monitors: Sequence[ProductMonitor]) -> str:
-    """Return what the last looks found as one HTML document."""
+    """Return the results of the last looks as one HTML document."""
     drifting = [one.product for one in monitors if one.drifted]
     title = f"Drift in {', '.join(drifting)}" if drifting else "No drift"
     looked = utc_text(max(one.looked_us for one in monitors))
@@ -153,7 +153,7 @@ def _figures(one: Verdict) -> tuple[str, ...]:
 
 
 def _worst(window: Window) -> str:
-    """Draw the score, and what drifted most in the newest window."""
+    """Draw the score, and the columns that drifted most in the newest window."""
     score = [one for one in window.verdicts if one.kind == "score"]
     shown = [one for one in window.drifted if one.kind != "score"][:3]
     return "".join(

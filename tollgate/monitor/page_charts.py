@@ -1,4 +1,4 @@
-"""What the report draws of a release: over its windows, and over days of purchases."""
+"""Draw the charts of a release: over its windows, and over days of purchases."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _drift(windows: Sequence[Window], places: Sequence[str], *, limit: float) ->
 
 
 def _farthest(windows: Sequence[Window]) -> list[str]:
-    """Name the score and the features that were farthest from training."""
+    """Return the names of the score and of the features farthest from training."""
     farthest: dict[str, float] = {}
     for window in windows:
         for one in window.verdicts:
@@ -86,7 +86,9 @@ def _trouble(windows: Sequence[Window], places: Sequence[str]) -> str:
 
 
 def days_chart(found: Accuracy, release: str) -> str:
-    """Draw precision and recall by day of purchase, and say what they count."""
+    """
+    Draw precision and recall by day of purchase, and explain which decisions count.
+    """
     rule = found.rule
     lag_days = rule.lag_us / 86_400e6
     days = found.days.get(release, {})
@@ -138,5 +140,5 @@ def _in_time(found: Accuracy) -> str:
 
 
 def moment(time_us: int) -> str:
-    """Write a time for people."""
+    """Format a time for display."""
     return utc_text(time_us)[:19].replace("T", " ")

@@ -1,4 +1,4 @@
-"""Pictures as SVG inside of the page: they take its colours, and load nothing."""
+"""Render charts as inline SVG that uses the page's colours and loads nothing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tollgate.monitor.judging import Bins
 
 WIDTH, HEIGHT = 620, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 10, 34
-_STRIP = 60  # windows in a strip
+_STRIP = 60  # maximum number of windows in a strip
 
 
 class Line(msgspec.Struct, frozen=True):
     """
-    One line of a picture.
+    One line of a chart.
 
     Attributes:
-        name: Told beside it.
-        values: By place; NaN leaves a hole.
-        color: A variable of the page's style.
-        low, high: Interval of each value; none when empty.
+        name: Name in the legend.
+        values: Value at each position; NaN leaves a gap.
+        color: CSS variable of the page's style.
+        low, high: Interval of each value; empty for none.
     """
 
     name: str
@@ -84,12 +84,12 @@ def lines(
     Draw lines over windows or days.
 
     Args:
-        series: They.
-        places: Name of each place; the first and the last are told.
-        words: What the picture shows.
-        most: Largest value there is room for; what is above is drawn at the top.
-        limit: Where to draw a dashed line.
-        as_percent: Whether values are shares.
+        series: Lines to draw.
+        places: Name of each position; the first and the last are printed.
+        words: Caption of the chart.
+        most: Largest value of the axis; larger values are drawn at the top.
+        limit: Value of a dashed line; None for none.
+        as_percent: True if values are shares.
     """
     parts = [_scale(most, as_percent=as_percent)]
     if limit is not None and limit <= most:
@@ -141,7 +141,7 @@ def stacked(series: Sequence[Line], *, places: Sequence[str], words: str) -> str
 
 
 def number(value: float) -> str:
-    """Write a number shortly."""
+    """Format a number briefly."""
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
 
 

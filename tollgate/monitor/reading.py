@@ -1,4 +1,4 @@
-"""Read a sealed journal segment by segment, as counts need it."""
+"""Read a sealed journal segment by segment, and prepare its rows for counting."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tollgate.monitor.tallies import DECISIONS, HEAPS, Rows
 from tollgate.monitor.training import Reference
 from tollgate.schema import Degraded
 
-# With one of these, the vector or the score is not what it is when all is well; that
-# is an operator's trouble, not a change of the customers. A new customer, a field that
-# was not sent and a table without a row are what the world is like.
+# With one of these bits, the vector or the score differs from normal operation. That is
+# an operational problem, not a change in the customers' behaviour. A new customer, a
+# field that was not sent and a table without a row are normal inputs.
 APART = (
     Degraded.STORE_UNAVAILABLE
     | Degraded.LAST_KNOWN_VECTOR
@@ -41,7 +41,7 @@ _SCORE = f"{PROBABILITY}1"  # training's score is the model's P(1)
 
 
 class Known(msgspec.Struct, frozen=True, eq=False):
-    """What is known of a release: its files, and its features if they can be read."""
+    """Files of a release, and its feature spec if it can be read."""
 
     files: Mapping[str, bytes]
     spec: FeatureSpec | None
@@ -56,10 +56,10 @@ def known_release(
     product: str,
 ) -> Known:
     """
-    Find what a release was: in the journal, else in the repository.
+    Find the files of a release: in the journal, otherwise in the repository.
 
     Raises:
-        JournalError: A file that the journal kept cannot be read.
+        JournalError: An archived file cannot be read.
     """
     kept = [one for one in links if one.kind == "release" and one.facts[NAME] == name]
     if kept:
@@ -71,10 +71,10 @@ def known_release(
 
 def read_segment(folder: Path, link: Link) -> pl.DataFrame | None:
     """
-    Read a segment in the order of its decisions; None if it was removed meanwhile.
+    Read a segment, ordered by decision time; None if it was removed meanwhile.
 
     Raises:
-        JournalError: It is there and cannot be read.
+        JournalError: The file exists and cannot be read.
     """
     names = [name for name, _ in link.columns]
     wanted = [
@@ -92,18 +92,18 @@ def read_segment(folder: Path, link: Link) -> pl.DataFrame | None:
 
 
 def by_release(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Part a segment by who decided."""
+    """Split a segment by release."""
     for (name,), own in table.group_by("release", maintain_order=True):
         yield str(name), own
 
 
 def rows_of(own: pl.DataFrame, reference: Reference | None) -> Rows:
     """
-    Lay decisions of one release out to be counted.
+    Prepare the decisions of one release for counting.
 
     Args:
-        own: They.
-        reference: What they are compared with; None for nothing.
+        own: Decisions of the release.
+        reference: Training distribution to compare with; None for none.
     """
     consent = own["consent"].to_numpy()
     degraded = own["degraded"].to_numpy().astype(np.uint32)
@@ -135,7 +135,7 @@ def rows_of(own: pl.DataFrame, reference: Reference | None) -> Rows:
 
 
 def _heaps(own: pl.DataFrame) -> npt.NDArray[np.int64]:
-    """Put customers into heaps by their pseudonyms: random hexadecimal digits."""
+    """Assign customers to clusters by their pseudonyms, which are random hex digits."""
     subjects = [name for name in own.columns if name.startswith(SUBJECT)]
     name = subjects[0] if subjects else TRANSACTION
     number = own[name].str.slice(0, 4).str.to_integer(base=16, strict=False)

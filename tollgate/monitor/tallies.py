@@ -1,4 +1,4 @@
-"""Counts of decisions, which can be added up and never hold a row."""
+"""Counts of decisions that can be added up and never hold a row."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy.typing as npt
 from tollgate.monitor.training import Column, Reference
 from tollgate.schema import Decision, Degraded
 
-# Rows of one customer are alike: what a share varies between heaps of customers says
-# how many rows count as one (as the challenger's counts do).
+# Number of customer clusters. Rows of one customer are alike: the variance of a share
+# between clusters shows how many rows count as one (as in the challenger's counts).
 HEAPS = 64
-UNSURE = 0.8  # a row whose largest probability is below is one the model is unsure of
+UNSURE = 0.8  # the model is unsure of a row if no probability reaches this
 
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -23,18 +23,20 @@ DECISIONS = tuple(one.name.lower() for one in Decision)
 
 class Rows(msgspec.Struct, frozen=True, eq=False):
     """
-    Decisions of one release, in the order in which they were made.
+    Decisions of one release, in order of time.
 
     Attributes:
-        values: Of the reference's columns, NaN for none; float32 [N, C].
-        heap: Of each row's customer; int64 [N].
-        sound: Whether the vector is what it should be; others are not compared.
+        values: Values of the reference's columns, NaN for none; float32 [N, C].
+        heap: Cluster of each row's customer; int64 [N].
+        sound: True if the row is valid for comparison: it has consent, the reference's
+            features, and no degraded bit of `reading.APART`.
         decision: 0 approve, 1 review, 2 decline.
-        degraded: Bits.
-        withheld: Rows whose vector was not kept.
-        foreign: Rows of other features than the reference's.
+        degraded: Degraded bits.
+        withheld: Rows whose vector was not stored, for lack of consent.
+        foreign: Rows with other features than the reference's.
         confidence: Largest probability; NaN for none.
-        decided_us, event_us: When; event_us 0 where it was not kept.
+        decided_us, event_us: Times of decision and purchase; event_us is 0 where it was
+            not stored.
     """
 
     values: npt.NDArray[np.float32]
@@ -52,12 +54,12 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         return len(self.decision)
 
     def take(self, rows: slice | Bool) -> Rows:
-        """Pick rows."""
+        """Return the selected rows."""
         return Rows(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
 class Mix:
-    """How decisions came out: shares of all rows, sound or not."""
+    """Counts of decisions over all rows, valid or not."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -92,21 +94,21 @@ class Mix:
         self.last_us = max(self.last_us, last)
 
     def share(self, decision: int) -> float:
-        """Tell the share of a decision; NaN without rows."""
+        """Return the share of a decision; NaN without rows."""
         return float(self.decisions[decision] / self.rows) if self.rows else np.nan
 
     @property
     def confidence(self) -> float:
-        """Mean of the largest probability; NaN without one."""
+        """Return the mean of the largest probability; NaN without one."""
         return self.confidence_sum / self.confident if self.confident else np.nan
 
     @property
     def unsure_share(self) -> float:
-        """Share of rows that the model is unsure of; NaN without one."""
+        """Return the share of rows that the model is unsure of; NaN without one."""
         return self.unsure / self.confident if self.confident else np.nan
 
     def degraded(self) -> dict[str, int]:
-        """Count rows by degraded bit, those that occurred."""
+        """Count rows by degraded bit; bits that did not occur are left out."""
         return {
             bit.name or "": int(count)
             for bit, count in zip(_BITS, self.bits, strict=True)
@@ -116,13 +118,13 @@ class Mix:
 
 class Tally:
     """
-    Values of sound rows, by where they lie among a reference's marks.
+    Counts of valid rows by their position among a reference's marks.
 
     Attributes:
-        rows: How many, by heap; [HEAPS].
-        cells: Per column its counts by heap and cell; [HEAPS, 2M + 1]. Cells are
-            < v1, = v1, between v1 and v2, = v2, …, > vM.
-        missing: Per column, by heap; [C, HEAPS].
+        rows: Number of rows by cluster; [HEAPS].
+        cells: Per column, counts by cluster and cell; [HEAPS, 2M + 1]. Cells are < v1,
+            = v1, between v1 and v2, = v2, …, > vM.
+        missing: Per column, missing values by cluster; [C, HEAPS].
     """
 
     def __init__(self, reference: Reference) -> None:
@@ -140,11 +142,11 @@ class Tally:
 
     @property
     def event_span_s(self) -> float:
-        """Time from the first purchase to the last."""
+        """Return the seconds from the first purchase to the last."""
         return (self.event_last_us - self.event_first_us) / 1e6
 
     def add(self, rows: Rows) -> None:
-        """Count rows; all of them sound."""
+        """Count rows, which must all be valid."""
         if not len(rows):
             return
         self.rows += np.bincount(rows.heap, minlength=HEAPS)

@@ -1,4 +1,4 @@
-"""What a release's model was trained on, as its artifact.json tells it."""
+"""Read the training distribution of a release's model from its artifact.json."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 
 F64 = npt.NDArray[np.float64]
 
-# How long it takes until a calendar has come round, in seconds.
+# Period of each calendar feature, in seconds.
 _ROUND_S = {"weekend": 7 * 86_400.0, "night": 86_400.0}
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """How one number was distributed; `converters/artifact.py` writes it."""
+    """Distribution of one number, as `converters/artifact.py` writes it."""
 
     quantiles: tuple[float, ...] = ()
     missing: float = 0.0
@@ -41,17 +41,17 @@ class _Artifact(msgspec.Struct, frozen=True):
 
 class Marks(msgspec.Struct, frozen=True, eq=False):
     """
-    Where a training distribution is known, and how well.
+    Points of a training distribution, and how precisely they are known.
 
-    A record of quantiles says of each listed value v how many rows lay below it and
-    how many up to it: exactly where values do not repeat, between two bounds where
-    they do (half of all 0 and the other half 1 has no more than two values to list).
+    A record of quantiles says for each listed value v how many rows lay below it and
+    how many up to it: exactly if values do not repeat, between two bounds if they do
+    (if half of all values are 0 and the other half 1, only two values can be listed).
 
     Attributes:
         values: Distinct listed values, ascending; [M].
-        below: Least and most share of rows < value; [M, 2].
-        upto: Least and most share of rows ≤ value; [M, 2].
-        tied: Whether a value was listed more than once; bool [M].
+        below: Lower and upper bound of the share of rows < value; [M, 2].
+        upto: Lower and upper bound of the share of rows ≤ value; [M, 2].
+        tied: True if a value was listed more than once; bool [M].
     """
 
     values: F64
@@ -66,11 +66,10 @@ class Column(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         kind: "feature" or "score".
-        name: Of the feature; "score" of the score.
-        marks: Its training distribution; None when no training row had a value.
+        name: Name of the feature; "score" for the score.
+        marks: Training distribution; None if no training row had a value.
         missing: Share of training rows without a finite value.
-        round_s: Time after which what it says has come round, of a calendar; 0 of
-            all others.
+        round_s: Period of a calendar feature, s; 0 for all other columns.
     """
 
     kind: str
@@ -82,10 +81,10 @@ class Column(msgspec.Struct, frozen=True, eq=False):
 
 class Reference(msgspec.Struct, frozen=True, eq=False):
     """
-    What the decisions of a release are compared with.
+    Training distribution that the decisions of a release are compared with.
 
     Attributes:
-        rows: Of training.
+        rows: Number of training rows.
         columns: Features in the order of the spec, then the score.
     """
 
@@ -97,11 +96,11 @@ def reference_of(
     files: Mapping[str, bytes], spec: FeatureSpec | None
 ) -> Reference | str:
     """
-    Read what a release is compared with; or say why there is nothing.
+    Read the training distribution of a release, or return the reason why there is none.
 
     Args:
-        files: Of the release, by name.
-        spec: Its features, which say what is a calendar; None when not known.
+        files: Files of the release, by name.
+        spec: Its feature spec, which marks calendar features; None if unknown.
     """
     if ARTIFACT_FILE not in files:
         return f"its {ARTIFACT_FILE} is neither in the journal nor in the repository"
@@ -133,7 +132,7 @@ def reference_of(
 
 
 def _problem(training: _Training) -> str:
-    """Tell what makes a record useless; empty when nothing does."""
+    """Return the defect that makes a record unusable; empty if there is none."""
     shares = training.quantiles
     if training.rows < 1 or not training.features:
         return "tells of no training rows"
@@ -165,14 +164,14 @@ def _column(
 
 def marks_of(quantiles: Sequence[float], shares: Sequence[float]) -> Marks:
     """
-    Turn listed quantiles into what they say of the rows below and up to each value.
+    Convert listed quantiles into bounds of the rows below and up to each value.
 
     Args:
-        quantiles: Values, ascending; the first is the smallest, the last the largest.
-        shares: Of rows up to each, from 0 to 1.
+        quantiles: Values, ascending, from the smallest to the largest.
+        shares: Share of rows up to each value, from 0 to 1.
     """
     listed, p = np.asarray(quantiles, np.float64), np.asarray(shares, np.float64)
-    # float32 is what is served; a value that is equal there must be equal here.
+    # Served values are float32: values that are equal there must be equal here.
     listed = listed.astype(np.float32).astype(np.float64)
     values, first, counts = np.unique(listed, return_index=True, return_counts=True)
     last = first + counts - 1

@@ -1,4 +1,4 @@
-"""Cut a release's decisions into windows: so many in a row, and whole days."""
+"""Cut the decisions of a release into windows: a fixed number of rows, or a day."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tollgate.monitor.tallies import Mix, Rows, Tally
 from tollgate.monitor.training import Reference
 
 DAY_US = 86_400_000_000
-# The disk has a decision 30 s after it was made, by the journal's worker; a day is
-# judged when it is so much over, so that its last minutes are in it.
+# The journal worker writes a decision to disk within 30 s. A day is judged this long
+# after its end, so that its last minutes are included.
 SETTLED_US = 600_000_000
-# Where more of the rows were set apart, those that are left are no fair sample, and
-# the purchases that the store missed are missing in their windows, too.
+# If more rows than this share are excluded as degraded, the others are no fair sample:
+# their windows also lack the purchases that the store missed.
 MOST_APART = 0.1
-KEPT = 400  # windows of each kind that are remembered one by one
+KEPT = 400  # number of windows of each kind that are stored
 
 
 class Window(msgspec.Struct, frozen=True, eq=False):
     """
-    A window that is complete.
+    A complete window.
 
     Attributes:
         kind: "decisions" or "day".
-        number: Which of its kind, from 1 on.
-        rows: Sound rows in it.
-        mix: How all its rows came out.
-        verdicts: Per column; none where there is nothing to compare with, or where too
-            many rows were set apart.
+        number: Number of the window among those of its kind, from 1 on.
+        rows: Number of its valid rows.
+        mix: Counts of all its decisions.
+        verdicts: Results per column; empty without a reference, or if too many rows
+            were excluded as degraded.
     """
 
     kind: str
@@ -42,18 +42,18 @@ class Window(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def drifted(self) -> list[Verdict]:
-        """Columns that drifted, the farthest first."""
+        """Return the columns that drifted, the farthest first."""
         found = [one for one in self.verdicts if one.state == "drift"]
         return sorted(found, key=lambda one: -one.found.psi)
 
 
 class _Open:
-    """A window that is being filled."""
+    """A window that is not complete yet."""
 
     def __init__(self, reference: Reference | None) -> None:
         self.tally = Tally(reference) if reference is not None else None
         self.mix = Mix()
-        self.rows = 0  # sound ones
+        self.rows = 0  # valid rows
 
     def add(self, rows: Rows) -> None:
         self.mix.add(rows)
@@ -64,20 +64,22 @@ class _Open:
 
 class Stream:
     """
-    The decisions of one release, as they come.
+    Decisions of one release, cut into windows.
 
     Args:
-        release: Its name.
-        reference: What they are compared with; or why there is nothing.
-        size: Sound decisions in a window.
-        limits: What is not accepted.
+        release: Name of the release.
+        reference: Training distribution to compare with, or the reason why there is
+            none.
+        size: Number of valid decisions in a window.
+        limits: Limits of the accepted drift.
 
     Attributes:
-        mix: How all of them came out.
-        windows, days: The last ones that are complete.
-        closed, judged, drifted: How many of each kind are complete, were judged, and
-            drifted, in all.
-        troubled: How many were not judged because too many rows were set apart.
+        mix: Counts of all its decisions.
+        windows, days: Newest complete windows of each kind.
+        closed, judged, drifted: Total number of windows of each kind that are complete,
+            were judged, and drifted.
+        troubled: Number of windows not judged because too many rows were excluded as
+            degraded.
     """
 
     def __init__(
@@ -101,11 +103,11 @@ class Stream:
 
     @property
     def waiting(self) -> int:
-        """Sound decisions in the window that is not full yet."""
+        """Return the number of valid decisions in the open window."""
         return self._open.rows
 
     def fates(self) -> dict[str, int]:
-        """Count decisions by what became of them here; each is in one."""
+        """Count decisions by their use here; each counts once."""
         kept = self.mix.rows - self.mix.withheld
         degraded, unknown = self.mix.apart, self.mix.foreign
         if self.reference is None:
@@ -118,10 +120,10 @@ class Stream:
         }
 
     def add(self, rows: Rows) -> None:
-        """Count decisions, in the order in which they were made; judge full windows."""
+        """Count decisions in order of time, and judge windows that become full."""
         self.mix.add(rows)
         for day in np.unique(rows.decided_us // DAY_US).tolist():
-            if day > self._closed_day:  # what comes later still is in the mix alone
+            if day > self._closed_day:  # later rows: in the mix only
                 its = rows.take(rows.decided_us // DAY_US == day)
                 self._open_days.setdefault(day, _Open(self.reference)).add(its)
         at = 0

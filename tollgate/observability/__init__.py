@@ -1,1 +1,1 @@
-"""What operators see: the table of metrics, alerts and dashboards made from it."""
+"""Define the metrics, and make alerts and dashboards from their table."""

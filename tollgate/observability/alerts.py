@@ -1,4 +1,4 @@
-"""Rule files for Prometheus, out of the slo.yaml of products."""
+"""Write Prometheus rule files from the slo.yaml of products."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def rule_files(
     Args:
         repository: The model repository.
         products: Ensembles in it.
-        runbooks: What comes before /NAME.md in the address of an alert's runbook.
-        select: Labels that tell the installation from others that are scraped; each
-            rule asks for series with these alone, and what it makes has them.
+        runbooks: Address in front of /NAME.md of an alert's runbook.
+        select: Labels of the installation, if Prometheus also scrapes others; each rule
+            selects only series with these labels, and the series and alerts that it
+            produces have them.
 
     Returns:
         Text by name of the file.
@@ -64,23 +65,23 @@ def rule_files(
 
 
 def all_alerts(repository: Path, *, product: str) -> list[Alert]:
-    """List the alerts of a product, those of all products among them."""
+    """List the alerts of a product, including those of all products."""
     slo = read_slo(repository, product=product)
     steps = tuple(read_product(repository, product).steps)
     return [*slo_rules.alerts(product, slo, steps=steps), *ALERTS]
 
 
 class _Writing:
-    """How rules are written as YAML."""
+    """Writes rules as YAML."""
 
     def __init__(self, runbooks: str, select: Mapping[str, str]) -> None:
         self._runbooks = runbooks
         self._select = select
 
     def text(self, name: str, records: list[Record], alerts: list[Alert]) -> str:
-        """Write a file of one group."""
-        # One group: its rules are worked out in order, so alerts see what was recorded
-        # now.
+        """Write a file with one group."""
+        # Prometheus evaluates the rules of one group in order, so alerts see the series
+        # recorded in the same run.
         lines = ["groups:", f"  - name: {name}", "    rules:"]
         for record in records:
             lines += [f"      - record: {record.name}", self._expr(record.expr)]
@@ -101,13 +102,13 @@ class _Writing:
         return f"        expr: {_quoted(selected(expr, matchers(self._select)))}"
 
     def _labels(self, labels: Mapping[str, str]) -> list[str]:
-        """Write labels, and whose it is: what is summed up has lost that."""
+        """Write labels, and those of the installation: aggregation removes them."""
         lines = [f"          {key}: {one}" for key, one in labels.items() if one]
         own = [f"          {key}: {_quoted(one)}" for key, one in self._select.items()]
         return ["        labels:", *lines, *own]
 
 
 def _quoted(text: str) -> str:
-    """Write a YAML string that is read as it stands."""
+    """Quote a text for YAML, so that it is read literally."""
     doubled = text.replace("'", "''")
     return f"'{doubled}'"

@@ -1,4 +1,4 @@
-"""The dashboard of features: how fresh, how whole, how fast."""
+"""Define the dashboard of features: freshness, completeness, latency."""
 
 from __future__ import annotations
 

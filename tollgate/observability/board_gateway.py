@@ -1,4 +1,4 @@
-"""What the gateway sees: what callers ask, and what is refused."""
+"""Define dashboard rows of the gateway: requests and refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GATEWAY = Row(
             "Decisions refused",
             "percentunit",
             (
-                # Of what was never refused there is no series.
+                # Without any refusal there is no series.
                 Query(f"({_REFUSED} or 0 * {_ASKED}) / {_ASKED}", "{{asked}}"),
             ),
             text="Of all that were asked for, for whatever reason. Of `bulk` most may "

@@ -1,4 +1,6 @@
-"""What is inside the service: queues, batches, processes, the journal."""
+"""
+Define dashboard rows of the service's internals: queues, batches, processes, journal.
+"""
 
 from __future__ import annotations
 

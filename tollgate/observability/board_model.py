@@ -1,4 +1,4 @@
-"""The dashboard of the model: what it decides, how it has moved, how right it is."""
+"""Define the dashboard of the model: decisions, drift, accuracy."""
 
 from __future__ import annotations
 

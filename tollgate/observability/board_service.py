@@ -1,4 +1,6 @@
-"""The dashboard of the service: is the promise kept, and if not, where."""
+"""
+Define the dashboard of the service: whether it meets its SLO, and the cause if not.
+"""
 
 from __future__ import annotations
 

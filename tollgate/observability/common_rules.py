@@ -1,4 +1,4 @@
-"""Alerts that are the same for every product: features, model, healing, journal."""
+"""Define alerts common to all products: features, model, recovery, journal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tollgate.observability.rule import Alert
 from tollgate.worker import STUCK_FAILURES
 
 SCORE_SIGMAS = 2.0
-SCORE_ROWS = 200  # in the hour; fewer say nothing of a distribution
+SCORE_ROWS = 200  # in the hour; with fewer, a distribution means nothing
 HITS_PERCENT = 80.0
 STALE_S = 900
 STREAM_LAG_S = 60
@@ -31,7 +31,8 @@ def _score_moved() -> str:
 
 
 def _rejected() -> str:
-    # Of payments of callers with a valid key. Harmful requests are none.
+    # Only payments of callers with a valid key. Requests refused as harmful do not
+    # count.
     asked = 'tollgate_gateway_requests_total{asked="decision",outcome'
     refused = f'{asked}=~"denied|malformed|suspended|size|rate|overloaded|no_server"}}'
     every = f'{asked}!="unauthenticated"}}'

@@ -1,4 +1,4 @@
-"""Grafana's dashboards as JSON, out of the panels, by Grafana's own SDK."""
+"""Write Grafana dashboards as JSON from the panels, with Grafana's SDK."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BOARDS = (SERVICE, FEATURES, MODEL)
-FOLDER = Path(__file__).parent / "boards"  # made by tools/chart_files.py
+FOLDER = Path(__file__).parent / "boards"  # written by tools/chart_files.py
 
 _HEIGHT, _WIDTH, _NUMBER_WIDTH = 8, 8, 4  # of the 24 columns
 _SOURCE = "${datasource}"
-# Whose series a dashboard shows. Grafana has an empty value for a label that nobody
-# has, and PromQL finds series without it by that.
+# Series that a dashboard shows. For a label that no series has, Grafana passes an empty
+# value, which PromQL matches with series without the label.
 HERE = 'namespace="$namespace",job=~"$job"'
 _VARIABLES = (
     ("namespace", "Namespace", "tollgate_ready"),
@@ -33,13 +33,13 @@ _VARIABLES = (
 
 
 def packaged_dashboards() -> dict[str, str]:
-    """Read the dashboards that the package holds; they need no SDK."""
+    """Read the dashboards in the package; they need no SDK."""
     return {one.name: one.read_text() for one in sorted(FOLDER.glob("*.json"))}
 
 
 def dashboard_files() -> dict[str, str]:
     """
-    Make the dashboards of the panels.
+    Build the dashboards from the panels.
 
     Returns:
         Text by name of the file.
@@ -62,7 +62,7 @@ def dashboard_files() -> dict[str, str]:
 
 
 def expr_of(query: Query) -> str:
-    """Write what Grafana asks: the query, of the installation that is looked at."""
+    """Return the query for Grafana, restricted to the selected installation."""
     return selected(query.expr, HERE)
 
 
@@ -135,7 +135,7 @@ def _panel(panel: Panel) -> Any:
 
 
 def _lined(made: Any, *, stacked: bool) -> Any:
-    """Draw lines; those that add up to a whole one upon the other."""
+    """Draw lines; stack those that add up to a whole."""
     from grafana_foundation_sdk.builders import common
     from grafana_foundation_sdk.models.common import StackingMode
 

@@ -1,4 +1,4 @@
-"""A panel of a dashboard, as far as we use them."""
+"""Describe dashboards, rows, panels and queries, with the fields that we use."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Kind = Literal["lines", "stack", "number", "heat"]
 
 class Query(msgspec.Struct, frozen=True):
     """
-    A query, and what its lines are called.
+    A query, and the legend of its lines.
 
     Attributes:
-        expr: PromQL; `$product` and `$__rate_interval` are Grafana's to fill.
+        expr: PromQL; Grafana fills in `$product` and `$__rate_interval`.
         legend: Name of a line, with labels as {{label}}.
-        empty: Why a server in good order has no answer to it; empty when it has one.
+        empty: Why a healthy server has no result for it; empty when it has one.
     """
 
     expr: str
@@ -29,11 +29,11 @@ class Panel(msgspec.Struct, frozen=True):
     One panel.
 
     Attributes:
-        title: What it shows.
+        title: Title of the panel.
         unit: Grafana's name of the unit.
-        queries: What it asks.
-        kind: How it is drawn.
-        text: What a person should know who looks at it.
+        queries: Its queries.
+        kind: Grafana's type of visualisation.
+        text: Explanation for the reader.
     """
 
     title: str
@@ -55,9 +55,9 @@ class Board(msgspec.Struct, frozen=True):
     A dashboard.
 
     Attributes:
-        uid: How links and files name it.
-        title: What it is called.
-        rows: What is on it.
+        uid: Its id in links and file names.
+        title: Its title.
+        rows: Its rows of panels.
     """
 
     uid: str
@@ -66,19 +66,19 @@ class Board(msgspec.Struct, frozen=True):
 
     @property
     def panels(self) -> tuple[Panel, ...]:
-        """All panels, row after row."""
+        """Return all panels, row after row."""
         return tuple(panel for row in self.rows for panel in row.panels)
 
 
 def quantile(share: float, family: str, of: str, *, by: str = "") -> str:
     """
-    Ask for a quantile of a histogram.
+    Write a query for a quantile of a histogram.
 
     Args:
         share: 0 to 1.
-        family: Its name, without _bucket.
+        family: Name of the histogram, without _bucket.
         of: Matchers.
-        by: Labels to tell apart, joined by commas.
+        by: Labels to group by, joined by commas.
     """
     labels = f"le, {by}" if by else "le"
     rate = f"rate({family}_bucket{{{of}}}[$__rate_interval])"
@@ -86,6 +86,6 @@ def quantile(share: float, family: str, of: str, *, by: str = "") -> str:
 
 
 def rate(series: str, *, by: str = "") -> str:
-    """Ask for the sum of rates, by labels."""
+    """Write a query for the sum of rates, by labels."""
     labels = f" by ({by})" if by else ""
     return f"sum{labels} (rate({series}[$__rate_interval]))"

@@ -1,4 +1,4 @@
-"""A row of the table of metrics."""
+"""Describe one metric: a row of the table of metrics."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Row(msgspec.Struct, frozen=True):
     One metric.
 
     Attributes:
-        name: As queries name it; a histogram without _bucket, _sum and _count.
-        kind: What Prometheus does with it.
-        unit: Of its value.
-        labels: Their names, without `le`.
-        text: What it says.
+        name: Name in queries; a histogram without _bucket, _sum and _count.
+        kind: Prometheus type: counter, gauge, histogram.
+        unit: Unit of its value.
+        labels: Names of its labels, without `le`.
+        text: Its meaning.
         since: First version of Tollgate that has it.
     """
 
@@ -31,7 +31,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def series(self) -> tuple[str, ...]:
-        """Names of its series."""
+        """Return the names of its series."""
         if self.kind == "histogram":
             return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
         return (self.name,)

@@ -1,4 +1,6 @@
-"""What the chart's autoscaler asks for: made of Triton's metrics, and on no page."""
+"""
+List the metrics that the chart's autoscaler derives from Triton's, not on any page.
+"""
 
 from __future__ import annotations
 

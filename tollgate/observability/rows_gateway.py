@@ -1,4 +1,4 @@
-"""Metrics of the gateway, as callers see decisions: refusals among them."""
+"""List metrics of the gateway: decisions as callers see them, with refusals."""
 
 from __future__ import annotations
 

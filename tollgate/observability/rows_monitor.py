@@ -1,4 +1,4 @@
-"""Metrics of `tollgate monitor`."""
+"""List metrics of `tollgate monitor`."""
 
 from __future__ import annotations
 

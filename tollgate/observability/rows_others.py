@@ -1,4 +1,4 @@
-"""Metrics of the processes beside Triton."""
+"""List metrics of the processes that run next to Triton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _own(name: str, kind: Kind, unit: str, text: str, labels: str = "") -> Row:
     return Row(name, kind, unit, tuple(labels.split()), text)
 
 
-# What prometheus_client tells of the process that it runs in.
+# Metrics that prometheus_client exports of its own process.
 PROCESS = (
     _own("process_cpu_seconds_total", "counter", "s", "processor time"),
     _own("process_resident_memory_bytes", "gauge", "bytes", "resident memory"),

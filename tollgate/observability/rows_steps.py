@@ -1,4 +1,4 @@
-"""Metrics on Triton's page: Triton's own, and those of the Python steps."""
+"""List metrics on Triton's page: Triton's own, and those of the Python steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rule of Prometheus, as far as we use them."""
+"""Describe Prometheus rules, with the fields that we use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Severity = Literal["page", "ticket"]
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A series that is worked out and kept."""
+    """A series that Prometheus computes and stores."""
 
     name: str
     expr: str
@@ -20,15 +20,15 @@ class Record(msgspec.Struct, frozen=True):
 
 class Alert(msgspec.Struct, frozen=True):
     """
-    Something that a person must hear of.
+    An alert for a person.
 
     Attributes:
-        name: What it is called; its runbook is docs/runbooks/NAME.md.
-        expr: When it is so.
+        name: Its name; its runbook is docs/runbooks/NAME.md.
+        expr: PromQL condition of the alert.
         summary: One sentence.
         severity: page: now; ticket: within the day.
-        product: Whose it is; empty when the series tell.
-        wait: How long it must be so.
+        product: Product that it is about; empty if the series have the label.
+        wait: Time that the condition must hold.
     """
 
     name: str

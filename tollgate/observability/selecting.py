@@ -1,4 +1,4 @@
-"""Of which installation a query asks, where one Prometheus scrapes several."""
+"""Restrict queries to one installation, where one Prometheus scrapes several."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Mapping
 from tollgate.errors import InputError
 from tollgate.observability.table import metrics
 
-# Of a page that is scraped as docs/metrics.md says.
+# Label of series that Prometheus scrapes with the configuration in docs/metrics.md.
 DEFAULT: Mapping[str, str] = {"job": "tollgate"}
 
-# Text in quotes holds no series; a name that is followed by { has matchers already.
+# Text in quotes has no series; a name in front of { has matchers already.
 _SERIES = re.compile(r'"[^"]*"|\b((?:tollgate[_:]|nv_)[\w:]+)(\{)?')
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def matchers(select: Mapping[str, str]) -> str:
-    """Write labels and values as PromQL's matchers, in the order of the labels."""
+    """Format labels and values as PromQL matchers, in the order of the labels."""
     return ",".join(f'{name}="{value}"' for name, value in sorted(select.items()))
 
 
 def selected(expr: str, of: str) -> str:
     """
-    Ask for the series of one installation alone.
+    Restrict a query to the series of one installation.
 
     Args:
         expr: PromQL, of series whose names begin with tollgate_, tollgate: or nv_.
@@ -43,11 +43,11 @@ def selected(expr: str, of: str) -> str:
 
 def read_select(given: list[str]) -> dict[str, str]:
     """
-    Read LABEL=VALUE, each.
+    Read LABEL=VALUE arguments.
 
     Raises:
-        InputError: One is not that, its value would end a matcher, or a series tells
-            something else by that label.
+        InputError: One has another form, its value would end a matcher, or a series
+            uses that label for something else.
     """
     taken = {label for one in metrics() for label in one.row.labels}
     select = {}

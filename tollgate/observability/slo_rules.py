@@ -1,5 +1,5 @@
 """
-Rules that follow from a product's slo.yaml: how much of what it promises is kept.
+Write burn-rate rules from a product's slo.yaml.
 
 Windows and factors are those of the Site Reliability Workbook, chapter 5, for a budget
 of 30 days: 14.4 times the budget's rate for an hour takes 2 % of it, 6 times for six
@@ -19,22 +19,24 @@ WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 FAST = ((14.4, "1h", "5m"), (6.0, "6h", "30m"))
 SLOW = ((3.0, "1d", "2h"), (1.0, "3d", "6h"))
 
-ERRORS_PERCENT = 0.1  # more failed requests than this are told, whatever the budget
-P99_TIMES = 2.0  # of the aim
-QUEUE_SHARE = 0.5  # of the aim: a longer mean wait in one queue is told
+ERRORS_PERCENT = 0.1  # more failed requests than this raise an alert, for any budget
+P99_TIMES = 2.0  # of the aim (SLO)
+QUEUE_SHARE = 0.5  # of the aim: a longer mean wait in one queue raises an alert
 
 FAILED = "tollgate:failed_requests:ratio_rate"
 LATE = "tollgate:late_decisions:ratio_rate"
 
 
 def bucket_s(objective_ms: float) -> float:
-    """Choose the bucket that tells who is in time: at the objective, or next below."""
+    """
+    Choose the histogram bucket that counts as in time: the objective, or next below.
+    """
     fits = [one for one in STEP_BUCKETS_S if one <= objective_ms / 1e3 * (1 + 1e-9)]
     return max(fits, default=STEP_BUCKETS_S[0])
 
 
 def records(product: str, slo: Slo) -> list[Record]:
-    """Make the series that burn rates are read from, for each window."""
+    """Write the recording rules that burn-rate alerts read, for each window."""
     le = f"{bucket_s(slo.latency_objective_ms):g}"
     made: list[Record] = []
     for window in WINDOWS:
@@ -62,7 +64,7 @@ def records(product: str, slo: Slo) -> list[Record]:
 
 
 def _speeds(text: str) -> list[tuple[str, Pairs, Severity, str, str]]:
-    """List how fast a budget may go: name, windows, severity, wait and words."""
+    """List the burn rates to alert on: name, windows, severity, wait and summary."""
     return [
         ("Fast", FAST, "page", "2m", f"{text}: the budget goes within days"),
         ("Slow", SLOW, "ticket", "15m", f"{text}: the budget will not last"),
@@ -70,7 +72,7 @@ def _speeds(text: str) -> list[tuple[str, Pairs, Severity, str, str]]:
 
 
 def _burns(product: str, slo: Slo) -> list[Alert]:
-    """Make the alerts of how fast the budget goes."""
+    """Write the burn-rate alerts of a product."""
     budget = 1 - slo.objective_percent / 100
     of = f'product="{product}"'
     return [
@@ -96,11 +98,11 @@ def _burns(product: str, slo: Slo) -> list[Alert]:
 
 def alerts(product: str, slo: Slo, *, steps: tuple[str, ...]) -> list[Alert]:
     """
-    Make the alerts of one product's promise.
+    Write the alerts of one product's slo.yaml.
 
     Args:
         product: The ensemble.
-        slo: What it promises.
+        slo: Its slo.yaml.
         steps: Its models.
     """
     of = f'product="{product}"'

@@ -1,4 +1,6 @@
-"""The one table of metrics: docs/metrics.md is written from it, tests hold it true."""
+"""
+Join the rows of all pages into one table of metrics, the source of docs/metrics.md.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ Page = Literal[
     "triton", "supervisor", "journal", "stream", "challenger", "monitor", "gateway"
 ]
 
-# Page -> who serves it, where, and what is on it.
+# Page -> the process that serves it, where, and the metrics on it.
 PAGES: dict[Page, tuple[str, tuple[Row, ...]]] = {
     "triton": ("Triton's metrics page, `--metrics-port` (8002)", (*TRITON, *STEPS)),
     "supervisor": ("The side port's `/metrics`, `--side-port` (8003)", SUPERVISOR),
@@ -31,7 +33,7 @@ PAGES: dict[Page, tuple[str, tuple[Row, ...]]] = {
         GATEWAY,
     ),
 }
-# No process tells these and Prometheus does not have them: queries cannot ask for them.
+# No page has these, so Prometheus does not either: queries cannot use them.
 CUSTOM = (
     "The custom metrics API: by prometheus-adapter, with the rules in "
     "[the chart's page](../helm/README.md#scaling), for its autoscaler",
@@ -41,11 +43,11 @@ CUSTOM = (
 
 class Metric(msgspec.Struct, frozen=True):
     """
-    One metric, wherever it is.
+    One metric with its page.
 
     Attributes:
-        page: Which page it is on.
-        row: What it is.
+        page: Page that it is on.
+        row: Its row of the table.
     """
 
     page: Page
@@ -60,12 +62,12 @@ def metrics() -> Iterator[Metric]:
 
 
 def series_names() -> set[str]:
-    """Name every series that a query can ask for."""
+    """List the names of every series that a query can use."""
     return {name for one in metrics() for name in one.row.series}
 
 
 def tables_text() -> str:
-    """Write the tables of docs/metrics.md: each page, and what is made of them."""
+    """Write the tables of docs/metrics.md: one per page, and one of derived metrics."""
     every = (*PAGES.values(), CUSTOM)
     return "\n".join(_section(where, rows) for where, rows in every)
 

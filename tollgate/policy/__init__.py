@@ -1,7 +1,8 @@
 """
-The decision policy: thresholds, rules and reason codes, as data.
+Read, compile and apply the decision policy: thresholds, rules and reason codes.
 
-`policy.yaml` is compiled once, at load; nothing in it is ever evaluated as code.
+`policy.yaml` is data. It is compiled once, at load; nothing in it is ever evaluated as
+code.
 """
 
 from tollgate.policy.compile import load_policy

@@ -1,4 +1,4 @@
-"""Reason codes: which an answer may give, in which order, and what each says."""
+"""List the reason codes that a decision may have, in order, with their texts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from tollgate.policy.definition import ESSENTIAL_MISSING, OWN_CODES, SCORE_DECLI
 from tollgate.policy.document import Document, RawMeaning
 from tollgate.schema import REASON_SEPARATOR
 
-# Given whatever the policy says, so a policy need not know of it: features.yaml
-# declares what is essential, and an older policy stays valid when it does.
+# The decision step gives this code with any policy, so a policy need not declare it:
+# features.yaml declares the essential features, and an older policy stays valid when it
+# does.
 _BUILT_IN = {ESSENTIAL_MISSING: "Data this decision needs is missing or too old."}
-_MAX_CODES = 63  # they travel as bits of one integer
+_MAX_CODES = 63  # codes are bits of one integer
 
 
 def name_codes(document: Document) -> tuple[str, ...]:
     """
-    List the codes of an answer: our own, those of degraded bits, those of rules.
+    List the codes of a decision: our own, those of degraded bits, those of rules.
 
     Raises:
         PolicyError: A code has no text, a text no code, or there are too many.
@@ -33,7 +34,7 @@ def name_codes(document: Document) -> tuple[str, ...]:
     told = dict.fromkeys([*codes, *raw.contributions.values()])
     limits = [raw.thresholds, *(one.thresholds for one in raw.segments)]
     if all(one.decline is None for one in limits):
-        del told[SCORE_DECLINE]  # keeps its place among the codes, and is never given
+        del told[SCORE_DECLINE]  # stays among the codes, but is never given
     for code in told:
         if code not in raw.reasons | _BUILT_IN:
             document.refuse(("reasons",), f"no text for {code}")
@@ -46,5 +47,5 @@ def name_codes(document: Document) -> tuple[str, ...]:
 
 
 def name_reasons(document: Document) -> dict[str, str]:
-    """Give each code its text."""
+    """Map each code to its text."""
     return _BUILT_IN | document.raw.reasons

@@ -1,4 +1,4 @@
-"""Say in words what differs between two policies."""
+"""Describe the differences between two policies."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import yaml
 
 from tollgate.policy.document import RawPolicy
 
-_NAMED = ("lists", "segments", "rules")  # lists of things that have names
+_NAMED = ("lists", "segments", "rules")  # lists of named things
 _THRESHOLDS = ("review", "decline")
 _LAST = ("contributions", "reasons")
 
 
 class Change(msgspec.Struct, frozen=True):
     """
-    One thing that differs.
+    One difference between two policies.
 
     Attributes:
         where: The key, for example rules.large_amount.when.
         what: "added", "removed", "changed" or "moved".
-        words: How, in words.
+        words: Description of the difference.
     """
 
     where: str
@@ -32,11 +32,11 @@ class Change(msgspec.Struct, frozen=True):
 
 def compare(old: RawPolicy, new: RawPolicy) -> tuple[Change, ...]:
     """
-    List what differs; texts come last.
+    List the differences; those of texts come last.
 
     Args:
-        old: The policy as it was.
-        new: The policy as it is to be.
+        old: The current policy.
+        new: The policy that replaces it.
     """
     before, after = _plain(old), _plain(new)
     found: list[Change] = []
@@ -49,7 +49,7 @@ def compare(old: RawPolicy, new: RawPolicy) -> tuple[Change, ...]:
 
 
 def _plain(policy: RawPolicy) -> dict[str, Any]:
-    """Turn a policy into dicts; lists of named things become dicts by their names."""
+    """Convert a policy to dicts; lists of named things become dicts by their names."""
     plain = {name: _said(value) for name, value in msgspec.to_builtins(policy).items()}
     for key in _NAMED:
         plain[key] = {
@@ -64,7 +64,7 @@ def _plain(policy: RawPolicy) -> dict[str, Any]:
 
 
 def _said(value: Any) -> Any:
-    """Leave out what the file does not say, and what says nothing."""
+    """Leave out keys that are missing in the file, and empty values."""
     if not isinstance(value, dict):
         return value
     return {name: one for name, one in value.items() if one is not None and one != {}}
@@ -87,7 +87,7 @@ def _items(
 
 
 def _moves(old: list[str], new: list[str]) -> Iterator[Change]:
-    """Name the rules that another one of both files has overtaken."""
+    """Find the rules that now precede others which they followed before."""
     kept = [name for name in new if name in old]
     before = [name for name in old if name in new]
     for name in kept:
@@ -116,12 +116,12 @@ def _values(where: str, old: Any, new: Any) -> Iterator[Change]:
 
 
 def _is_when(where: str) -> bool:
-    """Tell whether a key holds conditions: they are read together."""
+    """Return whether a key holds conditions, which are compared as one value."""
     return where.endswith(".when")
 
 
 def _hint(where: str, old: Any, new: Any) -> str:
-    """Say what a changed threshold does; one that is missing is never reached."""
+    """Describe the effect of a changed threshold; a missing one is never reached."""
     if where.split(".")[-1] not in _THRESHOLDS or "thresholds" not in where:
         return ""
     if new is None:

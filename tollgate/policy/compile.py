@@ -1,4 +1,4 @@
-"""Compile a policy.yaml, and refuse one that cannot be meant."""
+"""Compile a policy.yaml, and refuse an inconsistent one."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def load_policy(
         feature_names: Columns of `features`, in order.
         fields: Declared fields of the request; words of a category are checked where
             its vocabulary is given.
-        id_names: Inputs that hold ids; None where they are not known: then what a
-            list is of is not checked.
-        amount: Whether the product has money that a condition may name.
+        id_names: Inputs that hold ids; None where they are not known: then the input of
+            a list is not checked.
+        amount: True if the product has money that a condition may name.
 
     Raises:
-        PolicyError: It cannot be read, or cannot be meant; the message names the file,
+        PolicyError: It cannot be read, or is inconsistent; the message names the file,
             the line and the key.
     """
     document = read_document(path)
@@ -116,7 +116,7 @@ class _Compiler:
         )
 
     def _thresholds(self) -> tuple[Thresholds, ...]:
-        """Read those of all rows in no segment, then those of each segment."""
+        """Read the thresholds of rows in no segment, then those of each segment."""
         raw = self._raw
         fallback = raw.fallback.model_output
         found = [self._pair(raw.thresholds, fallback, ("thresholds",))]
@@ -154,7 +154,7 @@ class _Compiler:
         return Asked(tuple(conditions))
 
     def _asked(self, at: int) -> Asked:
-        """Read what a rule asks for."""
+        """Read the conditions and the validity of a rule."""
         place: Place = ("rules", at)
         rule = self._raw.rules[at]
         if at >= _MAX_RULES:
@@ -174,7 +174,7 @@ class _Compiler:
         )
 
     def _rule(self, at: int, codes: Sequence[str]) -> Rule:
-        """Read what a rule does."""
+        """Read the effect of a rule."""
         rule, place = self._raw.rules[at], ("rules", at)
         if (rule.at_least is None) == (rule.at_most is None):
             self._refuse(place, "needs exactly one of at_least, at_most")

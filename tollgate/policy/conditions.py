@@ -1,4 +1,6 @@
-"""What a condition may name, and what it asks for."""
+"""
+Read the conditions of segments and rules: the names they use, the values they match.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +25,24 @@ from tollgate.schema import (
 )
 
 SCORE = "score"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")  # it is part of a store key
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")  # becomes part of a store key
 _INF = math.inf
 _BOUNDS = ("ge", "gt", "le", "lt", "eq", "ne")
 
 
 class Condition(msgspec.Struct, frozen=True):
     """
-    One thing that must hold.
+    One condition on one variable.
 
     Attributes:
-        variable: Of what.
-        spans: Which of its whole numbers satisfy it.
+        variable: Variable that the condition restricts.
+        spans: Whole numbers of the variable that satisfy it.
         low, high: Of a number: ends, both included, compared in float64.
-        unequal: Of a number: what it must not be.
-        absent: It must not be there; then `hashes` is MISSING alone.
-        hashes: Of a category: its words.
+        unequal: Of a number: excluded values.
+        absent: True if the value must be missing; then `hashes` is MISSING alone.
+        hashes: Of a category: hashes of its words.
         inverted: Of a category: there must be a word, and none of these.
-        wanted: Of a bit or a list: what it must be.
+        wanted: Of a bit or a list: the required value.
     """
 
     variable: Variable
@@ -56,16 +58,16 @@ class Condition(msgspec.Struct, frozen=True):
 
 class Names:
     """
-    Everything the conditions of one policy may name.
+    Variables that the conditions of one policy may name.
 
     Args:
         document: The policy.
         feature_names: Columns of `features`.
         fields: Declared fields of the request.
-        amount: Whether the product has money.
+        amount: True if the product has money.
 
     Raises:
-        PolicyError: The name of a list is none, or that of something else.
+        PolicyError: The name of a list is invalid, or also names something else.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Names:
 
     @property
     def domains(self) -> dict[str, Spans]:
-        """Tell what each variable can be, as whole numbers."""
+        """Return all possible values of each variable, as whole numbers."""
         return {name: one.domain for name, one in self._found.items()}
 
     def conditions(self, when: Mapping[str, Any], place: Place) -> list[Condition]:
@@ -109,8 +111,8 @@ class Names:
         Read a `when`.
 
         Raises:
-            PolicyError: It is empty, names something that is not there, or compares it
-                with what it cannot be.
+            PolicyError: It is empty, names an unknown variable, or compares one with a
+                value of the wrong type or out of range.
         """
         if not when:
             self._refuse(place, "is empty")
@@ -207,7 +209,7 @@ class Names:
             yield name, float(value)
 
     def _float32(self, value: float, place: Place) -> float:
-        """Round as features are, so that 0.9 is the 0.9 of a feature."""
+        """Round to float32 as features are, so that 0.9 equals a feature's 0.9."""
         with np.errstate(over="ignore"):
             rounded = float(np.float32(value))
         if not math.isfinite(rounded):

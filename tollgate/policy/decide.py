@@ -27,7 +27,7 @@ _UNAVAILABLE = OWN_CODES.index(MODEL_UNAVAILABLE)
 _DECLINED = OWN_CODES.index(SCORE_DECLINE)
 _REVIEWED = OWN_CODES.index(SCORE_REVIEW)
 _MODEL_OUTPUT = np.uint32(Degraded.MODEL_OUTPUT)
-_TEXTS_KEPT = 4096  # distinct sets of codes; a set is 63 bits
+_TEXTS_KEPT = 4096  # distinct sets of codes in the cache; a set is 63 bits
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -36,11 +36,11 @@ class Decided(msgspec.Struct, frozen=True):
 
     Attributes:
         decision: Decision; uint8 [N].
-        score: float32 [N]; NaN where the model gave none that is usable.
+        score: float32 [N]; NaN where the model gave no usable one.
         reason_codes: Codes joined by `|`, bytes objects; object [N].
         degraded: The bits passed in, and MODEL_OUTPUT where it applies; uint32 [N].
         rules: Bit i is set when the i-th rule of the policy held; uint64 [N].
-        segment: 0 for a row of no segment, else 1 + the segment's place; uint8 [N].
+        segment: 0 for a row of no segment, else 1 + the segment's position; uint8 [N].
     """
 
     decision: U8
@@ -56,14 +56,15 @@ def decide(facts: RowFacts, *, policy: Policy) -> Decided:
     Turn probabilities into decisions.
 
     Args:
-        facts: What is known of N rows.
+        facts: Known values of N rows.
         policy: Thresholds and rules of one release.
 
     Returns:
-        Decisions with scores, codes and bits. Probabilities that are none (NaN, outside
-        of [0, 1], or of another sum than the policy allows) give its fallback, never a
-        decision; so does the bit MODEL_OUTPUT. What a degraded bit means holds whatever
-        the rules say: a row that lacks an essential feature is at least reviewed.
+        Decisions with scores, codes and bits. Invalid probabilities (NaN, outside of
+        [0, 1], or of another sum than the policy allows) give the policy's fallback,
+        never a decision from the thresholds; so does the bit MODEL_OUTPUT. The meaning
+        of a degraded bit takes precedence over the rules: a row that lacks an essential
+        feature is at least reviewed.
     """
     usable = _usable(facts, policy)
     exact = policy.score.of(np.where(usable[:, None], facts.probabilities, 0))
@@ -106,7 +107,7 @@ def decide(facts: RowFacts, *, policy: Policy) -> Decided:
 
 
 def _usable(facts: RowFacts, policy: Policy) -> Bool:
-    """Tell which rows have probabilities."""
+    """Return which rows have valid probabilities."""
     probabilities = facts.probabilities
     usable: Bool = ((probabilities >= 0) & (probabilities <= 1)).all(axis=1)
     usable &= (facts.degraded & _MODEL_OUTPUT) == 0
@@ -118,7 +119,7 @@ def _usable(facts: RowFacts, policy: Policy) -> Bool:
 
 
 def _apply_rules(policy: Policy, held: Bool, decision: U8, told: I64) -> U8:
-    """Move decisions by the rules in their order; `held` and `told` are changed."""
+    """Apply the rules to the decisions in their order; changes `held` and `told`."""
     open_ = None  # rows that no rule has stopped
     for place in np.flatnonzero(held.any(axis=0)).tolist():
         rule, met = policy.rules[place], held[:, place]
@@ -128,7 +129,7 @@ def _apply_rules(policy: Policy, held: Bool, decision: U8, told: I64) -> U8:
             moved = np.maximum(decision, np.uint8(rule.at_least))
             reason = met
         else:
-            # A limit is a reason only where it changed something.
+            # An upper limit is a reason only where it changed the decision.
             moved = np.minimum(decision, np.uint8(rule.at_most))
             reason = met & (moved != decision)
         decision = np.where(met, moved, decision)
@@ -139,7 +140,7 @@ def _apply_rules(policy: Policy, held: Bool, decision: U8, told: I64) -> U8:
 
 
 def _apply_meanings(policy: Policy, degraded: U32, decision: U8, told: I64) -> U8:
-    """Raise decisions to what their degraded bits ask for; `told` is changed."""
+    """Raise decisions as their degraded bits require; changes `told`."""
     if not degraded.any():
         return decision
     for one in policy.meanings:
@@ -151,7 +152,7 @@ def _apply_meanings(policy: Policy, degraded: U32, decision: U8, told: I64) -> U
 
 
 def _pack(held: Bool) -> npt.NDArray[np.uint64]:
-    """Put the rules that held into one integer per row, the first in bit 0."""
+    """Pack the rules that held into one integer per row, the first in bit 0."""
     packed = np.zeros(len(held), np.uint64)
     for place in np.flatnonzero(held.any(axis=0)).tolist():
         packed |= held[:, place].astype(np.uint64) << np.uint64(place)
@@ -159,7 +160,9 @@ def _pack(held: Bool) -> npt.NDArray[np.uint64]:
 
 
 def _name(told: I64, codes: tuple[str, ...]) -> npt.NDArray[np.object_]:
-    """Name the set bits; rows of the same set share one text."""
+    """
+    Convert set bits to the text of their codes; rows of the same set share one text.
+    """
     named = np.empty(len(told), np.object_)
     named[:] = [_text(bits, codes) for bits in told.tolist()]
     return named

@@ -1,4 +1,4 @@
-"""A policy as values: what a policy.yaml means, compiled."""
+"""Define the compiled policy: thresholds, rules, lists and reason codes as values."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy.typing as npt
 from tollgate.policy.tables import Tables
 from tollgate.schema import Decision
 
-OTHER = "other"  # the segment of a row that is in none
+OTHER = "other"  # the segment of rows in no other segment
 SCORE_REVIEW, SCORE_DECLINE = "SCORE_REVIEW", "SCORE_DECLINE"
 MODEL_UNAVAILABLE = "MODEL_UNAVAILABLE"
 ESSENTIAL_MISSING = "ESSENTIAL_MISSING"
-# They stand first in every answer, in this order.
+# These codes come first in every decision, in this order.
 OWN_CODES = (MODEL_UNAVAILABLE, SCORE_DECLINE, SCORE_REVIEW, ESSENTIAL_MISSING)
 
 
 class Score(msgspec.Struct, frozen=True):
     """
-    How probabilities become one score.
+    Computation of one score from the probabilities.
 
     Attributes:
-        weights: Column of a label, and what its probability counts; by label.
-        plain: It is one column as it comes.
-        decimals: To how many it is rounded; None for not at all.
+        weights: Column of a label, and the weight of its probability; by label.
+        plain: True if the score is one column, unchanged.
+        decimals: Decimals to round to; None for no rounding.
     """
 
     weights: tuple[tuple[int, float], ...]
@@ -34,7 +34,9 @@ class Score(msgspec.Struct, frozen=True):
     decimals: int | None
 
     def of(self, probabilities: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Compute it; [N, K] → [N]. One column after the other: rows stay alone."""
+        """
+        Compute the score; [N, K] → [N]. Adds column by column: no row affects another.
+        """
         if self.plain:
             found = probabilities[:, self.weights[0][0]].astype(np.float64)
         else:
@@ -47,7 +49,7 @@ class Score(msgspec.Struct, frozen=True):
 
 class Thresholds(msgspec.Struct, frozen=True):
     """
-    Of one segment.
+    Thresholds of one segment.
 
     Attributes:
         review: Score from which a purchase is reviewed; within [0, decline].
@@ -75,14 +77,14 @@ class Levels(msgspec.Struct, frozen=True, eq=False):
 
 class Rule(msgspec.Struct, frozen=True):
     """
-    How far a rule moves the decision of a row that it holds for.
+    A rule's effect on the decision of a row that it holds for.
 
     Attributes:
-        name, owner: What it is called, and who answers for it.
+        name, owner: Name of the rule, and the person or team responsible for it.
         at_least: It raises the decision to this; APPROVE for not at all.
         at_most: It lowers it to this; DECLINE for not at all.
         code: Position of its reason code.
-        stop: No later rule is applied to the row.
+        stop: True if no later rule is applied to the row.
     """
 
     name: str
@@ -95,13 +97,13 @@ class Rule(msgspec.Struct, frozen=True):
 
 class Meaning(msgspec.Struct, frozen=True):
     """
-    What a degraded bit makes of a decision.
+    A degraded bit's effect on a decision.
 
     Attributes:
         bit: Its value.
         code: Position of the reason code that it gives.
-        at_least: The decision is at least this, whatever the rules say.
-        fallback: The score is not used: this decides in place of the thresholds.
+        at_least: Lowest decision with this bit, regardless of the rules.
+        fallback: Decision in place of the thresholds; the score is not used.
     """
 
     bit: int
@@ -120,10 +122,10 @@ class PolicyList(msgspec.Struct, frozen=True):
 
 class Notice(msgspec.Struct, frozen=True):
     """
-    What a notice to a person who was refused says.
+    Content of an adverse action notice.
 
     Attributes:
-        most: So many reasons at most, 1 to 4.
+        most: Largest number of reasons, 1 to 4.
         never: Codes that are no reason to a person.
     """
 
@@ -133,29 +135,29 @@ class Notice(msgspec.Struct, frozen=True):
 
 class Policy(msgspec.Struct, frozen=True, eq=False):
     """
-    Everything that decides the purchases of one product.
+    A compiled policy: everything that decides the purchases of one product.
 
     Attributes:
         product: Name of the ensemble.
         labels: Names of the K probability columns.
-        score: How they become a score.
-        sum_within: How far from 1 their sum may be; None for anywhere.
+        score: Computation of a score from them.
+        sum_within: Largest distance of their sum from 1; None for any sum.
         segments: Names of the segments, OTHER first.
-        thresholds: Of each of them.
-        rules: In the order in which they are applied.
-        meanings: Of degraded bits; of MODEL_OUTPUT say `thresholds`.
-        lists: What the store is asked for.
-        codes: Reason codes, in the order in which they appear in an answer.
-        reasons: Text per code; a built-in one where the file has none for a code
-            that it need not know.
+        thresholds: Thresholds of each segment.
+        rules: Rules in the order in which they are applied.
+        meanings: Effects of degraded bits; `thresholds` has that of MODEL_OUTPUT.
+        lists: Lists to look up in the store.
+        codes: Reason codes, in the order in which they appear in a decision.
+        reasons: Text per code; a built-in one for a code that the file need not declare
+            and has no text for.
         contributions: Code of a feature that raised the score; by feature.
-        consent: Declared field that says whether a row may be kept; None for none.
-        idempotency_s: How long an answer stands for its transaction id.
-        tables: What segments and rules ask for, as arrays.
+        consent: Declared field that says whether a row may be stored; None for none.
+        idempotency_s: Time that a decision is valid for its transaction id, s.
+        tables: Conditions of segments and rules, as arrays.
         levels: The thresholds, as arrays.
         score_cuts: Scores at which a decision may change, ascending.
-        notice: What a notice says; None for a product that sends none.
-        sensitive: What nobody may be judged by; none is an input.
+        notice: Content of a notice; None for a product that sends none.
+        sensitive: Attributes that must not influence decisions; none is an input.
     """
 
     product: str

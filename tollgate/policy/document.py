@@ -1,4 +1,4 @@
-"""policy.yaml as written: its keys. What each means: docs/policy.md."""
+"""Read the keys of policy.yaml as written. docs/policy.md explains each key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class RawScore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A score that is more than one column as it comes: one of `of`, `weights`."""
+    """A score other than one unchanged column: one of `of`, `weights`."""
 
     of: str | None = None
     weights: dict[str, float] = {}
@@ -39,14 +39,14 @@ class RawThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RawFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to decide without a usable score, and when one is none."""
+    """Decision without a usable score, and when a score is unusable."""
 
     model_output: Level
     sum_within: float | None = None
 
 
 class RawSegmentFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to decide without a usable score in one segment."""
+    """Decision without a usable score in one segment."""
 
     model_output: Level
 
@@ -69,7 +69,7 @@ class RawList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RawMeaning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a degraded bit makes of a decision: one of `at_least`, `fallback`."""
+    """Effect of a degraded bit on a decision: one of `at_least`, `fallback`."""
 
     code: str
     at_least: Level | None = None
@@ -92,19 +92,19 @@ class RawRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RawJournal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the journal asks the policy."""
+    """Settings of the policy for the journal."""
 
     consent: str
 
 
 class RawIdempotency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long an answer stands for its transaction id."""
+    """Time that a decision is valid for its transaction id."""
 
     window: str = "10m"
 
 
 class RawNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a notice to a person who was refused says."""
+    """Content of a notice to a person who was refused."""
 
     most: int = 4
     never: list[str] = []
@@ -132,7 +132,7 @@ class RawPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """What a policy.yaml says, and where it says it."""
+    """The content of a policy.yaml, with the lines of its keys."""
 
     raw: RawPolicy
     source: Source
@@ -144,7 +144,7 @@ class Document(msgspec.Struct, frozen=True):
 
 def read_document(path: Path) -> Document:
     """
-    Read a policy.yaml as it is written; whether it makes sense is not asked.
+    Read a policy.yaml as it is written; does not check that it is consistent.
 
     Raises:
         PolicyError: It cannot be read, or has other keys or types.
@@ -154,6 +154,6 @@ def read_document(path: Path) -> Document:
 
 
 def duration_s(text: str) -> int | None:
-    """Read `90s`, `10m`, `24h` or `7d`; None when it is none of them."""
+    """Read `90s`, `10m`, `24h` or `7d` as seconds; None for any other text."""
     found = _DURATION.match(text)
     return int(found[1]) * _UNIT_S[found[2]] if found else None

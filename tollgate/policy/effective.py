@@ -1,4 +1,4 @@
-"""Read the times from which and until which a rule is for."""
+"""Read the start and end times of a rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def read_time_us(text: str) -> int | None:
     Read `2026-03-01` or `2026-03-01T06:00:00Z`, UTC.
 
     Returns:
-        µs since the epoch; None when it is no such time.
+        µs since the epoch; None for any other text.
     """
     if not _TIME.match(text):
         return None

@@ -1,4 +1,4 @@
-"""What a policy may look at, row by row."""
+"""Define the input of a policy: the known values of each row."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ U32 = npt.NDArray[np.uint32]
 
 class RowFacts(msgspec.Struct, frozen=True, eq=False):
     """
-    What is known of N rows when they are decided.
+    Known values of N rows when they are decided.
 
     Attributes:
         probabilities: One column per label of the policy; float32 [N, K].
-        features: What the model saw; float32 [N, F].
+        features: Inputs of the model; float32 [N, F].
         cents: Amounts; int64 [N].
         degraded: Degraded bits of the rows so far; uint32 [N].
-        event_time_us: When the purchase was made; int64 [N].
+        event_time_us: Time of the purchase; int64 [N].
         list_hits: Bit i is set when the i-th list of the policy holds the row's id;
             uint32 [N].
         fields: Declared fields of the request by name, as whole numbers and hashes,

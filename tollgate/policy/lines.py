@@ -1,4 +1,4 @@
-"""Read YAML and keep the line of every key, for whoever must name one."""
+"""Read YAML with the line number of every key, for error messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads times as text: a text has a zone, or is refused for having none."""
+    """Loads times as text: they must have a zone, and are refused without one."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -32,7 +32,7 @@ _Loader.yaml_implicit_resolvers = {
 
 class Source:
     """
-    A YAML file, and where its keys stand.
+    A YAML file, with the lines of its keys.
 
     Args:
         path: The file.
@@ -61,13 +61,13 @@ class Source:
             raise PolicyError(path, " ".join(str(exc).split())) from exc
 
     def line(self, place: Place) -> int:
-        """Tell the line of a key, or of the nearest one around it; from 1."""
+        """Return the line of a key, or of the nearest enclosing one; from 1."""
         while place and place not in self._lines:
             place = place[:-1]
         return self._lines.get(place, 1)
 
     def refuse(self, place: Place, problem: str) -> PolicyError:
-        """Make the error that names line and key of what is wrong."""
+        """Build the error that names line and key of the problem."""
         where = f"line {self.line(place)}"
         label = ".".join(self._labels(place))
         return PolicyError(
@@ -75,7 +75,9 @@ class Source:
         )
 
     def misfit(self, problem: str) -> PolicyError:
-        """Say what msgspec found, by line and key instead of a path."""
+        """
+        Build the error for a msgspec message, with line and key instead of a path.
+        """
         found = _AT.search(problem)
         place: Place = ()
         for key, index in _STEP.findall(found[1] if found else ""):
@@ -88,7 +90,7 @@ class Source:
         return self.refuse(place, _AT.sub("", problem))
 
     def _labels(self, place: Place) -> Iterator[str]:
-        """Name items of a list by their names, as a person would."""
+        """Replace positions in a list by the names of the items, for a person."""
         at: Any = self.data
         for step in place:
             try:
@@ -124,7 +126,7 @@ class Source:
 
 def read_as(source: Source, type_: type[Any]) -> Any:
     """
-    Fit what a file says into a type.
+    Convert the content of a file to a type.
 
     Raises:
         PolicyError: It does not fit; the message names line and key.

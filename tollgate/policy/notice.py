@@ -1,9 +1,9 @@
 """
-What a person who was refused credit is told, and by what nobody may be judged.
+Read the notice of an adverse action, and refuse sensitive inputs.
 
 A notice states the specific principal reasons (12 CFR 1002.9(b)(2)): the factors that
-were scored and counted most, at most four of them, and none that was principal left
-out. That a score or a standard of the lender was missed is none.
+were scored and counted most, at most four of them, with no principal one left out. A
+missed score or a missed standard of the lender is not such a reason.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MOST_REASONS = 4
 
 def read_notice(document: Document, feature_names: Collection[str]) -> Notice | None:
     """
-    Read what a notice says.
+    Read the content of a notice.
 
     Raises:
-        PolicyError: More than four reasons, a code that is none, a feature without one.
+        PolicyError: More than four reasons, an unknown code, a feature without a code.
     """
     raw = document.raw.notice
     if raw is None:
@@ -46,7 +46,7 @@ def read_notice(document: Document, feature_names: Collection[str]) -> Notice | 
 
 def refuse_sensitive(document: Document, inputs: Iterable[str]) -> tuple[str, ...]:
     """
-    Return what nobody may be judged by.
+    Return the attributes that must not influence decisions.
 
     Args:
         document: The policy.

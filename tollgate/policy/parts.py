@@ -1,4 +1,4 @@
-"""Read the parts of a policy that stand for themselves: score, bits, lists."""
+"""Read the independent parts of a policy: score, degraded bits, lists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tollgate.policy.lines import Place
 from tollgate.schema import Decision, Degraded
 
 LEVELS = {level.name.lower(): level for level in Decision}
-_MAX_LISTS = 32  # bits of list_hits
+_MAX_LISTS = 32  # number of bits of list_hits
 _MAX_DECIMALS = 9
 
 
@@ -19,7 +19,7 @@ def read_score(document: Document) -> Score:
     Read how probabilities become a score.
 
     Raises:
-        PolicyError: It names a label that is not there, or weighs it wrongly.
+        PolicyError: It names an unknown label, or has an invalid weight.
     """
     raw = document.raw
     for at, label in enumerate(raw.labels):
@@ -55,10 +55,10 @@ def read_score(document: Document) -> Score:
 
 def read_meanings(document: Document, codes: Sequence[str]) -> tuple[Meaning, ...]:
     """
-    Read what degraded bits make of a decision; ESSENTIAL_MISSING always has a meaning.
+    Read the effects of degraded bits on a decision; ESSENTIAL_MISSING always has one.
 
     Raises:
-        PolicyError: A bit is none, or may not mean that.
+        PolicyError: A bit is unknown, or may not have that effect.
     """
     essential = Meaning(
         bit=int(Degraded.ESSENTIAL_MISSING),
@@ -102,8 +102,8 @@ def read_lists(
     Read the lists.
 
     Raises:
-        PolicyError: One is of no input, is asked for by no rule, or by a rule that
-            turns its meaning around.
+        PolicyError: A list is of an unknown input, no rule uses it, or a rule uses it
+            with the opposite meaning.
     """
     raw = document.raw
     for at, one in enumerate(raw.lists):

@@ -1,4 +1,4 @@
-"""Can every segment and every rule hold, and does one get in another's way?"""
+"""Check that each segment and rule can hold, and that no other one blocks it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tollgate.policy.spans import Box, Spans, common, meet, remove_all
 from tollgate.policy.tables import Asked
 from tollgate.schema import Degraded
 
-# Variables of boxes that no condition names.
+# Variables of boxes that no condition can name.
 _SEGMENT, _EVENT_TIME = "segment ", "event time "
 _EVER = 2**62
 
@@ -24,11 +24,11 @@ def check_reach(
     rules: Sequence[Asked],
 ) -> None:
     """
-    Demand segments and rules that can hold.
+    Check that segments and rules can hold.
 
     Raises:
         PolicyError: Conditions contradict each other, two segments overlap, or earlier
-            rules with `stop` leave nothing to a rule.
+            rules with `stop` leave no row to a rule.
     """
     _Reach(document, names, segments).check(rules)
 
@@ -53,7 +53,7 @@ class _Reach:
         self._apart()
 
     def check(self, rules: Sequence[Asked]) -> None:
-        """Go through the rules in their order."""
+        """Check the rules in their order."""
         parts = self._parts()
         stopped: list[Box] = []
         stops: list[str] = []
@@ -72,7 +72,9 @@ class _Reach:
                 stops.append(self._document.raw.rules[at].name)
 
     def _parts(self) -> list[Box]:
-        """Take all there is apart: the rows of each segment, and the other ones."""
+        """
+        Return all rows as disjoint boxes: those of each segment, and of no segment.
+        """
         other = remove_all([{}], self._segments, domains=self._domains)
         return [
             *({**box, _SEGMENT: ((0, 0),)} for box in other),
@@ -92,7 +94,7 @@ class _Reach:
                     self._document.refuse(("segments", at), problem)
 
     def _box(self, asked: Asked, place: Place) -> Box:
-        """Make the box of what is asked for; it must hold something."""
+        """Build the box of a segment's or a rule's conditions; it must not be empty."""
         box: dict[str, Spans] = {}
         for one in asked.conditions:
             name = one.variable.name
@@ -108,7 +110,7 @@ class _Reach:
         return box
 
     def _scored(self, conditions: Sequence[Condition], place: Place) -> None:
-        """Refuse to look at a score where there is none."""
+        """Refuse conditions on a score together with bits that leave no score."""
         without = [
             one.variable.name
             for one in conditions

@@ -1,10 +1,11 @@
 """
-Sets of whole numbers as spans, and boxes made of them.
+Represent sets of whole numbers as spans, and combine spans into boxes.
 
 Every condition of a policy confines one variable to some spans: money is cents, a
-category its hash, a truth 0 or 1, and a float its place among all floats. So what a
-rule or a segment asks for is a box, and whether two of them can hold at once, or one
-can hold at all, is arithmetic of whole numbers: no float lies between two neighbours.
+category its hash, a truth value 0 or 1, and a float its position among all floats. So
+the conditions of a rule or a segment form a box. Arithmetic of whole numbers then
+decides whether two of them can hold at once, or one can hold at all: no float lies
+between two neighbours.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import numpy as np
 
 # Disjoint, ascending; ends included.
 Spans = tuple[tuple[int, int], ...]
-Box = Mapping[str, Spans]  # variable -> spans; what is not named is free
+Box = Mapping[str, Spans]  # variable -> spans; other variables are unrestricted
 
-_MOST_BOXES = 4096  # beyond it, what is left is taken to be reachable
+_MOST_BOXES = 4096  # with more boxes, the rest counts as reachable
 
 
 def meet(one: Spans, other: Spans) -> Spans:
-    """Keep what is in both."""
+    """Return the intersection of two sets of spans."""
     found = (
         (max(low, lowest), min(high, highest))
         for low, high in one
@@ -31,7 +32,7 @@ def meet(one: Spans, other: Spans) -> Spans:
 
 
 def without(one: Spans, other: Spans) -> Spans:
-    """Keep what is in the first and not in the second."""
+    """Return the first set of spans without the second."""
     left = list(one)
     for lowest, highest in other:
         cut: list[tuple[int, int]] = []
@@ -48,7 +49,7 @@ def without(one: Spans, other: Spans) -> Spans:
 
 
 def common(one: Box, other: Box) -> Box | None:
-    """Take the box of what is in both; None when nothing is."""
+    """Return the intersection of two boxes; None if it is empty."""
     found = dict(one)
     for name, spans in other.items():
         found[name] = meet(found[name], spans) if name in found else spans
@@ -56,7 +57,7 @@ def common(one: Box, other: Box) -> Box | None:
 
 
 def remove(box: Box, other: Box, *, domains: Mapping[str, Spans]) -> list[Box]:
-    """Cut a box out of another; what is left, as disjoint boxes."""
+    """Subtract a box from another; return the rest, as disjoint boxes."""
     if common(box, other) is None:
         return [box]
     left: list[Box] = []
@@ -72,7 +73,7 @@ def remove(box: Box, other: Box, *, domains: Mapping[str, Spans]) -> list[Box]:
 def remove_all(
     boxes: Iterable[Box], others: Iterable[Box], *, domains: Mapping[str, Spans]
 ) -> list[Box]:
-    """Cut many boxes out of many; when they become too many, some are left uncut."""
+    """Subtract boxes from boxes; above a maximum of pieces, leave the rest uncut."""
     left = list(boxes)
     for other in others:
         if len(left) > _MOST_BOXES:
@@ -82,12 +83,12 @@ def remove_all(
 
 
 def place32(value: float) -> int:
-    """Number a float32 by its place among all of them."""
+    """Number a float32 by its position among all of them."""
     bits = int(np.float32(value).view(np.int32))
     return bits if bits >= 0 else -(bits & 0x7FFF_FFFF)
 
 
 def place64(value: float) -> int:
-    """Number a float64 by its place among all of them."""
+    """Number a float64 by its position among all of them."""
     bits = int(np.float64(value).view(np.int64))
     return bits if bits >= 0 else -(bits & 0x7FFF_FFFF_FFFF_FFFF)

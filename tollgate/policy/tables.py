@@ -1,4 +1,4 @@
-"""The conditions of segments and rules as arrays: all rows, all of them, at once."""
+"""Evaluate the conditions of all segments and rules on all rows at once, as arrays."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Bool = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]
 
 _ALWAYS = Condition(Variable(AMOUNT, "amount", scale=100.0), ())
-_LISTS_FROM = 32  # bits of lists lie above those of degraded
+_LISTS_FROM = 32  # bits of lists follow those of degraded
 
 
 class Asked(msgspec.Struct, frozen=True):
     """
-    What a segment or a rule asks for.
+    Conditions and validity of a segment or a rule.
 
     Attributes:
-        conditions: All of them must hold.
-        segments: Numbers of the segments it is for; None for all.
-        from_us, until_us: Event times it is for; `until_us` is not.
-        stop: No later rule is asked where it holds.
+        conditions: Conditions, all of which must hold.
+        segments: Numbers of the segments that it applies to; None for all.
+        from_us, until_us: Event times that it applies to; excludes `until_us`.
+        stop: True if later rules are skipped where it holds.
     """
 
     conditions: tuple[Condition, ...]
@@ -44,14 +44,14 @@ class Tables:
     Segments and rules, compiled.
 
     Args:
-        segments: They do not overlap.
-        rules: In their order.
+        segments: Segments, which do not overlap.
+        rules: Rules, in their order.
     """
 
     def __init__(self, segments: Sequence[Asked], rules: Sequence[Asked]) -> None:
         self._segments = len(segments)
         asked = [*segments, *rules]
-        # Everything that a condition names, once.
+        # Every variable that a condition names, once.
         self.named = tuple(
             dict.fromkeys(one.variable for part in asked for one in part.conditions)
         )
@@ -61,7 +61,7 @@ class Tables:
             for one in _numbers(part.conditions)
         ]
         self._variables = list(dict.fromkeys(one.variable for _, one in numbers))
-        # Features first: they are taken out of their array in one go.
+        # Features first: one indexing operation then reads them all.
         self._variables.sort(key=lambda one: one.kind != "feature")
         self._features = [
             one.column for one in self._variables if one.kind == "feature"
@@ -95,17 +95,17 @@ class Tables:
         self, facts: RowFacts, *, score: F64, scored: Bool, degraded: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.uint8], Bool]:
         """
-        Tell each row's segment, and which rules hold for it.
+        Find each row's segment, and the rules that hold for it.
 
         Args:
-            facts: What is known of N rows.
-            score: NaN where it is not to be used; [N].
-            scored: Where it is; [N].
+            facts: Known values of N rows.
+            score: Scores; NaN where no score may be used; [N].
+            scored: True if the score may be used; [N].
             degraded: Bits, the model's output included; uint32 [N].
 
         Returns:
-            0 for a row in no segment, else 1 + the segment's place, [N]; and bool
-            [N, R], as if no rule stopped another.
+            0 for a row in no segment, else 1 + the segment's position, [N]; and bool
+            [N, R], regardless of rules that stop others.
         """
         met = self._met(facts, score=score, scored=scored)
         hits = facts.list_hits.astype(np.uint64) << np.uint64(_LISTS_FROM)
@@ -141,7 +141,7 @@ class Tables:
         return met
 
     def _values(self, facts: RowFacts, *, score: F64, scored: Bool) -> F64:
-        """Gather the numbers that conditions name; NaN where there is none."""
+        """Collect the numbers that conditions name; NaN where there is none."""
         values = np.empty((len(score), len(self._variables)))
         taken = len(self._features)
         if taken:
@@ -163,13 +163,13 @@ class Tables:
 
 
 def _field(facts: RowFacts, variable: Variable, rows: int) -> I64:
-    """Take a declared field; MISSING for all rows when no request had it."""
+    """Return a declared field; MISSING for all rows if no request had it."""
     column = facts.fields.get(variable.name)
     return np.full(rows, MISSING) if column is None else column
 
 
 def _numbers(conditions: Sequence[Condition]) -> list[Condition]:
-    """Take the comparisons of numbers; one that always holds where there is none."""
+    """Select the comparisons of numbers, or one that always holds if there is none."""
     kinds = ("category", "bit", "list")
     found = [
         one for one in conditions if one.variable.kind not in kinds and not one.absent
@@ -178,7 +178,7 @@ def _numbers(conditions: Sequence[Condition]) -> list[Condition]:
 
 
 def _bits(conditions: Sequence[Condition]) -> tuple[int, int]:
-    """Tell which bits matter, and what they must be."""
+    """Return the bits that matter, and their required values."""
     mask = want = 0
     for one in conditions:
         if one.variable.kind in ("bit", "list"):
@@ -190,7 +190,7 @@ def _bits(conditions: Sequence[Condition]) -> tuple[int, int]:
 
 
 def _times(rules: Sequence[Asked]) -> tuple[I64, I64] | None:
-    """Tell from when and until when each rule is for; None when all are for ever."""
+    """Return start and end time of each rule; None if no rule is limited in time."""
     if all(one.from_us is None and one.until_us is None for one in rules):
         return None
     least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -200,7 +200,7 @@ def _times(rules: Sequence[Asked]) -> tuple[I64, I64] | None:
 
 
 def _allowed(rules: Sequence[Asked], segments: int) -> Bool | None:
-    """Tell which rules are for which segment; None when all are for all."""
+    """Return which rules apply to which segment; None if all apply to all."""
     if all(one.segments is None for one in rules):
         return None
     allowed = np.ones((segments + 1, len(rules)), np.bool_)

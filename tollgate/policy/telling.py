@@ -1,4 +1,6 @@
-"""Which reasons a person is told: codes of an answer, and of what raised its score."""
+"""
+Choose the reasons to report for a decision: reason codes and influential features.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,10 @@ class Reason(msgspec.Struct, frozen=True):
 
     Attributes:
         code: Its code.
-        text: What a person is told; the code where nobody wrote a text.
-        feature: What raised the score; empty for a code of the answer.
-        contribution: By how much, on the model's margin; NaN for a code of the answer.
+        text: Text for a person; the code if it has no text.
+        feature: Feature that raised the score; empty for a code of the decision.
+        contribution: Its contribution on the model's margin; NaN for a code of the
+            decision.
     """
 
     code: str
@@ -41,22 +44,22 @@ def told_reasons(
     feature_texts: Mapping[str, str] | None = None,
 ) -> tuple[Reason, ...]:
     """
-    Choose what to tell of one decision.
+    Choose the reasons to report for one decision.
 
     Args:
-        policy: It maps features to codes, and codes to texts. A feature that it does
-            not map is not told, unless it maps none at all.
-        codes: Of the answer; they come first, in its order.
-        contributions: What each feature added to the score; float64 [F].
-        feature_names: Of these F.
-        feature_texts: What to tell of features where the policy maps none.
+        policy: Maps features to codes, and codes to texts. A feature without a code is
+            not reported, unless no feature has one.
+        codes: Codes of the decision; they come first, in its order.
+        contributions: Contribution of each feature to the score; float64 [F].
+        feature_names: Names of these F features.
+        feature_texts: Texts of features where the policy maps none.
 
     Returns:
-        At most MOST_REASONS, no code and no text twice: those of the answer, then
-        those of the features that raised the score, the one that raised it most
-        first; equal ones in the order of the features. A policy with a `notice` may
-        tell fewer, leaves out the codes that are no reason to a person, and adds up
-        the features of one code.
+        At most MOST_REASONS, no code and no text twice: those of the decision, then
+        those of the features that raised the score, the one that raised it most first;
+        equal ones in the order of the features. A policy with a `notice` may report
+        fewer, leaves out the codes that are no reason to a person, and adds up the
+        features of one code.
     """
     found: list[Reason] = []
     most = MOST_REASONS
@@ -82,7 +85,7 @@ def told_codes(
     contributions: F64,
     feature_names: Sequence[str],
 ) -> tuple[str, ...]:
-    """Choose as `told_reasons` does; their codes alone."""
+    """Choose as `told_reasons` does; return only the codes."""
     told = told_reasons(
         policy, codes, contributions=contributions, feature_names=feature_names
     )
@@ -113,8 +116,8 @@ def _joined(
     """
     List the codes that raised the score, the largest first.
 
-    What one code stands for is one reason: income and debts may each raise the score
-    by what the other takes back.
+    All features of one code are one reason: for example, income may raise the score by
+    as much as debts lower it.
     """
     parts: dict[str, list[tuple[float, str]]] = {}
     for name, amount in zip(feature_names, contributions.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""What a condition may name: as columns hold it, and as whole numbers."""
+"""Describe the variables of conditions: their columns, and their whole-number form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tollgate.schema import MAX_CENTS, MISSING, FieldForm
 ABSENT: Spans = ((MISSING, MISSING),)
 _INF = math.inf
 _MOST = 2**63 - 1
-_WHOLE = 2**53  # beyond it, a float64 skips whole numbers
+_WHOLE = 2**53  # above it, a float64 cannot hold every whole number
 
 Kind = Literal[
     "amount", "score", "label", "feature", "number", "category", "bit", "list"
@@ -23,11 +23,11 @@ Kind = Literal[
 
 class Variable(msgspec.Struct, frozen=True):
     """
-    Something a condition may name.
+    A variable that a condition may name.
 
-    `column` is that of `features` or `probabilities`, or the number of a bit. A whole
-    number divided by `scale` is what the file compares with; that of an exact number
-    is its place among all float64.
+    `column` is that of `features` or `probabilities`, or the number of a bit. The file
+    compares with the whole number divided by `scale`; the whole number of an exact
+    number is its position among all float64.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Variable(msgspec.Struct, frozen=True):
 
     @property
     def domain(self) -> Spans:
-        """All it can be, as whole numbers."""
+        """Return all its possible values, as whole numbers."""
         if self.kind in ("bit", "list"):
             return ((0, 1),)
         if self.kind == "amount":
@@ -55,7 +55,7 @@ class Variable(msgspec.Struct, frozen=True):
         return ((MISSING, _MOST),)
 
     def spans(self, low: float, high: float) -> Spans:
-        """Tell which of its whole numbers lie within two numbers, both included."""
+        """Return its whole numbers between two numbers, both included."""
         if self.kind in ("score", "label"):
             first, last = place64(max(low, 0.0)), place64(min(high, 1.0))
         elif self.kind == "feature":
@@ -70,7 +70,7 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 def field_variable(field: FieldForm) -> Variable:
-    """Make the variable of a declared field."""
+    """Build the variable of a declared field."""
     if field.type == "number" and field.decimals is None:
         return Variable(field.name, "number", exact=True)
     if field.type == "number":
@@ -94,7 +94,7 @@ def _least(low: float, scale: float, within: tuple[int, int]) -> int:
 
 
 def _least32(low: float) -> int:
-    """Find the place of the least float32 that is not below a float64."""
+    """Find the position of the least float32 that is not below a float64."""
     with np.errstate(over="ignore"):
         near = np.float32(low)
     if float(near) < low:

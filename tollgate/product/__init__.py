@@ -1,1 +1,3 @@
-"""A product out of a table: what its columns are, and the files that follow from it."""
+"""
+Create a product from a table: classify its columns, and write the product's files.
+"""

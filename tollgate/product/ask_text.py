@@ -1,4 +1,4 @@
-"""Write a call of a product that works as it stands."""
+"""Write a working Python example that calls a product."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def ask_text(
     fields: Mapping[str, str],
 ) -> str:
     """
-    Write Python that has one row decided.
+    Write Python that sends one row and prints its decision.
 
     Args:
         frame: Rows under the product's names.
-        row: The one to send.
-        product: Its name.
-        inputs: What each request brings: name -> type on the wire.
-        fields: What it may bring, likewise.
+        row: Position of the row to send.
+        product: Name of the product.
+        inputs: Required inputs of each request: name -> type on the wire.
+        fields: Optional inputs, likewise.
     """
     values = [
         f'    "{TRANSACTION_ID}": [f"example-{{time.time_ns()}}"],  # never twice'
@@ -75,7 +75,7 @@ print(answer.decision[0], f"{{answer.score[0]:.4f}}", *answer.reason_codes[0])
 
 
 def _literal(value: object) -> str:
-    """Write a number or a text as Python does."""
+    """Format a number or a text as Python source."""
     if not isinstance(value, str):
         return repr(value)
     return json.dumps(value, ensure_ascii=not value.isprintable())

@@ -1,4 +1,4 @@
-"""What a person says of a table when they want a product of it."""
+"""Hold the user's choices for a new product."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import msgspec
 
 from tollgate.product.thresholds import Goal, Rates
 
-MOST_FIELDS = 256  # each is a tensor of its own in every request
+MOST_FIELDS = 256  # each field is a separate tensor in every request
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What a person said of a table.
+    The user's choices for a table.
 
     Attributes:
         product: The new product's name.
         table: The file.
         label: Column of the outcomes.
         positive: The outcome that the score is the probability of; None chooses.
-        entities: Columns with ids that windows are kept for.
+        entities: Columns with ids of entities that have windows.
         time: Column with the time of each row.
         amount: Column with money.
         id: Column with an id of each row.
         drop: Columns to leave out.
         sensitive: Columns to leave out, and to report the model's errors by.
-        keep: Columns to take although they seem to give the outcome away.
-        most_fields: Request fields at most.
-        label_delay_us: How long after a row its outcome is known, µs.
-        goal: What the thresholds are chosen by.
+        keep: Columns to use although they seem to give the outcome away.
+        most_fields: Largest number of request fields.
+        label_delay_us: Time from a row until its outcome is known, µs.
+        goal: Criterion for the thresholds.
     """
 
     product: str

@@ -37,14 +37,14 @@ def build_features(
     Args:
         plan: The product.
         folder: A model repository.
-        fields: Of the product, in the order of the vector.
-        missing: What stands for a missing value, by field; NaN leaves it to the model.
+        fields: Fields of the product, in the order of the vector.
+        missing: Substitute for a missing value, by field; NaN leaves it to the model.
 
     Returns:
         The features, the rows, and their vectors; float32 [N, F].
 
     Raises:
-        InputError: A value cannot be.
+        InputError: A value is invalid.
     """
     spec = _write_spec(plan, folder, fields=fields, missing=missing)
     rows = rows_of(
@@ -69,16 +69,16 @@ def write_texts(
     wide: bool,
 ) -> None:
     """
-    Write all else that a person may want to change, and the models' folders.
+    Write all other files that a person may want to change, and the models' folders.
 
     Args:
         plan: The product.
         folder: A model repository.
         spec: The product's features.
         chosen: Its thresholds.
-        kind: Of the model that train.py trains.
-        seen: Whether the model may have been trained on the rows of the thresholds.
-        wide: Whether the model takes the features as float64.
+        kind: Kind of model that train.py trains.
+        seen: True if the model may have been trained on the rows of the thresholds.
+        wide: True if the model takes the features as float64.
     """
     product = plan.asked.product
     _, _, decision = step_names(product)

@@ -1,4 +1,4 @@
-"""Choose among the columns of a table: what a model may see, and what helps it."""
+"""Select columns of a table as features: drop clocks, keep the strongest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tollgate.product.label import Label
 from tollgate.product.leaks import SUSPECT_AUC, leak_of, strength
 from tollgate.product.splitting import held_out, known_before
 
-_GROWS = 20  # different values that only ever rise with time: a clock, not a feature
+_GROWS = 20  # distinct values that only ever rise with time: a clock
 
 
 def without_leaks(
@@ -41,7 +41,9 @@ def without_leaks(
 def without_clocks(
     columns: Sequence[Column], times_us: npt.NDArray[np.int64]
 ) -> tuple[list[Column], list[LeftOut]]:
-    """Leave out numbers that only rise with time: rows to come lie beyond them all."""
+    """
+    Leave out numbers that only rise with time: those of future rows are all higher.
+    """
     order = np.argsort(times_us, kind="stable")
     if times_us[order[0]] == times_us[order[-1]]:
         return list(columns), []
@@ -65,9 +67,9 @@ def strongest(
     label_delay_us: int = 0,
 ) -> tuple[list[Column], list[LeftOut]]:
     """
-    Keep the columns that rank outcomes best by themselves, in the table's order.
+    Select the columns that individually rank outcomes best, in the table's order.
 
-    The rows that the model is judged on have no say, nor have those whose outcome was
+    The rows that the model is judged on do not count, nor do those whose outcome was
     not known before them.
     """
     if len(columns) <= most:

@@ -1,4 +1,4 @@
-"""Say of each column of a table what a model could take it for."""
+"""Classify each column of a table: number, category, or left out with a reason."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["number", "category"]
 
-MOST_WORDS = 250  # of a category; what is rarer counts as unseen
+MOST_WORDS = 250  # of a category; rarer words count as unseen
 _MOSTLY = 0.9  # share of cells that must be numbers, or times, to call a column so
-_FEW_ROWS = 20  # below, that no two values are equal says nothing
+_FEW_ROWS = 20  # with fewer, it means nothing that no two values are equal
 _COVERED = 0.5  # share of rows that the commonest words must have
 _TIME = "is a time: a model that saw it would learn the calendar"
 _LOOKS_LIKE_ID = re.compile(r"(?i)(^|[_\W])(id|uuid|guid|key|nr|no|number|index)$")
@@ -37,13 +37,13 @@ class Column(msgspec.Struct, frozen=True):
     A column that a model can take.
 
     Attributes:
-        source: What the table calls it.
+        source: Name in the table.
         kind: `number` or `category`.
         values: Float64 or String; null where there is none.
         decimals: Of a number; None for exact floats.
-        low, high: The least and the greatest number seen.
+        low, high: Of a number: the least and the greatest one seen.
         words: Of a category, in the order of their codes.
-        notes: What a person should know of it.
+        notes: Remarks for the user.
     """
 
     source: str
@@ -57,22 +57,23 @@ class Column(msgspec.Struct, frozen=True):
 
     @property
     def missing(self) -> int:
-        """Count the rows that have none."""
+        """Count the rows without a value."""
         return self.values.null_count()
 
     def take(self, rows: npt.NDArray[np.int64]) -> Column:
-        """Pick rows by position; what is known of the whole stays."""
+        """Select rows by position; facts about the whole column do not change."""
         return msgspec.structs.replace(self, values=self.values.gather(rows))
 
 
 class LeftOut(msgspec.Struct, frozen=True):
     """
-    A column that no model gets, and why.
+    A column that no model gets, with the reason.
 
     Attributes:
-        source: What the table calls it.
-        reason: Why.
-        by_values: Its values are the reason; a model that was trained on it takes it.
+        source: Name in the table.
+        reason: Why it is left out.
+        by_values: True if its values are the reason; a model that was trained on it
+            gets it.
     """
 
     source: str
@@ -81,7 +82,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 def look_at(column: pl.Series) -> Column | LeftOut:
-    """Tell what one column is by its own values."""
+    """Classify one column by its values."""
     import polars as pl
 
     source, kind = column.name, column.dtype
@@ -115,7 +116,7 @@ def look_at(column: pl.Series) -> Column | LeftOut:
 
 
 def _number_column(column: pl.Series) -> Column | LeftOut:
-    """Look at numbers, some of which may be written as texts."""
+    """Read a column of numbers, some of which may be written as texts."""
 
     found = as_numbers(column)
     notes = []
@@ -157,7 +158,7 @@ def _number(
 def _numbers_rows(
     source: str, distinct: int, low: float, high: float, rows: int
 ) -> bool:
-    """Tell whether whole numbers do nothing but tell rows apart."""
+    """Return whether whole numbers only number the rows."""
     if distinct < rows or rows < _FEW_ROWS:
         return False
     in_a_row = high - low + 1 == rows
@@ -165,7 +166,7 @@ def _numbers_rows(
 
 
 def long_words_note(rows: int) -> str:
-    """Say what becomes of rows with words that are too long for a request."""
+    """Describe what happens to rows with words that are too long for a request."""
     return (
         f"{rows:,} rows have words over {MAX_TEXT_BYTES} bytes, which are refused when "
         "served: these rows are left out; shorten the words, or --drop the column"
@@ -173,7 +174,7 @@ def long_words_note(rows: int) -> str:
 
 
 def _category(column: pl.Series, told: str = "") -> Column | LeftOut:
-    """Look at words; `told` names what they are, with a place for one of them."""
+    """Read a column of words; `told` describes them, with a place for an example."""
     words = as_text(column)
     counts = words.drop_nulls().value_counts(sort=True, name="rows")
     source, distinct, rows = column.name, len(counts), int(counts["rows"].sum())

@@ -34,7 +34,7 @@ def config_texts(spec: FeatureSpec, *, wide: bool = False) -> dict[str, str]:
 
     Args:
         spec: Its features.
-        wide: The model takes the features as float64.
+        wide: True if the model takes the features as float64.
     """
     product = spec.product
     features, model, decision = step_names(product)
@@ -275,7 +275,7 @@ dynamic_batching {{ max_queue_delay_microseconds: 200 }}
 
 
 def all_texts(spec: FeatureSpec, *, wide: bool) -> Mapping[str, str]:
-    """Write all that follows from a product's features."""
+    """Write all files that follow from a product's features."""
     return {
         **config_texts(spec, wide=wide),
         **step_texts(spec.product),

@@ -1,4 +1,4 @@
-"""What is to be predicted: a column with two outcomes, or one value of several."""
+"""Read the label of a table: a column with two outcomes, or one value of several."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tollgate.errors import InputError
 if TYPE_CHECKING:
     import polars as pl
 
-FEWEST = 20  # rows of each outcome: with fewer, nothing held out says anything
+FEWEST = 20  # rows of each outcome: with fewer, held-out results mean nothing
 _SHOWN = 8
-# Of two outcomes, the one that a score is the probability of unless told.
+# The positive outcomes by default: the score is the probability of one of these.
 _USUAL = ("yes", "y", "true", "t", "bad", "fraud", "default", "positive")
-_NOTHING = ("", "nan", "null", "na", "n/a")  # as files write that there is none
-_MANY = 20  # different values: beyond, it is a number and no outcome
+_NOTHING = ("", "nan", "null", "na", "n/a")  # texts for a missing value in files
+_MANY = 20  # distinct values: with more, it is a number and no outcome
 
 
 class Label(msgspec.Struct, frozen=True, eq=False):
@@ -29,8 +29,8 @@ class Label(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         source: Its column.
         positive: The value that the score is the probability of, as text.
-        others: What else there is.
-        known: Which rows have one; bool [N].
+        others: The other values.
+        known: True for rows with an outcome; bool [N].
         values: 1 for `positive`, 0 otherwise, also where not known; int8 [N].
     """
 
@@ -42,12 +42,12 @@ class Label(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def share(self) -> float:
-        """Which part of the known ones is positive."""
+        """Return the share of positive outcomes among the known ones."""
         return float(self.values[self.known].mean())
 
 
 def label_texts(column: pl.Series) -> pl.Series:
-    """Write outcomes as texts: 1, 1.0, true and "1" are one; null for none."""
+    """Convert outcomes to texts: 1, 1.0, true and "1" are the same; null for none."""
     import polars as pl
 
     if column.dtype == pl.Boolean:
@@ -66,13 +66,13 @@ def find_label(column: pl.Series, *, source: str, positive: str | None) -> Label
     Read the outcomes.
 
     Args:
-        column: The label's.
+        column: Column of the label.
         source: The file, for messages.
         positive: The value that the score is the probability of; None chooses one of
             two.
 
     Raises:
-        InputError: All rows have the same, there are more than two and none was
+        InputError: All rows have the same outcome, there are more than two and none was
             chosen, or one of them is too rare to learn from.
     """
     text = label_texts(column)
@@ -115,7 +115,7 @@ def _rest(
 
 
 def _chosen(found: list[str]) -> str:
-    """Take the outcome that is usually the one to look for, else the rarer one."""
+    """Return the usual positive outcome if there is one, else the rarer one."""
     if all(re.fullmatch(r"-?\d+", one) for one in found):
         return max(found, key=int)  # 1 of 0 and 1, 2 of 1 and 2
     lower = {one.lower(): one for one in found}

@@ -1,4 +1,4 @@
-"""Find columns that say what another one says, or give the outcome away."""
+"""Find columns that duplicate another one, or give the outcome away."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 SUSPECT_AUC = 0.97  # of one column alone; below, it may just be a good one
-_FEW_VALUES = 0.1  # of the rows: more, and values that go with one outcome are chance
+_FEW_VALUES = 0.1  # share of rows; with more values, a pure split may be chance
 
 
 def keep_first(columns: Sequence[Column]) -> tuple[list[Column], list[LeftOut]]:
-    """Leave out the columns that hold in every row what an earlier one holds."""
+    """Leave out the columns that equal an earlier one in every row."""
     kept: list[Column] = []
     left: list[LeftOut] = []
     seen: dict[tuple[str, int], list[Column]] = {}
@@ -39,11 +39,11 @@ def _equal(one: Column, other: Column) -> bool:
 
 def leak_of(column: Column, positive: Bool) -> str:
     """
-    Say how a column gives the outcome away; empty when it does not.
+    Describe how a column gives the outcome away; empty when it does not.
 
     Args:
-        column: Of N rows, all of which have an outcome.
-        positive: Which rows have the one that is looked for; bool [N].
+        column: Column of N rows, all of which have an outcome.
+        positive: True for rows with the positive outcome; bool [N].
     """
     empty = column.values.is_null().to_numpy()
     if empty.any() and ((empty == positive).all() or (empty != positive).all()):
@@ -66,10 +66,10 @@ def leak_of(column: Column, positive: Bool) -> str:
 
 def strength(column: Column, positive: Bool) -> float:
     """
-    Tell how well a column alone ranks the outcomes, as the AUC turned upwards.
+    Compute how well a column alone ranks the outcomes: its AUC, or 1 - AUC if higher.
 
-    Words are ranked by the share of positives that they have, shrunk to the mean of
-    all rows as if each had ten rows more; rows without a value, likewise.
+    Words are ranked by their share of positives, shrunk to the mean of all rows as if
+    each word had ten more rows; rows without a value, likewise.
     """
     from tollgate.evaluation import roc_auc
 
@@ -84,7 +84,7 @@ def strength(column: Column, positive: Bool) -> float:
 
 
 def _codes(column: Column) -> npt.NDArray[np.int64]:
-    """Number the different values, null among them; int64 [N]."""
+    """Number the distinct values, null among them; int64 [N]."""
     ranks = column.values.rank("dense").fill_null(0)
     _, codes = np.unique(ranks.to_numpy(), return_inverse=True)
     return np.asarray(codes, np.int64).ravel()

@@ -1,4 +1,4 @@
-"""Give columns names that inputs, features and policies can have."""
+"""Give columns names that are valid for inputs, features and policies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tollgate import schema
 from tollgate.features.document import LABEL, LABEL_TIME
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
 
-_MOST = 60  # of 64: room for a number behind it
+_MOST = 60  # of 64: leaves room for a number at the end
 _OWN_FIELD = "_field"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
-# Columns of every product: a file may not call anything else so.
+# Columns of every product: no column of a file may have these names.
 OWN_COLUMNS = (TRANSACTION_ID, AMOUNT, EVENT_TIME, LABEL, LABEL_TIME)
-# Tensors of the ensemble, and words with a meaning of their own in conditions.
+# Tensors of the ensemble, and words with a special meaning in conditions.
 _TAKEN = {
     *OWN_COLUMNS,
     *schema.ANSWER_TYPES,
@@ -30,7 +30,7 @@ _TAKEN = {
 
 
 class Namer:
-    """Hands out names, none twice."""
+    """Generates names, each only once."""
 
     def __init__(self) -> None:
         self._given = {str(name) for name in _TAKEN}
@@ -46,7 +46,7 @@ class Namer:
         return bool(_NAME.fullmatch(column)) and column not in self._given
 
     def name(self, column: str) -> str:
-        """Name a column: as it is called, where that can be."""
+        """Name a column after its name in the table, if that is valid."""
         plain = re.sub(r"[^A-Za-z0-9]+", "_", column).strip("_")[:_MOST]
         if _NAME.fullmatch(column):
             plain = column
@@ -63,6 +63,6 @@ class Namer:
 
 
 def entity_name(key: str) -> str:
-    """Name an entity by the input that carries its ids: customer_id, customer."""
+    """Name an entity after the input with its ids: customer_id -> customer."""
     plain = re.sub(r"(?i)_?id$", "", key).strip("_").lower()
     return plain if plain and plain != "transaction" else f"{key.lower()}_entity"

@@ -1,4 +1,4 @@
-"""Put a product's folders into a repository, or take them out: all of them or none."""
+"""Move a product's folders into or out of a repository, all of them or none."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 def require_free(repository: Path, product: str) -> None:
     """
-    Demand a name that a product can have, and that nothing has yet.
+    Check that a product's name is valid and not in use.
 
     Raises:
-        InputError: It cannot be one.
-        RepositoryError: A folder of it is there.
+        InputError: The name is invalid.
+        RepositoryError: A folder of that name exists.
     """
     if not _NAME.fullmatch(product):
         problem = "is no name of up to 40 small letters, digits and underscores"
@@ -42,10 +42,10 @@ def place(staged: Path, *, repository: Path, product: str) -> None:
     """
     Rename a product's four folders into a repository, the ensemble last.
 
-    So whoever sees the ensemble sees its steps.
+    So a server that detects the ensemble also finds its steps.
 
     Raises:
-        RepositoryError: One cannot be placed; what was placed is taken out again.
+        RepositoryError: One cannot be placed; those that were placed are removed again.
     """
     pairs = [(staged / name, repository / name) for name in _folders(product)]
     _move(pairs, repository=repository)
@@ -53,16 +53,17 @@ def place(staged: Path, *, repository: Path, product: str) -> None:
 
 def folders_of(repository: Path, product: str) -> list[str]:
     """
-    Name the folders that make up a product, the ensemble first.
+    List the folders that make up a product, the ensemble first.
 
-    Steps that another ensemble calls too are not its own. What an interrupted removal
-    left behind, or a broken configuration hides, is found by its name.
+    Steps that another ensemble also calls do not belong to it. Folders that an
+    interrupted removal left behind, or that a broken configuration hides, are found by
+    name.
 
     Raises:
-        RepositoryError: Nothing of it is there.
+        RepositoryError: The product has no folder there.
     """
     names = list(_folders(product))[::-1]
-    with contextlib.suppress(RepositoryError):  # then they are known by their names
+    with contextlib.suppress(RepositoryError):  # if it fails, find them by their names
         names = [product, *read_product(repository, product).steps]
     found = [name for name in names if (repository / name).is_dir()]
     if not found:
@@ -88,7 +89,7 @@ def _folders(product: str) -> tuple[str, ...]:
 
 
 def _called_by_others(repository: Path, product: str) -> set[str]:
-    """Name the models that ensembles other than this one call."""
+    """List the models that ensembles other than this one call."""
     found: set[str] = set()
     for path in repository.glob("*/config.pbtxt"):
         name = path.parent.name
@@ -97,7 +98,7 @@ def _called_by_others(repository: Path, product: str) -> set[str]:
         try:
             steps = read_config(repository, name).ensemble_scheduling.step
         except RepositoryError:
-            continue  # not readable, so it calls nothing
+            continue  # an unreadable configuration calls no model
         found |= {step.model_name for step in steps}
     return found
 
@@ -106,7 +107,7 @@ def _move(pairs: Sequence[tuple[Path, Path]], *, repository: Path) -> None:
     done: list[tuple[Path, Path]] = []
     try:
         for source, target in pairs:
-            if target.exists():  # an empty folder would be replaced without a word
+            if target.exists():  # rename would silently replace an empty folder
                 raise FileExistsError(0, "is there already", str(target))
             os.rename(source, target)
             done.append((source, target))

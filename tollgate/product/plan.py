@@ -1,4 +1,4 @@
-"""What a product will be made of: the columns of a table, each with its part."""
+"""Plan a product: assign each column of a table its role."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _HOUR_US = 3_600_000_000
 
 
 class Field(msgspec.Struct, frozen=True):
-    """A column that becomes a field of the request, under a name of its own."""
+    """A column that becomes a field of the request, with the field's name."""
 
     name: str
     column: Column
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """An entity that windows are kept for: its name, its input, its column."""
+    """An entity that has windows: its name, its input, its column."""
 
     name: str
     key: str
@@ -43,18 +43,18 @@ class Watched(msgspec.Struct, frozen=True):
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
-    A product to be.
+    Plan of a product.
 
     Attributes:
-        asked: What was asked for.
-        frame: The rows that count, as the file has them.
+        asked: The user's choices.
+        frame: The usable rows, as the file has them.
         label: Their outcomes.
-        outcome, other: What the policy calls the outcome, and all else.
-        fields: Of the request.
-        entities: That windows are kept for.
-        at_night: Whether the rows' times tell the hour.
+        outcome, other: Names of the outcome, and of all others, in the policy.
+        fields: Fields of the request.
+        entities: Entities that have windows.
+        at_night: True if the rows' times include the hour.
         left_out: Columns that are not used.
-        notes: What else a person should know.
+        notes: Other remarks for the user.
     """
 
     asked: Asked
@@ -69,7 +69,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     notes: tuple[str, ...]
 
     def name_of(self, column: str) -> str:
-        """Name the field of a column that was left out for its values."""
+        """
+        Return the field's name for a column that was left out because of its values.
+        """
         namer = Namer()
         for one in (self.outcome, self.other):
             namer.name(one)
@@ -79,7 +81,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def aliases(self) -> dict[str, str]:
-        """What the table calls those of our columns that it calls something else."""
+        """
+        Return the table's names for those of our columns that have other names there.
+        """
         asked = self.asked
         pairs = [
             (TRANSACTION_ID, asked.id),
@@ -94,10 +98,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 def make_plan(asked: Asked) -> Plan:
     """
-    Read the table and find a part for each of its columns.
+    Read the table and assign each of its columns a role.
 
     Raises:
-        InputError: The table cannot be used; one sentence says why.
+        InputError: The table is unusable; the message gives the reason.
     """
     read = read_any(asked.table)
     notes = list(read.notes)
@@ -140,7 +144,7 @@ def _columns(
     times_us: npt.NDArray[np.int64],
     notes: list[str],
 ) -> tuple[list[Column], list[LeftOut]]:
-    """Look at each column that has no part yet; take those that a model may have."""
+    """Classify the columns without a role; select those that a model may have."""
     left = [LeftOut(name, "left out as told") for name in asked.drop]
     left += [LeftOut(name, "sensitive: reported on only") for name in asked.sensitive]
     columns: list[Column] = []
@@ -166,21 +170,21 @@ def _columns(
 
 
 def _free_columns(frame: pl.DataFrame, asked: Asked) -> list[str]:
-    """Name the columns that nobody has said anything of."""
+    """List the columns that the user gave no role."""
     roles = {asked.label, asked.time, asked.amount, asked.id, *asked.entities}
     taken = roles | {*asked.drop, *asked.sensitive}
     return [name for name in frame.columns if name not in taken]
 
 
 def _reserved(name: str) -> LeftOut | None:
-    """Refuse names that mean something else in every product."""
+    """Refuse names that have a different meaning in every product."""
     if name not in OWN_COLUMNS or name == AMOUNT:
         return None
     return LeftOut(name, "has a name that Tollgate uses itself: rename it in the table")
 
 
 def _times_us(frame: pl.DataFrame, asked: Asked) -> npt.NDArray[np.int64]:
-    """Take the rows' times, µs; all 0 without any; int64 [N]."""
+    """Return the rows' times, µs; all 0 if the table has none; int64 [N]."""
     if asked.time is None:
         return np.zeros(len(frame), np.int64)
     return np.asarray(as_times_us(frame[asked.time]).to_numpy(), np.int64)

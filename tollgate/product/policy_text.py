@@ -14,7 +14,7 @@ def policy_text(plan: Plan, chosen: Chosen, *, seen: bool) -> str:
     Args:
         plan: The product.
         chosen: Its thresholds.
-        seen: Whether the model may have been trained on the rows they come from.
+        seen: True if the model may have been trained on the rows they come from.
     """
     other, outcome, product = plan.other, plan.outcome, plan.asked.product
     decline = text = ""
@@ -59,7 +59,7 @@ reasons:
 
 
 def _sensitive(plan: Plan) -> str:
-    """Name what nobody may be judged by."""
+    """List the attributes that must not influence decisions."""
     names = [scalar(one) for one in plan.asked.sensitive]
     if not names:
         return ""
@@ -71,12 +71,12 @@ sensitive: [{", ".join(names)}]
 
 
 def _quoted(text: str) -> str:
-    """Write a text into a comment: on one line, and not too long."""
+    """Format a text for a comment: on one line, and not too long."""
     return repr(text)[:60]
 
 
 def _origin(chosen: Chosen, *, seen: bool) -> str:
-    """Say where the thresholds come from, and what they did there."""
+    """Describe the origin of the thresholds, and their effect there."""
     kind = "rows" if seen else "held-out rows"
     rows = (
         f"Chosen on {chosen.rows:,} {kind} ({chosen.origin}), "
@@ -96,7 +96,7 @@ def _origin(chosen: Chosen, *, seen: bool) -> str:
 
 
 def stated(chosen: Chosen) -> str:
-    """Say in one sentence what the thresholds were chosen by."""
+    """Describe in one sentence the criterion for the thresholds."""
     goal = chosen.goal
     if isinstance(goal, Costs):
         wrong = "and no cost of a wrong decline, so no score declines"
@@ -120,7 +120,7 @@ def stated(chosen: Chosen) -> str:
 
 
 def _did(what: str, rows: int, found: int, *, chosen: Chosen) -> str:
-    """Say what a threshold did on the rows that it was chosen on."""
+    """Describe the effect of a threshold on the rows that it was chosen on."""
     precision = f", {_percent(found / rows)}" if rows else ""
     return (
         f"{what}: {rows:,} rows ({_percent(rows / chosen.rows)}), {found:,} of them "

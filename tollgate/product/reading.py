@@ -1,4 +1,4 @@
-"""Read a table that nobody prepared: what it is, with what had to be assumed."""
+"""Read a table in an unknown format, and note the assumptions that were made."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Read(msgspec.Struct, frozen=True):
     A table as it was read.
 
     Attributes:
-        frame: Its rows; everything of a CSV is text.
-        notes: What a person should know of how it was read.
+        frame: Its rows; all columns of a CSV are text.
+        notes: Remarks for the user on how it was read.
     """
 
     frame: pl.DataFrame
@@ -35,7 +35,7 @@ def read_any(path: Path) -> Read:
     Read Parquet, CSV (comma, semicolon, tab or bar) or JSON lines.
 
     Raises:
-        InputError: It is not there, is something else, holds no rows, is not UTF-8 or
+        InputError: It is missing, has another format, has no rows, is not UTF-8 or
             names a column twice.
     """
     import polars as pl

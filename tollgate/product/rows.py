@@ -1,4 +1,4 @@
-"""Turn a table as it came into the rows of a product; also what train.py calls."""
+"""Convert a raw table to the rows of a product; train.py calls this too."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     Rows of a product, each with its outcome.
 
     Attributes:
-        frame: Under the product's names, as a request brings them.
-        history: The same, checked.
-        segments: Columns to report by -> what each row has there, as text.
+        frame: Columns under the product's names, as a request brings them.
+        history: The same rows, checked.
+        segments: Columns to report by -> each row's value, as text.
     """
 
     frame: pl.DataFrame
@@ -61,11 +61,11 @@ def read_rows(
         spec: The product's features; its aliases name the table's columns.
         positive: The outcome that counts as 1.
         segments: Columns of the table to report by.
-        label_delay_us: How long after a row its outcome is known, µs; rows that are
+        label_delay_us: Time from a row until its outcome is known, µs; rows that are
             younger than that at the table's last time are left out.
 
     Raises:
-        InputError: A column is missing, or a value cannot be.
+        InputError: A column is missing, or a value is invalid.
     """
     table = read_any(path).frame
     if label_delay_us:
@@ -90,7 +90,9 @@ def rows_of(
     source: str,
     label_delay_us: int = 0,
 ) -> Rows:
-    """Take the rows of a table that was read; like `read_rows`, the young ones too."""
+    """
+    Convert a table in memory like `read_rows`, but include rows that are too young.
+    """
     import polars as pl
 
     frame, good = _renamed(table, spec=spec, positive=positive, source=source)
@@ -113,13 +115,13 @@ def table_vectors(
     """
     Return the vectors of rows with each number as the table has it, not as served.
 
-    A model that was trained on the table sees these. What the table does not hold
-    (codes of categories, windows, defaults) is as it is served.
+    A model that was trained on the table got these. Values that are not in the table
+    (codes of categories, windows, defaults) are as served.
 
     Args:
         spec: The features.
         rows: N rows.
-        vectors: As they are served; float32 [N, F].
+        vectors: Their vectors as served; float32 [N, F].
     """
     found = vectors.astype(np.float64)
     for column, field in spec.numbers.items():
@@ -134,9 +136,9 @@ def _renamed(
     """
     Give a table's columns the product's names and types.
 
-    What is no number becomes missing, as when it is served; rows without an outcome,
-    without something that each must have, or with a word that no request may have are
-    left out; returns which stay, too.
+    A value that is no number becomes missing, as when it is served. Rows without an
+    outcome, without a required value, or with a word that no request may have are left
+    out; returns which rows stay, too.
     """
     import polars as pl
 
@@ -170,10 +172,9 @@ def _renamed(
 
 def _needed(frame: pl.DataFrame, spec: FeatureSpec) -> list[str]:
     """
-    Name the columns that each row must have.
+    List the columns that each row must have.
 
-    Rows that stand by themselves need no time, and are numbered where the table has no
-    id for each.
+    Rows without windows need no time, and are numbered if the table has no id for each.
     """
     names = list(spec.columns)
     if not spec.entities and not any(one.calendar for one in spec.features):
@@ -185,7 +186,7 @@ def _needed(frame: pl.DataFrame, spec: FeatureSpec) -> list[str]:
 
 
 def _find(frame: pl.DataFrame, name: str, spec: FeatureSpec) -> str | None:
-    """Name the table's column for one of ours; the alias goes first."""
+    """Find the table's column for one of ours; an alias takes precedence."""
     known = (*spec.aliases.get(name, ()), name)
     return next((one for one in known if one in frame.columns), None)
 

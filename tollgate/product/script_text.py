@@ -11,11 +11,11 @@ SCRIPT_FILE = "train.py"
 
 def script_text(plan: Plan, *, kind: str) -> str:
     """
-    Write train.py, which lies beside the ensemble's configuration.
+    Write train.py, which is next to the ensemble's configuration.
 
     Args:
         plan: The product.
-        kind: Of the baseline.
+        kind: Kind of the baseline.
     """
     asked = plan.asked
     reported = ", ".join(_literal(name) for name in asked.sensitive)
@@ -131,5 +131,5 @@ if __name__ == "__main__":
 
 
 def _literal(text: str) -> str:
-    """Write a text as Python does."""
+    """Format a text as Python source."""
     return json.dumps(text, ensure_ascii=not text.isprintable())

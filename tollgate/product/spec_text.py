@@ -12,7 +12,7 @@ from tollgate.product.yaml_text import WIDTH, flow_list, number, scalar
 
 _WINDOWS = ("1d", "7d", "30d")
 _LONGEST_S = 30 * 86_400.0
-# A value so many times beyond all that were seen is taken for a mistake.
+# A value this many times beyond all that were seen counts as a mistake.
 _BEYOND = 10
 
 
@@ -29,8 +29,8 @@ def spec_text(
     Args:
         plan: The product.
         fields: Its fields in the order of the vector.
-        missing: What stands for a missing value, by field; NaN leaves it to the model.
-        usual_amount: What a mean of amounts is where there is no history.
+        missing: Substitute for a missing value, by field; NaN leaves it to the model.
+        usual_amount: Default of a mean of amounts without history.
     """
     asked = plan.asked
     parts = [
@@ -59,7 +59,7 @@ def spec_text(
 
 
 def _aliases(plan: Plan) -> str:
-    """Tell what the table calls our columns."""
+    """Write the table's names for our columns."""
     lines = [f"  {name}: [{scalar(one)}]\n" for name, one in plan.aliases.items()]
     if not lines:
         return ""
@@ -100,9 +100,10 @@ def _field(field: Field) -> str:
 
 def bounds(low: float, high: float, *, decimals: int | None) -> tuple[float, float]:
     """
-    Say which numbers to take for possible: up to ten times what was seen.
+    Return the range of valid numbers: up to ten times those that were seen.
 
-    Whatever was never below 0 may not be; a row with another number is bad.
+    A number that was never below 0 must not be; a row with a number out of range is
+    bad.
     """
     most = largest_number(decimals)
     least = 0.1**decimals if decimals is not None else float(low == high == 0)
@@ -118,9 +119,9 @@ def window_features(
     """
     List the features over windows: name, the keys that define it, and its default.
 
-    The default is what an entity without any history has: nothing was counted or
-    added up, and the last event is longer ago than the longest window. A mean of
-    nothing is no number, and 0 would be an unusual one, so it is the usual amount.
+    The default is the value of an entity without any history: counts and sums are 0,
+    and the last event is longer ago than the longest window. The mean of no amounts is
+    undefined, and 0 would be unusual, so its default is the usual amount.
     """
     taken = {one.name for one in plan.fields}
     aggregates = {"count": 0.0}

@@ -1,4 +1,4 @@
-"""Say which rows a model learns from, and which it is judged on."""
+"""Split rows into those to train on and those to judge the model on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Bool = npt.NDArray[np.bool_]
 
 DAY_US = 86_400_000_000
 _HELD_OUT = 0.2
-_MOST_LOST = 0.5  # of the rows to learn from, for windows that are whole
+_MOST_LOST = 0.5  # of the rows to learn from, to get complete windows
 
 
 def split(
@@ -27,21 +27,21 @@ def split(
     Divide rows into those to learn from and those to judge on.
 
     Rows whose longest window begins before the table does are not learned from, unless
-    they are more than half: served windows are whole. Nor are rows whose outcome was
+    they are more than half: served windows are complete. Nor are rows whose outcome was
     not known yet when the first row to judge on came.
 
     Args:
         label: 1 for the outcome, else 0; int8 [N].
-        time_us: Of the rows, µs; int64 [N].
+        time_us: Times of the rows, µs; int64 [N].
         spec: The product's features.
-        label_delay_us: How long after a row its outcome is known, µs.
-        seed: Of the chance.
+        label_delay_us: Time from a row until its outcome is known, µs.
+        seed: Seed of the random choice.
 
     Returns:
-        Which rows to learn from, and which to judge on; bool [N] each.
+        Masks of the rows to learn from and of those to judge on; bool [N] each.
 
     Raises:
-        InputError: Outcomes take their time, and no row of either is left before the
+        InputError: Labels have a delay, and no row of one outcome is left before the
             rows to judge on.
     """
     test = held_out(label, time_us=time_us, seed=seed)
@@ -61,11 +61,11 @@ def known_before(
     label_delay_us: int,
 ) -> Bool:
     """
-    Choose the rows whose outcome was known when the first held-out row came; bool [N].
+    Select the rows whose outcome was known when the first held-out row came; bool [N].
 
     Raises:
-        InputError: The held-out rows are not the last ones, or no row of either
-            outcome is left.
+        InputError: The held-out rows are not the last ones, or no row of one outcome is
+            left.
     """
     if not label_delay_us:
         return ~test
@@ -87,15 +87,16 @@ def held_out(
     """
     Choose a fifth of the rows to judge a model on; bool [N].
 
-    The last ones, where rows have times of their own and both outcomes are among them
-    and before: as when it serves. Otherwise a fifth of each outcome, drawn by chance.
+    These are the last ones, as in production, if rows have different times and both
+    outcomes are among the last and the earlier ones. Otherwise a fifth of each outcome,
+    drawn at random.
     """
     test = _last(label, time_us)
     return _drawn(label, np.random.default_rng(seed)) if test is None else test
 
 
 def describe(test: Bool, *, time_us: npt.NDArray[np.int64]) -> str:
-    """Say in words which rows `held_out` chose."""
+    """Describe the rows that `held_out` chose."""
     first, last = time_us[test].min(), time_us[test].max()
     if first < time_us[~test].max() or first == last == time_us.min():
         return "a fifth of each outcome, drawn by chance"
@@ -106,7 +107,7 @@ def describe(test: Bool, *, time_us: npt.NDArray[np.int64]) -> str:
 
 
 def _last(label: npt.NDArray[np.int8], time_us: npt.NDArray[np.int64]) -> Bool | None:
-    """Take the last fifth in time; None where one outcome is then missing."""
+    """Select the last fifth in time; None if one outcome is then missing."""
     order = np.argsort(time_us, kind="stable")
     if not len(order) or time_us[order[0]] == time_us[order[-1]]:
         return None

@@ -11,20 +11,20 @@ from tollgate.errors import InputError
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-_FEWEST = 20  # rows that a score must decline, before their share says anything
-_FEW_POSITIVES = 30  # below, another sample would give quite other thresholds
+_FEWEST = 20  # rows that a score must decline, before their share means anything
+_FEW_POSITIVES = 30  # with fewer, another sample would give very different thresholds
 _DIGITS = 17  # decimals of a threshold; more only between scores below 1e-9
 
 
 class Costs(msgspec.Struct, frozen=True):
     """
-    What a decision about one row costs, in any unit.
+    Cost of each decision on one row, in any unit.
 
     Attributes:
-        missed: To approve a row that has the outcome.
-        review: To review a row; a review finds the outcome.
-        wrong_decline: To decline a row without the outcome; None where no score may
-            decline.
+        missed: Cost of approving a row that has the outcome.
+        review: Cost of reviewing a row; a review finds the outcome.
+        wrong_decline: Cost of declining a row without the outcome; None where no score
+            may decline.
     """
 
     missed: float
@@ -34,7 +34,7 @@ class Costs(msgspec.Struct, frozen=True):
 
 class Rates(msgspec.Struct, frozen=True):
     """
-    Which shares of all rows are to be reviewed and declined.
+    Shares of all rows to review and to decline.
 
     Attributes:
         review: Share to review; None for the share of rows that have the outcome.
@@ -50,17 +50,17 @@ Goal = Costs | Rates
 
 class Chosen(msgspec.Struct, frozen=True):
     """
-    Thresholds, with what they do on the rows that they were chosen on.
+    Thresholds, with their effect on the rows that they were chosen on.
 
     Attributes:
-        goal: What was stated.
-        origin: Which rows they were, in words.
+        goal: The stated criterion.
+        origin: Description of the rows.
         review: Score from which a row is reviewed.
         decline: Score from which it is declined; None where no score declines.
-        rows: How many rows there were.
-        positives: How many had the outcome.
-        reviewed, declined: How many rows get each.
-        found_reviewed, found_declined: How many of these had the outcome.
+        rows: Number of rows.
+        positives: Number of rows with the outcome.
+        reviewed, declined: Number of rows with each decision.
+        found_reviewed, found_declined: Number of these with the outcome.
     """
 
     goal: Goal
@@ -76,7 +76,9 @@ class Chosen(msgspec.Struct, frozen=True):
 
     @property
     def cost(self) -> float | None:
-        """What these decisions cost on the rows; None where no costs were stated."""
+        """
+        Return the cost of these decisions on the rows; None if no costs were stated.
+        """
         if not isinstance(self.goal, Costs):
             return None
         missed = self.positives - self.found_reviewed - self.found_declined
@@ -85,7 +87,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
     @property
     def few(self) -> bool:
-        """Whether the rows have too few outcomes to rely on the thresholds."""
+        """Return whether the rows have too few outcomes to rely on the thresholds."""
         return self.positives < _FEW_POSITIVES
 
 
@@ -98,10 +100,10 @@ def goal_of(
     decline_rate: float | None,
 ) -> Goal:
     """
-    Take what a person stated: costs, or shares of the rows.
+    Build the stated criterion: costs, or shares of the rows.
 
     Raises:
-        InputError: It is both, or a part of it is missing or out of range.
+        InputError: Both are stated, or a part is missing or out of range.
     """
     costs = {
         "--cost-missed": missed,
@@ -146,20 +148,21 @@ def choose(
     """
     Choose thresholds from held-out scores.
 
-    With costs: those that cost least on these rows. With shares: the highest scores
-    are declined, at most so many, and about so many of the next are reviewed. No score
-    declines where it may not, or where it would decline fewer than 20 of the rows.
+    With costs: those that cost least on these rows. With shares: the highest scores are
+    declined, at most as many as stated, and about the stated share of the next ones is
+    reviewed. No score declines where it may not, or where it would decline fewer than
+    20 of the rows.
 
     Args:
-        score: Of rows that the model was not trained on; [N].
+        score: Scores of rows that the model was not trained on; [N].
         label: 1 for the outcome, else 0; [N].
-        goal: What was stated.
-        origin: Which rows they are, in words.
+        goal: The stated criterion.
+        origin: Description of the rows.
 
     Raises:
         InputError: No row would be reviewed or declined.
     """
-    served = np.asarray(score, np.float32).astype(np.float64)  # as an answer has it
+    served = np.asarray(score, np.float32).astype(np.float64)  # as served
     levels, group = np.unique(-served, return_inverse=True)
     levels = -levels  # the highest first; a threshold lies between two of them
     of_level = np.bincount(group, minlength=len(levels))
@@ -191,8 +194,9 @@ def _cheapest(
     """
     Return how many levels to decline, and to decline or review, at the least cost.
 
-    The cost of both is a sum: of the rows that are let pass or reviewed by one number,
-    and of those declined instead of reviewed by the other, which is not above it.
+    The total cost is a sum of two terms: one of the rows that pass or are reviewed,
+    which depends on the second number; and one of the rows that are declined instead of
+    reviewed, which depends on the first. The first number is not above the second.
     """
     passing = goal.missed * (found[-1] - found) + goal.review * flagged
     declining = np.full(len(flagged), np.inf)
@@ -200,7 +204,7 @@ def _cheapest(
     if goal.wrong_decline is not None:
         instead = goal.wrong_decline * (flagged - found) - goal.review * flagged
         declining[may] = instead[may]
-    # The best number of levels to decline, for each number not below it.
+    # The best number of levels to decline, for each upper limit of it.
     best, at = 0, np.zeros(len(flagged), np.int64)
     for place, cost in enumerate(declining.tolist()):
         best = place if cost < declining[best] else best
@@ -234,18 +238,19 @@ def _nearest(
     share = positives / rows if goal.review is None else goal.review
     wanted = max(round(share * rows), 1) + flagged[to_decline]
     to_review = int(np.flatnonzero(flagged <= wanted)[-1])
-    # Equal scores go together: where even the first ones are too many, those.
+    # Equal scores get the same decision: if the first level alone is too large, take
+    # it.
     least = min(to_decline + 1, len(flagged) - 1)
     return to_decline, max(to_review, least)
 
 
 def _between(levels: F64, count: int) -> float:
-    """Return the shortest number between the last level that is taken and the next."""
+    """Return the shortest number between the last included level and the next."""
     high = float(levels[count - 1])
     if count == len(levels):
         return 0.0
     low = float(levels[count])
-    room = (high - low) / 4  # a served score may be a float32 away from the model's own
+    room = (high - low) / 4  # a served score may differ from the model's by a float32
     for digits in range(1, _DIGITS + 1):
         found = round((low + high) / 2, digits)
         if low + room <= found <= high - room:

@@ -1,4 +1,4 @@
-"""Which rows of a table count, and what its columns are by their names alone."""
+"""Select the usable rows of a table, and recognise columns by their names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_ROWS = 500_000  # enough for a first model, in a minute
 
 
 def known_rows(frame: pl.DataFrame, asked: Asked, notes: list[str]) -> pl.DataFrame:
-    """Keep the rows that have an outcome and whatever else each must have."""
+    """Select the rows that have an outcome and all other required values."""
     parts = {
         "--label": (asked.label,),
         "--time": (asked.time,),
@@ -67,11 +67,11 @@ def with_known_outcome(
     times_us: pl.Series, label_delay_us: int, notes: list[str] | None = None
 ) -> pl.Series:
     """
-    Say which rows are so old that their outcome is known at the table's last time.
+    Select the rows old enough that their outcome is known at the table's last time.
 
     Args:
-        times_us: Of all rows, µs; null where there is none.
-        label_delay_us: How long after a row its outcome is known, µs.
+        times_us: Times of all rows, µs; null where there is none.
+        label_delay_us: Time from a row until its outcome is known, µs.
         notes: Gets a line if rows are too young.
     """
     last = times_us.max()
@@ -86,7 +86,9 @@ def with_known_outcome(
 
 
 def _require_column(frame: pl.DataFrame, name: str, *, option: str) -> None:
-    """Demand a column that holds single values; one to leave out may hold anything."""
+    """
+    Check that a column exists and holds single values; one to leave out may hold any.
+    """
     import polars as pl
 
     if name not in frame.columns:
@@ -100,7 +102,7 @@ def _require_column(frame: pl.DataFrame, name: str, *, option: str) -> None:
 
 
 def by_name(frame: pl.DataFrame, asked: Asked, notes: list[str]) -> Asked:
-    """Take a column that is called as ours are for what it is called, if it can be."""
+    """Give a column with the name of one of ours that role, if its values allow it."""
     taken = {asked.label, asked.amount, *asked.entities, *asked.drop, *asked.sensitive}
     free = [name for name in frame.columns if name not in taken]
     if asked.id is None and TRANSACTION_ID in free and are_ids(frame[TRANSACTION_ID]):
@@ -115,7 +117,7 @@ def by_name(frame: pl.DataFrame, asked: Asked, notes: list[str]) -> Asked:
 
 
 def _fewer(frame: pl.DataFrame, asked: Asked, notes: list[str]) -> pl.DataFrame:
-    """Take the newest rows of very many, or rows drawn by chance, in their order."""
+    """Select the newest rows of very many, or random rows, in their order."""
     if len(frame) <= MOST_ROWS:
         return frame
     if asked.time is not None:

@@ -1,4 +1,4 @@
-"""What a column of a table holds: numbers, times or words, and how they are written."""
+"""Read the values of a table's column as numbers, times or texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tollgate.schema import MIN_EVENT_TIME_US
 if TYPE_CHECKING:
     import polars as pl
 
-# What stands in a column of numbers where there is none.
+# Texts for a missing value in a column of numbers.
 NO_NUMBER = ("na", "n/a", "#n/a", "nan", "null", "none", "nil", "missing", "?", "-")
 _TIME_FORMATS = (
     "%Y-%m-%d",
@@ -38,9 +38,9 @@ class Numbers(msgspec.Struct, frozen=True):
 
     Attributes:
         values: Float64; null where there is none, or none that is finite.
-        texts: How many cells hold a text that is neither a number nor a word for none.
+        texts: Number of cells with a text that is neither a number nor a missing value.
         example: One of these texts.
-        infinite: How many are infinite.
+        infinite: Number of infinite values.
     """
 
     values: pl.Series
@@ -50,7 +50,9 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 def as_text(column: pl.Series) -> pl.Series:
-    """Return a column as texts; null for what is empty or too long for a request."""
+    """
+    Convert a column to texts; null for an empty one or one too long for a request.
+    """
     import polars as pl
 
     text: pl.Series = column.cast(pl.String, strict=False)
@@ -60,7 +62,9 @@ def as_text(column: pl.Series) -> pl.Series:
 
 
 def too_long(column: pl.Series) -> pl.Series:
-    """Return which cells are texts that a request may not have: it is refused."""
+    """
+    Return which cells are texts that are too long for a request, which is refused.
+    """
     import polars as pl
 
     text = column.cast(pl.String, strict=False)
@@ -69,7 +73,7 @@ def too_long(column: pl.Series) -> pl.Series:
 
 
 def are_ids(column: pl.Series) -> bool:
-    """Tell whether a column names each row: a text or a number, all different."""
+    """Return whether a column identifies each row: texts or numbers, all different."""
     import polars as pl
 
     if not (column.dtype.is_integer() or column.dtype in (pl.String, pl.Categorical)):
@@ -79,7 +83,7 @@ def are_ids(column: pl.Series) -> bool:
 
 
 def as_numbers(column: pl.Series) -> Numbers:
-    """Read a column as numbers, whatever is no number being counted."""
+    """Read a column as numbers, and count the cells that are none."""
     import polars as pl
 
     texts, example = 0, ""
@@ -100,7 +104,7 @@ def as_numbers(column: pl.Series) -> Numbers:
 
 
 def has_placed_zeros(column: pl.Series) -> bool:
-    """Tell whether texts begin with a zero that a number would lose: 007, 01234."""
+    """Return whether texts begin with a zero that a number would lose: 007, 01234."""
     import polars as pl
 
     if column.dtype != pl.String:
@@ -110,7 +114,7 @@ def has_placed_zeros(column: pl.Series) -> bool:
 
 def decimals_of(values: pl.Series) -> int | None:
     """
-    Find how many decimals numbers have, so that none changes when it is rounded.
+    Find how many decimals numbers have, so that rounding changes none.
 
     Args:
         values: Float64, with or without nulls.
@@ -133,8 +137,8 @@ def as_times_us(column: pl.Series) -> pl.Series:
     """
     Read a column as times.
 
-    Datetimes, dates, texts of one format, and numbers that are seconds,
-    milliseconds or microseconds since 1970, whichever puts them between 2000 and 2200.
+    It may have datetimes, dates, texts of one format, or numbers: seconds, milliseconds
+    or microseconds since 1970, whichever unit puts them between 2000 and 2200.
 
     Returns:
         µs since 1970, UTC; Int64, null where it is no time in that span.
@@ -159,7 +163,7 @@ def as_times_us(column: pl.Series) -> pl.Series:
 
 
 def _written_times(column: pl.Series) -> pl.Series:
-    """Take the format that reads most of the texts."""
+    """Parse texts in the format that reads most of them."""
     import polars as pl
 
     text = column.str.strip_chars()

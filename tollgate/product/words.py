@@ -1,4 +1,4 @@
-"""Take a column of a table for the category that a model was trained on."""
+"""Convert a column of a table to the category that a model was trained on."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def category_column(
     column: pl.Series, known: Words, *, origin: str, fewest: int = 1
 ) -> Column:
     """
-    Take a column for a category with the words of a model, in the model's order.
+    Convert a column to a category with the words of a model, in the model's order.
 
     Args:
-        column: As the table has it: texts, numbers or truths.
+        column: Column as the table has it: texts, numbers or truth values.
         known: The model's categories; a number stands for each text of that number.
         origin: The file with the model or its words, for messages.
-        fewest: So many rows must hold one of the words.
+        fewest: Smallest number of rows that must have one of the words.
 
     Raises:
         InputError: A word cannot be sent in a request, they are too many, or the table
-            holds none of them.
+            has none of them.
     """
     source = column.name
     if len(known) > MAX_VOCABULARY:
@@ -91,7 +91,7 @@ def category_column(
 def _written(
     known: Words, found: list[str], *, origin: str, source: str
 ) -> tuple[str, ...]:
-    """Write each category as the table does; as a text of its own where it has none."""
+    """Write each category as the table does; one that is not in the table as text."""
     there: set[str | float] = set(found)
     texts: dict[str | float, list[str]] = {}
     for text in found:
@@ -121,7 +121,7 @@ def _written(
 
 
 def _keys(text: str) -> list[str | float]:
-    """List the categories that a text may stand for, itself apart."""
+    """List the categories that a text may stand for, besides itself."""
     if text.lower() in ("true", "false"):
         return [text.lower()]
     try:
@@ -134,7 +134,7 @@ def require_same_words(
     stated: tuple[str, ...], known: Words, *, origin: str, source: str
 ) -> None:
     """
-    Demand that words that a person stated are those of the model's own file.
+    Check that the user's words equal those of the model's own file.
 
     Raises:
         InputError: They differ; names the first difference.

@@ -9,38 +9,38 @@ from collections.abc import Sequence
 
 WIDTH = 88
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-# What a YAML reader takes for something else than a text.
+# Texts that a YAML reader would not read as text.
 _OTHERWISE = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def scalar(text: str) -> str:
-    """Write a text, in quotes where it needs them."""
+    """Format a text, in quotes where it needs them."""
     if _PLAIN.fullmatch(text) and text.lower() not in _OTHERWISE:
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def number(value: float) -> str:
-    """Write a number so that it is read as the same: whole ones without a point."""
+    """Format a number so that it reads back the same: whole ones without a point."""
     if value == int(value):
         return str(int(value))
     short = f"{value:.10f}".rstrip("0")
     if float(short) == value:
         return short
     digits, mark, power = repr(value).partition("e")
-    # Without a point YAML takes a power of ten for a text.
+    # Without a point, YAML reads a power of ten as text.
     return f"{digits}{'' if '.' in digits else '.0'}{mark}{power}"
 
 
 def comment(text: str) -> str:
-    """Write a sentence as a comment, over several lines where it is long."""
+    """Format a sentence as a comment, wrapped where it is long."""
     return textwrap.fill(
         text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
     )
 
 
 def flow_list(words: Sequence[str], *, indent: int) -> str:
-    """Write a list in brackets, over several lines where it is long."""
+    """Format a list in brackets, wrapped where it is long."""
     lines, line = [], "["
     for at, word in enumerate(words):
         item = scalar(word) + ("," if at + 1 < len(words) else "]")

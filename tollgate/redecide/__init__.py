@@ -1,4 +1,4 @@
-"""What a changed policy would have decided, on decisions of the past."""
+"""Decide past rows again with a changed policy, and report the differences."""
 
 from tollgate.redecide.outcome import Outcome, compare_policies
 from tollgate.redecide.picture import draw

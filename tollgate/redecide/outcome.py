@@ -1,4 +1,4 @@
-"""Decide rows again, and count what comes out otherwise."""
+"""Decide rows again, and count the decisions that change."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ I64 = npt.NDArray[np.int64]
 
 class Part(msgspec.Struct, frozen=True):
     """
-    Some rows, before and after.
+    Decisions of some rows, before and after.
 
     Attributes:
-        name: What they have in common.
-        rows: How many.
-        before, after: How many of them are approved, reviewed, declined.
-        cents_before, cents_after: What these come to.
+        name: Name of their common property.
+        rows: Number of rows.
+        before, after: Number of rows approved, reviewed and declined.
+        cents_before, cents_after: Amounts of these rows, in cents.
     """
 
     name: str
@@ -40,16 +40,16 @@ class Part(msgspec.Struct, frozen=True):
 
 class RuleUse(msgspec.Struct, frozen=True):
     """
-    How often a rule of the new policy held, and what the old one of its name did.
+    How often a rule of the new policy matches, and the old rule of the same name did.
 
     Attributes:
-        name: Of the rule.
-        owner: Who answers for it.
-        before: Rows that the old policy's rule held for; None when it has none of the
-            name, or is not known.
-        after: Rows that it holds for.
-        otherwise: How many of these are decided otherwise than before.
-        cents: What the rows that it holds for come to.
+        name: Name of the rule.
+        owner: Owner of the rule.
+        before: Rows that the old rule matched; None if the old policy has no such rule,
+            or is unknown.
+        after: Rows that the rule matches.
+        otherwise: Number of these whose decision changes.
+        cents: Amount of the rows that the rule matches, in cents.
     """
 
     name: str
@@ -62,15 +62,15 @@ class RuleUse(msgspec.Struct, frozen=True):
 
 class Outcome(msgspec.Struct, frozen=True):
     """
-    What a policy would have decided.
+    Decisions of past rows by a new policy.
 
     Attributes:
-        rows: How many were decided again.
-        left_out: How many could not be.
+        rows: Number of rows that were decided again.
+        left_out: Number of rows that could not be.
         matrix: Rows by decision before and after.
-        cents: What they come to.
-        segments: Of the new policy, OTHER first.
-        rules: Of the new policy.
+        cents: Amounts of these rows, in cents.
+        segments: Decisions by segment of the new policy, OTHER first.
+        rules: Use of each rule of the new policy.
     """
 
     rows: int
@@ -82,17 +82,17 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def changed(self) -> int:
-        """Rows that are decided otherwise."""
+        """Return the number of rows whose decision changes."""
         same = sum(self.matrix[level][level] for level in range(_LEVELS))
         return self.rows - same
 
     def more(self, level: Decision) -> int:
-        """How many more rows are decided so; below 0 for fewer."""
+        """Return how many more rows get a decision; below 0 for fewer."""
         after = sum(line[level] for line in self.matrix)
         return after - sum(self.matrix[level])
 
     def more_cents(self, level: Decision) -> int:
-        """What these come to, in cents."""
+        """Return the amount of these rows, in cents."""
         after = sum(line[level] for line in self.cents)
         return after - sum(self.cents[level])
 
@@ -101,15 +101,15 @@ def compare_policies(
     past: PastRows, *, new: Policy, old: Policy | None = None
 ) -> Outcome:
     """
-    Decide rows again.
+    Decide past rows again.
 
     Args:
-        past: What was known of them.
-        new: What decides now.
-        old: What to compare with; None for what was decided then.
+        past: Recorded facts of the rows.
+        new: Policy that decides them now.
+        old: Policy to compare with; None for the recorded decisions.
 
     Raises:
-        InputError: There is nothing to compare with.
+        InputError: There are no recorded decisions to compare with.
     """
     after, segment, held = _decide(past.facts, new)
     if old is not None:
@@ -151,7 +151,7 @@ def compare_policies(
 def _decide(
     facts: RowFacts, policy: Policy
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
-    """Decide many rows, some at a time: decisions, segments, rules."""
+    """Decide many rows in batches; return decisions, segments and rules."""
     found = [
         decide(_slice(facts, at), policy=policy)
         for at in range(0, max(len(facts.cents), 1), _ROWS_AT_ONCE)
@@ -212,5 +212,5 @@ def _sums(decision: npt.NDArray[np.uint8], worth: I64) -> tuple[int, ...]:
 
 
 def names(values: Sequence[Decision]) -> tuple[str, ...]:
-    """Name decisions as answers do."""
+    """Return the names of decisions, as in answers."""
     return tuple(one.name.lower() for one in values)

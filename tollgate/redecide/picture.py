@@ -1,4 +1,4 @@
-"""Draw what a changed policy would have decided."""
+"""Draw the effect of a changed policy on past decisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEVELS = tuple(Decision)
 
 
 def draw(outcome: Outcome, path: Path) -> None:
-    """Write a PNG: who moves from where to where, shares by segment, use of rules."""
+    """Write a PNG: changes of decisions, shares by segment, and use of rules."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -79,7 +79,7 @@ def _draw_segments(outcome: Outcome, axes: Axes) -> None:
             labels.append((place * 3 + shift, f"{part.name} {when}"))
     axes.set_yticks([at for at, _ in labels], [text for _, text in labels])
     axes.invert_yaxis()
-    # Most purchases are approved: what matters lies at the other end.
+    # Most purchases are approved, so the axis shows its upper end.
     most = max(
         (1 - part.before[0] / max(part.rows, 1) for part in outcome.segments),
         default=0.0,
@@ -114,5 +114,5 @@ def _draw_rules(outcome: Outcome, axes: Axes) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    """Put the legend below: no place inside is free for certain."""
+    """Put the legend below the axes, because no position inside is always free."""
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3)

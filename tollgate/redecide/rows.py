@@ -1,7 +1,7 @@
 """
-Read past decisions: a folder of the journal, or a Parquet file of one's own.
+Read past decisions from a journal's folder or from any Parquet file.
 
-Which columns: docs/policy.md, "What would it have decided?".
+docs/policy.md, "What would it have decided?", lists the columns.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from tollgate.schema import (
 _CENTS, _AMOUNT, _EVENT_TIME = "amount_cents", "amount", "event_time"
 _FEATURE, _FIELD, _PROBABILITY, _LIST = "feature_", "field_", "probability_", "list_"
 _LEVELS = {level.name.lower(): int(level) for level in Decision}
-# The policy makes it, from the probabilities.
+# The policy sets this bit itself, from the probabilities.
 _KEPT_BITS = np.uint32(0xFFFFFFFF & ~int(Degraded.MODEL_OUTPUT))
 
 
 class PastRows(msgspec.Struct, frozen=True, eq=False):
     """
-    Rows that were decided once.
+    Rows of past decisions.
 
     Attributes:
-        facts: What was known of N rows; list_hits in the order of the policy's lists.
-        decision: What was decided then; uint8 [N], None where it is not known.
-        left_out: Rows of which too little was kept to decide them again.
+        facts: Recorded facts of N rows; list_hits in the order of the policy's lists.
+        decision: Recorded decisions; uint8 [N], None if unknown.
+        left_out: Number of rows without the facts to decide them again.
     """
 
     facts: RowFacts
@@ -58,14 +58,15 @@ def read_rows(
     amount: bool = True,
 ) -> PastRows:
     """
-    Read what some policies need to decide rows again.
+    Read the columns that some policies need to decide rows again.
 
     Args:
-        path: A Parquet file, or a folder with some: a journal's, for example.
-        policies: They must agree on the lists' names up to the shorter of them.
+        path: A Parquet file, or a folder with some, such as a journal's.
+        policies: Policies to read for; their lists must have the same names up to the
+            shorter one.
         feature_names: Columns of `features`.
         fields: Declared fields.
-        amount: Whether the product has money.
+        amount: True if the product has amounts.
 
     Raises:
         InputError: A column is missing or has another type; the message names it.
@@ -106,7 +107,10 @@ def _holds_decisions(path: Path) -> bool:
 
 
 def _kept_whole(path: Path, frame: pl.DataFrame, *, amount: bool) -> pl.DataFrame:
-    """Leave out rows without consent: what they lack, the amount among it, is null."""
+    """
+    Leave out rows without consent: their personal columns, such as the amount, are
+    null.
+    """
     for name in (_CENTS, _AMOUNT):
         if name in frame.columns:
             return frame.filter(pl.col(name).is_not_null())
@@ -125,7 +129,7 @@ class _Reader:
         self._named = {one for policy in policies for one in policy.tables.named}
 
     def probabilities(self) -> npt.NDArray[np.float32]:
-        """Take `probability_0` and its kind; or `score`, where that is enough."""
+        """Read `probability_0` and so on, or `score` if that is enough."""
         labels = self._policies[0].labels
         for names in (range(len(labels)), labels):
             columns = [f"{_PROBABILITY}{one}" for one in names]
@@ -143,7 +147,7 @@ class _Reader:
         return found
 
     def features(self, names: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Take the features that conditions name; the others stay NaN."""
+        """Read the features that conditions name; the others stay NaN."""
         found = np.full((len(self._frame), len(names)), np.nan, np.float32)
         for one in self._of_kind("feature"):
             column = self._first(f"{_FEATURE}{one.name}", one.name)
@@ -151,7 +155,7 @@ class _Reader:
         return found
 
     def cents(self) -> npt.NDArray[np.int64]:
-        """Take the amounts."""
+        """Read the amounts."""
         if _CENTS in self._frame.columns:
             return self.whole(_CENTS)
         if _AMOUNT not in self._frame.columns:
@@ -161,12 +165,14 @@ class _Reader:
         return cents
 
     def event_time_us(self) -> npt.NDArray[np.int64]:
-        """Take the event times, which a policy without times does without."""
+        """
+        Read the event times; they are optional for policies without time conditions.
+        """
         needed = any(one.tables.timed for one in self._policies)
         return self.whole(_EVENT_TIME, needed=needed)
 
     def list_hits(self) -> npt.NDArray[np.uint32]:
-        """Take the bits of lists, or a column of truths for each."""
+        """Read the list bits, or one boolean column per list."""
         most = max((policy.lists for policy in self._policies), key=len)
         for policy in self._policies:
             for one, other in zip(policy.lists, most, strict=False):
@@ -181,7 +187,7 @@ class _Reader:
         return hits
 
     def fields(self, fields: Sequence[FieldForm]) -> dict[str, npt.NDArray[np.int64]]:
-        """Take declared fields as they are kept, or as they are sent."""
+        """Read declared fields, as stored in the journal or as sent."""
         named = {one.name for one in self._of_kind("number", "category")}
         found: dict[str, npt.NDArray[np.int64]] = {}
         for one in fields:
@@ -201,7 +207,7 @@ class _Reader:
         return found
 
     def decision(self) -> npt.NDArray[np.uint8] | None:
-        """Take what was decided then."""
+        """Read the recorded decisions."""
         if "decision" not in self._frame.columns:
             return None
         words = self._column("decision", lambda one: one.cast(pl.String).to_list())
@@ -214,7 +220,7 @@ class _Reader:
     def whole(
         self, name: str, *, needed: bool = True, missing: int = 0
     ) -> npt.NDArray[np.int64]:
-        """Take whole numbers; `missing` where there is none."""
+        """Read integers; `missing` replaces null."""
         if name not in self._frame.columns and not needed:
             return np.full(len(self._frame), missing)
         found: npt.NDArray[np.int64] = self._column(
@@ -256,7 +262,7 @@ class _Reader:
 def _kept_number(
     sent: npt.NDArray[np.float64], decimals: int | None
 ) -> npt.NDArray[np.int64]:
-    """Turn numbers as they are sent into what the journal has of them."""
+    """Convert numbers as sent into their form in the journal."""
     missing = np.isnan(sent)
     plain = np.where(missing, 0.0, sent)
     if decimals is None:
@@ -267,7 +273,7 @@ def _kept_number(
 
 
 def _whole(column: pl.Series) -> pl.Series:
-    """Cast to whole numbers; times to µs since the epoch."""
+    """Cast to integers; times to µs since the epoch."""
     if isinstance(column.dtype, pl.Datetime):
         column = column.cast(pl.Datetime("us", column.dtype.time_zone))
     whole: pl.Series = column.cast(pl.Int64)

@@ -1,1 +1,1 @@
-"""Keep purchases that the store did not apply, and apply them when it is back."""
+"""Spool purchases that the store did not apply, and apply them when it is back."""

@@ -1,4 +1,4 @@
-"""Drain a spool by itself, for as long as a product is served."""
+"""Drain a spool in the background for as long as a product is served."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
-# A second of Redis does some 20,000 events; decisions keep the most of it.
+# Redis applies some 20,000 events per second; decisions keep most of that.
 RATE_PER_S = 4_000.0
 EVERY_S = 1.0
 
@@ -24,7 +24,7 @@ EVERY_S = 1.0
 @contextmanager
 def drained(folder: Path, store_url: str) -> Iterator[None]:
     """
-    Drain a folder in the background, whenever there is something, until the end.
+    Drain a folder in the background, whenever it has segments, until the context ends.
 
     Args:
         folder: The spool's.
@@ -60,7 +60,7 @@ def _drain(drain: SpoolDrain) -> None:
 
 
 def told(done: Drained) -> str:
-    """Say what a drain did, in one line."""
+    """Describe the result of a drain in one line."""
     parts = [f"applied {done.applied:,}", f"had already {done.duplicates:,}"]
     for number, text in (
         (done.dead, "dead letters"),

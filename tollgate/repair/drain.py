@@ -1,9 +1,9 @@
 """
-Apply what a spool holds, now that the store is back.
+Apply the purchases of a spool when the store is back.
 
-Events are applied by the store's one function, which knows those it has. So a segment
-is taken away when all of it has landed, and a drain that dies before then is made good
-by the next one: nothing is lost, and nothing counted twice.
+The store's one function applies the events; it recognises those that it has. A segment
+is deleted when all of its events are applied. If a drain dies before then, the next one
+repeats the segment: nothing is lost, and nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -43,15 +43,17 @@ STORE_DEADLINE_S = 5.0
 
 class Drained(msgspec.Struct):
     """
-    What a drain did; events, except for `segments`, `unreadable` and `torn_bytes`.
+    Count the results of a drain.
+
+    All numbers are events, except for `segments`, `unreadable` and `torn_bytes`.
 
     Attributes:
-        segments: Those that are gone.
+        segments: Segments that were deleted.
         applied: Events that changed a value.
         duplicates: Events that the store had already.
         dead: Events that cannot be applied; in the dead letters, with the reason.
-        missing: Events that their writer took and could not keep.
-        unreadable: Segments that are left, for this version cannot read them.
+        missing: Events that their writer took and could not write.
+        unreadable: Segments that stay, because this version cannot read them.
         torn_bytes: Half-written ends of killed writers, left out.
     """
 
@@ -66,13 +68,13 @@ class Drained(msgspec.Struct):
 
 class SpoolDrain:
     """
-    Drains a folder into a store.
+    Drain a folder into a store.
 
     Args:
         folder: The spool's.
-        store: Where to.
-        rate_per_s: Most events a second, so that decisions do not wait; 0: all.
-        stopped: Asked before each call of the store; True ends the drain early.
+        store: The store to write to.
+        rate_per_s: Most events per second, so that decisions do not wait; 0: no limit.
+        stopped: Called before each call of the store; True ends the drain early.
     """
 
     def __init__(
@@ -90,21 +92,21 @@ class SpoolDrain:
         self._specs: dict[tuple[str, str], FeatureSpec] = {}
 
     def waiting(self) -> bool:
-        """Tell whether there is a segment, of a living writer's too."""
+        """Return True if there is a segment, a living writer's included."""
         return bool(segments(self._folder))
 
     def run(self) -> Drained | None:
         """
-        Take away every segment that nobody writes any more.
+        Apply and delete every segment that no process writes any more.
 
         Returns:
-            What was done; None when another drain is at work.
+            The result; None when another drain is running.
 
-        A segment that fails in a way nobody foresaw is left, and the others are taken.
+        A segment with an unforeseen error stays, and the others are drained.
 
         Raises:
-            StoreError: The store has no answer; the rest is left for next time.
-            Exception: The first error of such a segment, once the others are taken.
+            StoreError: The store did not reply; the rest stays for the next drain.
+            Exception: The first error of such a segment, after the others are drained.
         """
         if not self._folder.is_dir():
             return Drained()
@@ -132,14 +134,14 @@ class SpoolDrain:
             return done
 
     def _clear_heads(self) -> None:
-        """Remove what a writer left that was killed before its segment had a name."""
+        """Delete the file of a writer that was killed before its segment had a name."""
         for path in self._folder.glob(f".*{SUFFIX}{NEW_SUFFIX}"):
             with locked(path) as fd:
                 if fd is not None:
                     path.unlink(missing_ok=True)
 
     def _take(self, path: Path, fd: int, done: Drained) -> None:
-        """Apply one segment, then remove it."""
+        """Apply one segment, then delete it."""
         with os.fdopen(os.dup(fd), "rb") as file:
             content = file.read()
         try:
@@ -157,7 +159,7 @@ class SpoolDrain:
         done.segments += 1
 
     def _apply(self, segment: Segment, spec: FeatureSpec, done: Drained) -> bool:
-        """Apply a segment's events; False when told to stop before its end."""
+        """Apply a segment's events; False if `stopped` ends it early."""
         codec, writer = EventCodec(spec), EventWriter(spec, self._store)
         refused: dict[int, str] = {}
         for start in range(0, len(segment.events), EVENTS_PER_CALL):
@@ -181,7 +183,7 @@ class SpoolDrain:
         return True
 
     def _bury(self, segment: Segment, refused: dict[int, str]) -> None:
-        """Keep what cannot be applied, beside the segments."""
+        """Write events that cannot be applied to a file next to the segments."""
         if not refused:
             return
         lines = [
@@ -213,7 +215,7 @@ class SpoolDrain:
         Read the features that a segment's events were scored with.
 
         Raises:
-            SpecError: This version reads them otherwise, or not at all.
+            SpecError: This version reads them differently, or not at all.
         """
         key = (header.state, header.spec)
         if key not in self._specs:

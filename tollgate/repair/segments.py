@@ -1,11 +1,11 @@
 """
-Segments of the spool: files of framed events, each sealed by its checksum.
+Segments of the spool: files of framed events, each with its checksum.
 
 A frame is length u4, CRC-32 u4 and sequence number u8, then that many bytes; the CRC
-is of sequence number and bytes. The first frame of a file is its header. A file is
-locked (flock) by the process that writes it, for as long as that lives: who gets the
-lock knows that nobody will add to it. What a killed writer left half-written at the
-end fits no checksum and is left out.
+covers sequence number and bytes. The first frame of a file is its header. The process
+that writes a file locks it (flock) for as long as it lives: a process that gets the
+lock knows that no writer will append to the file. If a killed writer left a
+half-written frame at the end, its checksum does not match and it is left out.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _MOST_FRAME_BYTES = 1 << 20
 
 class SegmentHeader(msgspec.Struct, frozen=True):
     """
-    What a segment says of its events.
+    Describe the events of a segment.
 
     Attributes:
-        product: Whose they are.
+        product: Product of the events.
         state: State hash of the features that scored them, 16 hexadecimal digits.
         spec: That features.yaml, so that they can be applied after a release.
         first: Sequence number of the first event, as its writer counts.
-        hook: The hook.py beside it; empty where it names none.
+        hook: The hook.py next to it; empty where it names none.
     """
 
     product: str
@@ -53,13 +53,13 @@ class SegmentHeader(msgspec.Struct, frozen=True):
 
 class Segment(msgspec.Struct, frozen=True):
     """
-    A segment that was read.
+    Hold a segment that was read.
 
     Attributes:
-        header: What it says of its events.
-        events: The events, as tollgate/stream/events.py writes them.
-        missing: Events that its writer took and could not keep, by their numbers.
-        torn_bytes: Bytes at the end that make no whole frame.
+        header: Description of its events.
+        events: The events, as tollgate/stream/events.py encodes them.
+        missing: Events that its writer took and could not write, by their numbers.
+        torn_bytes: Bytes at the end that make no complete frame.
     """
 
     header: SegmentHeader
@@ -69,13 +69,13 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 def frame(sequence: int, payload: bytes) -> bytes:
-    """Frame one event."""
+    """Encode one event as a frame."""
     crc = zlib.crc32(payload, zlib.crc32(_SEQUENCE.pack(sequence)))
     return _FRAME.pack(len(payload), crc, sequence) + payload
 
 
 def head(header: SegmentHeader) -> bytes:
-    """Make the beginning of a segment."""
+    """Encode the start of a segment."""
     return MAGIC + frame(header.first, msgspec.json.encode(header))
 
 
@@ -85,7 +85,9 @@ def segments(folder: Path) -> list[Path]:
 
 
 def spools(folder: Path) -> list[Path]:
-    """List the spools in a folder, one for each product; itself if it is one."""
+    """
+    List the spools in a folder, one for each product; the folder itself if it is one.
+    """
     inner = folder.iterdir() if folder.is_dir() else ()
     found = sorted(path for path in inner if path.is_dir())
     return [folder, *found] if segments(folder) or not found else found
@@ -93,10 +95,11 @@ def spools(folder: Path) -> list[Path]:
 
 def next_number(folder: Path) -> str:
     """
-    Number a segment behind those that are there: the time, in ns since the epoch.
+    Return a number for a new segment: the time, in ns since the epoch.
 
-    A clock that is set back must not put it before them: they are taken in order, and
-    an entity value that is full takes nothing older than what it dropped.
+    It is higher than all existing numbers, even after the clock is set back: segments
+    are applied in order, and an entity value that is full takes nothing older than the
+    events it dropped.
     """
     newest = max((path.name.partition("-")[0] for path in segments(folder)), default="")
     behind = int(newest) + 1 if newest.isdigit() else 0
@@ -105,7 +108,7 @@ def next_number(folder: Path) -> str:
 
 def read_segment(path: Path, content: bytes) -> Segment:
     """
-    Take a segment apart; what follows the first damage is left out.
+    Read a segment; everything after the first damage is left out.
 
     Raises:
         InputError: It is no segment, or its header is damaged.
@@ -129,7 +132,7 @@ def read_segment(path: Path, content: bytes) -> Segment:
 
 
 def _frames(content: bytes) -> Iterator[tuple[int, bytes, int]]:
-    """Give sequence number, bytes and end of each sound frame."""
+    """Yield sequence number, bytes and end of each valid frame."""
     at = len(MAGIC)
     while at + _FRAME.size <= len(content):
         length, crc, sequence = _FRAME.unpack_from(content, at)
@@ -145,16 +148,16 @@ def _frames(content: bytes) -> Iterator[tuple[int, bytes, int]]:
 
 class SegmentFile:
     """
-    A segment that is being written, locked until it is closed.
+    Write a segment, which is locked until it is closed.
 
-    It appears under its name when its head is on disk; nobody sees half a head.
+    It gets its name when its head is on disk, so no reader sees half a head.
 
     Args:
-        path: Its name.
-        header: What it says.
+        path: Path of the segment.
+        header: Description of its events.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The file cannot be created.
     """
 
     def __init__(self, path: Path, header: SegmentHeader) -> None:
@@ -174,10 +177,10 @@ class SegmentFile:
 
     def write(self, frames: Sequence[bytes]) -> None:
         """
-        Append frames and wait until the disk has them.
+        Append frames and wait until they are on disk.
 
         Raises:
-            OSError: It has not; what was written of them is taken back.
+            OSError: Writing failed; frames that were written in part are removed.
         """
         self._put(b"".join(frames))
 
@@ -195,12 +198,12 @@ class SegmentFile:
         self.bytes += len(content)
 
     def close(self) -> None:
-        """Let it go; from now on a drain may take it."""
+        """Close and unlock the file; from now on a drain may take it."""
         os.close(self._fd)
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the names of a folder's files."""
+    """Wait until the names of a folder's files are on disk."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -210,7 +213,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, *, flags: int = os.O_RDWR) -> Iterator[int | None]:
-    """Hold a file's lock; None when somebody else does, or the file is gone."""
+    """Hold a file's lock; None when another process holds it, or the file is gone."""
     try:
         fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:

@@ -1,10 +1,10 @@
 """
-Purchases that the store did not apply, or maybe not, on this machine's disk.
+Write purchases to local disk that the store did not apply, or maybe not.
 
-A request never waits for the disk: purchases are handed to a thread, which writes them
-into segments (tollgate/repair/segments.py), one file per process. What a process that
-is killed loses is what it took within the last `flush_s`, and what it was just
-writing; what it takes while disk or memory are full is refused, and counted.
+A request never waits for the disk: purchases go to a thread, which writes them into
+segments (tollgate/repair/segments.py), one file per process. A process that is killed
+loses the purchases that it took within the last `flush_s` and those that it was just
+writing; purchases that arrive while disk or memory are full are refused, and counted.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ FLUSH_S = 0.05
 MOST_WAITING = 50_000  # rows in memory: half a minute of 1,500 a second, 25 MB
 MOST_BYTES = 1 << 30  # on disk, of all processes: six million purchases
 SEGMENT_BYTES = 8 << 20
-SEGMENT_S = 1.0  # the youngest segment is closed to a drain for that long
+SEGMENT_S = 1.0  # a drain cannot take the youngest segment for that long
 _FULL_S = 1.0
 
 
 class PurchaseSpool:
     """
-    Keeps purchases of one product's feature step.
+    Spool purchases of one product's feature step.
 
     Args:
-        folder: Where; made when missing, readable for this user alone.
+        folder: Folder of the spool; created when missing, readable for this user alone.
         spec_path: The features.yaml that scores them.
-        flush_s: How often the disk is waited for, at most.
-        most_waiting: Rows that may wait in memory.
-        most_bytes: What the folder may hold.
+        flush_s: Shortest interval between two waits for the disk.
+        most_waiting: Most rows to queue in memory.
+        most_bytes: Largest size of the folder.
 
     Attributes:
-        refused: Rows that found no room.
+        refused: Rows for which there was no room.
         lost: Rows that were taken and could not be written.
 
     Raises:
         SpecError: The features cannot be read.
-        OSError: The folder cannot be made.
+        OSError: The folder cannot be created.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PurchaseSpool:
         self._waiting: deque[tuple[int, Purchases]] = deque()
         self._rows = 0
         self._sequence = 0
-        self._written_to = 0  # what a segment's numbers go on from
+        self._written_to = 0  # sequence number at which the next segment starts
         self._full_until_s = 0.0
         self._segment: SegmentFile | None = None
         self._segment_until_s = 0.0
@@ -103,15 +103,15 @@ class PurchaseSpool:
 
     def append(self, purchases: Purchases) -> bool:
         """
-        Take purchases, without waiting.
+        Queue purchases, without waiting.
 
         Returns:
-            Whether there was room for them.
+            True if there was room for them.
         """
         rows = len(purchases)
         with self._lock:
             first = self._sequence
-            self._sequence += rows  # a number without an event tells of a loss
+            self._sequence += rows  # a number without an event reveals a loss
             if (
                 self._stopping
                 or self._rows + rows > self._most_waiting
@@ -125,7 +125,7 @@ class PurchaseSpool:
         return True
 
     def close(self) -> None:
-        """Write what waits, and end; a second call does nothing."""
+        """Write all queued purchases, and stop; a second call does nothing."""
         with self._lock:
             self._stopping = True
         self._ended.set()
@@ -140,7 +140,7 @@ class PurchaseSpool:
             self._ended.wait(self._flush_s)
 
     def _end(self) -> None:
-        """Write what waits, and let the segment go whatever comes of that."""
+        """Write all queued purchases, and close the segment even if that fails."""
         try:
             if taken := self._take():
                 self._keep(taken)
@@ -170,10 +170,10 @@ class PurchaseSpool:
             raise
 
     def _frames(self, first: int, purchases: Purchases) -> list[bytes]:
-        """Frame a batch; one that cannot be encoded takes no other with it."""
+        """Encode a batch as frames; if that fails, other batches are not affected."""
         try:
             events = self._codec.encode_purchases(purchases)
-        except Exception as error:  # noqa: BLE001 - nobody foresaw it
+        except Exception as error:  # noqa: BLE001 - any unforeseen error
             rows = len(purchases)
             self.lost += rows
             log.error("%d purchases cannot be spooled: %s", rows, trace_of(error))
@@ -181,7 +181,7 @@ class PurchaseSpool:
         return [frame(first + row, event) for row, event in enumerate(events)]
 
     def _write(self, frames: list[bytes]) -> None:
-        """Append frames to the segment; without one, begin one."""
+        """Append frames to the segment; if there is none, start one."""
         size = sum(map(len, frames))
         if self._segment is None:
             self._others_bytes = _bytes_of(self._folder)
@@ -220,12 +220,12 @@ class PurchaseSpool:
 
 def open_spool(folder: str, spec_path: Path, *, product: str) -> PurchaseSpool | None:
     """
-    Open the spool of a step that starts, or go on without one.
+    Open the spool of a starting step; return None if its folder is unusable.
 
     Args:
-        folder: Where; each product gets a folder in it. Empty for no spool.
+        folder: Parent folder; each product gets a folder in it. Empty for no spool.
         spec_path: The features.yaml that scores its purchases.
-        product: Whose.
+        product: The product.
     """
     if not folder:
         return None
@@ -239,7 +239,7 @@ def open_spool(folder: str, spec_path: Path, *, product: str) -> PurchaseSpool |
 
 
 def _bytes_of(folder: Path) -> int:
-    """Add up what all segments hold; one that is drained meanwhile holds nothing."""
+    """Return the size of all segments; one that is drained meanwhile counts 0."""
     total = 0
     for path in segments(folder):
         try:

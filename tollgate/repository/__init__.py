@@ -1,1 +1,1 @@
-"""The model repository: its configurations, its releases and whether they fit."""
+"""Model repository: configurations, releases, and checks that they fit together."""

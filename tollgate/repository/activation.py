@@ -1,7 +1,7 @@
 """
-Make a release the desired one: checked whole, written down, then put in its place.
+Activate a release: check it completely, log it in the history, write release.json.
 
-Servers follow the file; nothing here speaks to one.
+Servers follow the file; this module talks to no server.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tollgate.repository.release import (
 )
 from tollgate.repository.turns import one_at_a_time
 
-# They make another release answer, whoever was on trial.
+# Actions that change which release answers; they end any trial.
 _ANSWERS_ANEW: tuple[Action, ...] = ("activate", "rollback")
 
 
@@ -54,14 +54,14 @@ def compose_next(
     reason: str,
 ) -> Release:
     """
-    Describe the release that follows, with other versions of some steps.
+    Describe the next release, with other versions of some steps.
 
     Args:
         repository: The model repository.
         product: Name of the ensemble.
         versions: Version per step that changes.
-        actor: Who makes it.
-        reason: Why.
+        actor: Person who makes it.
+        reason: Reason for the change.
 
     Raises:
         RepositoryError: There is no such step or version.
@@ -105,10 +105,11 @@ def activate(
     Args:
         repository: The model repository.
         release: The release.
-        action: What is done.
-        actor: Who does it.
-        reason: Why.
-        instead_of: What it was made of, and has to be there still; None for anything.
+        action: Action to log in the history.
+        actor: Person who does it.
+        reason: Reason for the change.
+        instead_of: Release that this one was derived from, which must still be the
+            current one; None for any.
 
     Raises:
         RepositoryError: It does not fit the repository, or cannot be written; the
@@ -124,8 +125,7 @@ def activate(
 
 
 def _change(repository: Path, wanted: Proposal, *, approver: str | None) -> None:
-    """Make the release of a proposal the desired one; somebody confirmed it, or None
-    was asked to."""
+    """Make the release of a proposal the desired one; record its approver, if any."""
     release, product = wanted.release, wanted.release.product
     require_sound(repository, product=product, release=release)
     _prove_hook(repository, release)
@@ -152,21 +152,21 @@ def _change(repository: Path, wanted: Proposal, *, approver: str | None) -> None
 
 
 def _prove_hook(repository: Path, release: Release) -> None:
-    """Run the hook of a release's features, if it has one, where it can do no harm."""
+    """Run the hook of a release's features, if it has one, in separate processes."""
     step = read_product(repository, release.product).features_step
     prove_hook(repository / step / str(release.versions[step]) / SPEC_FILE)
 
 
 def _require_unchanged(wanted: Proposal, entries: list[Entry]) -> None:
-    """Demand that nobody changed in between what a change was made of."""
+    """Fail if the base release of a change is no longer the current one."""
     there = entries[-1].release if entries else None
     made_of = wanted.instead_of
     if wanted.action in _ANSWERS_ANEW:
-        # Who is on trial is no part of it: the trial ends.
+        # The challenger does not matter here: the change ends its trial.
         other = made_of is not None and (there is None or there.name != made_of.name)
     else:
         other = made_of is not None and there != made_of
-    # Whoever changes the challenger of a release must not bring that release back.
+    # A change of a release's challenger must not bring that release back.
     if wanted.action in TRIAL_ACTIONS:
         other = other or there is None or there.name != wanted.release.name
     if other:
@@ -179,7 +179,7 @@ def _changed(product: str, what: str) -> RepositoryError:
 
 
 def _require_versions(repository: Path, release: Release) -> None:
-    """Demand versions that are there still: nobody moves one of a release away."""
+    """Check that all versions exist: a release's version must not be moved away."""
     for step in release.versions:
         for version in release.loaded_versions(step):
             if not (repository / step / str(version)).is_dir():
@@ -189,7 +189,7 @@ def _require_versions(repository: Path, release: Release) -> None:
 
 
 def _require_new(repository: Path, release: Release, entries: list[Entry]) -> None:
-    """Demand that a name means what it meant before, if it meant something."""
+    """Fail if the name already belongs to a release with other versions."""
     known = releases_of(entries).get(release.name)
     if known is not None and known.versions != release.versions:
         path = release_path(repository, release.product)
@@ -207,7 +207,7 @@ def propose(
     instead_of: Release | None = None,
 ) -> Path:
     """
-    Lay a release down for a second person; it replaces one that waits.
+    Store a release for the approval of a second person; it replaces a pending one.
 
     Raises:
         RepositoryError: It does not fit the repository, or cannot be written.
@@ -229,10 +229,10 @@ def propose(
 
 def approve(repository: Path, *, product: str, name: str, actor: str) -> Release:
     """
-    Confirm the release that waits, as somebody else than who proposed it.
+    Approve the pending release, as another person than its proposer.
 
     Raises:
-        RepositoryError: None waits, another one does, or it does not fit any more.
+        RepositoryError: None is pending, another one is, or it does not fit any more.
         InputError: The same person proposed it.
     """
     path = proposal_path(repository, product)

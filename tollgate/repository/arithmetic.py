@@ -1,10 +1,10 @@
 """
-What does a model compute with: does the same row give the same bits, wherever it runs?
+Classify a model's operators: does the same row give the same bits everywhere?
 
-Trees compare and add in one order, so they do. A function of single numbers, such as
-Exp, gives the same bits in the same onnxruntime on the same kind of processor, whatever
-stands beside them in the batch. Products of matrices are summed in an order that
-depends on the batch, and so promise nothing but to be near.
+Trees compare and add in one order, so they give the same bits. A function of single
+numbers, such as Exp, gives the same bits in the same onnxruntime on the same kind of
+processor, whatever else is in the batch. Products of matrices are summed in an order
+that depends on the batch, so their results are only close to each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tollgate.errors import RepositoryError
 from tollgate.repository.parity import TOLERANCE
 
 _TREES = "TreeEnsemble"
-# They move or compare numbers, or do one operation that IEEE 754 rounds one way.
+# Operators that move or compare numbers, or do one operation with one rounding by IEEE
+# 754.
 _EXACT = frozenset(
     [
         *("Abs", "Add", "And", "ArgMax", "ArrayFeatureExtractor", "Binarizer", "Cast"),
@@ -42,7 +43,7 @@ _EXACT = frozenset(
         ),
     ]
 )
-# Of each number, or of each row, alone.
+# Operators on each number, or on each row, alone.
 _ALONE = frozenset(
     [
         *("Erf", "Exp", "Imputer", "Log", "Normalizer", "Pow", "Reciprocal", "Scaler"),
@@ -50,7 +51,7 @@ _ALONE = frozenset(
     ]
 )
 
-# Field numbers of onnx.proto on every way from a model to a node's type.
+# Field numbers of onnx.proto on every path from a model to a node's type.
 _WAYS = {
     "Model": {7: "Graph", 25: "Function"},
     "Function": {7: "Node"},
@@ -58,12 +59,12 @@ _WAYS = {
     "Node": {5: "Attribute"},
     "Attribute": {6: "Graph", 11: "Graph"},
 }
-_OPERATOR = 4  # of a Node
+_OPERATOR = 4  # field number of the operator type in a Node
 
 
 class Arithmetic(msgspec.Struct, frozen=True):
     """
-    What a graph computes with.
+    The operators that a graph computes with.
 
     Attributes:
         operators: Types of its nodes, sorted.
@@ -82,11 +83,11 @@ class Arithmetic(msgspec.Struct, frozen=True):
 
     @property
     def tolerance(self) -> float:
-        """How far a probability may be from the one served; 0: not at all."""
+        """Maximum difference of a probability from the one served; 0: bit for bit."""
         return TOLERANCE if self.loose else 0.0
 
     def __str__(self) -> str:
-        """Say what is promised, and why."""
+        """Describe what is promised, and why."""
         if self.loose:
             return f"within {self.tolerance:g}: {', '.join(self.loose)}"
         alone = [one for one in self.operators if one in _ALONE]
@@ -122,7 +123,7 @@ def _operators(message: Any, *, kind: str) -> Iterator[str]:
 
 @cache
 def _message_class() -> Any:
-    """Declare the part of onnx.proto that matters; the onnx package is not needed."""
+    """Declare the required part of onnx.proto; the onnx package is not needed."""
     file = descriptor_pb2.FileDescriptorProto(
         name="operators.proto", package="operators", syntax="proto3"
     )

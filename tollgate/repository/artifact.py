@@ -1,4 +1,8 @@
-"""What a server must know of a converted model; converters write the whole record."""
+"""
+Read the part of artifact.json that a server needs of a converted model.
+
+Converters write the complete record.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +36,16 @@ class Artifact(msgspec.Struct, frozen=True):
     The part of artifact.json that decides whether a model fits; the rest is skipped.
 
     Attributes:
-        sha256: Of the model file beside it.
-        spec_hash: Of the feature spec it was trained with, 16 hexadecimal digits.
+        sha256: Hash of the model file next to it.
+        spec_hash: Hash of the feature spec it was trained with, 16 hexadecimal digits.
         features: Names of its features, in order.
-        parity: How far it is from its source, per runtime it was proven in.
-        trades: What was lost and won by making it smaller.
-        allowed: What might be lost by that; None for the usual.
-        files: SHA-256 of the files beside the model that are read later, by name.
+        parity: Differences from its source, per runtime it was proven in.
+        trades: Quality lost and won by making it smaller.
+        allowed: Limits of that loss; None for the defaults.
+        files: SHA-256 of the files next to the model that are read later, by name.
         categories: Feature -> the categories that the source knows of it.
-        oracle: Against what it was proven; None in older records.
-        made_from: The files it was converted from; None where it was none, and in
+        oracle: Source and rows that it was proven against; None in older records.
+        made_from: The files it was converted from; None if there were none, and in
             older records.
     """
 
@@ -59,7 +63,7 @@ class Artifact(msgspec.Struct, frozen=True):
 
 def require_proof(version: Path) -> None:
     """
-    Demand that a model was proven in the onnxruntime that serves it here.
+    Check that a model was proven in the onnxruntime that serves it here.
 
     Raises:
         RepositoryError: The record has no proof for that runtime, or one that failed;
@@ -86,7 +90,7 @@ def require_proof(version: Path) -> None:
 
 def require_same_files(version: Path, files: Mapping[str, str]) -> None:
     """
-    Demand that the files beside a model are those that its record names.
+    Check that the files next to a model are those that its record names.
 
     Args:
         version: The version directory.
@@ -113,7 +117,7 @@ def read_artifact(version: Path) -> Artifact:
     Read the artifact.json of a version directory.
 
     Raises:
-        RepositoryError: It is missing, or lacks a field or has a wrong one.
+        RepositoryError: It is missing, or a field is missing or wrong.
     """
     path = version / ARTIFACT_FILE
     try:

@@ -13,12 +13,13 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
     Args:
         path: The file.
-        content: All of it.
-        mode: Who may read it; the server may run as another user, so anyone may.
+        content: Its complete content.
+        mode: Permissions; by default all users may read it, since the server may run as
+            another user.
 
     Raises:
-        OSError: It could not be written; the old file is untouched and nothing new
-            is left beside it.
+        OSError: It could not be written; the old file is untouched and no new file is
+            left next to it.
     """
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -35,7 +36,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Flush a directory to disk, so that a rename in it outlives a power cut."""
+    """Flush a directory to disk, so that a rename in it survives a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

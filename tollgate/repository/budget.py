@@ -1,4 +1,4 @@
-"""How long a product's model may take, and does a measured one stay within it?"""
+"""Read how long a product's model may take, and check a measured time against it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tollgate.repository.product import Product
 from tollgate.repository.slo import SLO_FILE, read_slo
 from tollgate.schema import MAX_BATCH_ROWS
 
-# A model is refused when its fastest run is over the budget by more than this: the
-# machine that publishes is not the one that serves, and never quiet.
+# A model is refused when its fastest run exceeds the budget by more than this factor:
+# the machine that publishes is not the one that serves, and other work runs on it.
 _ROOM = 1.25
 
 
 class ModelBudget(msgspec.Struct, frozen=True):
     """
-    What one row may cost in the model.
+    Time that the model may take for one row.
 
     Attributes:
-        us_per_row: At the largest batch, µs.
-        source: Where the figure comes from, in words.
+        us_per_row: Time per row at the largest batch, µs.
+        source: Text that describes the source of the figure.
     """
 
     us_per_row: float
@@ -31,9 +31,9 @@ class ModelBudget(msgspec.Struct, frozen=True):
 
     def limit_us_per_row(self, rows: int) -> float:
         """
-        Tell what a row may cost in a batch of so many, µs.
+        Return the time that a row may take in a batch of `rows`, µs.
 
-        Every batch may take as long as the largest one, so the rows of a small one
+        Every batch may take as long as the largest one, so the rows of a small batch
         may cost more each.
         """
         return self.us_per_row * MAX_BATCH_ROWS / rows
@@ -43,10 +43,10 @@ def read_budget(models: Product) -> ModelBudget:
     """
     Read the model budget of a product.
 
-    It is `model_budget_us_per_row` in the slo.yaml beside the ensemble. Without one
-    it is what the layers have for the model, less the step's queue delay, spread over
-    the largest batch: with the default of 20 ms and a delay of 0.3 ms,
-    (20 - 0.3) / 32 rows are 616 µs per row.
+    It is `model_budget_us_per_row` in the slo.yaml next to the ensemble. Without this
+    key it is the model's share of the time in the layers, less the step's queue delay,
+    divided by the largest batch: with the default of 20 ms and a delay of 0.3 ms, (20 -
+    0.3) / 32 rows are 616 µs per row.
 
     Raises:
         RepositoryError: The slo.yaml cannot be used, or the delay uses up the layer.
@@ -73,15 +73,15 @@ def require_budget(
     model: Path, us_per_row: Mapping[int, float], *, budget: ModelBudget
 ) -> None:
     """
-    Demand that a model stays within its budget, with room for a noisy machine.
+    Check that a model stays within its budget, with a margin for a busy machine.
 
     Args:
         model: The model.onnx, for the message.
-        us_per_row: Rows of a batch -> the fastest time seen per row, µs.
-        budget: What it may take.
+        us_per_row: Rows of a batch -> the fastest measured time per row, µs.
+        budget: Time that it may take.
 
     Raises:
-        RepositoryError: It takes too long; says at which batch, with the figures.
+        RepositoryError: It takes too long; the message has the batch and the figures.
     """
     for rows, found_us in sorted(us_per_row.items(), reverse=True):
         limit_us = budget.limit_us_per_row(rows)

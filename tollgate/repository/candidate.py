@@ -1,4 +1,4 @@
-"""May a folder become the next version of a model? Asked before it is loaded."""
+"""Check that a folder may become the next version of a model, before it is loaded."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tollgate.repository.product import Product
 from tollgate.repository.versions import list_versions
 
 _NEEDED = (MODEL_FILE, ARTIFACT_FILE)
-# Records and pictures go along with a model. Nothing that a server could run does:
-# Triton looks for the library of a backend in the version directory first.
+# Records and pictures are copied along with a model. No file that a server could run
+# is: Triton looks for the library of a backend in the version directory first.
 _CARRIED = frozenset(
     (".csv", ".html", ".json", ".md", ".npz", ".parquet", ".png", ".svg", ".txt")
 )
@@ -28,12 +28,12 @@ _CARRIED = frozenset(
 
 def require_files(source: Path) -> None:
     """
-    Demand the files of a model version, and none that does not belong there.
+    Check that a folder has the files of a model version, and no others.
 
-    Looks at names and kinds only, so that it is safe to copy the folder afterwards.
+    This looks at names and kinds only, so that copying the folder is safe after it.
 
     Args:
-        source: The folder that is handed in.
+        source: The folder that the caller passed.
 
     Raises:
         RepositoryError: It is no folder, lacks a file, or holds a link, a special file
@@ -57,15 +57,15 @@ def require_files(source: Path) -> None:
 
 def require_fit(staged: Path, *, models: Product) -> None:
     """
-    Demand that a staged version could serve in its product as it is released.
+    Check that a staged version could serve in its product as it is released.
 
     Args:
-        staged: Directory with the files of the version; nobody else changes it.
+        staged: Directory with the files of the version; no other process changes it.
         models: The product, whose repository it is staged for.
 
     Raises:
-        RepositoryError: The record and the model disagree, the model was made for
-            other features, or the repository would not be sound with it.
+        RepositoryError: The record and the model disagree, the model was made for other
+            features, or the repository would not be valid with it.
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
@@ -78,18 +78,18 @@ def require_fit(staged: Path, *, models: Product) -> None:
 
 def require_unchanged(repository: Path, step: str) -> None:
     """
-    Demand that every published version of a model is still what was published.
+    Check that no published version of a model has changed since it was published.
 
     Raises:
-        RepositoryError: A version lost its record, or its model or a file that is
-            read later has other bytes than the record says.
+        RepositoryError: A version lost its record, or its model or a file that is read
+            later has other bytes than the record says.
     """
     for number in list_versions(repository, step):
         _require_checksum(repository / step / str(number))
 
 
 def _require_checksum(version: Path) -> None:
-    """Compare the model, and what is read later, with what its record names."""
+    """Compare the model, and the files that are read later, with its record."""
     record = read_artifact(version)
     named = record.sha256
     found = hash_file(version / MODEL_FILE)

@@ -1,7 +1,7 @@
 """
-The linter of a model repository: everything Triton finds late, or never.
+Check a model repository for everything that Triton finds late, or never.
 
-It reads files and starts no server.
+The check reads files and starts no server.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def check(
     """
     Find everything that would keep a product from loading or from deciding right.
 
-    Covers the wiring of the ensemble, the house rules of each configuration, the
-    release with its hashes, and the contents of the versions it pins (without a
-    release that can be read: of the newest versions).
+    This covers the wiring of the ensemble, our rules for each configuration, the
+    release with its hashes, and the contents of the versions it pins (of the newest
+    versions, if the release cannot be read).
 
     Args:
         repository: The model repository.
         product: Name of the ensemble.
-        config_name: Named configuration to check where a model has it.
-        release: What is to be checked in the place of release.json.
+        config_name: Named configuration to check if a model has it.
+        release: Release to check instead of release.json.
 
     Returns:
-        The findings, wiring first; empty when the repository is sound.
+        The findings, wiring first; empty if the repository is valid.
 
     Raises:
         SpecError: The features.yaml cannot be used.
@@ -65,10 +65,10 @@ def check(
 
 def check_staged(repository: Path, *, product: str, staged: Path) -> list[Finding]:
     """
-    Find what would be wrong with a product if a staged model were in its place.
+    Find the problems of a product as if a staged model were in its place.
 
-    As `check`, with the staged version instead of the pinned one of the model step; and
-    with the version of the features that it was made for, where that lies there.
+    Like `check`, with the staged version instead of the pinned one of the model step,
+    and with the version of the features that it was made for, if the repository has it.
     The product may still be without a release, and without another model.
 
     Args:
@@ -94,7 +94,7 @@ def require_sound(
     release: Release | None = None,
 ) -> None:
     """
-    Demand a repository without findings, with another release in it if one is given.
+    Fail if the repository has a finding, with another release in it if one is given.
 
     Raises:
         RepositoryError: The first finding.
@@ -111,12 +111,12 @@ def product_findings(
     repository: Path, *, product: str, config_name: str = ""
 ) -> list[Finding]:
     """
-    Find the same as `check`, a features.yaml or policy.yaml that fails included.
+    Find the same as `check`, with errors of features.yaml or policy.yaml as findings.
 
     Args:
         repository: The model repository.
         product: Name of the ensemble.
-        config_name: Named configuration to check where a model has it.
+        config_name: Named configuration to check if a model has it.
     """
     findings: list[Finding] = []
     with (
@@ -140,7 +140,8 @@ def _collect(
     """
     Add all findings, on the pinned versions or with a staged model, and return them.
 
-    Errors of features.yaml and policy.yaml pass; what was found before them is added.
+    Errors of features.yaml and policy.yaml are raised; findings made before them stay
+    in the list.
     """
     with collecting(findings, code="TG001"):
         models = read_product(repository, product, config_name=config_name)
@@ -154,7 +155,8 @@ def _collect(
             with collecting(findings, code="TG122"):
                 findings += _content_findings(models, release=release, staged=staged)
         finally:
-            # Last: a changed file is better named by what is wrong with it.
+            # Last: a finding on the content says more about a changed file than its
+            # hash.
             findings += release_problems
     return findings
 
@@ -162,7 +164,7 @@ def _collect(
 def _usable_release(
     models: Product, given: Release | None, *, problems: list[Finding]
 ) -> Release | None:
-    """Read and verify the release; None when it does not pin this product's steps."""
+    """Read and verify the release; None if it does not pin this product's steps."""
     release = None
     with collecting(problems, code="TG310"):
         found = given or read_release(models.repository, product=models.name)
@@ -176,7 +178,7 @@ def _usable_release(
 def _content_findings(
     models: Product, *, release: Release | None, staged: Path | None
 ) -> list[Finding]:
-    """Check the pinned versions; the newest of a step whose pinned one is not there."""
+    """Check the pinned versions; of a step whose pinned one is missing, the newest."""
     findings: list[Finding] = []
     given = {models.model_step: staged} if staged else {}
     newest: dict[str, int] = {}
@@ -198,7 +200,8 @@ def _content_findings(
             directory = models.repository / step / str(newest[step])
         directories[step] = directory
     if staged and (others := _features_of(staged, models, directories)):
-        # It is for features that are to be released with it; the release's are not.
+        # The model is for features that will be released with it, not for the current
+        # release's.
         directories[models.features_step], release = others, None
     return content_findings(models, directories=directories, release=release)
 
@@ -211,11 +214,11 @@ def _features_of(
     try:
         wanted = read_artifact(staged).spec_hash
     except RepositoryError:
-        return None  # told by who reads the record next
+        return None  # the next reader of the record reports it
     newest_first = reversed(list_versions(models.repository, step))
     versions = [models.repository / step / str(one) for one in newest_first]
     for directory in (directories[step], *versions):
-        with contextlib.suppress(SpecError):  # an unreleased one may be half there
+        with contextlib.suppress(SpecError):  # an unreleased one may be incomplete
             spec = load_spec(directory / SPEC_FILE)
             if spec_hash_text(spec.spec_hash) == wanted:
                 return None if directory == directories[step] else directory

@@ -1,4 +1,4 @@
-"""Make the next release of a product out of the versions in its repository."""
+"""Compose the next release of a product from the versions in its repository."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def compose_release(
     spec_hash: str,
 ) -> Release:
     """
-    Describe a new release; nothing is written.
+    Describe a new release; write nothing.
 
-    The release that is in the repository becomes its `previous`. One that pins the
-    same versions is replaced instead, and its own `previous` is kept.
+    The release in the repository becomes its `previous`. If that one pins the same
+    versions, it is replaced, and the new release takes over its `previous`.
 
     Args:
         repository: The model repository.
         product: Name of the ensemble.
         versions: Version per step, for every step.
-        actor: Who makes it.
-        reason: Why.
+        actor: Person who makes it.
+        reason: Reason for the release.
         spec_hash: Hash of the feature spec, 16 hexadecimal digits.
 
     Returns:
-        The release with the hashes of all versions it keeps loaded, named after the
+        The release with the hashes of all versions that stay loaded, named after the
         product and the next number.
 
     Raises:
@@ -73,10 +73,10 @@ def compose_release(
 
 def recompose_release(repository: Path, release: Release) -> Release:
     """
-    Describe a release of earlier days, to be the desired one again.
+    Describe an earlier release, to make it the desired one again.
 
-    It keeps its name, its content, and who made it, when and why. The release that is
-    in the repository becomes its `previous`.
+    It has the same name, content, author, reason and time. The release in the
+    repository becomes its `previous`.
 
     Raises:
         RepositoryError: The release in the repository cannot be read.
@@ -93,19 +93,19 @@ def recompose_release(repository: Path, release: Release) -> Release:
 
 
 def now_text() -> str:
-    """Tell the time as releases do: RFC 3339 in UTC."""
+    """Return the current time in the format of releases: RFC 3339 in UTC."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _next_name(repository: Path, product: str) -> str:
     """
-    Count releases: fraud-1, fraud-2, …; names of another form do not count.
+    Return the next name: fraud-1, fraud-2, …; names of another form do not count.
 
-    One that waits for a second person has its name already: who confirms it by that
-    name must not confirm another one.
+    The name of a pending proposal is taken: a person who approves it by that name must
+    not approve another release.
     """
     names = set(releases_of(read_history(repository, product)))
-    with contextlib.suppress(RepositoryError):  # who proposes next replaces it
+    with contextlib.suppress(RepositoryError):  # the next proposal replaces it
         if waiting := read_proposal(repository, product):
             trial = waiting.release.challenger
             names |= {waiting.release.name} | ({trial.release} if trial else set())
@@ -117,7 +117,7 @@ def _next_name(repository: Path, product: str) -> str:
 def _previous(
     repository: Path, current: Release | None, *, versions: Mapping[str, int]
 ) -> Versions | None:
-    """Choose what to roll back to; versions that were removed cannot be."""
+    """Choose the versions to roll back to; None if they were removed."""
     if current is None:
         return None
     previous = current.previous if current.versions == versions else current.versions

@@ -1,8 +1,8 @@
 """
 Read, merge and print model configurations, always as protobuf.
 
-A config.pbtxt belongs to the people who run the server. It is read here and never
-written: what a release adds is merged into the message that is sent to Triton.
+A config.pbtxt belongs to the people who run the server. This module reads it and never
+writes it: settings of a release are merged into the message that is sent to Triton.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _CONFIG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def config_path(repository: Path, model: str, *, config_name: str = "") -> Path:
     """
-    Name the file that configures a model.
+    Return the path of the file that configures a model.
 
-    A named configuration stands in for config.pbtxt as a whole; a model that has none
-    of that name keeps config.pbtxt. That is Triton's rule for --model-config-name.
+    A named configuration replaces config.pbtxt as a whole; a model without one of that
+    name uses config.pbtxt. That is Triton's rule for --model-config-name.
     """
     named = repository / model / NAMED_CONFIGS / f"{config_name}.pbtxt"
     if config_name and named.exists():
@@ -36,7 +36,7 @@ def config_path(repository: Path, model: str, *, config_name: str = "") -> Path:
 
 
 def require_config_name(name: str) -> None:
-    """Raise InputError unless a name can be that of a named configuration."""
+    """Raise InputError unless a name is valid for a named configuration."""
     if name and not _CONFIG_NAME.fullmatch(name):
         raise InputError(
             "model config name",
@@ -52,7 +52,7 @@ def read_config(repository: Path, model: str, *, config_name: str = "") -> Model
     Args:
         repository: The model repository.
         model: Directory and name of the model.
-        config_name: Of the named configuration that goes first; empty for none.
+        config_name: Named configuration that takes precedence; empty for none.
 
     Raises:
         RepositoryError: The file is missing, is not protobuf text of a Triton
@@ -79,7 +79,7 @@ def read_config(repository: Path, model: str, *, config_name: str = "") -> Model
 
 
 def _parse_problem(path: Path, exc: text_format.ParseError) -> RepositoryError:
-    """Turn "2:1 : message" of the parser into file, line and message."""
+    """Split "2:1 : message" of the parser into file, line and message."""
     line = exc.GetLine()
     message = " ".join(str(exc).split())
     if line is None:
@@ -96,11 +96,11 @@ def merge(
     parameters: Mapping[str, str] | None = None,
 ) -> ModelConfig:
     """
-    Add what a release decides to a configuration.
+    Add the settings of a release to a configuration.
 
     Args:
-        config: The configuration as its file has it; left as it is.
-        versions: Versions to keep loaded; none leaves the version policy alone.
+        config: The configuration as its file has it; not changed.
+        versions: Versions to load; if empty, the version policy is not changed.
         pins: Version per step of an ensemble, for every step it has.
         parameters: Parameters to set, replacing those of the same key.
 
@@ -110,7 +110,7 @@ def merge(
     merged = ModelConfig()
     merged.CopyFrom(config)
     # A version policy of "latest" or "all" unloads a pinned version as soon as a new
-    # one is dropped in, and takes the ensemble down with it.
+    # one is added, and takes the ensemble down with it.
     if kept := sorted(set(versions)):
         merged.version_policy.specific.versions[:] = kept
     if pins is not None:
@@ -125,13 +125,13 @@ def add_canary(ensemble: ModelConfig, *, step: str, version: int) -> None:
     """
     Wire a second version of an ensemble's model into it, for a challenger.
 
-    What reads the model's output in the ensemble is offered the other output too, as
-    CHALLENGER_PROBABILITIES; nothing else changes.
+    A step that reads the model's output in the ensemble also receives the other output,
+    as CHALLENGER_PROBABILITIES; nothing else changes.
 
     Args:
         ensemble: Changed in place; its versions are pinned already.
         step: The model.
-        version: The challenger's.
+        version: The challenger's version.
     """
     steps = ensemble.ensemble_scheduling.step
     (model,) = (one for one in steps if one.model_name == step)
@@ -153,8 +153,8 @@ def to_json(config: ModelConfig) -> str:
     Protobuf's own JSON: field names as in config.pbtxt, enumerations by name, 64-bit
     integers as strings. Triton reads it with the same library.
     """
-    # Sorted, so that equal configurations are equal strings and a caller can tell a
-    # changed one from an unchanged one.
+    # Sorted, so that equal configurations are equal strings, and a caller can compare
+    # them.
     text: str = json_format.MessageToJson(
         config, preserving_proto_field_name=True, indent=None, sort_keys=True
     )

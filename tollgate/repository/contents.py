@@ -1,4 +1,4 @@
-"""Do the files of the pinned versions fit the configurations and each other?"""
+"""Check that the files of the pinned versions fit the configurations and each other."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def content_findings(
     Args:
         product: The configurations.
         directories: Version directory per step; they exist.
-        release: The release, when there is one that can be read.
+        release: The release; None if it cannot be read.
 
     Raises:
         SpecError: The features.yaml cannot be used.
@@ -72,12 +72,12 @@ def content_findings(
 
 
 def _missing(path: Path, what: str, *, code: str) -> Finding:
-    """Say that a file is not there."""
+    """Return the finding for a missing file."""
     return Finding(code=code, file=str(path), where="", problem=f"is missing: {what}")
 
 
 def _spec_hash_problem(named: str, spec: FeatureSpec) -> str:
-    """Say that something was made for another feature spec."""
+    """Describe a hash that belongs to another feature spec."""
     actual = spec_hash_text(spec.spec_hash)
     return f"{named} is not features.yaml's {actual}: made for another spec"
 
@@ -122,7 +122,7 @@ def _spec_findings(product: Product, *, spec: FeatureSpec) -> list[Finding]:
 
 
 def _tensor_problem(tensor: Tensor | None, kind: str, *, size: int) -> str:
-    """Compare a declared tensor with what the spec needs; empty when they agree."""
+    """Compare a declared tensor with the spec's requirement; empty if they agree."""
     if tensor is None:
         return f"is missing: features.yaml needs {kind} [{size}]"
     if (tensor.kind, tensor.dims) != (kind, (size,)):
@@ -167,7 +167,7 @@ def _policy_findings(
 def _artifact_breaks(
     artifact: Artifact, sha256: str, *, spec: FeatureSpec
 ) -> Iterator[tuple[str, str]]:
-    """Yield what the record says differently from the model file and the spec."""
+    """Yield where the record differs from the model file and the spec."""
     if artifact.sha256 != sha256:
         named, found = artifact.sha256[:SHORT_DIGITS], sha256[:SHORT_DIGITS]
         yield "sha256", f"{MODEL_FILE} has changed: record {named}…, file {found}…"
@@ -181,6 +181,6 @@ def _artifact_breaks(
             was, now = artifact.features[place], spec.feature_names[place]
             yield f"features[{place}]", f'"{was}" is "{now}" in features.yaml'
     yield from word_differences(artifact.categories, spec)
-    # Last: names and words say more plainly why the hash is another one.
+    # Last: differences in names and words explain better why the hash differs.
     if artifact.spec_hash != spec_hash_text(spec.spec_hash):
         yield "spec_hash", _spec_hash_problem(artifact.spec_hash, spec)

@@ -1,4 +1,4 @@
-"""What changes from one release to another, in lines that people read."""
+"""List the differences between two releases, as lines for people to read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _TEXT = (".yaml", ".yml", ".py", ".md")
 
 def difference_lines(repository: Path, old: Release, new: Release) -> Iterator[str]:
     """
-    Tell what differs: versions, then the files of each step, with the text of those
-    that people write, as long as both are in the repository.
+    List the differences: versions, the files of each step, and changed lines of text.
+
+    Text is compared for files that people write, while both versions are in the
+    repository.
     """
     yield f"{old.name} -> {new.name}"
     if old.spec_hash != new.spec_hash:
@@ -38,7 +40,7 @@ def difference_lines(repository: Path, old: Release, new: Release) -> Iterator[s
 
 
 def _files(release: Release, step: str) -> dict[str, str]:
-    """Give the hash of each file of a step's version, by its path in there."""
+    """Return the hash of each file of a step's version, by its path in that version."""
     version = release.versions.get(step)
     if version is None:
         return {}

@@ -1,8 +1,8 @@
 """
-Does a model.onnx keep its weights in other files?
+Refuse a model.onnx that stores its weights in other files.
 
 ONNX may name any path for them, also outside of the folder, and no checksum covers
-what lies there. The question is answered before onnxruntime opens anything.
+those files. The check runs before onnxruntime opens anything.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 
 from tollgate.errors import RepositoryError
 
-# Field numbers of onnx.proto on every way from a model to a tensor, and from there
-# to `external_data`. All of them are read as repeated, so nothing can hide.
+# Field numbers of onnx.proto on every path from a model to a tensor, and from there to
+# `external_data`. All of them are read as repeated, so nothing can hide.
 _WAYS = {
     "Model": {7: "Graph", 25: "Function"},
     "Function": {7: "Node"},
@@ -35,13 +35,13 @@ _WAYS = {
     "Tensor": {13: "Entry"},
     "Entry": {},
 }
-_KEY, _VALUE = 1, 2  # of an Entry
+_KEY, _VALUE = 1, 2  # field numbers of an Entry
 _MAX_BYTES = 2**31 - 1  # protobuf's own limit of one message
 
 
 def require_whole(model: Path) -> None:
     """
-    Demand that a model is one file.
+    Check that a model is one file.
 
     Args:
         model: The model.onnx.
@@ -68,7 +68,7 @@ def require_whole(model: Path) -> None:
 
 
 def _first_external(message: Any, *, kind: str) -> str:
-    """Name the first file that a message refers to; empty when there is none."""
+    """Return the first file that a message refers to; empty if there is none."""
     for number, inner in _WAYS[kind].items():
         found = getattr(message, f"field_{number}")
         if inner == "Entry":
@@ -84,7 +84,7 @@ def _first_external(message: Any, *, kind: str) -> str:
 
 @cache
 def _message_class() -> Any:
-    """Declare the part of onnx.proto that matters; the onnx package is not needed."""
+    """Declare the required part of onnx.proto; the onnx package is not needed."""
     file = descriptor_pb2.FileDescriptorProto(name="ways.proto", package="ways")
     kinds = descriptor_pb2.FieldDescriptorProto
     for kind, ways in _WAYS.items():

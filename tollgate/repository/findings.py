@@ -1,4 +1,4 @@
-"""One thing that is wrong with a model repository, as one line."""
+"""Represent one problem of a model repository as one line."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tollgate.errors import InputError, RepositoryError
 
 class Finding(msgspec.Struct, frozen=True):
     """
-    What is wrong, and in which file.
+    A problem, and the file that it is in.
 
     Attributes:
-        file: The file as the caller named its repository.
-        where: Tensor, key or line inside the file; empty when it is the whole.
-        problem: What is wrong, with the value, and what would be right.
-        code: Of the rule that found it; `tollgate.repository.lint.catalogue` says more.
+        file: The file, with the path of the repository as the caller gave it.
+        where: Tensor, key or line inside the file; empty for the file as a whole.
+        problem: Description of the problem, with the value, and what would be right.
+        code: Code of the rule that found it; see `tollgate.repository.lint.catalogue`.
         at: Path of the field inside a config.pbtxt, for its line; see
             `tollgate.repository.lint.locator`.
-        line: In the file, from 1 on; 0 when only `at` or `where` can tell.
+        line: Line in the file, from 1; 0 if it follows only from `at` or `where`.
     """
 
     file: str
@@ -36,7 +36,7 @@ class Finding(msgspec.Struct, frozen=True):
         return ": ".join(part for part in (self.file, self.where, self.problem) if part)
 
     def as_error(self) -> RepositoryError:
-        """Turn the finding into the error that says the same."""
+        """Return an error with the same text as the finding."""
         return RepositoryError(self.file, self.problem, where=self.where)
 
 
@@ -51,9 +51,9 @@ def collecting(
     Turn an error raised inside the block into a finding, and go on.
 
     Args:
-        findings: What it is added to.
-        code: Of the rule that the error breaks.
-        caught: Kind of error; others pass.
+        findings: List that the finding is added to.
+        code: Code of the rule that the error breaks.
+        caught: Kind of error; others are raised.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""gates.yaml: what a challenger may do before it is stopped, as data."""
+"""Read gates.yaml: the limits at which a challenger is stopped, as data."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    What a gates.yaml says; what it leaves out is as here, and null asks nothing.
+    The content of a gates.yaml; a missing key has its default, null disables a gate.
 
     Attributes:
-        version: Of the file.
-        min_rows: Rows below which nothing is judged.
-        flips_share: Share of rows that may be decided otherwise.
-        p99_ms: How long 99 of 100 rows may take: in the server where the challenger
-            answers, unless the champion is as late; of a shadow, model and policy of
-            its batch.
-        errors_share: Share of rows that may be without a usable score.
-        degraded_share: By how much its share of degraded rows may be the larger one.
-        score_psi: How far the scores may move, as population stability index.
-        watch_after: How long a promoted one is watched, as 30m.
-        arrivals: What becomes of a sound version that somebody copied in: it is told,
-            or its trial as a shadow begins when nobody else is on trial.
+        version: Version of the file format.
+        min_rows: Number of rows below which nothing is judged.
+        flips_share: Maximum share of rows with another decision.
+        p99_ms: Maximum time of 99 of 100 rows: in the server for a canary, unless the
+            champion is as slow; for a shadow, of model and policy for its batch.
+        errors_share: Maximum share of rows without a usable score.
+        degraded_share: Maximum amount by which its share of degraded rows exceeds the
+            champion's.
+        score_psi: Maximum shift of the scores, as population stability index.
+        watch_after: Time for which a promoted challenger is watched, as 30m.
+        arrivals: Handling of a sound version that was copied in: only report it, or
+            start its shadow trial when no other challenger is on trial.
     """
 
     version: Literal[1] = 1
@@ -47,18 +47,18 @@ class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def watch_s(self) -> int:
-        """How long a promoted one is watched, s."""
+        """Time for which a promoted challenger is watched, seconds."""
         return duration_s(self.watch_after) or 0
 
 
 def gates_path(repository: Path, product: str) -> Path:
-    """Name the file of a product's gates."""
+    """Return the path of a product's gates.yaml."""
     return repository / product / GATES_FILE
 
 
 def read_gates(repository: Path, *, product: str) -> Gates:
     """
-    Read the gates of a product; the defaults where it has no file.
+    Read the gates of a product; the defaults if it has no file.
 
     Raises:
         PolicyError: It cannot be read, has other keys or types; names line and key.

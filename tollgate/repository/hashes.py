@@ -1,4 +1,4 @@
-"""SHA-256 of what lies in a version directory."""
+"""Compute the SHA-256 of the files in a version directory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from tollgate.errors import RepositoryError
 
 _CHUNK_BYTES = 1 << 20
-SHORT_DIGITS = 12  # of a hash, where people read it
+SHORT_DIGITS = 12  # of a hash, in text for people
 PLAN_FILE = "model.plan"
 
 
 def plan_record(plan: Path) -> Path:
-    """Name the record of a TensorRT plan."""
+    """Return the path of the record of a TensorRT plan."""
     return plan.with_name(f"{plan.name}.json")
 
 
@@ -21,7 +21,7 @@ def version_files(version: Path) -> list[Path]:
     """
     List the files of a version directory, sorted, without Python's byte code.
 
-    A link to a folder is among them, and cannot be read as a file: what lies behind it
+    A link to a folder is in the list, and cannot be read as a file: the files behind it
     would be neither hashed nor copied.
 
     Raises:

@@ -1,9 +1,10 @@
 """
-Every release a product ever had: who made it what answers, when, why, from what.
+Log every activation of a product: release, person, time, reason, previous release.
 
-One line of JSON for each time that a release was made the desired one, beside
-release.json, only ever added to. A release is written here before it is there, so
-whatever answered can be found; a line whose writer was killed half-way is no line.
+Each time a release becomes the desired one, one line of JSON is appended to a file next
+to release.json; lines are never changed. A release is logged here before it is written
+to release.json, so every release that ever answered can be found. A line whose writer
+was killed half-way does not count.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Action = Literal[
     "challenger raise",
     "challenger stop",
 ]
-# They change who is on trial, and leave what answers.
+# Actions that change who is on trial, but not which release answers.
 TRIAL_ACTIONS: tuple[Action, ...] = (
     "challenger start",
     "challenger raise",
@@ -39,16 +40,17 @@ TRIAL_ACTIONS: tuple[Action, ...] = (
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    One time that a release was made the desired one, or its challenger changed.
+    One activation of a release, or one change of its challenger.
 
     Attributes:
-        action: "rollback" when it was one before, "promote" when it was on trial.
-        time: When, RFC 3339 in UTC.
-        actor: Who.
-        approver: Who confirmed it; None when nobody was asked.
-        reason: Why.
-        origin: Name of the release that was there; None when there was none.
-        release: What became the desired release.
+        action: "rollback" for a release that was active before, "promote" for one that
+            was on trial.
+        time: Time of the change, RFC 3339 in UTC.
+        actor: Person who made the change.
+        approver: Person who approved it; None if no approval was required.
+        reason: Reason for the change.
+        origin: Name of the release before it; None if there was none.
+        release: The release that became the desired one.
     """
 
     action: Action
@@ -61,13 +63,13 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def history_path(repository: Path, product: str) -> Path:
-    """Name the file that holds a product's history."""
+    """Return the path of a product's history."""
     return repository / product / HISTORY_FILE
 
 
 def add_entry(repository: Path, entry: Entry) -> None:
     """
-    Add an entry, on disk when this returns.
+    Add an entry, which is on disk when this returns.
 
     Raises:
         RepositoryError: It cannot be written.
@@ -79,7 +81,8 @@ def add_entry(repository: Path, entry: Entry) -> None:
         descriptor = os.open(path, flags, 0o644)
         try:
             size = os.fstat(descriptor).st_size
-            # Half a line of a writer that was killed ends here, alone.
+            # End the partial line of a writer that was killed, so that it stays a line
+            # of its own.
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
             _write_whole(descriptor, b"\n" + line if torn else line, size=size)
             os.fsync(descriptor)
@@ -92,7 +95,7 @@ def add_entry(repository: Path, entry: Entry) -> None:
 
 
 def _write_whole(descriptor: int, content: bytes, *, size: int) -> None:
-    """Add to a file of a size all of it, or nothing: a full disk takes a part."""
+    """Append all of the content, or nothing: a full disk may accept a part."""
     try:
         if os.write(descriptor, content) != len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -105,8 +108,8 @@ def read_history(repository: Path, product: str) -> list[Entry]:
     """
     Read a product's history, oldest first.
 
-    A release that is there without an entry was written by hand or before there was a
-    history; it comes last, with what it says of itself.
+    A current release without an entry was written by hand or before there was a
+    history; it comes last, with the author, reason and time in release.json.
 
     Raises:
         RepositoryError: The file, or release.json, cannot be read.
@@ -118,7 +121,7 @@ def read_history(repository: Path, product: str) -> list[Entry]:
 
 def settle(repository: Path, product: str) -> list[Entry]:
     """
-    Read a product's history, after writing down what was there without an entry.
+    Read a product's history, after adding an entry for a current release without one.
 
     Raises:
         RepositoryError: The file, or release.json, cannot be read or written.
@@ -148,15 +151,15 @@ def _written(repository: Path, product: str) -> list[Entry]:
         except (msgspec.ValidationError, UnicodeDecodeError) as exc:
             raise RepositoryError(path, str(exc), where=f"line {number}") from exc
         except msgspec.DecodeError:
-            continue  # torn: its writer was killed
+            continue  # incomplete: its writer was killed
     return entries
 
 
 def releases_of(entries: list[Entry]) -> dict[str, Release]:
     """
-    Collect the releases of a history by their names, in the order they first came.
+    Collect the releases of a history by name, in the order they first appeared.
 
-    Of two releases of one name, the later stands. One that was on trial is among them.
+    Of two releases with one name, the later counts. Challengers are included.
     """
     found: dict[str, Release] = {}
     for entry in entries:
@@ -168,7 +171,7 @@ def releases_of(entries: list[Entry]) -> dict[str, Release]:
 
 
 def release_on_trial(release: Release) -> Release | None:
-    """Describe the challenger of a release as what it is when it is promoted."""
+    """Return the challenger of a release in the form that a promotion gives it."""
     challenger = release.challenger
     if challenger is None:
         return None
@@ -186,9 +189,10 @@ def release_on_trial(release: Release) -> Release | None:
 
 def last_change(entries: list[Entry]) -> Entry | None:
     """
-    Find what made the release that is there the one that answers; None for the first.
+    Find the entry that activated the current release; None for the first.
 
-    Not a change is what was written down and, for want of disk or a kill, no more.
+    An entry whose release.json was never written, because of a full disk or a kill,
+    does not count.
     """
     took: list[Entry] = []
     for one in entries:
@@ -196,7 +200,8 @@ def last_change(entries: list[Entry]) -> Entry | None:
             len(took) > 1
             and one.origin == took[-1].release.name
             and one.release == took[-2].release
-            # Found without an entry: who goes back, or there again, says so himself.
+            # Only an entry that `settle` added: a deliberate change has its own action
+            # and actor.
             and one == _found(one.release, origin=one.origin)
         )
         if undone:
@@ -208,7 +213,7 @@ def last_change(entries: list[Entry]) -> Entry | None:
 
 
 def origin_of(entries: list[Entry]) -> str | None:
-    """Name the release before the one that is there; None when there was none."""
+    """Return the name of the release before the current one; None if there was none."""
     last = last_change(entries)
     return last.origin if last else None
 
@@ -230,7 +235,7 @@ def find_release(repository: Path, product: str, name: str) -> Release:
 
 
 def _unwritten(repository: Path, product: str, entries: list[Entry]) -> Entry | None:
-    """Describe the release that is there, if it has no entry; it speaks for itself."""
+    """Describe the current release if it has no entry, from release.json itself."""
     if not release_path(repository, product).exists():
         return None
     release = read_release(repository, product=product)

@@ -1,8 +1,8 @@
 """
-Try the hook of a features.yaml: in processes of their own, which may never end.
+Try the hook of a features.yaml in separate processes, which may hang.
 
-Two processes with different seeds of Python's hashes prove it (features/hook_proof.py)
-and must give the same; one of them tells how long a full batch takes.
+Two processes with different seeds of Python's hashes check it (features/hook_proof.py)
+and must give the same results; one of them measures how long a full batch takes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tollgate.features.spec import load_spec
 from tollgate.schema import MAX_BATCH_ROWS
 
 TIMEOUT_S = 30.0
-# A decision has 20 ms; what a declared feature costs is 5 to 100 µs a batch.
+# A decision has 20 ms; a declared feature costs 5 to 100 µs a batch.
 BUDGET_US = 1_000.0
 
 _HASH_SEEDS = ("1", "2")
@@ -35,14 +35,14 @@ _WARM_CALLS = 10
 
 class Tried(msgspec.Struct, frozen=True):
     """
-    What one process found.
+    The result of one process.
 
     Attributes:
-        digest: Of all that the hook gave.
-        took_us: Median time of a batch of 32 rows.
-        source: Where something is wrong; empty when nothing is.
-        where: In it.
-        problem: What is wrong.
+        digest: Hash of all results of the hook.
+        took_us: Median time of a batch of 32 rows, µs.
+        source: File with the problem; empty if there is none.
+        where: Position in the file.
+        problem: Description of the problem.
     """
 
     digest: str = ""
@@ -60,16 +60,16 @@ def prove_hook(
 
     Args:
         path: The features.yaml.
-        timeout_s: How long a process may take.
-        budget_us: Median time that a batch of 32 rows may take.
+        timeout_s: Maximum time of a process, seconds.
+        budget_us: Maximum median time of a batch of 32 rows, µs.
 
     Returns:
-        That time; None without a hook.
+        That median time, µs; None without a hook.
 
     Raises:
         SpecError: The features.yaml cannot be used.
-        HookError: The hook fails, takes too long, or gives other numbers the next
-            time, in another process, or to a row in other company.
+        HookError: The hook fails, takes too long, or gives other numbers in a second
+            call, in another process, or in a batch with other rows.
     """
     spec = load_spec(path)
     if spec.hook is None:
@@ -119,7 +119,7 @@ def _try_apart(path: Path, hook: Hook, *, hash_seed: str, timeout_s: float) -> T
 
 
 def _try(path: Path) -> Tried:
-    """Prove and time the hook in this process."""
+    """Check and time the hook in this process."""
     try:
         spec = load_spec(path)
         if spec.hook is None:
@@ -131,7 +131,7 @@ def _try(path: Path) -> Tried:
 
 
 def _time_us(spec: FeatureSpec, hook: Hook) -> float:
-    """Time full batches; the median, which a busy machine moves least."""
+    """Time full batches; return the median, which a busy machine changes least."""
     given = sample(spec, hook, rows=MAX_BATCH_ROWS, seed=0)
     took_us = []
     for _ in range(_WARM_CALLS + _CALLS):
@@ -142,7 +142,7 @@ def _time_us(spec: FeatureSpec, hook: Hook) -> float:
 
 
 def main() -> None:
-    """Try the hook that the command line names; what was found as JSON."""
+    """Try the hook that the command line names; print the result as JSON."""
     (path,) = sys.argv[1:]
     sys.stdout.buffer.write(msgspec.json.encode(_try(Path(path))))
 

@@ -1,4 +1,4 @@
-"""Record which files a converted model was made from, so that they are found again."""
+"""Record which files a converted model was made from, to find them again."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class SourceFile(msgspec.Struct, frozen=True):
     A file that a conversion read.
 
     Attributes:
-        path: Relative to the folder that the conversion wrote.
-        sha256: Of its content at that time.
+        path: Path relative to the folder that the conversion wrote.
+        sha256: Hash of its content at that time.
     """
 
     path: str
     sha256: Sha256
 
     def unusable(self, folder: Path) -> str:
-        """Say why the file cannot stand for the one that was read; empty if it can."""
+        """Explain why the file is not the one that was read; empty if it is."""
         path = self.below(folder)
         if not path.is_file():
             return f"{path} is not there"
@@ -46,7 +46,7 @@ class MadeFrom(msgspec.Struct, frozen=True):
 
     Attributes:
         source: The trained model.
-        sample: Raw rows; None without.
+        sample: Raw rows; None if there are none.
         columns: Names of its features that a person stated.
         missing: The number that stands for a missing value; None for NaN.
     """

@@ -1,9 +1,9 @@
 """
-What a server needs of a repository in an object store, in a folder of its own.
+Copy the files that a server needs from an object store to a local folder.
 
-A file of a version is used only with the hash that the release names. Files come
-first, release.json last, each renamed into place whole; so whatever ends a server in
-the middle leaves a repository that can be served, the old one or the new one.
+A file of a version is used only with the hash that the release names. Files come first,
+release.json last, each complete and renamed into place; so however a server ends in the
+middle, the folder holds a repository that can be served, the old one or the new one.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from tollgate.repository.versions import list_versions
 
 log = logging.getLogger(__name__)
 
-MIRROR_FOLDER = "mirror"  # in the state folder
-_INCOMING = ".incoming"  # with the product behind it
-_KNOWN = ".stamps"  # likewise: of the files that no release has a hash of
-_FETCHES = 2  # of a file that is not what the release says; the way here may be bad
+MIRROR_FOLDER = "mirror"  # name of the folder in the state folder
+_INCOMING = ".incoming"  # prefix of the product's file
+_KNOWN = ".stamps"  # prefix of the stamps of files without a hash in the release
+_FETCHES = 2  # of a file that does not match its hash; the transfer may be at fault
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def mirror_folder(state: Path, url: str, *, kind: str = MIRROR_FOLDER) -> Path:
-    """Name the folder of a state folder in which a store's files lie."""
+    """Return the folder of a state folder for the files of a store."""
     url = url.rstrip("/")
     short = hashlib.sha256(url.encode()).hexdigest()[:8]
     name = re.sub(r"[^A-Za-z0-9._-]", "_", url.rpartition("/")[2])
@@ -57,7 +57,7 @@ def mirror_folder(state: Path, url: str, *, kind: str = MIRROR_FOLDER) -> Path:
 
 
 def is_mirror(folder: Path) -> bool:
-    """Tell whether a folder is a server's copy of what lies in a store."""
+    """Return whether a folder is a server's copy of an object store."""
     return any(folder.glob(f"{_KNOWN}-*.json"))
 
 
@@ -87,7 +87,7 @@ class Mirror:
 
     Args:
         objects: The store.
-        folder: Where to keep what is needed of it; made if it is not there.
+        folder: Folder for the copies; created if missing.
         product: The ensemble.
     """
 
@@ -100,12 +100,12 @@ class Mirror:
         self._known_path = self.folder / f"{_KNOWN}-{product}.json"
 
     def look(self) -> str:
-        """Ask for the stamp of release.json, one small request."""
+        """Fetch the stamp of release.json, one small request."""
         return self._objects.stamp(self._release_path) or ""
 
     @property
     def release_name(self) -> str:
-        """Its address."""
+        """Address of release.json."""
         return self._objects.name(self._release_path)
 
     def read(self) -> bytes:
@@ -114,7 +114,7 @@ class Mirror:
 
     def begin(self) -> None:
         """
-        Have a release here to start with: the store's, else the one of before.
+        Fetch the store's release; if that fails, start with the one already here.
 
         Raises:
             RepositoryError: The store's cannot be used, and there is no other.
@@ -129,7 +129,7 @@ class Mirror:
             log.warning("%s: starts with release %s", error, before.name)
 
     def bring(self, release: Release) -> None:
-        """Fetch what a release needs and is not here; then make it the one here."""
+        """Fetch the missing files of a release; then write its release.json here."""
         self._require_paths(release)
         shutil.rmtree(self._incoming, ignore_errors=True)
         try:
@@ -150,7 +150,7 @@ class Mirror:
         return f"{self._product}/{RELEASE_FILE}"
 
     def _require_paths(self, release: Release) -> None:
-        """Demand that a release names files below its own version directories only."""
+        """Check that a release names files below its own version directories only."""
         source = self.release_name
         for model in (*release.versions, self._product):
             if not _MODEL.fullmatch(model):
@@ -163,7 +163,7 @@ class Mirror:
                 raise RepositoryError(source, f"{path!r} is no file of a version")
 
     def _bring_proven(self, path: str, sha256: str) -> None:
-        """Have a file of a version here, with the hash that the release names."""
+        """Fetch a file of a version if missing, and check its hash in the release."""
         target = self.folder / path
         if target.is_file() and hash_file(target) == sha256:
             return
@@ -181,7 +181,7 @@ class Mirror:
         raise RepositoryError(self._objects.name(path), problem)
 
     def _bring_beside(self, model: str) -> None:
-        """Have here what lies beside the versions of a model, as it is there."""
+        """Fetch the files next to the versions of a model, as the store has them."""
         there = self._objects.files(model, deep=False)
         there |= self._objects.files(f"{model}/{NAMED_CONFIGS}", deep=False)
         there.pop(self._release_path, None)
@@ -217,7 +217,7 @@ class Mirror:
             return {}
 
     def _place(self, part: Path, target: Path) -> None:
-        """Rename a whole file into place, on disk before it is there."""
+        """Flush a complete file to disk, then rename it into place."""
         with part.open("rb") as file:
             os.fsync(file.fileno())
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +235,7 @@ class Mirror:
 
     def _sweep_files(self, files: Iterable[Path], release: Release) -> None:
         for path in files:
-            # This machine built the plan, and the release does not know of it.
+            # This machine built the plan, so the release does not name it.
             own = (PLAN_FILE, plan_record(Path(PLAN_FILE)).name)
             named = path.relative_to(self.folder).as_posix() in release.hashes
             if not named and path.name not in own:

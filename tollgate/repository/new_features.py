@@ -24,7 +24,7 @@ from tollgate.repository.versions import (
 
 def load_spec_of(path: Path, *, product: str) -> FeatureSpec:
     """
-    Read a features.yaml of a product that is in no repository yet.
+    Read a features.yaml that is not in the repository yet, and check its product.
 
     Raises:
         SpecError: It cannot be used, or is that of another product.
@@ -41,7 +41,7 @@ def new_features(
     spec: Path | None, models: Product, *, source: Path
 ) -> Iterator[int | None]:
     """
-    Have a features.yaml in the repository, with its hook; an error takes it out again.
+    Add a features.yaml with its hook to the repository; remove it again on an error.
 
     Args:
         spec: The file; None does nothing.
@@ -49,12 +49,12 @@ def new_features(
         source: Folder of the model that was made for it.
 
     Yields:
-        Its version; that of an earlier one with the same hash, where there is one.
+        Its version; that of an earlier one with the same hash, if there is one.
 
     Raises:
         SpecError: It cannot be used, or is that of another product.
-        RepositoryError: The model was made for other features, or the version cannot
-            be written.
+        RepositoryError: The model was made for other features, or the version cannot be
+            written.
     """
     if spec is None:
         yield None
@@ -80,7 +80,7 @@ def new_features(
                 return
     with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
         source = Path(folder, "version")
-        # The code of the step stays; its definition is another.
+        # The code of the step stays the same; its definition changes.
         shutil.copytree(
             repository / step / str(base),
             source,

@@ -1,8 +1,8 @@
 """
-A model repository in an object store, as files by path; the only user of fsspec.
+Read and write a model repository in an object store, as files by path.
 
-What the library behind an address raises ends here: a missing object is None, all
-else an ObjectStoreError.
+This is the only module that uses fsspec. It catches every error of the library behind
+an address: a missing object becomes None, everything else an ObjectStoreError.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tollgate.errors import (
     install_remedy,
 )
 
-# What tells one content of an object from another, in the words of the stores; else
-# all that the store says of it.
+# Fields by which stores identify the content of an object; without one, all metadata
+# counts.
 _STAMPS = ("ETag", "etag", "generation", "md5Hash", "content_md5")
 _READ_TRIES = 5
 _CONNECT_S, _ANSWER_S = 3, 10
@@ -34,11 +34,11 @@ class Objects:
     The files below one address.
 
     Args:
-        url: For example s3://bucket/models; any address that fsspec knows. Rights and
-            endpoint come from the environment, as the store's own tools take them.
+        url: For example s3://bucket/models; any address that fsspec knows. Credentials
+            and endpoint come from the environment, as for the store's own tools.
 
     Raises:
-        InputError: There is no such kind of store, or its address is none.
+        InputError: There is no such kind of store, or its address is not valid.
         SetupError: The library of that kind of store is not installed.
     """
 
@@ -65,8 +65,8 @@ class Objects:
             raise InputError("--repository", f"{url}: {error}") from error
         self._root = root.rstrip("/")
         if hasattr(self._files, "retries"):
-            self._files.retries = 2  # of its own, each with a pause
-        # Only S3's library is known to hand these conditions on.
+            self._files.retries = 2  # of the library itself, each with a pause
+        # Only S3's library is known to pass these conditions on.
         self._conditional = url.startswith("s3")
 
     def name(self, path: str) -> str:
@@ -75,7 +75,7 @@ class Objects:
 
     def stamp(self, path: str) -> str | None:
         """
-        Tell what a file contains, without reading it; None when it is not there.
+        Identify a file's content without reading it; return None if it is missing.
 
         Raises:
             ObjectStoreError: The store does not answer.
@@ -88,7 +88,7 @@ class Objects:
 
     def read(self, path: str) -> tuple[bytes, str] | None:
         """
-        Read a small file and the stamp of what was read; None when it is not there.
+        Read a small file and the stamp of its content; None if it is missing.
 
         Raises:
             ObjectStoreError: The store does not answer, or the file changes all the
@@ -109,7 +109,7 @@ class Objects:
         Copy a file to this machine.
 
         Returns:
-            SHA-256 of what came; None when it is not there.
+            SHA-256 of the copied bytes; None if the file is missing.
 
         Raises:
             ObjectStoreError: The store does not answer, or the copy cannot be written.
@@ -131,7 +131,7 @@ class Objects:
 
         Args:
             folder: Path of the folder.
-            deep: Whether those in folders below it count.
+            deep: True to include files in folders below it.
 
         Raises:
             ObjectStoreError: The store does not answer.
@@ -153,23 +153,23 @@ class Objects:
 
     def write(self, path: str, source: Path, *, was: str | None) -> None:
         """
-        Put a file in the place of what was there.
+        Write a file in place of a given earlier content.
 
-        Where the store knows conditions (S3), nobody else's content is ever lost; on
-        others it is looked up just before.
+        On stores with conditional writes (S3), another writer's content is never lost;
+        on others the stamp is compared just before the write.
 
         Args:
-            path: Where.
+            path: Path of the file.
             source: Its content.
-            was: Stamp of what it replaces; None when nothing may be there.
+            was: Stamp of the content that it replaces; None if no file may be there.
 
         Raises:
-            ObjectChanged: Something else is there by now.
+            ObjectChanged: The store now has other content there.
             ObjectStoreError: The store does not answer, or refuses.
         """
         condition: dict[str, str] = {}
         if self._conditional:
-            # "create" holds for uploads in parts too, of more than 100 MB.
+            # "create" also works for uploads in parts, of more than 100 MB.
             condition = {"IfMatch": was} if was else {"mode": "create"}
         elif self.stamp(path) != was:
             raise self._changed(path)
@@ -186,7 +186,7 @@ class Objects:
 
     def remove(self, path: str) -> None:
         """
-        Remove a file; one that is not there is no problem.
+        Remove a file; do nothing if it is missing.
 
         Raises:
             ObjectStoreError: The store does not answer, or refuses.
@@ -198,7 +198,7 @@ class Objects:
         return ObjectChanged(self.name(path), "somebody else wrote it meanwhile")
 
     def _make_folder(self, path: str) -> None:
-        """Make the folder of a file, where a store has such."""
+        """Make the folder of a file, on stores that have folders."""
         if not self._conditional:
             parent = self._full(path).rpartition("/")[0]
             self._files.makedirs(parent, exist_ok=True)
@@ -208,7 +208,7 @@ class Objects:
 
     @contextlib.contextmanager
     def _mapped(self, path: str) -> Iterator[None]:
-        """Turn whatever the library raises into one error of ours."""
+        """Map every error of the library to one error of ours."""
         try:
             yield
         except ObjectStoreError:
@@ -227,7 +227,7 @@ def _stamp(info: dict[str, Any]) -> str:
 
 
 def _refused(error: BaseException | None) -> bool:
-    """Tell whether a store refused a write because of its condition."""
+    """Return whether a store refused a write because of its condition."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict):

@@ -1,4 +1,4 @@
-"""Does a model.onnx fit the configuration of the step that runs it?"""
+"""Check that a model.onnx fits the configuration of the step that runs it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tollgate.repository.wires import Tensor, tensors_of
 
 MODEL_FILE = "model.onnx"
 
-# onnxruntime's name of a type -> Triton's, for the types a classifier has.
+# onnxruntime's name of a type -> Triton's, for the types of a classifier.
 _KINDS = {
     "tensor(float)": "TYPE_FP32",
     "tensor(double)": "TYPE_FP64",
@@ -28,8 +28,8 @@ def onnx_findings(path: Path, config: ModelConfig) -> list[Finding]:
     """
     Load a model and compare its inputs and outputs with a configuration.
 
-    Without onnxruntime there is nothing to load it with and nothing is found; the
-    hashes of artifact and release still guard the file.
+    Without onnxruntime the model cannot be loaded, and the result is empty; the hashes
+    of artifact and release still guard the file.
 
     Args:
         path: The model.onnx.
@@ -67,7 +67,7 @@ def onnx_findings(path: Path, config: ModelConfig) -> list[Finding]:
 
 
 def _cause(exc: Exception) -> str:
-    """Keep the sentence of an onnxruntime message, without its codes and paths."""
+    """Extract the sentence of an onnxruntime message, without its codes and paths."""
     message = " ".join(str(exc).split())
     return message.rpartition(" failed:")[2] or message
 

@@ -1,4 +1,4 @@
-"""Say against what a converted model was proven: its source, raw rows, its author."""
+"""Record the evidence for a converted model: its source, raw rows, its author."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class RowsFile(msgspec.Struct, frozen=True):
     rows: int
 
     def __str__(self) -> str:
-        """Name it for a person."""
+        """Describe it for a person."""
         return f"{self.rows:,} rows of {self.name} (sha256 {self.sha256[:12]}…)"
 
 
 class Apart(msgspec.Struct, frozen=True):
     """
-    How far two answers to the same rows are apart.
+    The difference of two answers to the same rows.
 
     Attributes:
         max_delta: Largest difference of a probability.
-        rows: Rows in which one differs by more than the tolerance.
-        first: The first of these, from 1; 0 for none.
+        rows: Number of rows with a difference above the tolerance.
+        first: The first of these rows, from 1; 0 for none.
         wanted, found: Its probability by the source or the author, and as converted.
     """
 
@@ -37,7 +37,7 @@ class Apart(msgspec.Struct, frozen=True):
     found: float = 0.0
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Describe the difference in one line."""
         text = f"largest difference {self.max_delta:.2g}"
         if self.rows:
             text += (
@@ -49,19 +49,19 @@ class Apart(msgspec.Struct, frozen=True):
 
 class Oracle(msgspec.Struct, frozen=True):
     """
-    What a proof rests on.
+    The evidence that a proof is based on.
 
     Attributes:
-        source: Library that answered for the source, with its version.
-        tolerance: What a probability may differ by.
-        raw: The rows that the source answered as their file has them, in float64;
-            None without a file of rows.
-        raw_apart: How far its answers are from those of the converted model, which got
-            the same rows as they travel when served.
-        expected: The author's file of answers; None without.
-        expected_apart: How far these are from the converted model's.
-        shared_reader: The library that answered also read the file for the conversion,
-            and nothing else says how the file is to be read.
+        source: Library that computed the source's answers, with its version.
+        tolerance: Maximum difference of a probability.
+        raw: The rows that the source answered, as in their file, in float64; None
+            without a file of rows.
+        raw_apart: Difference of its answers from those of the converted model, which
+            got the same rows in the form in which they are sent when served.
+        expected: The author's file of answers; None if there is none.
+        expected_apart: Difference of these from the converted model's.
+        shared_reader: True if the library that answered also read the file for the
+            conversion, and nothing else confirms how the file is to be read.
     """
 
     source: str
@@ -74,7 +74,7 @@ class Oracle(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Say what was compared with what, a line each."""
+        """Describe each comparison that was made, in one line each."""
         said = []
         if self.expected is not None and self.expected_apart is not None:
             said.append(
@@ -90,7 +90,7 @@ class Oracle(msgspec.Struct, frozen=True):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Say what the proof does not cover, a sentence each."""
+        """List what the proof does not cover, in one sentence each."""
         said = []
         if self.raw_apart is not None and self.raw_apart.rows:
             said.append(

@@ -1,4 +1,4 @@
-"""How far a converted model is from its source: what its record says of the proof."""
+"""Record how far a converted model's answers are from those of its source."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Disagreement(msgspec.Struct, frozen=True):
 
     Attributes:
         row: Its position among the probes.
-        kind: Why it was a probe.
+        kind: Kind of probe that it is.
         source: Probability of one class by the source.
         converted: The same by the converted model.
-        label: Which class, as a position.
+        label: Position of that class.
     """
 
     row: int
@@ -30,29 +30,30 @@ class Disagreement(msgspec.Struct, frozen=True):
 
 class ParityReport(msgspec.Struct, frozen=True):
     """
-    How far a converted model is from its source.
+    The differences between a converted model and its source.
 
     Differences are of probabilities, of each row's class that differs most.
 
     Args:
-        runtime: What ran the converted model, with its version.
-        rows: Probe rows compared.
-        max_delta: Largest |source - converted|; infinite when a probability is NaN
-            or outside [0, 1].
-        flips: (row, class, threshold) triples on different sides of a threshold;
-            with two classes P(1) counts, with more each of them. The source's
-            probability counts as the float32 nearest to it: a score is one.
-        batch_delta: Largest difference of one row's probability alone, in a batch
-            of 32 and in a shuffled batch; 0 when the company does not matter.
+        runtime: Runtime of the converted model, with its version.
+        rows: Number of probe rows compared.
+        max_delta: Largest |source - converted|; infinite when a probability is NaN or
+            outside [0, 1].
+        flips: (row, class, threshold) triples on different sides of a threshold; with
+            two classes P(1) counts, with more each of them. The source's probability
+            counts as the float32 nearest to it, because a score is a float32.
+        batch_delta: Largest difference of one row's probability alone, in a batch of 32
+            and in a shuffled batch; 0 when the other rows do not matter.
         thresholds: Decision thresholds that flips were counted at.
-        tolerance: What max_delta and batch_delta may be.
+        tolerance: Maximum of max_delta and batch_delta.
         worst: The rows that differ most, worst first.
-        mean_delta: Mean |source - converted|; None in records older than it.
-        quantiles: Of |source - converted|, by level as text; as mean_delta.
-        unanswered: Probe rows that the source itself refuses, not compared.
+        mean_delta: Mean |source - converted|; None in records older than this field.
+        quantiles: Quantiles of |source - converted|, by level as text; None as for
+            mean_delta.
+        unanswered: Number of probe rows that the source itself refuses; not compared.
         kinds: Rows compared per kind of probe.
-        alone: Rows that were asked alone too; the others went in batches only. None
-            in older records, where all of them were.
+        alone: Number of rows that were also sent alone; the others were sent in batches
+            only. None in older records, where all of them were.
     """
 
     runtime: str
@@ -71,17 +72,17 @@ class ParityReport(msgspec.Struct, frozen=True):
 
     @property
     def would_pass(self) -> float:
-        """The tolerance that would just pass; flips fail at any."""
+        """The smallest tolerance that would pass; flips fail at any."""
         return max(self.max_delta, self.batch_delta)
 
     @property
     def passed(self) -> bool:
-        """Tell whether nothing flips and every difference is within tolerance."""
+        """Return whether nothing flips and every difference is within tolerance."""
         return self.flips == 0 and self.would_pass <= self.tolerance
 
     @property
     def figures(self) -> str:
-        """What was found, in one line."""
+        """The figures of the report, in one line."""
         first = self.worst[0]
         return (
             f"{self.runtime}, {self.rows} rows: probabilities differ by up to "

@@ -1,9 +1,9 @@
 """
-A TensorRT plan beside a published model: what it was built from, and where.
+Check that the TensorRT plan next to a published model was built from that model.
 
-A plan fits one TensorRT and one kind of GPU, so it is built on the machine that
-serves it. It is no part of a version: releases do not name it, publishing does not
-copy it. What ties it to the version is its record, which names the model.onnx.
+A plan fits one TensorRT and one kind of GPU, so it is built on the machine that serves
+it. It is no part of a version: releases do not name it, publishing does not copy it.
+Its record ties it to the version: the record names the model.onnx.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ PLATFORM = "tensorrt_plan"
 
 class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    How a plan came to be.
+    The record of how a plan was built.
 
     Attributes:
-        plan_sha256: Of the plan.
-        onnx_sha256: Of the model it was built from.
+        plan_sha256: Hash of the plan.
+        onnx_sha256: Hash of the model it was built from.
         tensorrt: Version of the library that built it; only that one runs it.
         gpu: Name of the GPU it was built on.
         precision: "fp32", "fp16" or "int8".
         profiles: Rows that each optimization profile takes: least, tuned for, most.
-        created: When, RFC 3339 in UTC.
+        created: Time of the build, RFC 3339 in UTC.
     """
 
     plan_sha256: str
@@ -47,7 +47,7 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_plan_record(plan: Path) -> PlanRecord:
     """
-    Read the record that lies beside a plan.
+    Read the record that lies next to a plan.
 
     Raises:
         RepositoryError: It is missing, or is no such record.
@@ -63,11 +63,11 @@ def read_plan_record(plan: Path) -> PlanRecord:
 
 def plan_findings(version: Path, config: ModelConfig) -> list[Finding]:
     """
-    Find why the plan of a version is not one of its model.
+    Find why the plan of a version does not belong to its model.
 
     Args:
         version: Directory with the files of the version.
-        config: Of the step; one that runs no plan needs none.
+        config: Configuration of the step; if it runs no plan, none is needed.
     """
     if config.platform != PLATFORM:
         return []
@@ -92,7 +92,7 @@ def plan_findings(version: Path, config: ModelConfig) -> list[Finding]:
 def _breaks(
     record: PlanRecord, plan: Path, *, model: Path
 ) -> Iterator[tuple[str, str]]:
-    """Yield what the record says differently from the two files."""
+    """Yield where the record differs from the two files."""
     for where, named, path in (
         ("plan_sha256", record.plan_sha256, plan),
         ("onnx_sha256", record.onnx_sha256, model),

@@ -1,4 +1,4 @@
-"""Which models make up a product; read from its ensemble, not guessed from names."""
+"""Read the models of a product from its ensemble, without guessing from names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Product(msgspec.Struct, frozen=True):
         name: Name of the ensemble.
         ensemble: Its configuration.
         steps: Configuration per step, in the order in which data flows.
-        config_name: Named configuration that was asked for; empty for none.
+        config_name: Named configuration that was requested; empty for none.
     """
 
     repository: Path
@@ -37,12 +37,12 @@ class Product(msgspec.Struct, frozen=True):
     config_name: str = ""
 
     def config_path(self, model: str) -> Path:
-        """Name the file that the configuration of a model was read from."""
+        """Return the file that the configuration of a model was read from."""
         return config_path(self.repository, model, config_name=self.config_name)
 
     def producer(self, tensor: str) -> str:
         """
-        Name the step that produces a tensor of the contract.
+        Return the step that produces a tensor of the contract.
 
         Raises:
             RepositoryError: No step, or more than one, has such an output.
@@ -82,12 +82,12 @@ def read_product(repository: Path, product: str, *, config_name: str = "") -> Pr
     Args:
         repository: The model repository.
         product: Name of the ensemble.
-        config_name: Named configuration to read where a model has it.
+        config_name: Named configuration to read if a model has it.
 
     Raises:
-        RepositoryError: A file cannot be read, the model is not an ensemble, or none
-            of its models has a configuration of that name.
-        InputError: The name cannot be one.
+        RepositoryError: A file cannot be read, the model is not an ensemble, or none of
+            its models has a configuration of that name.
+        InputError: The name is not valid.
     """
     require_config_name(config_name)
     ensemble = read_config(repository, product, config_name=config_name)
@@ -115,7 +115,7 @@ def read_product(repository: Path, product: str, *, config_name: str = "") -> Pr
 def _require_somewhere(
     repository: Path, names: Sequence[str], *, config_name: str
 ) -> None:
-    """Demand that a name is that of some model's configuration: a typing error else."""
+    """Check that some model has a configuration of that name: else it is a typo."""
     found: set[str] = set()
     for name in names:
         files = (repository / name / NAMED_CONFIGS).glob("*.pbtxt")

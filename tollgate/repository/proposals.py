@@ -1,4 +1,4 @@
-"""A release that somebody proposed and that waits for a second person."""
+"""Store a proposed release that waits for the approval of a second person."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ PROPOSAL_FILE = "proposed.json"
 
 class Proposal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    A release that waits for a second person.
+    A release that waits for the approval of a second person.
 
     Attributes:
-        action: What it will have been, once it is confirmed.
-        actor: Who proposes it; somebody else has to confirm.
-        reason: Why.
+        action: Action to log in the history after approval.
+        actor: Person who proposes it; another person has to approve.
+        reason: Reason for the change.
         release: The release.
-        instead_of: What it was made of, and has to be there still; None for anything.
+        instead_of: Release that this one was derived from, which must still be the
+            current one; None for any.
     """
 
     action: Action
@@ -34,23 +35,23 @@ class Proposal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def name_of(release: Release) -> str:
     """
-    Name a release as whoever confirms it has to.
+    Return the name by which a person approves a release.
 
-    One with a challenger beside it has the name of what answers already; it is known
-    by who is on trial, and for how many: fraud-2@5.
+    A release with a challenger has the name of the one that answers already; so it is
+    named after the challenger and its share: fraud-2@5.
     """
     there = release.challenger
     return release.name if there is None else f"{there.release}@{there.percent:g}"
 
 
 def proposal_path(repository: Path, product: str) -> Path:
-    """Name the file of a release that waits for a second person."""
+    """Return the path of the file of a pending release."""
     return release_path(repository, product).with_name(PROPOSAL_FILE)
 
 
 def read_proposal(repository: Path, product: str) -> Proposal | None:
     """
-    Read the release that waits; None when none does.
+    Read the pending release; None if there is none.
 
     Raises:
         RepositoryError: The file cannot be read.

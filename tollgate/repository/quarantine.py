@@ -1,4 +1,4 @@
-"""Versions that no release names, and a place for those that are bad."""
+"""List versions that no release names, and move bad ones into quarantine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tollgate.repository.release import read_release
 from tollgate.repository.turns import one_at_a_time
 from tollgate.repository.versions import list_versions
 
-QUARANTINE_FOLDER = ".quarantine"  # in the model's folder; Triton passes it over
+QUARANTINE_FOLDER = ".quarantine"  # in the model's folder; Triton skips it
 REASON_FILE = "REASON.txt"
 
 
@@ -22,9 +22,9 @@ class Quarantined(msgspec.Struct, frozen=True):
     A version that was moved away.
 
     Attributes:
-        version: Its number then.
-        folder: Where it is.
-        reason: Why, in one line.
+        version: Its number before.
+        folder: Its folder now.
+        reason: Reason for the move, in one line.
     """
 
     version: int
@@ -36,7 +36,7 @@ def releases_by_version(
     repository: Path, *, product: str, step: str
 ) -> dict[int, list[str]]:
     """
-    Name the releases, of now and before, that each version of a step is part of.
+    Map each version of a step to the releases, current and earlier, that contain it.
 
     Raises:
         RepositoryError: The history or the release cannot be read.
@@ -54,7 +54,7 @@ def releases_by_version(
 
 def unreleased_versions(repository: Path, *, product: str, step: str) -> list[int]:
     """
-    List the versions of a step that no release names, nor ever did.
+    List the versions of a step that no release names or ever named.
 
     Raises:
         RepositoryError: The repository cannot be read.
@@ -70,7 +70,7 @@ def quarantine(
     Move a version that no release names away from its number.
 
     Returns:
-        Where it is now; None when it may not be moved, or is gone or released.
+        Its new folder; None if it may not be moved, is gone or is released.
 
     Raises:
         RepositoryError: The repository cannot be read.
@@ -92,7 +92,7 @@ def quarantine(
 
 
 def list_quarantined(model: Path) -> list[Quarantined]:
-    """List what was moved away from the numbers of a model, by number and time."""
+    """List the quarantined versions of a model, by number and time."""
     found = []
     for folder in sorted((model / QUARANTINE_FOLDER).glob("*-*")):
         version = folder.name.partition("-")[0]

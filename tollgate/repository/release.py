@@ -1,8 +1,8 @@
 """
-The release: which version of each step answers, and what those versions contain.
+Define the release: which version of each step answers, with the hashes of its files.
 
-One small file beside the ensemble's configuration, replaced as a whole. It is the
-desired state: every server converges to it.
+A release is one small file next to the ensemble's configuration, replaced as a whole.
+It is the desired state: every server reconciles to it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ UtcTime = Annotated[
 
 class Challenger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
-    A release on trial beside the one that answers.
+    A release on trial next to the one that answers.
 
     Attributes:
-        release: What it is called, and will be when it is promoted.
+        release: Its name, which it keeps when it is promoted.
         versions: Version per step.
         spec_hash: Hash of its feature spec.
-        mode: "shadow": scored off the path, from the journal. "canary": answers a
-            share of the customers.
-        percent: That share, 0 to 100; whoever is in it stays in it when it grows.
-        seed: What decides who is in it.
-        actor: Who began it.
-        reason: Why.
-        time: When, RFC 3339 in UTC.
+        mode: "shadow": scored outside of the request path, from the journal. "canary":
+            answers a share of the customers.
+        percent: That share, 0 to 100; a customer in it stays in it when it grows.
+        seed: Seed of the choice of customers.
+        actor: Person who started the trial.
+        reason: Reason for the trial.
+        time: Start of the trial, RFC 3339 in UTC.
     """
 
     release: Name
@@ -64,17 +64,17 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     One combination of features, model and policy.
 
     Attributes:
-        name: What answers call it, for example fraud-1.
+        name: Its name in answers, for example fraud-1.
         product: Name of the ensemble.
         versions: Version per step.
-        hashes: SHA-256 of every file of every version that is to be loaded, by its
-            path in the repository.
+        hashes: SHA-256 of every file of every version that is to be loaded, by its path
+            in the repository.
         spec_hash: Hash of the feature spec, 16 hexadecimal digits.
-        previous: Versions of the release before it; kept loaded for a roll-back.
+        previous: Versions of the release before it, which stay loaded for a rollback.
         challenger: A release on trial.
-        actor: Who made it.
-        reason: Why.
-        time: When, RFC 3339 in UTC.
+        actor: Person who made it.
+        reason: Reason for the release.
+        time: Time when it was made, RFC 3339 in UTC.
     """
 
     name: Name
@@ -110,7 +110,7 @@ def spec_hash_text(spec_hash: int) -> str:
 
 
 def release_path(repository: Path, product: str) -> Path:
-    """Name the file that holds a product's release."""
+    """Return the path of a product's release.json."""
     return repository / product / RELEASE_FILE
 
 
@@ -131,7 +131,7 @@ def read_release(repository: Path, *, product: str) -> Release:
 
 
 def product_names(repository: Path) -> list[str]:
-    """List the products of a repository: what has a release, and every ensemble."""
+    """List the products of a repository: folders with a release, and ensembles."""
     released = {one.parent.name for one in repository.glob(f"*/{RELEASE_FILE}")}
     ensembles = {
         one.parent.name
@@ -143,7 +143,7 @@ def product_names(repository: Path) -> list[str]:
 
 def find_current(repository: Path, *, product: str) -> Release | None:
     """
-    Read the release of a product; None where it has none yet.
+    Read the release of a product; None if it has none yet.
 
     Raises:
         RepositoryError: The file cannot be read.
@@ -158,9 +158,9 @@ def decode_release(content: bytes, *, product: str, source: object) -> Release:
     Decode the release of a product.
 
     Args:
-        content: Of its release.json.
+        content: Content of its release.json.
         product: Name of the ensemble.
-        source: Where it was read, for the message.
+        source: Path or address it was read from, for the message.
 
     Raises:
         RepositoryError: It is not JSON of a release, or belongs to another product.
@@ -176,12 +176,12 @@ def decode_release(content: bytes, *, product: str, source: object) -> Release:
 
 
 def _decode_problem(exc: Exception) -> str:
-    """Say what msgspec found, with the field instead of a JSON path."""
+    """Rewrite msgspec's message with the field instead of a JSON path."""
     return str(exc).replace(" - at `$.", " - at `").replace(" - at `$`", "")
 
 
 def release_content(release: Release) -> bytes:
-    """Give what the file of a release holds."""
+    """Return the bytes to write as release.json."""
     return msgspec.json.format(msgspec.json.encode(release), indent=2) + b"\n"
 
 
@@ -196,7 +196,7 @@ def write_release(repository: Path, release: Release) -> Path:
     path = release_path(repository, release.product)
     content = release_content(release)
     try:
-        msgspec.json.decode(content, type=Release)  # what is written can be read
+        msgspec.json.decode(content, type=Release)  # readers must accept it
         replace_file(path, content)
     except msgspec.DecodeError as exc:
         raise RepositoryError(path, _decode_problem(exc)) from exc
@@ -207,9 +207,9 @@ def write_release(repository: Path, release: Release) -> Path:
 
 def verify_release(repository: Path, release: Release) -> None:
     """
-    Prove that what is to be loaded is what the release was made of.
+    Check that the files to be loaded have the hashes in the release.
 
-    Covers the versions of the active, the previous and the challenger release.
+    This covers the versions of the active, the previous and the challenger release.
 
     Raises:
         RepositoryError: A version is missing, a file is missing, changed or extra.
@@ -224,7 +224,7 @@ def verify_release(repository: Path, release: Release) -> None:
 
 def verify_active(repository: Path, release: Release) -> None:
     """
-    Prove that what answers is what the release was made of; the rest may be gone.
+    Check the files of the active versions against the release; ignore the others.
 
     Raises:
         RepositoryError: A version is missing, a file is missing, changed or extra.
@@ -244,7 +244,7 @@ def _verify(
     pairs: Iterable[tuple[str, int]],
     named: Mapping[str, str],
 ) -> None:
-    """Compare versions of steps, as they lie there, with the hashes named for them."""
+    """Compare the files of versions with the hashes named for them."""
     path = release_path(repository, release.product)
     actual: dict[str, str] = {}
     for step, version in pairs:
@@ -258,7 +258,7 @@ def _verify(
 
 
 def _hash_problem(actual: str | None, named: str | None) -> str:
-    """Compare a file with what the release says of it; empty when they agree."""
+    """Compare the hash of a file with the release's; empty if they agree."""
     if actual is None:
         return "the file is not there"
     if named is None:
@@ -273,7 +273,7 @@ def require_steps(
     source: object, versions: Mapping[str, int], *, product: Product
 ) -> None:
     """
-    Demand a version for every step of the product and for nothing else.
+    Check that every step of the product has a version, and nothing else has.
 
     Raises:
         RepositoryError: A step has no version, or a version has no step.

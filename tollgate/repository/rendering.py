@@ -1,9 +1,8 @@
 """
-A release for a Triton that Tollgate does not run: what to load, with which
-configuration.
+Render a release for a Triton that Tollgate does not run: models and configurations.
 
-There a step has one set of parameters for all its versions. A server of ours tells
-each release apart (tollgate/repository/serving_plan.py).
+On such a server a step has one set of parameters for all its versions. Our own server
+has one set per release (tollgate/repository/serving_plan.py).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class PlannedLoad(msgspec.Struct, frozen=True):
 
 
 def released_spec(release: Release, models: Product) -> FeatureSpec:
-    """Read the spec of the pinned feature version; it must be the release's."""
+    """Read the spec of the pinned feature version; fail if it is not the release's."""
     step = models.features_step
     version = str(release.versions[step])
     spec = load_spec(models.repository / step / version / SPEC_FILE)
@@ -98,19 +97,19 @@ def plan_load(
     repository: Path, *, product: str, config_name: str = ""
 ) -> list[PlannedLoad]:
     """
-    Plan what to load for a product's release, after verifying it.
+    Verify a product's release and list the models to load for it.
 
     Args:
         repository: The model repository.
         product: Name of the ensemble.
-        config_name: Named configuration to take where a model has it.
+        config_name: Named configuration to use if a model has it.
 
     Returns:
         The steps in the order in which data flows, then the ensemble.
 
     Raises:
-        RepositoryError: A file cannot be read, or the release does not fit what is
-            in the repository.
+        RepositoryError: A file cannot be read, or the release does not fit the
+            repository.
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """

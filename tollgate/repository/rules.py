@@ -1,7 +1,7 @@
 """
-The house rules of a config.pbtxt: batches, queues, versions, warm-up.
+Check a config.pbtxt against our rules for batches, queues, versions and warm-up.
 
-Each rule keeps a server from a failure that was seen; the sentence says which.
+Each rule prevents a failure that was observed; its sentence names the failure.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _TIMEOUT_FIELDS = (
     "allow_timeout_override",
 )
 DELAY = "dynamic_batching.max_queue_delay_microseconds"
-# A batch's requests reach the next step one after the other; so long it may wait for
-# the last of them, beside the one step where requests gather.
+# A batch's requests reach the next step one after the other. A step after the one that
+# batches requests may wait this long for the last of them.
 REGATHER_US = 500
 
 _STALLS = (
@@ -38,16 +38,16 @@ Break = tuple[str, str, str]
 
 def rule_findings(product: Product, *, release: Release | None) -> list[Finding]:
     """
-    Check every configuration of a product against the house rules.
+    Check every configuration of a product against our rules.
 
     Args:
         product: The configurations.
-        release: The release, when there is one that can be read.
+        release: The release; None if it cannot be read.
     """
     try:
         model_step = product.model_step
     except RepositoryError:
-        model_step = ""  # the roles are a finding of their own
+        model_step = ""  # an undefined role is a finding of another rule
     findings: list[Finding] = []
     for name, config in [*product.steps.items(), (product.name, product.ensemble)]:
         file = str(product.config_path(name))
@@ -65,7 +65,7 @@ def rule_findings(product: Product, *, release: Release | None) -> list[Finding]
 
 
 def _general_breaks(config: ModelConfig) -> Iterator[Break]:
-    """Yield what must hold for the ensemble and its steps alike."""
+    """Yield violations of the rules for ensemble and steps alike."""
     if config.max_batch_size != schema.MAX_BATCH_ROWS:
         problem = f"{config.max_batch_size} must be {schema.MAX_BATCH_ROWS}"
         yield "TG206", "max_batch_size", problem
@@ -85,7 +85,7 @@ def _general_breaks(config: ModelConfig) -> Iterator[Break]:
 def _pin_findings(
     config: ModelConfig, *, file: str, release: Release | None
 ) -> Iterator[Finding]:
-    """Yield pins of the ensemble that the release cannot mean."""
+    """Yield pins of the ensemble that contradict the release."""
     for step in config.ensemble_scheduling.step:
         pinned = release.versions.get(step.model_name) if release else None
         if step.model_version not in (-1, pinned):
@@ -99,7 +99,7 @@ def _pin_findings(
 
 
 def _step_breaks(config: ModelConfig, *, is_model: bool) -> Iterator[Break]:
-    """Yield what must hold for one step."""
+    """Yield violations of the rules for one step."""
     if not config.HasField("dynamic_batching"):
         problem = "is missing: requests would run one at a time"
         yield "TG207", "dynamic_batching", problem
@@ -115,7 +115,7 @@ def _step_breaks(config: ModelConfig, *, is_model: bool) -> Iterator[Break]:
 def second_delay(
     name: str, config: ModelConfig, *, steps: Mapping[str, ModelConfig]
 ) -> Iterator[Break]:
-    """Yield a delay beside a longer one, unless it only lets a batch come together."""
+    """Yield a delay next to a longer one, unless it only lets a batch come together."""
     delays = {step: delay_us(one) for step, one in steps.items()}
     longest = max(delays, key=lambda step: delays[step])
     own_us = delay_us(config)
@@ -134,7 +134,7 @@ def delay_us(config: ModelConfig) -> int:
 
 
 def queue_breaks(config: ModelConfig) -> Iterator[Break]:
-    """Yield bounds and timeouts of queues: either stalls Triton's batcher."""
+    """Yield limits and timeouts of queues: either stalls Triton's batcher."""
     batching = config.dynamic_batching
     if batching.priority_levels:
         yield "TG202", "dynamic_batching.priority_levels", _STALLS

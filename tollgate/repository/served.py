@@ -1,4 +1,4 @@
-"""Read what a product is served with: the versions a new model must fit."""
+"""Read the versions that a product is served with, which a new model must fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tollgate.repository.versions import list_versions
 
 class Served(msgspec.Struct, frozen=True):
     """
-    What the repository serves of a product.
+    The versions that a repository serves of a product.
 
     Attributes:
         repository: The model repository.
@@ -29,7 +29,7 @@ class Served(msgspec.Struct, frozen=True):
 
     def file(self, step: str, *, name: str) -> Path:
         """
-        Name a file of a step's served version.
+        Return the path of a file of a step's served version.
 
         Raises:
             RepositoryError: The step has no version.
@@ -41,7 +41,7 @@ class Served(msgspec.Struct, frozen=True):
 
 def read_served(repository: Path, product: str) -> Served:
     """
-    Read the released version per step; without a release, the newest there is.
+    Read the released version per step; without a release, the newest versions.
 
     Raises:
         RepositoryError: A configuration or the release cannot be read.
@@ -60,7 +60,7 @@ def read_served(repository: Path, product: str) -> Served:
 
 def require_spec(served: Served, spec: FeatureSpec) -> None:
     """
-    Demand that features are served as a model was trained with them.
+    Check that features are served as a model was trained with them.
 
     Raises:
         RepositoryError: The served features.yaml has another hash.

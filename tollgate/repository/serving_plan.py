@@ -1,9 +1,9 @@
 """
-What a server of ours serves of a release: its parts, and what each part is told.
+List the parts of a release that our server serves, and the parameters of each part.
 
-A part is one version of one step. A step learns from the release what the version
-itself cannot know (its name, the lists of the policy), so the same version is another
-part in another release, and two releases can be loaded side by side without one
+A part is one version of one step. A step receives from the release what the version
+itself cannot know (the release's name, the lists of the policy). So the same version is
+another part in another release, and two releases can be loaded side by side without one
 answering in the name of the other.
 """
 
@@ -45,8 +45,8 @@ class Part(msgspec.Struct, frozen=True):
         step: The model.
         version: Its version in the repository.
         hashes: SHA-256 of each of its files, by path below the version directory.
-        told: What the release tells a Python step; None for a step that is told
-            nothing by anybody, such as an ONNX model.
+        told: Parameters that a Python step receives from the release; None for a step
+            that receives none, such as an ONNX model.
     """
 
     step: str
@@ -60,13 +60,13 @@ class ServingPlan(msgspec.Struct, frozen=True):
     A release, ready to be served.
 
     Attributes:
-        repository: Where its files are.
+        repository: Repository with its files.
         product: Name of the ensemble.
         release: The release.
         parts: Part per step, in the order in which data flows.
-        canary: The challenger's model, where one answers a share of the customers.
-        configs: Configuration per step, as its file has it.
-        ensemble: Configuration of the ensemble, likewise.
+        canary: The challenger's model, if one answers a share of the customers.
+        configs: Configuration per step, as in its file.
+        ensemble: Configuration of the ensemble, as in its file.
     """
 
     repository: Path
@@ -82,16 +82,16 @@ def plan_serving(
     repository: Path, release: Release, *, config_name: str = ""
 ) -> ServingPlan:
     """
-    Plan how a release is served, after verifying its files.
+    Verify a release's files and plan how it is served.
 
     Args:
         repository: The model repository.
         release: One of its releases, not only the one in release.json.
-        config_name: Named configuration to take where a model has it.
+        config_name: Named configuration to use if a model has it.
 
     Raises:
-        RepositoryError: A file cannot be read, or the release does not fit what is
-            in the repository.
+        RepositoryError: A file cannot be read, or the release does not fit the
+            repository.
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
@@ -113,13 +113,13 @@ def plan_serving(
 
 
 def canary_of(release: Release) -> Challenger | None:
-    """Give the challenger that answers a share of the customers, if one does."""
+    """Return the challenger that answers a share of the customers, if there is one."""
     challenger = release.challenger
     return challenger if challenger and challenger.mode == "canary" else None
 
 
 def _canary_part(models: Product, release: Release, canary: Challenger) -> Part:
-    """Describe the challenger's model; the rest of it is the release's own."""
+    """Describe the challenger's model; its other steps are the release's own."""
     path = release_path(models.repository, release.product)
     step = models.model_step
     others = {name for name in models.steps if name != step}
@@ -182,6 +182,6 @@ def _parts(models: Product, release: Release) -> dict[str, Part]:
 
 
 def _require_plan(version: Path, config: ModelConfig) -> None:
-    """Demand that a TensorRT plan is one of its model, where one is to be run."""
+    """Check that the TensorRT plan to be run, if any, belongs to its model."""
     for finding in plan_findings(version, config):
         raise RepositoryError(finding.file, finding.problem, where=finding.where)

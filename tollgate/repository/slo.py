@@ -1,4 +1,4 @@
-"""slo.yaml: what a product promises its callers, and how the time for it is spent."""
+"""Read slo.yaml: a product's latency objectives, and how the time is divided."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    How the time of an answer is spent, ms; what is left out is as here.
+    The division of an answer's time, ms; a missing key has the default given here.
 
-    The defaults are the field's table for 50 ms. docs/budget.md says where one layer
+    The defaults are the field's table for 50 ms. docs/budget.md defines where one layer
     ends and the next begins.
 
     Attributes:
         request: Until the feature step has the request in its queue.
-        features: The feature step and its queue, the queue delay among it.
+        features: The feature step and its queue, including the queue delay.
         model: The model step and its queue.
         post_processing: The decision step and its queue.
         response: From the decision to the caller.
-        reserve: What nothing is planned for.
+        reserve: Time that is not planned for anything.
     """
 
     request: _Positive = 2.0
@@ -40,27 +40,26 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def total_ms(self) -> float:
-        """All of it."""
+        """Sum of all layers, ms."""
         return float(sum(msgspec.structs.astuple(self)))
 
     def scaled(self, by: float) -> Layers:
-        """Make all of them longer, or shorter."""
+        """Multiply all layers by a factor."""
         return Layers(*(one * by for one in msgspec.structs.astuple(self)))
 
 
 class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    What a slo.yaml says; what it leaves out is as here.
+    The content of a slo.yaml; a missing key has the default given here.
 
     Attributes:
-        latency_objective_ms: The promise (SLA): an answer is there by then.
-        latency_target_ms: What is aimed at (SLO).
-        objective_percent: How many answers keep the promise.
-        budget_ms: How the time of the promise is spent; None for the field's table,
-            scaled to it.
-        target_ms: How that of the aim is; None where only the promise is measured.
-        model_budget_us_per_row: What a row may cost in the model at the largest batch;
-            None derives it from the model's layer.
+        latency_objective_ms: The SLA: maximum time to an answer, ms.
+        latency_target_ms: The SLO: target time to an answer, ms.
+        objective_percent: Share of answers that keep the SLA, percent.
+        budget_ms: Division of the SLA's time; None for the field's table, scaled to it.
+        target_ms: Division of the SLO's time; None if only the SLA is measured.
+        model_budget_us_per_row: Time that a row may take in the model at the largest
+            batch; None derives it from the model's layer.
     """
 
     latency_objective_ms: _Positive = 50.0
@@ -72,18 +71,18 @@ class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def layers_ms(self) -> Layers:
-        """How the time of the promise is spent."""
+        """Division of the SLA's time, ms."""
         by = self.latency_objective_ms / Layers().total_ms
         return self.budget_ms or Layers().scaled(by)
 
 
 def read_slo(repository: Path, *, product: str) -> Slo:
     """
-    Read the slo.yaml beside a product's ensemble; the defaults where there is none.
+    Read the slo.yaml next to a product's ensemble; the defaults if there is none.
 
     Raises:
         RepositoryError: It cannot be read, has another key or a wrong value, or its
-            layers take longer than they may together; names the key.
+            layers together take too long; names the key.
     """
     path = repository / product / SLO_FILE
     try:
@@ -107,7 +106,7 @@ def read_slo(repository: Path, *, product: str) -> Slo:
 
 
 def _require_keys(path: Path, raw: object) -> None:
-    """Refuse a key that nothing reads, with the nearest one and all there are."""
+    """Refuse an unknown key; name the nearest one and all valid ones."""
     parts: dict[str, tuple[object, type[msgspec.Struct]]] = {"": (raw, Slo)}
     if isinstance(raw, dict):
         parts |= {name: (raw.get(name), Layers) for name in ("budget_ms", "target_ms")}

@@ -1,4 +1,4 @@
-"""Where a server's model repository comes from: a folder, or a store of objects."""
+"""Define where a server's model repository comes from: a folder or an object store."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from tollgate.repository.release import Release, release_path
 
 class Source(Protocol):
     """
-    What a server follows.
+    The repository that a server follows.
 
     Attributes:
-        folder: The repository, or what is here of it.
+        folder: The repository, or the local part of it.
     """
 
     folder: Path
 
     def begin(self) -> None:
         """
-        Have a release in the folder to start with: what is wanted, or the one before.
+        Provide a release in the folder to start with: the desired or the previous one.
 
         Raises:
             RepositoryError: Neither can be used.
-            ObjectStoreError: The store does not answer, and nothing is here.
+            ObjectStoreError: The store does not answer, and there is no local release.
         """
         ...
 
     def look(self) -> str:
         """
-        Tell one content of release.json from another; empty when it is not there.
+        Return a value that changes with release.json; empty if the file is missing.
 
         Raises:
             ObjectStoreError: The store does not answer.
@@ -40,7 +40,7 @@ class Source(Protocol):
 
     @property
     def release_name(self) -> str:
-        """What messages call its release.json."""
+        """Name of its release.json in messages."""
         ...
 
     def read(self) -> bytes:
@@ -48,17 +48,18 @@ class Source(Protocol):
         Read release.json.
 
         Raises:
-            RepositoryError: It is not there, or cannot be read.
+            RepositoryError: It is missing, or cannot be read.
             ObjectStoreError: The store does not answer.
         """
         ...
 
     def bring(self, release: Release) -> None:
         """
-        Have the files of that release in the folder.
+        Provide the files of that release in the folder.
 
         Raises:
-            RepositoryError: A file is missing, or is not what the release says.
+            RepositoryError: A file is missing, or does not match its hash in the
+                release.
             ObjectStoreError: The store does not answer.
         """
         ...
@@ -66,7 +67,7 @@ class Source(Protocol):
 
 class Folder:
     """
-    A repository that lies here, or is mounted.
+    A repository in a local or mounted folder.
 
     Args:
         folder: The repository.
@@ -78,10 +79,10 @@ class Folder:
         self._product = product
 
     def begin(self) -> None:
-        """Do nothing: what is wanted is where it is."""
+        """Do nothing: the desired release is in the folder."""
 
     def look(self) -> str:
-        """Read release.json; empty when it cannot be read."""
+        """Read release.json; empty if it cannot be read."""
         try:
             path = release_path(self.folder, self._product)
             return path.read_text(errors="replace")
@@ -90,7 +91,7 @@ class Folder:
 
     @property
     def release_name(self) -> str:
-        """Its path."""
+        """Path of release.json."""
         return str(release_path(self.folder, self._product))
 
     def read(self) -> bytes:
@@ -102,4 +103,4 @@ class Folder:
             raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
 
     def bring(self, release: Release) -> None:
-        """Do nothing: the files are where they are."""
+        """Do nothing: the files are in the folder."""

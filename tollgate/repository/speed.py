@@ -1,4 +1,4 @@
-"""How long does a model.onnx take for one row, on one thread of this machine?"""
+"""Measure how long a model.onnx takes for one row, on one thread of this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Measure = Callable[[Path], dict[int, float]]
 
 BATCHES = (1, 8, MAX_BATCH_ROWS)
 MEASURE_S = 0.3
-_ROUNDS = 3  # at least, however slow it is
+_ROUNDS = 3  # minimum, however slow the model is
 
 
 def us_per_row(
@@ -33,11 +33,11 @@ def us_per_row(
 
     Args:
         model: An ONNX file, or its bytes.
-        measure_s: How long to go on; three rounds of every batch at least.
+        measure_s: Seconds to measure; three rounds of every batch at least.
 
     Returns:
-        Rows of a batch -> the fastest time per row, µs. The fastest, because what
-        else the machine does only ever adds.
+        Rows of a batch -> the fastest time per row, µs. The fastest, because other work
+        on the machine only ever adds time.
 
     Raises:
         RepositoryError: It cannot be loaded or run, or is no model of `features`.
@@ -60,7 +60,7 @@ def us_per_row(
 
 def made_up_rows(columns: int) -> F32:
     """
-    Make up rows of small values, whole and broken, always the same.
+    Generate rows of small values, integers and fractions, always the same.
 
     Returns:
         float32 [32, columns]; the first row is zeros.
@@ -76,7 +76,7 @@ def made_up_rows(columns: int) -> F32:
 
 @contextmanager
 def _refusals(source: Path | str) -> Iterator[None]:
-    """Turn what onnxruntime raises into one line with its version."""
+    """Map onnxruntime's errors to one line with its version."""
     import onnxruntime
 
     try:
@@ -101,7 +101,7 @@ def _session(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what goes wrong is raised, and told once
+    options.log_severity_level = 4  # errors are raised, and reported once
     with _refusals(source):
         return onnxruntime.InferenceSession(
             str(model) if isinstance(model, Path) else model,

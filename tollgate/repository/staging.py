@@ -1,8 +1,9 @@
 """
-Folders in which a version is made ready, unseen, until it is renamed into place.
+Stage a version in a hidden folder until it is renamed into place.
 
-Who stages holds a lock on its folder for as long as it lives. So what a killed
-publisher left is told from what another one works on, and the next one removes it.
+A publisher holds a lock on its staging folder for as long as it lives. The lock
+distinguishes the folder of a running publisher from one that a killed publisher left
+behind; the next publisher removes the latter.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ _PARTS = {_LOCK, _VERSION, _REHEARSAL}
 
 
 class Staging(msgspec.Struct, frozen=True):
-    """A folder of one publisher's own, on the filesystem of the repository."""
+    """A publisher's private folder, on the filesystem of the repository."""
 
     folder: Path
 
     @property
     def version(self) -> Path:
-        """Where the files of the version lie until they are renamed into place."""
+        """Folder of the version's files until they are renamed into place."""
         return self.folder / _VERSION
 
     @property
     def rehearsal(self) -> Path:
-        """Where a version may be tried out."""
+        """Folder in which a version may be tried out."""
         return self.folder / _REHEARSAL
 
 
 @contextlib.contextmanager
 def staging(repository: Path) -> Iterator[Staging]:
     """
-    Make a folder to stage in; it is gone when the context ends.
+    Make a folder to stage in; remove it when the context ends.
 
-    Removes what killed publishers left.
+    This also removes the folders that killed publishers left behind.
 
     Raises:
-        RepositoryError: No folder can be made beside the repository or in it.
+        RepositoryError: No folder can be made next to the repository or in it.
     """
     remove_leftovers(repository)
     place = _staging_place(repository)
@@ -65,10 +66,10 @@ def staging(repository: Path) -> Iterator[Staging]:
 
 
 def remove_leftovers(repository: Path) -> None:
-    """Remove the staging folders of publishers that do not live any more."""
+    """Remove the staging folders of publishers that have ended."""
     for place in {repository.resolve().parent, repository.resolve()}:
         for folder in place.glob(f"{PREFIX}*"):
-            # Another user's folder, or one that is gone by now, is not ours to remove.
+            # Skip another user's folder, and one that is gone by now.
             with contextlib.suppress(OSError):
                 if _is_staging(folder) and (lock := _lock(folder)) is not None:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -93,12 +94,12 @@ def _locked_folder(place: Path) -> tuple[Path, int]:
 
 
 def _is_staging(folder: Path) -> bool:
-    """Tell whether a folder holds nothing that a publisher would not have made."""
+    """Return whether a folder holds only entries that a publisher makes."""
     return {entry.name for entry in os.scandir(folder)} <= _PARTS
 
 
 def _lock(folder: Path) -> int | None:
-    """Lock a staging folder; None when somebody else has it or it is gone."""
+    """Lock a staging folder; None if another process holds the lock or it is gone."""
     path = folder / _LOCK
     lock = -1
     try:

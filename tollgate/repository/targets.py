@@ -1,9 +1,9 @@
 """
-What the releases of Triton that Tollgate proves models for carry and read.
+List the Triton releases that Tollgate proves models for: contents and ONNX formats.
 
 Python and onnxruntime are those of NVIDIA's compatibility table (Triton's
-documentation). What an onnxruntime reads was tried: for each release one model per
-operator set and per IR version, up to the first that it refuses.
+documentation). The formats that an onnxruntime reads were tried: for each release one
+model per operator set and per IR version, up to the first that it refuses.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Target(msgspec.Struct, frozen=True):
 
     Attributes:
         release: Its name, year and month.
-        python: Of its image.
-        onnxruntime: Of its image.
-        trtllm_tensorrt: TensorRT of its TensorRT-LLM image, the only one that the
-            table tells it for; the plain image may carry another.
+        python: Python version of its image.
+        onnxruntime: onnxruntime version of its image.
+        trtllm_tensorrt: TensorRT version of its TensorRT-LLM image, the only one for
+            which the table has it; the plain image may carry another.
         opset: Newest operator set of ai.onnx that its onnxruntime reads.
-        ml_opset: The same of ai.onnx.ml.
+        ml_opset: Newest operator set of ai.onnx.ml that its onnxruntime reads.
         ir: Newest file format version that it reads.
     """
 
@@ -88,7 +88,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 
 def target(name: str) -> Target:
     """
-    Look a release up.
+    Look up a release.
 
     Raises:
         InputError: The table does not have it.

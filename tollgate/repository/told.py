@@ -1,4 +1,4 @@
-"""What a release tells its steps, as parameters of their configurations."""
+"""Pass settings of a release to its steps, as parameters of their configurations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def load_policy_of(directory: Path, spec: FeatureSpec) -> Policy:
 
 
 def lookup_lists(policy: Policy, product: str) -> tuple[LookupList, ...]:
-    """List what a product's policy asks the store for, in the order of its bits."""
+    """List the lists that a product's policy looks up, in the order of their bits."""
     return tuple(
         LookupList(one.name, one.of, list_key(product, one.name))
         for one in policy.lists
@@ -49,13 +49,13 @@ def lookup_lists(policy: Policy, product: str) -> tuple[LookupList, ...]:
 
 
 def features_parameters(policy: Policy, product: str) -> Parameters:
-    """Tell the feature step which lists to look up, where there are any."""
+    """Return the feature step's parameter with the lists to look up, if any."""
     lists = lookup_lists(policy, product)
     return {LISTS_PARAMETER: lists_text(lists)} if lists else {}
 
 
 def canary_parameters(challenger: Challenger) -> Parameters:
-    """Tell the decision step whose answers come from a challenger's model."""
+    """Return the decision step's parameters for a canary: name, share and seed."""
     return {
         CHALLENGER_PARAMETER: challenger.release,
         CANARY_PERCENT_PARAMETER: repr(challenger.percent),
@@ -64,7 +64,7 @@ def canary_parameters(challenger: Challenger) -> Parameters:
 
 
 def decision_parameters(release: str, spec: FeatureSpec, spec_hash: str) -> Parameters:
-    """Tell the decision step who it is, and what it reads rows by."""
+    """Return the decision step's parameters: its release, and the spec of its rows."""
     told = {
         RELEASE_PARAMETER: release,
         SPEC_HASH_PARAMETER: spec_hash,

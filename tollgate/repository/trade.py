@@ -1,4 +1,4 @@
-"""What was lost and won when a model was made smaller, and how much might be lost."""
+"""Record the quality that a model lost when it was made smaller, and the limits."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import math
 
 import msgspec
 
-ALLOWED_FLIPS = 0.001  # of the rows
+ALLOWED_FLIPS = 0.001  # share of the rows
 ALLOWED_AUC_LOSS = 0.001
-ALLOWED_AP_LOSS = 0.005  # the rarer the frauds, the more it says than the AUC
+ALLOWED_AP_LOSS = 0.005  # the rarer frauds are, the more this says than the AUC
 
 
 class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    What is measured of one model.
+    The measured figures of one model.
 
     Attributes:
         auc: Area under the ROC curve; None without labels or with more classes than 2.
-        average_precision: As `auc`.
+        average_precision: Average precision; None in the same cases as `auc`.
         us_per_row: Rows of a batch -> fastest time per row, µs, on one thread.
-        size_bytes: Of the graph.
+        size_bytes: Size of the graph.
     """
 
     auc: float | None
@@ -34,17 +34,17 @@ class Trade(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         kind: `prune`, `quantize` or `distill`.
-        detail: What was done.
-        rows: How many both were judged on.
-        flips: Rows with another decision, be they asked alone or in batches of 32.
-        max_delta: Largest |Δp| of a row in batches of 32; not finite where one of the
-            two answers no probability, which no gate lets pass.
+        detail: Description of the change.
+        rows: Number of rows on which both were judged.
+        flips: Number of rows with another decision, sent alone or in batches of 32.
+        max_delta: Largest |Δp| of a row in batches of 32; not finite if one of the two
+            answers no probability, which no gate lets pass.
         before: Figures of the first.
         after: Figures of the second.
-        flagged: Rows at or above the lowest threshold by the first: what there is to
-            flip is mostly here, however many rows there are.
-        batch_delta: Largest |Δp| of a row of the second alone and in a batch; where it
-            is not 0, a score depends on its neighbours and cannot be replayed alone.
+        flagged: Number of rows at or above the lowest threshold by the first model:
+            most rows that can flip are among them, however many rows there are.
+        batch_delta: Largest |Δp| of a row of the second alone and in a batch; if it is
+            not 0, a score depends on the other rows and cannot be replayed alone.
     """
 
     kind: str
@@ -60,12 +60,12 @@ class Trade(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Gate(msgspec.Struct, frozen=True):
     """
-    What a smaller model may lose.
+    Limits of the quality that a smaller model may lose.
 
     Attributes:
         flips: Share of the rows that may get another decision.
-        auc_loss: By how much the AUC may fall.
-        ap_loss: By how much the average precision may fall.
+        auc_loss: Maximum decrease of the AUC.
+        ap_loss: Maximum decrease of the average precision.
     """
 
     flips: float = ALLOWED_FLIPS
@@ -73,7 +73,7 @@ class Gate(msgspec.Struct, frozen=True):
     ap_loss: float = ALLOWED_AP_LOSS
 
     def problems(self, trade: Trade) -> list[str]:
-        """Say what of a trade is not allowed; empty when it is fine."""
+        """List the figures of a trade that exceed a limit; empty if there are none."""
         found = []
         if not (math.isfinite(trade.max_delta) and math.isfinite(trade.batch_delta)):
             found.append("some answers are no probabilities: NaN, or not within 0 to 1")

@@ -1,8 +1,8 @@
 """
-Who is on trial beside the release that answers: begun, raised, stopped, promoted.
+Start, raise, stop and promote a challenger's trial against the active release.
 
 Each function describes the release.json that follows; `activation.activate` makes it
-the desired one, and refuses when somebody changed it in between.
+the desired one, and refuses if the file changed meanwhile.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ def with_challenger(
     reason: str,
 ) -> Release:
     """
-    Describe the release that answers with a challenger beside it.
+    Describe the release that answers, with a challenger next to it.
 
-    Versions that had a name before have it again; a canary that was one before gets
-    the same customers.
+    A challenger with the versions of an earlier release gets that release's name; a
+    challenger that was a canary before gets the same customers.
 
     Args:
         repository: The model repository.
         product: Name of the ensemble.
         versions: Version per step in which the challenger differs.
-        mode: What it does.
+        mode: "shadow" or "canary".
         percent: Share of the customers that a canary answers; above 0, to 100.
-        actor: Who begins it.
-        reason: Why.
+        actor: Person who starts the trial.
+        reason: Reason for the trial.
 
     Raises:
-        InputError: There is no such step, or the share is none.
+        InputError: There is no such step, or the share is not valid.
         RepositoryError: Another one is on trial, it is no other release, it does not
             fit the repository, or a canary differs in more than the model.
         SpecError: The features.yaml cannot be used.
@@ -103,7 +103,7 @@ def with_challenger(
     own = trial.hashes_of(trial.versions)
     changed = _changed(repository, current, challenger=challenger, hashes=own)
     alone = release_on_trial(changed)
-    if alone is not None:  # its policy and model are looked at as if it answered
+    if alone is not None:  # check its policy and model as if it answered
         require_sound(repository, product=product, release=alone)
     return changed
 
@@ -115,7 +115,7 @@ def with_percent(
     Describe the release with a canary that answers a larger share.
 
     Raises:
-        InputError: The share is none, or not larger.
+        InputError: The share is not valid, or not larger.
         RepositoryError: No canary answers.
     """
     current, challenger = on_trial(repository, product=product)
@@ -133,10 +133,10 @@ def with_percent(
 
 def without_challenger(repository: Path, *, product: str) -> Release:
     """
-    Describe the release with nobody on trial.
+    Describe the release without its challenger.
 
     Raises:
-        RepositoryError: Nobody is.
+        RepositoryError: No challenger is on trial.
     """
     current, _ = on_trial(repository, product=product)
     return _changed(repository, current, challenger=None, hashes={})
@@ -147,7 +147,7 @@ def promoted(repository: Path, *, product: str) -> Release:
     Describe the challenger as the release that answers, under its name.
 
     Raises:
-        RepositoryError: Nobody is on trial.
+        RepositoryError: No challenger is on trial.
     """
     current = read_release(repository, product=product)
     trial = release_on_trial(current)
@@ -158,10 +158,10 @@ def promoted(repository: Path, *, product: str) -> Release:
 
 def on_trial(repository: Path, *, product: str) -> tuple[Release, Challenger]:
     """
-    Read who answers and who is on trial.
+    Read the release that answers and its challenger.
 
     Raises:
-        RepositoryError: Nobody is on trial, or the release cannot be read.
+        RepositoryError: No challenger is on trial, or the release cannot be read.
     """
     current = read_release(repository, product=product)
     if current.challenger is None:
@@ -176,10 +176,10 @@ def _nobody(repository: Path, current: Release) -> RepositoryError:
 
 def require_canary(repository: Path, current: Release, challenger: Challenger) -> None:
     """
-    Demand that a challenger shares all but the model with the release that answers.
+    Check that a challenger shares all but the model with the release that answers.
 
     Raises:
-        RepositoryError: It does not; says in what.
+        RepositoryError: It differs in another step; the message names it.
     """
     model = read_product(repository, current.product).model_step
     others = [
@@ -204,10 +204,10 @@ def _changed(
     challenger: Challenger | None,
     hashes: Mapping[str, str],
 ) -> Release:
-    """Change who is on trial; the hashes are of what stays loaded, and no others."""
+    """Change the challenger; include only the hashes of versions that stay loaded."""
     previous = current.previous
     if previous is not None and not _there(repository, previous):
-        previous = None  # it was removed, and cannot be gone back to
+        previous = None  # it was removed, so a rollback to it is not possible
     trial = challenger.versions if challenger else {}
     known = {**hashes, **current.hashes}
     own = msgspec.structs.replace(current, hashes=known)
@@ -228,7 +228,7 @@ def _there(repository: Path, versions: Versions) -> bool:
 
 
 def _known_name(trial: Release, entries: list[Entry]) -> str | None:
-    """Find the name that these versions had, when their files are what they were."""
+    """Find the earlier name of these versions, if their files are unchanged."""
     own = trial.hashes_of(trial.versions)
     for release in reversed(releases_of(entries).values()):
         same = release.versions == trial.versions
@@ -238,7 +238,7 @@ def _known_name(trial: Release, entries: list[Entry]) -> str | None:
 
 
 def _seed(name: str, entries: list[Entry]) -> int:
-    """Choose customers; those of before, if it had some."""
+    """Choose the seed of a canary's customers: its earlier one, or a random one."""
     for entry in reversed(entries):
         before = entry.release.challenger
         if before is not None and (before.release, before.mode) == (name, "canary"):

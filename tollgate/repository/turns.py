@@ -1,4 +1,4 @@
-"""One after the other: a lock that lives as long as who holds it."""
+"""Lock a folder for one process at a time; the lock ends when its holder ends."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from pathlib import Path
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """
-    Keep those apart who read what is there and write it back changed.
+    Lock a folder for a process that reads its files, changes them and writes them back.
 
-    Each would undo the other's change otherwise. Some network filesystems do not
-    lock a folder; there, two at once must not be.
+    Without the lock, two processes would overwrite each other's changes. Some network
+    filesystems do not lock a folder; there, the caller must make sure that only one
+    process runs.
 
     Args:
-        folder: What they have in common; it exists.
+        folder: The folder to lock; it exists.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

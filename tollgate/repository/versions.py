@@ -1,4 +1,4 @@
-"""Version directories: numbered, immutable, and never seen half-written."""
+"""Add and list version directories: numbered, immutable, never visible half-written."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def publish_version(repository: Path, *, step: str, source: Path) -> int:
         source: Directory with the files of the version; Python's byte code is left out.
 
     Returns:
-        The new version's number, one above the highest there is.
+        The new version's number, one above the highest existing one.
 
     Raises:
         RepositoryError: There is no such step, the source is not a directory or is
@@ -59,7 +59,7 @@ def publish_version(repository: Path, *, step: str, source: Path) -> int:
 @contextmanager
 def staged_version(repository: Path, *, step: str, source: Path) -> Iterator[Staging]:
     """
-    Copy a directory beside the repository; what is not placed is removed at the end.
+    Copy a directory into a staging folder; remove the copy at the end if still there.
 
     Args:
         repository: The model repository.
@@ -86,12 +86,12 @@ def place_version(staged: Staging, *, repository: Path, step: str) -> int:
     """
     Rename a staged version into place under the next free number.
 
-    The version is on disk by then, so it is either there with all its files or not
-    there. Nothing is ever overwritten: of two publishers at once, each gets a number
-    of its own.
+    The version is on disk by then, so either all of its files are there or none.
+    Nothing is ever overwritten: of two publishers at the same time, each gets a
+    different number.
 
     Returns:
-        The new version's number, one above the highest there is.
+        The new version's number, one above the highest existing one.
 
     Raises:
         RepositoryError: It cannot be renamed; the repository is unchanged.
@@ -110,10 +110,10 @@ def place_version(staged: Staging, *, repository: Path, step: str) -> int:
 
 def withdraw_version(staged: Staging, model: Path, *, number: int) -> None:
     """
-    Take a version that was just placed out again, with all its files at once.
+    Remove a version that was just placed, with all its files at once.
 
     Raises:
-        RepositoryError: It cannot be renamed; it stays, whole.
+        RepositoryError: It cannot be renamed; it stays, complete.
     """
     path = model / str(number)
     try:

@@ -1,4 +1,4 @@
-"""Compare the words that a model was trained with to those of its features.yaml."""
+"""Compare a model's training categories with those of its features.yaml."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def same_word(known: str | int | float, text: str) -> bool:
-    """Tell whether a text stands for a category: 10 and 10.0 are both the number 10."""
+    """Return whether a text names a category: 10 and 10.0 are both the number 10."""
     if isinstance(known, str):
         truths = ("true", "false")
         return text == known or (known in truths and text.lower() == known)
@@ -41,10 +41,10 @@ def word_differences(
     categories: Mapping[str, Vocabulary], spec: FeatureSpec
 ) -> Iterator[tuple[str, str]]:
     """
-    Find where a model's words are not those of its features.yaml.
+    Find where a model's categories differ from those of its features.yaml.
 
     Args:
-        categories: Feature -> what the model knows of it.
+        categories: Feature -> the categories that the model knows of it.
         spec: The features.
 
     Yields:

@@ -1,5 +1,5 @@
 """
-The wires between the steps of an ensemble: what is there, and what does not fit.
+Follow the tensors between the steps of an ensemble and find mismatches.
 
 Triton finds such mistakes too, but at load, one at a time, and not all of them.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-UNTOLD = "TYPE_INVALID"  # of a configuration that leaves its tensors to the backend
+UNTOLD = "TYPE_INVALID"  # type of a tensor that is left to the backend
 
 # Code of the rule, tensor, problem, path in the ensemble's file.
 Break = tuple[str, str, str, str]
@@ -20,14 +20,14 @@ Break = tuple[str, str, str, str]
 
 class Tensor(msgspec.Struct, frozen=True):
     """
-    A tensor somewhere on its way.
+    A tensor at one end of a wire.
 
     Attributes:
         kind: Triton's name of its type, for example TYPE_FP32; UNTOLD fits all.
         dims: Shape of one row; -1 is any length.
-        optional: Whether a caller may leave it out.
-        origin: Who declares it, in words.
-        batched: Whether Triton puts a dimension of rows before those declared.
+        optional: True if a caller may leave it out.
+        origin: Text that names the model that declares it.
+        batched: True if Triton puts a dimension of rows before those declared.
     """
 
     kind: str
@@ -38,10 +38,10 @@ class Tensor(msgspec.Struct, frozen=True):
 
     def agrees(self, other: Tensor) -> bool:
         """
-        Tell whether a value of this tensor always fits the other one.
+        Return whether a value of this tensor always fits the other one.
 
-        Source: ensemble_utils.cc of triton-inference-server/core: what a row has
-        must agree, or what a request has.
+        Source: ensemble_utils.cc of triton-inference-server/core: either the shapes of
+        a row or the shapes of a request must agree.
         """
         return UNTOLD in (self.kind, other.kind) or (
             self.kind == other.kind
@@ -62,7 +62,7 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 def _same(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
-    """Tell whether two shapes agree; -1 agrees with any length."""
+    """Return whether two shapes agree; -1 agrees with any length."""
     return len(first) == len(second) and all(
         one == other or -1 in (one, other)
         for one, other in zip(first, second, strict=True)
@@ -77,8 +77,9 @@ def tensors_of(
 
     Args:
         declared: The list.
-        origin: Who declares them, in words.
-        batched: Whether the model takes batches; it matters beside one that does not.
+        origin: Text that names the model that declares them.
+        batched: True if the model takes batches; this matters next to a model that does
+            not.
     """
     return {
         entry.name: Tensor(
@@ -94,11 +95,11 @@ def tensors_of(
 
 class Ends(msgspec.Struct, frozen=True):
     """
-    What a model reads and writes.
+    The tensors that a model reads and writes.
 
     Attributes:
-        inputs: By name; None when its configuration leaves them to the backend.
-        outputs: Likewise.
+        inputs: Tensors by name; None if its configuration leaves them to the backend.
+        outputs: Tensors by name; None if its configuration leaves them to the backend.
     """
 
     inputs: dict[str, Tensor] | None = None
@@ -122,7 +123,8 @@ class Wires:
     The tensors of one ensemble, as its steps add them.
 
     Args:
-        ensemble: What it reads and writes; what it does not tell is taken on trust.
+        ensemble: The tensors that it reads and writes; those it does not declare are
+            not checked.
     """
 
     def __init__(self, ensemble: Ends) -> None:
@@ -132,11 +134,11 @@ class Wires:
 
     def follow(self, steps: Sequence[Any], ends: Mapping[str, Ends]) -> Iterator[Break]:
         """
-        Yield what does not connect, from the ensemble's inputs to its outputs.
+        Yield tensors that do not connect, from the ensemble's inputs to its outputs.
 
         Args:
-            steps: Of `ensemble_scheduling`, in the order in which data flows.
-            ends: By model; of every step.
+            steps: Steps of `ensemble_scheduling`, in the order in which data flows.
+            ends: Tensors of every step, by model.
         """
         for step in steps:
             given = ends[step.model_name]
@@ -148,7 +150,7 @@ class Wires:
     def _input_breaks(
         self, step: Any, declared: dict[str, Tensor] | None
     ) -> Iterator[Break]:
-        """Compare what a step reads with what is there before it runs."""
+        """Compare the inputs of a step with the tensors that exist before it runs."""
         where = f"{step.model_name}: input_map"
         at = f"ensemble_scheduling.step[{step.model_name}]"
         for name, tensor in (declared or {}).items():
@@ -174,7 +176,7 @@ class Wires:
     def _output_breaks(
         self, step: Any, declared: dict[str, Tensor] | None
     ) -> Iterator[Break]:
-        """Add what a step writes to what is there; no tensor may be written twice."""
+        """Add the outputs of a step to the tensors; no tensor may be written twice."""
         where = f"{step.model_name}: output_map"
         for name, target in sorted(step.output_map.items()):
             here = f"{where} {name}"
@@ -189,7 +191,7 @@ class Wires:
                 self._available[target] = declared[name] if declared else unknown
 
     def _end_breaks(self) -> Iterator[Break]:
-        """Compare what is left with what the ensemble reads and writes."""
+        """Compare the remaining tensors with the ensemble's inputs and outputs."""
         inputs, outputs = self.ensemble.inputs or {}, self.ensemble.outputs or {}
         for name in sorted(inputs.keys() - self._used):
             yield "TG107", f"input {name}", "no step reads it", f"input[{name}]"
@@ -203,7 +205,7 @@ class Wires:
 
 
 def _mismatch(given: Tensor, taken: Tensor) -> Iterator[tuple[str, str]]:
-    """Compare the two ends of one wire: code and problem."""
+    """Compare the two ends of one wire; yield code and problem."""
     if not given.agrees(taken):
         yield "TG104", f"{given} does not fit {taken}"
     elif given.optional != taken.optional:

@@ -1,4 +1,4 @@
-"""Do the tensors of a product connect: names, types, shapes, from caller to caller?"""
+"""Check that a product's tensors connect, end to end: names, types, shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tollgate.repository.findings import Finding
 from tollgate.repository.product import Product
 from tollgate.repository.wires import Break, Ends, Tensor, Wires, tensors_of
 
-# How a declared field travels; NaN and an empty text say that a row has none.
+# Types of a declared field on the wire; NaN and an empty text mean that a row has none.
 FIELD_KINDS = {"number": "TYPE_FP64", "category": "TYPE_STRING"}
 
 
@@ -19,7 +19,7 @@ def wiring_findings(product: Product) -> list[Finding]:
     Follow every tensor through the ensemble.
 
     Returns:
-        A finding per break, in the order in which data flows; all of them name the
+        One finding per mismatch, in the order in which data flows; all of them name the
         ensemble's file, because that is where the wires are.
     """
     file = str(product.config_path(product.name))
@@ -39,12 +39,12 @@ def field_findings(
     product: Product, *, step: str, fields: Sequence[Field]
 ) -> list[Finding]:
     """
-    Demand an optional input for every declared field, of the step and the ensemble.
+    Check that step and ensemble have an optional input for every declared field.
 
     Args:
         product: The configurations.
-        step: The one that reads features.yaml.
-        fields: What features.yaml declares.
+        step: The step that reads features.yaml.
+        fields: The fields that features.yaml declares.
     """
     ensemble, config = product.ensemble, product.steps[step]
     sources = next(
@@ -80,7 +80,7 @@ def field_findings(
 
 
 def _field_problem(tensor: Tensor | None, kind: str) -> str:
-    """Compare an input with what a declared field needs; empty when they agree."""
+    """Compare an input with a declared field's requirement; empty if they agree."""
     wanted = f"features.yaml declares it: {kind} [1], optional"
     if tensor is None:
         return f"is missing: {wanted}"
@@ -90,7 +90,7 @@ def _field_problem(tensor: Tensor | None, kind: str) -> str:
 
 
 def _answer_breaks(declared: dict[str, Tensor] | None) -> Iterator[Break]:
-    """Compare the ensemble's outputs with what clients expect."""
+    """Compare the ensemble's outputs with those that clients expect."""
     outputs = declared or {}
     for name, tensor in outputs.items():
         where, at = f"output {name}", f"output[{name}]"

@@ -1,8 +1,9 @@
 """
-A product of a repository in an object store, here to be changed by a command.
+Check out one product of a repository in an object store, so that a command changes it.
 
-Pulled, changed as a folder, pushed: versions first, then the history, release.json
-last. Each write names what it replaces, so of two people at once one is told.
+The copy is pulled, changed as a folder, and pushed: versions first, then the history,
+release.json last. Each write names the object that it replaces, so of two people who
+push at the same time, one gets an error.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from tollgate.repository.release import RELEASE_FILE
 from tollgate.repository.turns import one_at_a_time
 from tollgate.schema import ARTIFACT_FILE
 
-WORKING_FOLDER = "working"  # in the state folder
+WORKING_FOLDER = "working"  # name of the folder in the state folder
 _INDEX = ".index.json"
 _INCOMING = ".incoming"
-# What makes the rest known, in this order; the release last of all.
+# Files that make the others visible, in the order of writing; the release comes last.
 _LAST = (PROPOSAL_FILE, HISTORY_FILE, RELEASE_FILE)
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """An object as it was fetched: its stamp there, its SHA-256 here."""
+    """A fetched object: its stamp in the store, its SHA-256 here."""
 
     stamp: str
     sha256: str
@@ -43,11 +44,11 @@ class _Held(msgspec.Struct, frozen=True):
 
 class WorkingCopy:
     """
-    One product's models, all their versions.
+    One product's models, with all their versions.
 
     Args:
         objects: The store.
-        folder: Where to keep them from command to command.
+        folder: Folder that stores them between commands.
         product: The ensemble.
     """
 
@@ -56,13 +57,14 @@ class WorkingCopy:
         self._objects = objects
         self._home = folder.resolve()
         self._product = product
-        # Publishing stages beside the repository: a folder of ours in ours.
+        # Publishing makes a staging folder next to the repository: it stays inside our
+        # folder.
         self.folder = self._home / "repository"
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Path]:
         """
-        Have the repository here, as it is there.
+        Update the local repository from the store, and yield its folder.
 
         Raises:
             RepositoryError: It cannot be read.
@@ -75,12 +77,12 @@ class WorkingCopy:
     @contextlib.contextmanager
     def changed(self) -> Iterator[Path]:
         """
-        Have the repository here, and push what the block changed, if it ends well.
+        Update the local repository; push the block's changes unless it raises.
 
         Raises:
             RepositoryError: It cannot be read.
             ObjectStoreError: The store does not answer.
-            ObjectChanged: Somebody else was faster.
+            ObjectChanged: Another writer was faster.
         """
         with self.read() as folder:
             yield folder
@@ -88,10 +90,10 @@ class WorkingCopy:
 
     def refresh(self) -> None:
         """
-        Have it here as it is there, for one small request where nothing changed.
+        Update the local repository, with one small request if nothing changed.
 
-        Looks at what lies with the ensemble: release, history, gates. Of these a
-        command that failed may have left others here than are there.
+        This compares the files next to the ensemble: release, history, gates. A command
+        that failed may have left other content here than the store has.
 
         Raises:
             RepositoryError: It cannot be read.
@@ -110,10 +112,10 @@ class WorkingCopy:
 
     def pull(self) -> None:
         """
-        Fetch what is there and not here; drop what is not there any more.
+        Fetch objects that are missing here; delete those that the store no longer has.
 
         Raises:
-            RepositoryError: It cannot be read, or not be written here.
+            RepositoryError: It cannot be read, or cannot be written here.
             ObjectStoreError: The store does not answer.
         """
         try:
@@ -140,14 +142,14 @@ class WorkingCopy:
                 (self.folder / path).unlink()
         for folder in sorted(self.folder.glob("*/*/"), reverse=True):
             with contextlib.suppress(OSError):
-                folder.rmdir()  # an empty one is no version
-        # Stores have no empty folders, and Triton wants one for the ensemble.
+                folder.rmdir()  # an empty folder is no version
+        # Stores have no empty folders, and Triton requires one for the ensemble.
         (self.folder / self._product / "1").mkdir(exist_ok=True)
         kept = {path: one for path, one in held.items() if path in there}
         replace_file(self._home / _INDEX, msgspec.json.encode(kept))
 
     def push(self) -> None:
-        """Put there what is other here; what makes it known comes last."""
+        """Write changed files to the store, and last those that name the others."""
         held, local = self._index(), self._local()
         changed = [
             path
@@ -182,13 +184,13 @@ class WorkingCopy:
             held[path] = _Held(stamp, sha256)
 
     def _holds(self, own: dict[str, _Held]) -> bool:
-        """Tell whether the files with the ensemble are those that were fetched."""
+        """Return whether the files next to the ensemble are those that were fetched."""
         return own.keys() == set(self._local(self._product)) and all(
             hash_file(self.folder / path) == one.sha256 for path, one in own.items()
         )
 
     def _local(self, below: str = ".") -> list[str]:
-        """List the files of this copy; not what a command hides beside them."""
+        """List the files of this copy, without hidden ones."""
         names = (
             path.relative_to(self.folder)
             for path in (self.folder / below).rglob("*")
@@ -214,7 +216,7 @@ def _require_name(step: str) -> None:
 
 
 def _whole(found: dict[str, str]) -> dict[str, str]:
-    """Leave out versions that are half there: a model, and its record not yet."""
+    """Leave out incomplete versions: those with a model, but no record yet."""
     halves = {
         path.rpartition("/")[0]
         for path in found
@@ -230,10 +232,11 @@ def _whole(found: dict[str, str]) -> dict[str, str]:
 
 def _turn(path: str) -> tuple[int, bool, bool, str]:
     """
-    Order the writes.
+    Return the sort key for the order of writes.
 
-    Of a version, the model comes first, so that of two who take one number the first
-    has it; its record comes last, so that without it the version counts as half.
+    Of a version, the model comes first: of two writers that take one number, the first
+    one gets it. The record comes last, so that a version without it counts as
+    incomplete.
     """
     name = PurePosixPath(path).name
     last = _LAST.index(name) + 1 if name in _LAST else 0

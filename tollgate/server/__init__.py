@@ -1,1 +1,1 @@
-"""The embedded server: Triton out of the wheel, Redis out of the wheel, no Docker."""
+"""Run the embedded server: Triton and Redis from Python wheels, without Docker."""

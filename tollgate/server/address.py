@@ -1,8 +1,9 @@
 """
-Where the server of a state folder is, for other processes of the same user.
+Publish and find the address of the server that runs on a state folder.
 
-`server.json` holds the secret that opens its control API, so only its owner may read
-it. It is there while the server is.
+Other processes of the same user read the address from `server.json`. The file holds the
+secret that opens the server's control API, so only its owner may read it. It exists
+while the server runs.
 """
 
 from __future__ import annotations
@@ -25,23 +26,25 @@ _OWNER_ONLY = 0o600
 
 class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    A server that another process runs.
+    The address and secrets of a server that another process runs.
 
     Attributes:
-        grpc_url: Where requests go, "host:port".
-        metrics_url: Where Prometheus scrapes.
+        grpc_url: Address for requests, "host:port".
+        metrics_url: Address that Prometheus scrapes.
         pid: Process id of tritonserver.
         repository: The model repository that it serves, absolute.
         products: The ensembles.
-        admin_secret: What opens the control API.
-        store_url: The online store.
-        journal_url: Where decisions are journalled; empty for nowhere.
-        slots: Folder of its own copies of that repository, absolute; empty if it
-            reads the repository itself.
-        side_port_url: Where readiness and releases are told; empty for nowhere.
+        admin_secret: Secret that opens the control API.
+        store_url: Address of the online store.
+        journal_url: Address of the stream for decisions; empty if none is used.
+        slots: Folder of its own copies of that repository, absolute; empty if it reads
+            the repository itself.
+        side_port_url: Address of the admin port, with readiness and releases; empty if
+            there is none.
         origin: Address of the object store that the repository mirrors; empty for a
             repository that is a folder.
-        private_suffix: What the names of its steps end with; as secret as the rest.
+        private_suffix: Suffix of the private names of its steps; as secret as the admin
+            secret.
     """
 
     grpc_url: str
@@ -59,11 +62,11 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def repository_name(self) -> str:
-        """The repository that it follows, as the settings name it."""
+        """The repository that it follows, in the form of the settings."""
         return self.origin.rstrip("/") or self.repository
 
     def __repr__(self) -> str:
-        """Print it without the secret."""
+        """Format the address without the secrets."""
         return f"Address({self.grpc_url!r}, pid={self.pid}, admin_secret='***')"
 
     @property
@@ -88,15 +91,15 @@ def announce(
     origin: str = "",
 ) -> None:
     """
-    Tell other processes of this user where a server is.
+    Write a server's address for other processes of this user.
 
     Args:
         triton: The server; it holds the lock of the state folder.
         state: The state folder.
         repository: The model repository.
         products: The ensembles.
-        store_url: The online store.
-        side_port_url: Where its readiness is told; empty for nowhere.
+        store_url: Address of the online store.
+        side_port_url: Address of the admin port; empty if there is none.
         origin: Address of the object store that the repository mirrors.
     """
     address = Address(
@@ -126,7 +129,7 @@ def announced(
     products: Sequence[str],
     store_url: str,
 ) -> Iterator[None]:
-    """Tell it, as `announce` does, until the context ends."""
+    """Publish the address as `announce` does, until the context ends."""
     announce(
         triton,
         state=state,
@@ -145,10 +148,10 @@ def find_server(state: Path) -> Address | None:
     Find the running server of a state folder.
 
     Returns:
-        Its address; None when none runs, also when a killed one left its file.
+        Its address; None if none runs, also if a killed server left its file behind.
 
     Raises:
-        InputError: The file is there and cannot be read.
+        InputError: The file exists and cannot be read.
     """
     path = state / ADDRESS_FILE
     try:
@@ -170,10 +173,11 @@ def endpoint(url: str, *, secret_file: Path | None) -> Endpoint:
 
     Args:
         url: "host:port".
-        secret_file: One line; None for a server whose control API is open.
+        secret_file: File with one line; None for a server whose control API is open.
 
     Raises:
-        InputError: The address is none, or the file cannot be read or is not one line.
+        InputError: The address is not valid, or the file cannot be read or is not one
+            line.
     """
     host, _, port = url.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):

@@ -1,7 +1,7 @@
 """
-jemalloc for the server, its steps and its Redis, where the machine has it.
+Preload jemalloc into the server, its steps and its Redis, if it is installed.
 
-Triton makes and drops many small pieces of memory for every request, on several
+Triton allocates and frees many small pieces of memory for every request, on several
 threads. glibc takes a fifth of the server's processor time for that, jemalloc a few
 percent (docs/performance-log.md).
 """
@@ -27,17 +27,17 @@ def allocator_environment(
     directories: Sequence[Path] = SYSTEM_LIBRARIES,
 ) -> dict[str, str]:
     """
-    Say what has a process and its children allocate with jemalloc.
+    Return the variables that make a process and its children allocate with jemalloc.
 
     Args:
-        said: The setting `allocator`: a library's file, "none" for glibc's own, or
-            empty for jemalloc where it is.
-        environment: What they get else; this process's by default. An allocator that
-            it preloads already stays alone.
-        directories: Where to look for the library, best first.
+        said: The setting `allocator`: the file of a library, "none" for glibc's
+            allocator, or empty for jemalloc if it is installed.
+        environment: Their other variables; those of this process by default. If they
+            already preload an allocator, it stays the only one.
+        directories: Folders to search for the library, best first.
 
     Returns:
-        Variables to add; none where there is no jemalloc, or none is wanted.
+        Variables to add; none if there is no jemalloc, or if it is not wanted.
 
     Raises:
         InputError: `said` names no file.

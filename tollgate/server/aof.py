@@ -1,9 +1,9 @@
 """
-The damaged end of an append-only file.
+Cut the damaged tail off an append-only file of Redis.
 
-Redis by itself forgives a file that ends in the middle of a command. A tail of
-garbage, which a power loss leaves behind too, stops it; what lies after the last
-whole command is put aside here so that the store comes up.
+Redis itself accepts a file that ends in the middle of a command. It does not start on a
+tail of garbage, which a power loss also leaves behind. This module moves everything
+after the last complete command to another file, so that the store starts.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from tollgate.server.store_engine import Engine
 
 log = logging.getLogger(__name__)
 
-# More than a second of writes at full load; damage before it is no tail and is left
-# to a person.
+# More than a second of writes at full load; earlier damage is not a tail, and an
+# operator must repair it.
 TAIL_BYTES = 64 << 20
 _ANALYSIS = re.compile(rb"size=(\d+), ok_up_to=(\d+)")
 
 
 def cut_damaged_tail(aof: Path, *, engine: Engine) -> bool:
     """
-    Put the damaged tail of an append-only file aside.
+    Move the damaged tail of an append-only file to another file.
 
     Args:
-        aof: The file; the tail goes beside it, named `….damaged-<seconds>`.
-        engine: Its server, which checks such files when called by another name.
+        aof: The file; the tail is written next to it, as `….damaged-<seconds>`.
+        engine: Its server; the same program checks such files if called by another
+            name.
 
     Returns:
-        Whether something was cut, so that another start is worth trying.
+        True if a tail was cut, so that another start is worth trying.
     """
     if not aof.is_file():
         return False

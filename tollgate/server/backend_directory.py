@@ -1,12 +1,12 @@
 """
-A backend directory of our own, laid out like the wheel but with the right stub.
+Build a Triton backend directory: the wheel's layout with the right Python stub.
 
-Triton looks for the stub beside libtriton_python.so, where the wheel has none, and
-takes `onnxruntime/model.py` as a backend written in Python. Files are copied, not
-linked, for three measured reasons: the server refuses a library whose real path
-lies outside the backend directory, it changes the stub's mode to 0100, and the
-binaries find their libraries by a path relative to their own place, so the copy
-repeats the wheel's layout around a link to those libraries.
+Triton looks for the stub next to libtriton_python.so, where the wheel has none, and
+loads `onnxruntime/model.py` as a backend written in Python. Files are copied, not
+linked, for three measured reasons: the server refuses a library whose real path lies
+outside the backend directory, it changes the stub's mode to 0100, and the binaries find
+their libraries by a path relative to their own location, so the copy repeats the
+wheel's layout around a link to those libraries.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _OURS = Path(__file__).parent / "backends"
 
 def build_backend_directory(state: Path, *, wheel: Wheel) -> Path:
     """
-    Make the backend directory below a state folder, or bring it up to date.
+    Create or update the backend directory below a state folder.
 
     Args:
         state: The state folder; only `state/server` is touched.
-        wheel: Where the wheel's files lie.
+        wheel: Location of the wheel's files.
 
     Returns:
-        What to pass as --backend-directory.
+        The value for --backend-directory.
     """
     root = state.resolve() / "server"
     backends = root / "pytriton" / "tritonserver" / "backends"

@@ -1,4 +1,4 @@
-"""How the products of a server begin: side by side, none in the way of another."""
+"""Load the products of a server when it starts, in parallel and independently."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 class Beginning:
     """
-    What a product is to begin with: its release, or what was served before.
+    Load a product at the start: its release, or else the one that was served before.
 
     Args:
         repository: The model repository.
         product: The ensemble.
         state: The state folder.
-        config_name: Named configuration to take where a model has it.
+        config_name: Named configuration to use if a model has it.
     """
 
     def __init__(
@@ -50,26 +50,26 @@ class Beginning:
 
     def require_plan(self) -> None:
         """
-        Demand a release that can be served.
+        Fail unless the product has a release that can be served.
 
         Raises:
-            RepositoryError: It does not fit together.
-            SpecError: Likewise.
-            PolicyError: Likewise.
+            RepositoryError: Its files do not fit together.
+            SpecError: The features.yaml cannot be used.
+            PolicyError: The policy.yaml cannot be used.
         """
         if self._error is not None:
             raise self._error
 
     def serving(self, triton: TritonServer, slots: Slots) -> Serving:
-        """Make what the product is served with; nothing is loaded yet."""
+        """Make the object that serves the product; nothing is loaded yet."""
         return Serving(triton, slots, record=self._record)
 
     def begin(self, serving: Serving) -> None:
         """
-        Load the release, or what was served before where it cannot be planned.
+        Load the release; if it cannot be planned, load what was served before.
 
         Raises:
-            TollgateError: Neither can be.
+            TollgateError: Neither can be loaded.
         """
         if self._plan is not None:
             answered = serving.begin(self._plan)
@@ -89,18 +89,18 @@ def begin_all(
     tolerant: bool,
 ) -> dict[str, str]:
     """
-    Begin all products at once.
+    Load all products in parallel.
 
     Args:
         beginnings: At least one.
-        serving: What each is served with, by product.
-        tolerant: Whether one that can be served is enough.
+        serving: The object that serves each product, by product.
+        tolerant: True if one product that can be served is enough.
 
     Returns:
-        Why a product is not served, by product.
+        Product to the reason why it is not served.
 
     Raises:
-        TollgateError: That of the first product that cannot be served, unless
+        TollgateError: The error of the first product that cannot be served, unless
             another can and that is enough.
     """
     failed = _at_once(
@@ -115,9 +115,10 @@ def begin_all(
 
 def load_again(serving: Mapping[str, Serving]) -> None:
     """
-    Load what each product had, after their server was started anew.
+    Load what each product had, after their server was restarted.
 
-    What does not come back is logged; it is told by its readiness, and mended.
+    A product that does not come back is logged; it is reported as not ready, and
+    repaired later.
 
     Raises:
         ServerError: None of them came back.
@@ -131,7 +132,7 @@ def load_again(serving: Mapping[str, Serving]) -> None:
 
 
 def _at_once(actions: Mapping[str, Callable[[], object]]) -> dict[str, TollgateError]:
-    """Do something for each product, beside each other; the errors, by product."""
+    """Run one action per product in parallel; return the errors, by product."""
     failed: dict[str, TollgateError] = {}
     with ThreadPoolExecutor(max(1, len(actions))) as pool:
         begun = {product: pool.submit(action) for product, action in actions.items()}

@@ -1,4 +1,4 @@
-"""Load a new version of a model beside those that serve, and prove that it answers."""
+"""Side-load a new version of a model into a running server and verify its answers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ log = logging.getLogger(__name__)
 
 def require_server(server: Reachable, models: Product) -> None:
     """
-    Demand a server that serves a product and lets us load.
+    Fail unless a server serves a product and lets us load models.
 
     Raises:
-        ServerError: Nobody answers, the secret is wrong, or the product is not served.
+        ServerError: No server answers, the secret is wrong, or the product is not
+            served.
     """
     for name in (models.model_step, models.name):
         if not control.ready_versions(server, name):
@@ -45,24 +46,24 @@ def load_beside(
     server: Reachable, *, models: Product, version: int, trial: Trial
 ) -> str:
     """
-    Have a server load one more version of a product's model, and ask it directly.
+    Load one more version of a product's model into a server, and query it directly.
 
-    The configuration that the server runs is sent back with one more version in its
-    policy, so the versions that serve are left alone. When the new one fails, the
-    server is told to drop it.
+    The server receives the configuration that it runs, with one more version in its
+    policy, so the versions that serve are left alone. If the new one fails, the server
+    unloads it again.
 
     Args:
         server: A server of the product.
         models: The product, whose repository the server reads.
         version: The new version, which lies in that repository.
-        trial: What to ask and what to hear.
+        trial: Rows to send and the expected answers.
 
     Returns:
         The release that goes on deciding.
 
     Raises:
         ServerError: It did not load, or does not answer as its file does; the server
-            has what it had.
+            has the same versions as before.
     """
     step = models.model_step
     with one_at_a_time((server.own_repository or models.repository) / models.name):
@@ -84,7 +85,7 @@ def load_beside(
 def _copy(
     server: Reachable, models: Product, *, version: int, served: Sequence[int]
 ) -> None:
-    """Give a server the version's files, where it does not read them itself."""
+    """Copy the version's files to a server that does not read the repository itself."""
     own = server.own_repository
     if own is None or own == models.repository.resolve():
         return
@@ -96,7 +97,7 @@ def _copy(
 
 
 def _part(models: Product, version: int) -> Part:
-    """Describe a version of the model, as its files are now."""
+    """Describe a version of the model, with the current hashes of its files."""
     step = models.model_step
     prefix = f"{step}/{version}/"
     hashes = hash_version(models.repository, step, version=version)
@@ -110,10 +111,10 @@ def _part(models: Product, version: int) -> Part:
 
 def _running_config(server: Reachable, models: Product) -> ModelConfig:
     """
-    Read what a model runs with, in the words of config.pbtxt where they still hold.
+    Read a model's running configuration, as config.pbtxt writes what still applies.
 
-    Triton fills in what a configuration leaves out, and takes the filled-in form for
-    a changed one: it would start the versions that serve a second time.
+    Triton completes a configuration, and takes the completed form for a changed one: it
+    would start the versions that serve a second time.
     """
     running = control.model_config(server, models.model_step)
     chosen = running
@@ -121,14 +122,15 @@ def _running_config(server: Reachable, models: Product) -> ModelConfig:
         written = _as_loaded(config, name=running["name"])
         written.pop("version_policy", None)
         if _within(written, running):
-            # Parameters that a server was given since stay: the count of renewals.
+            # Parameters that a server received since its start stay: the count of
+            # renewals.
             chosen = written | {"parameters": running.get("parameters", {})}
             break
     return json_format.ParseDict(chosen, ModelConfig(), ignore_unknown_fields=True)
 
 
 def _as_loaded(config: ModelConfig, *, name: str) -> dict[str, Any]:
-    """Write a configuration as a server loads it under a name."""
+    """Return a configuration in the form in which a server loads it under a name."""
     loaded = ModelConfig()
     loaded.CopyFrom(config)
     if name != config.name:
@@ -150,7 +152,7 @@ def _written_configs(models: Product) -> Iterator[ModelConfig]:
 
 
 def _within(part: Any, whole: Any) -> bool:
-    """Tell whether all that one JSON value says stands in another one too."""
+    """Return whether one JSON value contains all of another."""
     if isinstance(part, dict) and isinstance(whole, dict):
         return all(
             key in whole and _within(value, whole[key]) for key, value in part.items()
@@ -172,7 +174,7 @@ def _load(server: Reachable, running: ModelConfig, *, versions: Sequence[int]) -
 def _restore(
     server: Reachable, running: ModelConfig, *, versions: Sequence[int]
 ) -> None:
-    """Give a server its old versions back; it may be the one that failed."""
+    """Load only the old versions into a server again; the server may be what failed."""
     try:
         _load(server, running, versions=versions)
     except ServerError as error:

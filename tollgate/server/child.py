@@ -1,10 +1,10 @@
 """
-Child processes that do not outlive us.
+Start child processes that do not outlive their parent.
 
-A child is started through a tiny Python that asks the kernel for a signal at its
-parent's death and then becomes the child: no code of ours runs between fork and
-exec of a process that has threads. The kernel means the parent *thread*, so every
-child has a thread of its own here, which starts it and waits for its end.
+A child is started through a tiny Python program that asks the kernel for a signal at
+its parent's death and then becomes the child, so none of our code runs between fork and
+exec of a process that has threads. The kernel means the parent *thread*, so each child
+has its own thread here, which starts the child and waits for its end.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ except OSError as error:
 
 class Child:
     """
-    A child process in a process group of its own.
+    Run a child process in its own process group.
 
-    When this process dies, however it dies, the child gets SIGTERM.
+    When this process dies, for whatever reason, the child gets SIGTERM.
 
     Args:
         argv: The program and its arguments; no shell.
-        name: What messages call it.
-        env: Its whole environment.
-        log: File that gets its standard output and error, appended.
-        keep_fds: File descriptors it inherits: a lock they hold is held until the
-            last process of the group is gone.
+        name: Name of the process in messages.
+        env: Its complete environment.
+        log: File that its standard output and error are appended to.
+        keep_fds: File descriptors it inherits: a lock they hold is held until the last
+            process of the group has ended.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class Child:
         self._popen.wait()
 
     def alive(self) -> bool:
-        """Tell whether the process still runs."""
+        """Return whether the process still runs."""
         return self._thread.is_alive()
 
     def status(self) -> str:
-        """Say how the process ended."""
+        """Describe how the process ended."""
         code = self._popen.returncode if self._popen else None
         if code is None:
             return "still runs"
@@ -112,7 +112,7 @@ class Child:
         return f"ended with status {code}"
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the process's end; tell whether it came."""
+        """Wait for the end of the process; return whether it ended in time."""
         self._thread.join(timeout_s)
         return not self.alive()
 
@@ -124,14 +124,14 @@ class Child:
 
     def stop(self, *, grace_s: float, group_grace_s: float = 5.0) -> bool:
         """
-        End the process and what it started, first politely.
+        Stop the process and its children, first with SIGTERM.
 
         Args:
-            grace_s: How long it may take after SIGTERM before it is killed.
-            group_grace_s: How long its own children may take after its end.
+            grace_s: Seconds to wait after SIGTERM before it is killed.
+            group_grace_s: Seconds to wait for its children after its end.
 
         Returns:
-            Whether it ended by itself.
+            True if it ended without being killed.
         """
         self.signal(signal.SIGTERM)
         clean = self.wait(grace_s)

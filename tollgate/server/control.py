@@ -1,7 +1,8 @@
 """
-Loading, unloading and asking a running Triton, over gRPC.
+Control a running Triton over gRPC: load, unload, read state, send requests.
 
-Triton's failures become one ServerError each, with the sentence that matters.
+Each failure of Triton becomes one ServerError with the relevant sentence of its
+message.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LOAD_S = 60.0
 
 
 class Reachable(Protocol):
-    """What these calls need to know of a server."""
+    """The properties of a server that these calls need."""
 
     @property
     def grpc_url(self) -> str:
@@ -32,19 +33,19 @@ class Reachable(Protocol):
 
     @property
     def admin_headers(self) -> dict[str, str]:
-        """What opens the restricted protocols."""
+        """The gRPC metadata that opens the restricted protocols."""
 
     @property
     def own_repository(self) -> Path | None:
-        """Folder that it reads models from, if that can be known here."""
+        """Folder that it reads models from, if it is known here."""
 
     @property
     def private_suffix(self) -> str:
-        """What its private names end with; empty if that is not known here."""
+        """Suffix of its private names; empty if it is not known here."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """A server that somebody else started."""
+    """A server that another program started."""
 
     grpc_url: str
     admin_headers: dict[str, str] = {}
@@ -54,10 +55,10 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 def open_client(server: Reachable) -> Any:
     """
-    Open Triton's own client for many calls; its owner closes it.
+    Open Triton's client for many calls; the caller closes it.
 
-    It shares no connection with another client of this process: one that waits before
-    it connects again to a server that ended makes no other client wait.
+    It shares no connection with another client of this process: a client that waits
+    before it reconnects to a server that ended makes no other client wait.
     """
     from tritonclient.grpc import InferenceServerClient
 
@@ -69,14 +70,14 @@ def open_client(server: Reachable) -> Any:
 @contextmanager
 def connected(server: Reachable, *, over: Any = None) -> Iterator[Any]:
     """
-    Open Triton's own client for a block.
+    Open Triton's client for a block.
 
     Args:
-        server: Where to connect to.
-        over: A client that is open, and stays so; None opens one.
+        server: The server to connect to.
+        over: An open client to use, which stays open; None opens one.
 
     Raises:
-        ServerError: What Triton or gRPC raised inside, in one sentence.
+        ServerError: Triton or gRPC raised an error inside; with one sentence of it.
     """
     import grpc
     from tritonclient.grpc import InferenceServerClient
@@ -97,10 +98,10 @@ def connected(server: Reachable, *, over: Any = None) -> Iterator[Any]:
 
 def served_name(server: Reachable, name: str) -> str:
     """
-    Give the name that a server has a model loaded under.
+    Return the name under which a server has a model loaded.
 
-    That is a private one for the steps of its products. All functions here that ask
-    about a model take the public name; those that load and unload take this one.
+    For the steps of its products, this is a private name. All functions here that read
+    the state of a model take the public name; those that load and unload take this one.
     """
     private, folder = private_name(name, server.private_suffix), server.own_repository
     if private != name and folder is not None and (folder / private).is_symlink():
@@ -112,16 +113,16 @@ def load_model(
     server: Reachable, name: str, *, config: str | None, timeout_s: float = LOAD_S
 ) -> None:
     """
-    Load a model, or load it again.
+    Load a model, or reload it.
 
     Args:
         server: A Triton in explicit mode.
         name: The model, by the name it is served under.
-        config: Its whole configuration as JSON; None takes config.pbtxt.
-        timeout_s: For the whole load.
+        config: Its complete configuration as JSON; None takes config.pbtxt.
+        timeout_s: Seconds for the complete load.
 
     Raises:
-        ServerError: Triton refused, in its words.
+        ServerError: Triton refused; with its message.
     """
     with connected(server) as client:
         client.load_model(
@@ -141,10 +142,10 @@ def unload_model(server: Reachable, name: str, *, timeout_s: float = LOAD_S) -> 
 
 
 def is_live(server: Reachable, *, timeout_s: float = 1.0) -> bool:
-    """Tell whether the server answers at all."""
+    """Return whether the server answers at all."""
     host, _, port = server.grpc_url.rpartition(":")
     try:
-        # gRPC waits a second before it tries a refused connection again.
+        # gRPC waits a second before it retries a refused connection.
         socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
     except OSError:
         return False
@@ -157,9 +158,10 @@ def is_live(server: Reachable, *, timeout_s: float = 1.0) -> bool:
 
 def is_ready(server: Reachable, name: str, *, timeout_s: float = 5.0) -> bool:
     """
-    Tell whether Triton calls a model ready.
+    Return whether Triton reports a model as ready.
 
-    It goes on saying so when the model's stub is dead; only a request proves life.
+    Triton does so even when the model's stub is dead; only a request proves that it
+    works.
     """
     try:
         with connected(server) as client:
@@ -225,7 +227,7 @@ def ready_versions(
 def model_config(
     server: Reachable, name: str, *, timeout_s: float = 5.0, over: Any = None
 ) -> dict[str, Any]:
-    """Read the configuration a model runs with, Triton's own field names."""
+    """Read the configuration that a model runs with, in Triton's field names."""
     with connected(server, over=over) as client:
         answer = client.get_model_config(
             served_name(server, name),
@@ -255,15 +257,15 @@ def infer(
         name: The model.
         inputs: Tensor name to values.
         parameters: Request parameters.
-        timeout_s: For the answer.
-        version: Which of its versions; None leaves the choice to Triton.
+        timeout_s: Seconds to wait for the answer.
+        version: Version to query; None lets Triton choose.
         over: A client that is open; None opens one for this request.
 
     Returns:
         Every output, name to values.
 
     Raises:
-        ServerError: The request failed, in Triton's words.
+        ServerError: The request failed; with Triton's message.
     """
     from tritonclient.grpc import InferInput
     from tritonclient.utils import np_to_triton_dtype
@@ -298,7 +300,7 @@ def sentence(message: str) -> str:
     Cut Triton's wrapping and Python's traceback off a failure message.
 
     Args:
-        message: As the server sent it.
+        message: The message that the server sent.
 
     Returns:
         One line.

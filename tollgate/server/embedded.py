@@ -1,4 +1,4 @@
-"""Whole products on one machine: Redis, Triton, their releases, proven by probes."""
+"""Serve complete products on one machine: Redis, Triton and probed releases."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Embedded(msgspec.Struct, frozen=True):
     Products that are served.
 
     Attributes:
-        grpc_url: Where requests go, "host:port".
-        metrics_url: Where Prometheus scrapes.
-        store_url: The online store.
+        grpc_url: Address for requests, "host:port".
+        metrics_url: Address that Prometheus scrapes.
+        store_url: Address of the online store.
         triton: The server.
-        serving: What it has loaded, by product; all of them are ready, but for those
-            that `recall` left out.
-        problems: Why a product has nothing loaded, by product.
-        redis: The store's process; None when the store was given by URL.
+        serving: Loaded state by product; all products are ready, except those that
+            `recall` left out.
+        problems: Product to the reason why it has nothing loaded.
+        redis: The store's process; None if the store was given by URL.
     """
 
     grpc_url: str
@@ -48,7 +48,7 @@ class Embedded(msgspec.Struct, frozen=True):
 
 
 def _say_what_runs(redis: EmbeddedRedis) -> None:
-    """Log what the store is, and in the same line what its user should know of it."""
+    """Log which store runs, and a warning about it in the same line."""
     engine = redis.engine
     assert engine is not None
     if engine.warning:
@@ -81,23 +81,23 @@ def serve(
     Args:
         repository: The model repository.
         products: The ensembles in it, at least one.
-        state: Folder for the store, logs and the backend directory; other processes
-            of this user find the server by it.
+        state: Folder for the store, logs and the backend directory; other processes of
+            this user find the server by it.
         grpc_port: TCP port on loopback; 0 takes a free one.
-        metrics_port: Likewise.
+        metrics_port: TCP port of Prometheus metrics on loopback; 0 takes a free one.
         store_url: An online store that runs elsewhere; None starts one here.
         store_server: The redis-server or valkey-server to start, by its path or its
             name on PATH; empty for the one that pip installed.
-        journal_url: Where decisions are journalled: None for the store, empty for
-            nowhere.
-        model_config_name: Named configuration to take where a model has it.
+        journal_url: Address of the stream for decisions: None for the store, empty for
+            none.
+        model_config_name: Named configuration to use if a model has it.
         cache_mb: Memory for Triton's response cache; see `TritonServer`.
-        allocator: Likewise.
+        allocator: Library to allocate with; see `TritonServer`.
         host: Address to listen on; see `TritonServer`.
-        recall: Serve what can be: of a product whose release cannot be, what was
-            served here before; and not at all one that does not load, as long as
-            another does.
-        tracing: Where traces of requests are sent; None makes none.
+        recall: Serve what can be served. If a product's release cannot be served, serve
+            what was served here before; leave out a product that does not load, as long
+            as another does.
+        tracing: Destination of traces of requests; None makes none.
 
     Raises:
         RepositoryError: A release does not fit together.

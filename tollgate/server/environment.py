@@ -1,8 +1,8 @@
 """
-What this machine offers: binaries of the wheels, libpython, shared memory, ports.
+Find wheel binaries, libpython, shared memory and free ports on this machine.
 
-Nothing is imported from the wheels and nothing is written; a machine that lacks
-something gets one SetupError that says what to install or change.
+This module imports nothing from the wheels and writes nothing. If the machine lacks
+something, it raises one SetupError that says what to install or change.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ SYSTEM_LIBRARIES = tuple(
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """Where the files of Triton's wheel lie that one Python version needs."""
+    """Locations of the files of Triton's wheel for one Python version."""
 
     tritonserver: Path
     python_backend: Path  # directory with libtriton_python.so
     stub: Path
-    caches: Path  # what to pass as --cache-directory
-    libraries: Path  # what the binaries find beside their wheel by $ORIGIN
+    caches: Path  # value for --cache-directory
+    libraries: Path  # found by the binaries by $ORIGIN, relative to the wheel
 
 
 def package_directory(name: str) -> Path:
@@ -95,7 +95,7 @@ def find_redis_server() -> Path:
 
 
 def libpython_name() -> str:
-    """Name the shared library that Triton's stub is linked against."""
+    """Return the name of the shared library that Triton's stub is linked against."""
     return f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
 
 
@@ -105,17 +105,17 @@ def find_libpython(
     """
     Find the directory of libpython, the running interpreter's own first.
 
-    A libpython of another patch version answers `python_full_version` markers
-    otherwise than the interpreter that installed the packages, so the system's is
-    only the fallback. Some Pythons are moved after they were built (uv), so the
-    library directory they were built with may not exist.
+    A libpython of another patch version evaluates `python_full_version` markers
+    differently from the interpreter that installed the packages, so the system's is
+    only the fallback. Some Pythons are moved after they were built (uv), so the library
+    directory they were built with may not exist.
 
     Args:
         name: File to look for; the running Python's by default.
-        directories: Where to look, best first.
+        directories: Folders to search, best first.
 
     Raises:
-        SetupError: There is none; names the package to install.
+        SetupError: There is none; the message names the package to install.
     """
     name = name or libpython_name()
     if directories is None:
@@ -142,13 +142,13 @@ def require_platform(
     python: tuple[int, int] | None = None,
 ) -> None:
     """
-    Refuse a machine on which the wheel's server cannot run.
+    Fail on a machine on which the wheel's server cannot run.
 
     Args:
-        system: As platform.system() tells it; likewise the others.
+        system: Name from platform.system(); the other arguments likewise.
 
     Raises:
-        SetupError: Says what this machine is and what would do.
+        SetupError: Describes this machine and a machine that would do.
     """
     system = platform.system() if system is None else system
     machine = platform.machine() if machine is None else machine
@@ -176,7 +176,7 @@ def require_platform(
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Name a TCP port that nobody listens on at this moment."""
+    """Return a TCP port on which no process listens at this moment."""
     with socket.socket(_family(host)) as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
@@ -185,16 +185,16 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 def require_port(port: int, host: str = "127.0.0.1", *, purpose: str = "gRPC") -> None:
     """
-    Refuse a port that cannot be listened on.
+    Fail if a server cannot listen on a port.
 
     Args:
-        port: The TCP port asked for.
+        port: The TCP port.
         host: The address to listen on.
-        purpose: What the port is for, as a person would say it.
+        purpose: Purpose of the port, for the error message.
 
     Raises:
         InputError: It is no port number, or the address is not this machine's.
-        SetupError: Somebody listens there, or this user may not.
+        SetupError: Another process listens there, or this user has no permission.
     """
     where = f"{purpose} port"
     if not 0 < port < 65536:

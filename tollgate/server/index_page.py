@@ -1,4 +1,4 @@
-"""The answer to a bare `/`: the pages of an HTTP port, one line each."""
+"""Answer a request for `/` with a list of the pages of an HTTP port, one per line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ NOT_FOUND = b"not found; / lists the pages\n"
 
 def index_page(title: str, pages: Mapping[str, str]) -> bytes:
     """
-    List pages.
+    Format the list of pages as text.
 
     Args:
-        title: What answers at this port.
-        pages: Path to a few words about the page.
+        title: Name of the service at this port.
+        pages: Path to a short description of the page.
     """
     width = max(map(len, pages))
     lines = [title, "", *(f"{path:{width}}  {text}" for path, text in pages.items())]

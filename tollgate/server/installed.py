@@ -1,9 +1,9 @@
 """
-A Triton that an image brings, such as NVIDIA's, instead of the wheel's.
+Use the Triton that an image installs, such as NVIDIA's, instead of the wheel's.
 
-Its backends are taken as they lie: the stub is beside the library there, and
-`onnxruntime` is the one written in C++. Nothing is copied or written, so its folder
-may belong to somebody else and be read-only.
+Its backends are used in place: the stub lies next to the library there, and
+`onnxruntime` is the backend written in C++. Nothing is copied or written, so the folder
+may belong to another user and be read-only.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ import msgspec
 from tollgate.errors import SetupError
 from tollgate.server.placement import has_gpu
 
-INSTALLED = Path("/opt/tritonserver")  # where NVIDIA's images have theirs
+INSTALLED = Path("/opt/tritonserver")  # the folder in NVIDIA's images
 _LINKED = re.compile(rb"libpython(\d+\.\d+)\.so")
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """Where the files of an installed Triton lie."""
+    """Locations of the files of an installed Triton."""
 
     tritonserver: Path
-    backends: Path  # what to pass as --backend-directory
-    caches: Path  # what to pass as --cache-directory
-    gpu: bool  # whether there is one that it can use
+    backends: Path  # value for --backend-directory
+    caches: Path  # value for --cache-directory
+    gpu: bool  # whether there is a GPU that it can use
 
 
 def find_installed(root: Path = INSTALLED) -> Installed | None:
     """
-    Locate an installed Triton and hold it against the running Python.
+    Locate an installed Triton and check that it fits the running Python.
 
     Args:
         root: The folder with `bin` and `backends`.
 
     Returns:
-        None when there is none.
+        Its files; None if there is none.
 
     Raises:
-        SetupError: It lacks a backend that every product needs, or its Python steps
-            run another Python than this one.
+        SetupError: It lacks a backend that every product needs, or its Python steps run
+            another Python than this one.
     """
     tritonserver, backends = root / "bin" / "tritonserver", root / "backends"
     if not tritonserver.is_file():
@@ -61,10 +61,10 @@ def find_installed(root: Path = INSTALLED) -> Installed | None:
 
 
 def _require_python(stub: Path) -> None:
-    """Refuse a stub that would find none of this Python's packages."""
+    """Fail if a stub would find none of this Python's packages."""
     try:
         linked = _LINKED.search(stub.read_bytes())
-    except PermissionError:  # Triton takes the right to read from a stub of its own
+    except PermissionError:  # Triton removes the right to read from its own stub
         return
     here = ".".join(platform.python_version_tuple()[:2])
     if linked is not None and linked[1].decode() != here:

@@ -1,4 +1,4 @@
-"""The real tritonserver, an image's or the wheel's, as a child process."""
+"""Run the real tritonserver, from an image or from the wheel, as a child process."""
 
 from __future__ import annotations
 
@@ -37,49 +37,52 @@ from tollgate.tracing.collecting import SpanCollector
 from tollgate.tracing.context import TRACEPARENT
 
 ADMIN_HEADER = "triton-grpc-protocol-admin"
-# Whoever may load a model runs code as this user; shared-memory registration has
-# published holes in this release; configurations and statistics name the steps, which
-# callers must not reach; the others write files. Open stay health, metadata, inference.
+# A caller who may load a model runs code as this user; shared-memory registration has
+# published vulnerabilities in this release; configurations and statistics name the
+# steps, which callers must not reach; the others write files. Health, metadata and
+# inference stay open.
 RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"
 _LOOPBACK = "127.0.0.1"
 SPOOL_FOLDER = "spool"  # in the state folder: purchases that the store missed
-JOURNAL_SPOOL_FOLDER = "journal-spool"  # likewise: records that the stream missed
-DRAIN_S = 10  # requests in flight end long before: the SLA is 50 ms
+JOURNAL_SPOOL_FOLDER = "journal-spool"  # spool of records that the stream missed
+DRAIN_S = 10  # requests in flight end long before that: the SLA is 50 ms
 _NO_GPU = ["--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0"]
 _START_S = 60.0
-_STUBS_S = 0.2  # what the steps of a dead server may take to write a spool's last lines
+_STUBS_S = 0.2  # seconds for the steps of a dead server to write a spool's last lines
 _PORT_TRIES = 3  # a port found free can be taken before Triton listens on it
 
 
 class TritonServer:
     """
-    A tritonserver that lives as long as this context and loads nothing by itself.
+    Run a tritonserver as long as this context; it starts with no model loaded.
 
     Args:
         repository: The model repository.
         state: State folder; the log is `logs/triton.log`.
-        store_url: What the steps find in TOLLGATE_STORE_URL.
-        journal_url: Where decisions are journalled: None for the store, empty for
-            nowhere.
+        store_url: Address that the steps receive in TOLLGATE_STORE_URL.
+        journal_url: Address of the stream for decisions: None for the store, empty for
+            none.
         grpc_port: TCP port; 0 takes a free one.
         metrics_port: TCP port of Prometheus metrics; 0 takes a free one.
-        host: Address of both. Anything but loopback opens an unpatched server.
+        host: Address of both. Any address but loopback opens an unpatched server.
         log_verbose: Triton's own level.
-        model_config_name: Named configuration that a model is loaded with when the
-            call brings none of its own.
-        cache_mb: Memory for Triton's response cache, MB; 0: none. Models use it that
-            say `response_cache { enable: true }`.
+        model_config_name: Named configuration that a model is loaded with if the call
+            contains none.
+        cache_mb: Memory for Triton's response cache, MB; 0: none. It caches for models
+            with `response_cache { enable: true }`.
         allocator: Library that the server and its steps allocate with; see
             tollgate.server.allocator.
-        products: How many will be loaded; they share /dev/shm.
-        spans: Who takes what the steps tell of traced requests; None: they tell none.
-        installed: Folder of a Triton that is taken where it exists, else the wheel's.
+        products: Number of products that will be loaded; they share /dev/shm.
+        spans: Receiver of the spans that steps write of traced requests; None: they
+            write none.
+        installed: Folder of an installed Triton to use; if it does not exist, the
+            wheel's is used.
 
     Attributes:
-        limits: What this machine allowed at the start; None before.
-        private_suffix: What the private names of this start end with.
-        admin_headers: What a call to a restricted protocol must carry. Triton takes
-            the secret on its command line only, so users of this machine see it.
+        limits: Limits of this machine at the start; None before.
+        private_suffix: Suffix of the private names of this start.
+        admin_headers: Headers that a call to a restricted protocol must carry. Triton
+            takes the secret on its command line only, so users of this machine see it.
     """
 
     def __init__(
@@ -131,12 +134,12 @@ class TritonServer:
 
     @property
     def grpc_url(self) -> str:
-        """Where inference requests go, "host:port"."""
+        """Address for inference requests, "host:port"."""
         return f"{bracketed(self._host)}:{self.grpc_port}"
 
     @property
     def metrics_url(self) -> str:
-        """Where Prometheus scrapes."""
+        """Address that Prometheus scrapes."""
         return f"http://{bracketed(self._host)}:{self.metrics_port}{METRICS_PATH}"
 
     @property
@@ -150,11 +153,11 @@ class TritonServer:
         return self._repository
 
     def alive(self) -> bool:
-        """Tell whether the process runs."""
+        """Return whether the process runs."""
         return self._child is not None and self._child.alive()
 
     def useful_log(self) -> str:
-        """Pick the lines that tell why it failed, from this start on."""
+        """Return the log lines since this start that explain why it failed."""
         return useful_lines(self.log, offset=self._log_offset)
 
     def __enter__(self) -> TritonServer:
@@ -254,8 +257,8 @@ class TritonServer:
         if self._cache_bytes:
             named.append(f"--cache-directory={triton.caches}")
             named.append(f"--cache-config=local,size={self._cache_bytes}")
-        # Headers of a call that its steps see as parameters of the request: when it
-        # came to the gateway, and whose trace it is in.
+        # Headers of a call that its steps see as parameters of the request: the time
+        # when it arrived at the gateway, and the trace that it belongs to.
         headers = [ARRIVED_HEADER, *([TRACEPARENT] if self._spans else [])]
         named.append(f"--grpc-header-forward-pattern={'|'.join(headers)}")
         if self.limits is not None:
@@ -285,7 +288,7 @@ class TritonServer:
         Wait until the server answers.
 
         Raises:
-            ServerError: It ended, or did not answer in time; with its last words.
+            ServerError: It ended, or did not answer in time; with its last log lines.
         """
         until = time.monotonic() + timeout_s
         while self._child is not None and not self._answers():
@@ -298,16 +301,17 @@ class TritonServer:
             time.sleep(0.01)
 
     def _answers(self) -> bool:
-        # A port that was free may by now be another server's, which answers too.
+        # A port that was free may now be another server's, which answers too.
         ports = (self.grpc_port, self._triton_metrics_port)
         ours = all(listens(self.pid, port) for port in ports)
         return ours and control.is_live(self)
 
     def restart(self) -> None:
         """
-        Start again at the same ports, in place of a process that died or hangs.
+        Restart at the same ports, in place of a process that died or hangs.
 
-        It is killed without grace, and loads nothing by itself.
+        The old process is killed without grace; the new one starts with no model
+        loaded.
 
         Raises:
             ServerError: It did not answer in time.
@@ -319,7 +323,7 @@ class TritonServer:
         self._begin()
 
     def stop(self) -> None:
-        """Let requests in flight end, then the server; a second call does nothing."""
+        """Let requests in flight end, then stop; a second call does nothing."""
         self._end(grace_s=DRAIN_S + 20.0)
         self._stack.close()
 

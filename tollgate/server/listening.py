@@ -1,4 +1,4 @@
-"""Which process listens on a port, out of /proc."""
+"""Find the process that listens on a port, from /proc."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _LISTEN = "0A"  # TCP_LISTEN in the kernel's tcp_states.h
 
 def listens(pid: int, port: int) -> bool:
     """
-    Tell whether a process of this user listens on a TCP port.
+    Return whether a process of this user listens on a TCP port.
 
-    Asking the port itself would do for any process that took it first.
+    A connection to the port would succeed for any process that took it first.
 
     Args:
         pid: The process.
-        port: The port, on whatever address.
+        port: The port, on any address.
     """
     sockets = _listening_inodes(pid, port)
     return bool(sockets) and bool(sockets & _socket_inodes(pid))
@@ -28,7 +28,8 @@ def holder_of(port: int) -> str:
     Describe the process that listens on a TCP port, as "process 17 (redis-server)".
 
     Returns:
-        Empty when it cannot be found out: it is another user's, or in a container.
+        The description; empty if it cannot be found out: the process is another user's,
+        or in a container.
     """
     sockets = _listening_inodes(os.getpid(), port)
     for name in os.listdir("/proc") if sockets else ():
@@ -58,10 +59,10 @@ def _socket_inodes(pid: int) -> set[str]:
     found: set[str] = set()
     try:
         names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:  # it ended
+    except OSError:  # the process ended
         return found
     for name in names:
-        # One that is closed while we look must not hide those after it.
+        # A descriptor that is closed during the look must not hide those after it.
         with contextlib.suppress(OSError):
             target = os.readlink(f"/proc/{pid}/fd/{name}")
             if target.startswith("socket:["):

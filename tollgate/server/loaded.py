@@ -1,4 +1,4 @@
-"""What a server has loaded of a product, and may have loaded next to it."""
+"""Record the releases, slots and canary that a server has loaded of each product."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tollgate.repository.configs import to_json
 from tollgate.repository.release import Challenger
 from tollgate.repository.serving_plan import ServingPlan
 
-SLOTS_FOLDER = "served"  # in the state folder: what the server reads
-# What may not change while both releases are loaded: they share a configuration.
+SLOTS_FOLDER = "served"  # in the state folder: the copies that the server reads
+# Fields that may not change while both releases are loaded: they share a configuration.
 _SHAPE = ("platform", "backend", "max_batch_size", "input", "output")
 
 
 class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    A challenger's model beside the release's.
+    A challenger's model next to the release's.
 
     Attributes:
         step: The model.
         slot: Its slot.
-        challenger: Who it is, and whose answers are its.
+        challenger: The challenger, and the customers that it answers.
     """
 
     step: str
@@ -34,7 +34,7 @@ class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    A release as a server has it loaded.
+    A release in the form in which a server has it loaded.
 
     Attributes:
         release: Its name.
@@ -51,14 +51,14 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    What is loaded, kept beside the copies: enough to load it all again.
+    All that is loaded, stored next to the copies: enough to load it again.
 
     Attributes:
         product: Name of the ensemble.
-        active: What answers.
-        kept: What else stays loaded, the release before it.
+        active: The release that answers.
+        kept: The release before it, which also stays loaded.
         configs: Configuration per step, as JSON, without a version policy.
-        ensemble: That of the ensemble, as JSON, without pins.
+        ensemble: Configuration of the ensemble, as JSON, without pins.
     """
 
     product: str
@@ -79,7 +79,7 @@ def record_of(plan: ServingPlan, active: Line, *, kept: Line | None) -> Record:
 
 
 def record_path(state: Path, product: str) -> Path:
-    """Name the file in which a server keeps what it has loaded of a product."""
+    """Return the file in which a server records what it has loaded of a product."""
     return state / f"{SLOTS_FOLDER}-{product}.json"
 
 
@@ -88,7 +88,7 @@ def read_record(path: Path) -> Record:
     Read what a server has loaded, or had.
 
     Raises:
-        ServerError: There is nothing, or nothing that can be read.
+        ServerError: The file does not exist or cannot be read.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Record)
@@ -98,7 +98,7 @@ def read_record(path: Path) -> Record:
 
 
 def loaded_slots(record: Record) -> dict[str, list[int]]:
-    """List the slots of each step that a record keeps loaded."""
+    """List the slots of each step that stay loaded according to a record."""
     loaded: dict[str, set[int]] = {step: set() for step in record.active.slots}
     for line in (record.active, record.kept):
         if line is None:
@@ -111,7 +111,7 @@ def loaded_slots(record: Record) -> dict[str, list[int]]:
 
 
 def require_shape(old: Record, plan: ServingPlan) -> None:
-    """Demand that both releases fit the same configurations."""
+    """Fail unless both releases fit the same configurations."""
     if plan.configs.keys() != old.configs.keys():
         problem = "has other steps than the release that is loaded; start it anew"
         raise ServerError(plan.product, problem)

@@ -1,8 +1,8 @@
 """
-One server per state folder.
+Lock a state folder, so that only one server runs on it.
 
-The lock is an flock that child processes inherit, so it is free only when the last
-of them is gone, also after the owner was killed.
+The lock is an flock that child processes inherit. So it becomes free only when the last
+of them has ended, also after the owner was killed.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tollgate.errors import SetupError
 
 class FolderLock:
     """
-    Hold a folder for one owner until released.
+    Lock a folder for one owner until it is released.
 
     Args:
-        folder: What is held; made when missing.
-        name: What the lock file in it is called.
-        patience_s: How long children of a dead owner may take to finish.
+        folder: Folder to lock; created if missing.
+        name: Name of the lock file in it.
+        patience_s: Seconds to wait for children of a dead owner to end.
 
     Raises:
-        SetupError: A living process holds it, or it cannot be written.
+        SetupError: A living process holds the lock, or the file cannot be written.
     """
 
     def __init__(self, folder: Path, *, name: str, patience_s: float = 20.0) -> None:
@@ -50,7 +50,7 @@ class FolderLock:
         os.pwrite(self.fd, str(os.getpid()).encode(), 0)
 
     def release(self) -> None:
-        """Give our hold up; children that inherited it keep theirs."""
+        """Release our lock; children that inherited it still hold theirs."""
         os.close(self.fd)
 
     def _try(self) -> bool:
@@ -67,10 +67,10 @@ class FolderLock:
 
 def make_folder(folder: Path) -> None:
     """
-    Make a folder of a server's state, unless it is there.
+    Create a folder of a server's state, unless it exists.
 
     Raises:
-        SetupError: It cannot be made.
+        SetupError: It cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,10 +80,10 @@ def make_folder(folder: Path) -> None:
 
 def make_private_folder(folder: Path) -> None:
     """
-    Make a folder that no other user may enter; one of this user is closed to others.
+    Create a folder that no other user may enter; close one of this user to others.
 
     Raises:
-        SetupError: It cannot be made.
+        SetupError: It cannot be created.
     """
     make_folder(folder)
     try:

@@ -1,8 +1,8 @@
 """
 Serve Triton's metrics page without the private names of steps.
 
-Triton itself listens on a port of loopback that nobody is told of. A label there holds
-the name a step is served under, which callers must not learn.
+Triton itself serves the page on a loopback port that is not published. A label on that
+page holds the name that a step is served under, which callers must not learn.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _PRIVATE = re.compile(rb"--[0-9a-f]{32}")
 _PRIVATE_MODEL = re.compile(rb'model="([^"]+?)--[0-9a-f]{32}"')
 _MODEL = re.compile(rb'^nv_.*model="([^"]+)"')
 _TIMEOUT_S = 5.0
-_WAIT_S = 0.5  # for a request, then for the end
+_WAIT_S = 0.5  # wait for a request, then check whether to stop
 PATH = "/metrics"
 PAGES = {PATH: "metrics of Triton and of the steps, for Prometheus"}
 
 
 def public_page(page: bytes) -> bytes:
     """
-    Give steps their public names on Triton's page.
+    Replace private by public names of steps in Triton's page.
 
-    The ensembles that refuse calls of those names are left out: their series would
-    have the same labels.
+    The ensembles that refuse calls of those names are left out: their series would have
+    the same labels.
     """
     steps = set(_PRIVATE_MODEL.findall(page))
     lines = [
@@ -47,18 +47,18 @@ def public_page(page: bytes) -> bytes:
 
 class MetricsPage:
     """
-    Answers `GET /metrics` until it is closed.
+    Answer `GET /metrics` until it is closed.
 
     Args:
         host: Address to listen on.
-        port: 0 takes a free one.
-        triton_port: Called for the port of loopback on which Triton has its page.
+        port: TCP port; 0 takes a free one.
+        triton_port: Returns the loopback port on which Triton has its page.
 
     Attributes:
         port: The port it listens on.
 
     Raises:
-        OSError: The address cannot be listened on.
+        OSError: The port cannot be opened on the address.
     """
 
     def __init__(self, host: str, port: int, *, triton_port: Callable[[], int]) -> None:
@@ -80,7 +80,7 @@ class MetricsPage:
 
 
 class _SixServer(ThreadingHTTPServer):
-    """Of an address of IPv6; `::` is all of both."""
+    """Listen on an IPv6 address; `::` accepts IPv4 and IPv6."""
 
     address_family = socket.AF_INET6
 

@@ -1,7 +1,7 @@
 """
-A model tried out in this process: what it answers.
+Run a model in this process, to compare its answers with a server's.
 
-Its answers are what a server with the same file must answer too.
+A server that loads the same file must give the same answers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tollgate.server.onnx_session import OnnxSession
 
 F32 = npt.NDArray[np.float32]
 
-# Releases of onnxruntime add up in another order; conversion is proven to the same.
+# Releases of onnxruntime add up in different orders; conversion is proven to the same
+# tolerance.
 _TOLERANCE = 1e-5
 _ANSWER_S = 10.0  # the first request of a model may be a slow one
 
@@ -32,7 +33,7 @@ F64 = npt.NDArray[np.float64]
 
 class SourceAnswers(msgspec.Struct, frozen=True):
     """
-    Raw rows and what the source model answers to them in its own process.
+    Raw rows, and the source model's answers to them in its own process.
 
     Attributes:
         rows: float64 [N, F].
@@ -45,12 +46,12 @@ class SourceAnswers(msgspec.Struct, frozen=True):
 
 class Trial(msgspec.Struct, frozen=True):
     """
-    Rows and what a model answers to them.
+    Rows and a model's answers to them.
 
     Attributes:
         features: float32 [32, F]; float64 for a model that takes that.
         probabilities: float32 [32, K].
-        source: What the source answers to raw rows; None where it was not asked.
+        source: Raw rows with the source's answers; None if the source was not run.
     """
 
     features: F32
@@ -60,11 +61,11 @@ class Trial(msgspec.Struct, frozen=True):
 
 def try_model(model: Path) -> Trial:
     """
-    Ask a model for a batch of made-up rows, the first of them zeros.
+    Run a model on a batch of synthetic rows, the first of them zeros.
 
     Raises:
-        RepositoryError: It cannot be loaded or run, or answers with something other
-            than probabilities.
+        RepositoryError: It cannot be loaded or run, or its answers are not
+            probabilities.
     """
     session = OnnxSession(model, intra_op_threads=1)
     taken = session.inputs[FEATURES]
@@ -85,20 +86,20 @@ def require_answers(
     server: Reachable, step: str, *, version: int, trial: Trial
 ) -> float:
     """
-    Demand that a served version answers as its file does, and as its source does.
+    Fail unless a served version answers as its file does, and as its source does.
 
     Args:
         server: A server that has loaded it.
         step: The model.
-        version: Its version, asked directly.
-        trial: What to ask and what to hear; asked in batches of 1, 8 and 32 rows.
+        version: Its version, queried directly.
+        trial: Rows to send and expected answers; sent in batches of 1, 8 and 32 rows.
 
     Returns:
-        The largest difference from the source's answers to raw rows; 0 where the
-        source was not asked.
+        The largest difference from the source's answers to raw rows; 0 if the source
+        was not run.
 
     Raises:
-        ServerError: It refused, or answered something else.
+        ServerError: It refused, or its answers differ.
     """
     for count in BATCHES:
         answer = control.infer(
@@ -131,7 +132,7 @@ def _apart(
     source: SourceAnswers,
     kind: np.dtype[Any],
 ) -> float:
-    """Ask a served version the raw rows; the largest difference from the source."""
+    """Send raw rows to a served version; return the largest difference found."""
     served = source.rows.astype(kind)
     largest = max(BATCHES)
     found = [

@@ -1,8 +1,8 @@
 """
-The `onnxruntime` backend of the embedded server, as a Triton "python-based backend".
+Implement the embedded server's `onnxruntime` backend as a Python-based Triton backend.
 
-It stands in for NVIDIA's C++ backend of the same name: the same config.pbtxt, the
-same model.onnx, the same parameters. A dynamic batch is one call of onnxruntime.
+It replaces NVIDIA's C++ backend of the same name: the same config.pbtxt, the same
+model.onnx, the same parameters. A dynamic batch is one call of onnxruntime.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tollgate.server.placement import REQUESTED_KIND
 from tollgate.tracing.batches import open_batches
 
 Feeds = dict[str, Tensor]
-Answer = dict[str, Tensor] | str  # output tensors, or what is wrong with the request
+Answer = dict[str, Tensor] | str  # output tensors, or the problem of the request
 
 
 class OnnxBackendModel:
-    """What Triton calls; one object per model instance."""
+    """One model instance: Triton creates one object per instance."""
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
@@ -110,13 +110,13 @@ def answer_batch(
 
     Args:
         session: The model.
-        feeds: Inputs per request, rows first, or what is wrong with the request.
+        feeds: Per request its inputs, rows first, or its problem.
         wanted: Output names per request.
-        batched: Whether the first dimension counts rows, so that requests can be
-            put together.
+        batched: True if the first dimension counts rows, so that requests can be put
+            together.
 
     Returns:
-        Per request its rows of the outputs it wants, or what is wrong with it.
+        Per request its rows of the outputs it wants, or its problem.
     """
     answers: list[Answer] = ["not answered"] * len(feeds)
     groups: dict[object, list[int]] = {}
@@ -185,7 +185,7 @@ def _split(
 
 
 def _problem(session: OnnxSession, feeds: Feeds, batched: bool) -> str:
-    """Say what is wrong with a request; empty when nothing is."""
+    """Describe the problem of a request; empty if it has none."""
     for name, spec in session.inputs.items():
         tensor = feeds[name]
         if tensor.dtype != spec.dtype:
@@ -213,7 +213,7 @@ def _trailing(feeds: Feeds) -> object:
 
 
 def _as_onnx(tensor: Tensor) -> Tensor:
-    """Turn Triton's bytes into the text that onnxruntime wants."""
+    """Convert Triton's bytes to the text that onnxruntime takes."""
     if tensor.dtype != np.object_:
         return tensor
     texts = [value.decode("utf-8") for value in tensor.reshape(-1)]
@@ -221,7 +221,7 @@ def _as_onnx(tensor: Tensor) -> Tensor:
 
 
 def _intra_op_threads(config: Mapping[str, Any], *, path: Path) -> int:
-    """Read `intra_op_thread_count`; 0, as NVIDIA has it, lets onnxruntime choose."""
+    """Read `intra_op_thread_count`; 0, NVIDIA's default, lets onnxruntime choose."""
     parameter = config.get("parameters", {}).get("intra_op_thread_count", {})
     text = parameter.get("string_value", "0")
     if not text.isdigit():

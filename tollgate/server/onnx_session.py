@@ -1,8 +1,8 @@
 """
-A model.onnx in onnxruntime: opened, checked against its configuration, run.
+Open a model.onnx in onnxruntime, check it against its configuration, run it.
 
-Knows nothing of Triton but the names in a model configuration. onnxruntime is
-imported when a file is opened, so importing this module costs numpy alone.
+This module knows nothing of Triton but the names in a model configuration. It imports
+onnxruntime when a file is opened, so importing this module costs numpy alone.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OnnxSession:
 
     Attributes:
         inputs: Name to spec; shapes with the batch dimension.
-        outputs: Likewise; only what Triton can carry.
+        outputs: Name to spec; only those that Triton can carry.
         refused: Outputs Triton cannot carry (ZipMap), name to onnxruntime's type.
 
     Raises:
@@ -104,11 +104,11 @@ class OnnxSession:
 
 def check_wiring(session: OnnxSession, config: Mapping[str, Any]) -> None:
     """
-    Refuse a configuration that names, types or shapes tensors otherwise.
+    Fail if a configuration differs from the model in names, types or shapes of tensors.
 
     Args:
         session: The model.
-        config: Triton's model configuration, as JSON gives it.
+        config: Triton's model configuration, in its JSON form.
 
     Raises:
         RepositoryError: Names the file, the tensor and both sides.

@@ -1,4 +1,4 @@
-"""Where model instances run on this machine."""
+"""Choose whether model instances run on GPU or CPU on this machine."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-# Told to the backend, which says it in the server's log too.
+# Passed to the backend, which also writes it to the server's log.
 REQUESTED_KIND = "tollgate_requested_instance_kind"
 
 
 def has_gpu(devices: Path = Path("/dev")) -> bool:
-    """Tell whether this machine shows an NVIDIA GPU."""
+    """Return whether this machine shows an NVIDIA GPU."""
     return any(devices.glob("nvidia[0-9]*"))
 
 
 def placed(config_json: str, *, gpu: bool) -> str:
     """
-    Move the GPU instances of a configuration to the CPU where there is no GPU.
+    Move the GPU instances of a configuration to the CPU if there is no GPU.
 
-    Triton itself refuses KIND_GPU there, and the same repository serves both kinds
-    of machine.
+    Triton itself refuses KIND_GPU there, and the same repository serves both kinds of
+    machine.
 
     Args:
-        config_json: A whole model configuration.
-        gpu: Whether this machine has a GPU.
+        config_json: A complete model configuration.
+        gpu: True if this machine has a GPU.
 
     Returns:
-        The configuration to load; unchanged when it asks for nothing that is missing.
+        The configuration to load; unchanged if it requires nothing that is missing.
     """
     if gpu or "KIND_GPU" not in config_json:
         return config_json

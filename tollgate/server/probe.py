@@ -1,4 +1,4 @@
-"""Proof that a whole product answers: dry-run decisions before it is called ready."""
+"""Probe a complete product with dry-run decisions before it is reported ready."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tollgate.server.control import Reachable, infer, model_config, open_client
 
 ROWS = (1, 8, 32)
 AMOUNT = 10.0
-_NUMBER = 10  # what every other number is
-_TIMEOUT_S = 10.0  # the first request of a step may be a slow one
+_NUMBER = 10  # value of every other number
+_TIMEOUT_S = 10.0  # the first request of a step may be slow
 _DECISIONS = {decision.name.lower() for decision in schema.Decision}
 _NUMPY = {
     "TYPE_FP32": np.float32,
@@ -31,7 +31,7 @@ _NUMPY = {
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """What the probes learned: the release that answered and its degraded bits."""
+    """The result of probes: the release that answered and its degraded bits."""
 
     release: str
     degraded: schema.Degraded
@@ -39,7 +39,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 def probe(server: Reachable, product: str, *, rows: Sequence[int] = ROWS) -> Probe:
     """
-    Ask for decisions on made-up purchases; dry runs, which write nothing.
+    Request decisions on synthetic purchases; dry runs, which write nothing.
 
     Args:
         server: A running Triton with the product loaded.
@@ -65,13 +65,13 @@ def ask_once(
     server: Reachable, product: str, *, timeout_s: float, amount: float = AMOUNT
 ) -> str:
     """
-    Ask for one decision on a made-up purchase; a dry run.
+    Request one decision on a synthetic purchase; a dry run.
 
     Args:
         server: A running Triton with the product loaded.
         product: The ensemble.
-        timeout_s: For the answer.
-        amount: Of the purchase, whole cents.
+        timeout_s: Seconds to wait for the answer.
+        amount: Amount of the purchase, whole cents.
 
     Returns:
         The release that decided.
@@ -88,7 +88,7 @@ def ask_once(
 
 class Prober:
     """
-    Ask a product for one decision again and again, over one connection.
+    Request decisions from a product again and again, over one connection.
 
     The connection and the ensemble's configuration stay until a request fails. No
     release changes the inputs of a product that is loaded.
@@ -106,11 +106,11 @@ class Prober:
 
     def ask(self, *, timeout_s: float, amount: float = AMOUNT) -> str:
         """
-        Ask for one decision on a made-up purchase; a dry run.
+        Request one decision on a synthetic purchase; a dry run.
 
         Args:
-            timeout_s: For each answer of the server.
-            amount: Of the purchase, whole cents.
+            timeout_s: Seconds to wait for each answer of the server.
+            amount: Amount of the purchase, whole cents.
 
         Returns:
             The release that decided.
@@ -152,13 +152,13 @@ def probe_columns(
     config: dict[str, Any], *, count: int, now_us: int, amount: float = AMOUNT
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    Make up the required inputs of an ensemble.
+    Build values for the required inputs of an ensemble.
 
     Args:
         config: Its configuration.
-        count: Rows.
+        count: Number of rows.
         now_us: Event time of every row, µs since the epoch.
-        amount: Of every row, whole cents.
+        amount: Amount of every row, whole cents.
 
     Returns:
         Input name to array [count, …dims].

@@ -1,4 +1,4 @@
-"""What is proven of a model before it counts as a version, whoever brought it."""
+"""Check a model, published or copied in by hand, before it counts as a version."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tollgate.server.model_trial import Trial, try_model
 
 class Proven(msgspec.Struct, frozen=True):
     """
-    A model that may serve.
+    A model that passed all checks.
 
     Attributes:
-        trial: What it answers.
+        trial: Rows with its answers.
         us_per_row: Rows of a batch -> the fastest time per row, µs.
-        budget: What it was measured against.
+        budget: Budget that the time was compared with.
     """
 
     trial: Trial
@@ -39,16 +39,16 @@ def prove(
     progress: Callable[[str], None] = lambda done: None,
 ) -> Proven:
     """
-    Prove that a version could serve in its product as it is released.
+    Check that a version could serve in its product as it is released.
 
     Args:
-        version: Directory with its files; nobody else changes it.
+        version: Directory with its files; no other process changes it.
         models: The product.
         measure: Times a model.onnx: rows of a batch -> µs per row.
-        progress: Told each thing that was proven.
+        progress: Called with a description of each check that passed.
 
     Raises:
-        RepositoryError: The files are not what their record says, were not proven for
+        RepositoryError: The files are not those in their record, were not proven for
             our onnxruntime, do not fit the product, do not run or break the budget.
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.

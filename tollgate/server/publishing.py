@@ -1,7 +1,8 @@
 """
-Publish a model: prove it, make it the next version, and load it where one serves.
+Publish a model: check it, add it as the next version, load it into a running server.
 
-What answers requests does not change: the release is another decision, by others.
+Publishing does not change which release answers requests: activating a release is a
+separate decision, made by other people.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class Published(msgspec.Struct, frozen=True):
         step: The model.
         version: Its number.
         us_per_row: Rows of a batch -> the fastest time per row, µs.
-        budget: What it was measured against.
-        release: What goes on deciding at the server that loaded the version; empty
-            when no server was told.
-        features: The version of the features step that was made of a new
-            features.yaml, or has it; None where none was given.
+        budget: Budget that the time was compared with.
+        release: Release that goes on deciding at the server that loaded the version;
+            empty if no server loaded it.
+        features: Version of the features step with the new features.yaml, added or
+            already there; None if none was given.
     """
 
     step: str
@@ -70,30 +71,30 @@ def publish(
     """
     Make a converted model the next version of a product's model step.
 
-    docs/publishing.md says what happens in which order, and what a crash leaves.
+    docs/publishing.md describes the order of the steps, and what a crash leaves behind.
 
     Args:
-        source: Folder with model.onnx and artifact.json; it is left as it is.
+        source: Folder with model.onnx and artifact.json; it is not changed.
         repository: The model repository.
         product: Name of the ensemble.
-        server: A server of that repository to load the version into, beside those
-            that serve; None publishes the files alone.
-        dry_load: Load it into a throw-away server before it is published.
-        spec: A features.yaml that the model was made for and that is to become the
-            next version of the features step; None where it is there.
-        answers: What the source model answers to raw rows; a server that loads the
-            version must answer them likewise. None compares nothing.
+        server: A server of that repository to load the version into, next to those that
+            serve; None publishes the files alone.
+        dry_load: Load it into a temporary server before it is published.
+        spec: A features.yaml that the model was made for and that is to become the next
+            version of the features step; None if it is in the repository.
+        answers: The source model's answers to raw rows; a server that loads the version
+            must give the same. None compares nothing.
         measure: Times a model.onnx: rows of a batch -> µs per row.
-        progress: Told each thing that was proven.
+        progress: Called with a description of each check that passed.
 
     Raises:
         RepositoryError: The folder is no model of this product, the model breaks its
-            budget, or the repository is not sound; nothing is published.
+            budget, or the repository is not valid; nothing is published.
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
         SetupError: This machine cannot run the dry load.
         ServerError: The model does not load or does not answer as its file does;
-            nothing is published, and the server has what it had.
+            nothing is published, and the server has the same versions as before.
     """
     models = read_product(repository, product)
     step = models.model_step
@@ -130,7 +131,7 @@ def publish(
 def _load(
     server: Reachable, staged: Staging, *, models: Product, version: int, trial: Trial
 ) -> str:
-    """Load a placed version; take it out again when the server cannot use it."""
+    """Load a placed version; remove it again if the server cannot use it."""
     try:
         return load_beside(server, models=models, version=version, trial=trial)
     except BaseException:
@@ -142,7 +143,7 @@ def _load(
 
 
 def _is_released(models: Product, *, version: int) -> bool:
-    """Tell whether somebody released a version in the moment since it is there."""
+    """Return whether a release already names a version that was just added."""
     if not release_path(models.repository, models.name).exists():
         return False
     release = read_release(models.repository, product=models.name)
@@ -151,7 +152,7 @@ def _is_released(models: Product, *, version: int) -> bool:
 
 @contextmanager
 def _named_as(source: Path, staged: Path) -> Iterator[None]:
-    """Let errors name the folder that was handed in, not its copy."""
+    """Make errors name the folder that the caller passed, not its copy."""
     try:
         yield
     except RepositoryError as error:

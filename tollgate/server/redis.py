@@ -1,4 +1,4 @@
-"""The online store of a laptop: a real Redis or Valkey on a unix socket."""
+"""Run the online store of a laptop: a real Redis or Valkey on a unix socket."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from tollgate.server.store_engine import (
 
 log = logging.getLogger(__name__)
 
-_START_S = 60.0  # without a sign of life; a large file takes longer to load
+_START_S = 60.0  # seconds without an answer; a large file takes longer to load
 _STOP_S = 20.0
 
 
 class EmbeddedRedis:
     """
-    A Redis or Valkey that lives as long as this context, with its data in a folder.
+    Run a Redis or Valkey as long as this context, with its data in a folder.
 
-    It listens on a unix socket only and writes every change to an append-only
-    file, synced once a second.
+    It listens on a unix socket only and writes every change to an append-only file,
+    synced once a second.
 
     Args:
         state: State folder; data in `redis/`, log in `logs/redis.log`.
         allocator: See tollgate.server.allocator.
-        server: A redis-server or valkey-server, by its path or its name on PATH;
-            empty for the one that pip installed.
+        server: A redis-server or valkey-server, by its path or its name on PATH; empty
+            for the one that pip installed.
 
     Raises:
         InputError: The allocator is no file.
@@ -59,7 +59,8 @@ class EmbeddedRedis:
     """
 
     def __init__(self, state: Path, *, allocator: str = "", server: str = "") -> None:
-        # Its environment is its own: what this process preloads is not handed on.
+        # It gets a separate environment, without the libraries that this process
+        # preloads.
         self._allocator = allocator_environment(allocator, environment={})
         self._state = state.resolve()
         self._data = self._state / "redis"
@@ -74,7 +75,7 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Address of its socket."""
         return f"unix://{quote(str(self.socket_path))}"
 
     @property
@@ -83,7 +84,7 @@ class EmbeddedRedis:
         return self._child.pid if self._child else 0
 
     def alive(self) -> bool:
-        """Tell whether the process runs."""
+        """Return whether the process runs."""
         return self._child is not None and self._child.alive()
 
     def __enter__(self) -> EmbeddedRedis:
@@ -111,12 +112,12 @@ class EmbeddedRedis:
         return self
 
     def answers(self) -> bool:
-        """Tell whether it answers within a second, if only that it still loads."""
+        """Return whether it answers within a second, also while it loads its data."""
         return _ping(self.socket_path).startswith((b"+PONG", b"-LOADING"))
 
     def restart(self) -> None:
         """
-        Start again on the same socket and data, in place of one that died or hangs.
+        Restart on the same socket and data, in place of a process that died or hangs.
 
         Raises:
             ServerError: It did not answer in time.
@@ -129,7 +130,7 @@ class EmbeddedRedis:
         self._begin()
 
     def _start_whole(self, engine: Engine, *, lock: FolderLock) -> None:
-        """Start it, without the last command of its file where that is damaged."""
+        """Start it; if its file has a damaged end, cut that off and start again."""
         try:
             self._start(engine, lock=lock)
         except ServerError as error:
@@ -139,7 +140,7 @@ class EmbeddedRedis:
 
     def _start(self, engine: Engine, *, lock: FolderLock) -> None:
         offset = self._log.stat().st_size if self._log.exists() else 0
-        self.socket_path.unlink(missing_ok=True)  # of one that was killed
+        self.socket_path.unlink(missing_ok=True)  # of a process that was killed
         child = Child(
             _arguments(engine, socket_path=self.socket_path, data=self._data),
             name=engine.process,
@@ -164,7 +165,7 @@ class EmbeddedRedis:
         self._yielding = YieldingChildren(child.pid)
 
     def _let_go(self) -> Child | None:
-        """Take the process, if there is one, and look at its children no more."""
+        """Return the process, if there is one, and stop watching its children."""
         if self._yielding is not None:
             self._yielding.close()
         child, self._child, self._yielding = self._child, None, None
@@ -197,10 +198,10 @@ def _arguments(engine: Engine, *, socket_path: Path, data: Path) -> list[str]:
         "appendonly": "yes",
         "appendfsync": "everysec",
         "aof-load-truncated": "yes",
-        # A rewrite slows all calls for a second: each page that is touched is copied.
+        # A rewrite slows all calls for a second: each page that is written is copied.
         "auto-aof-rewrite-min-size": "512mb",
         "save": "",  # the append-only file is the only record
-        # Both would write the arguments of commands down: keys with ids, events.
+        # Both would log the arguments of commands: keys with ids, events.
         "slowlog-log-slower-than": "-1",
         "crash-log-enabled": "no",
         "daemonize": "no",
@@ -209,14 +210,14 @@ def _arguments(engine: Engine, *, socket_path: Path, data: Path) -> list[str]:
         "set-proc-title": "no",
     }
     if engine.logs_calls:
-        # Keep the calls of the Lua function, not the values they set: 6 KB a row.
+        # Write the calls of the Lua function, not the values they set: 6 KB a row.
         options["lua-replicate-commands"] = "no"
     flags = [part for key, value in options.items() for part in (f"--{key}", value)]
     return [str(engine.program), *flags]
 
 
 def _ping(path: Path) -> bytes:
-    """Hear what Redis answers; nothing when it does not."""
+    """Return Redis' answer to PING; empty if there is none."""
     try:
         with socket.socket(socket.AF_UNIX) as peer:
             peer.settimeout(1.0)

@@ -1,4 +1,4 @@
-"""The shared memory through which Triton and its Python steps exchange tensors."""
+"""Name and remove the shared memory of Triton and its Python steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tollgate.server.environment import SHM
 
 
 def region_prefix(state: Path) -> str:
-    """Name the shared-memory regions of one state folder."""
+    """Return the name prefix of a state folder's shared-memory regions."""
     numbers = state.stat()
     text = f"{numbers.st_dev}:{numbers.st_ino}:{state}"
     return f"tollgate_{hashlib.sha256(text.encode()).hexdigest()[:12]}_"

@@ -1,4 +1,4 @@
-"""Load a version that is not published yet into a server made for that, alone."""
+"""Load an unpublished version into a temporary server that runs for this test alone."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tollgate.server import control, placement
 from tollgate.server.launcher import TritonServer
 from tollgate.server.model_trial import Trial, require_answers
 
-_VERSION = 1  # what the throw-away repository calls it
+_VERSION = 1  # version number in the temporary repository
 
 
 def rehearse(staged: Staging, *, models: Product, trial: Trial) -> float:
     """
-    Prove that a real server loads a staged model and answers as the file does.
+    Check that a real server loads a staged model and answers as the file does.
 
     Args:
-        staged: The version; server and repository are made beside it.
+        staged: The version; server and repository are created next to it.
         models: The product that it is for.
-        trial: What to ask and what to hear.
+        trial: Rows to send and the expected answers.
 
     Returns:
-        As `require_answers`.
+        The largest difference from the source, as `require_answers`.
 
     Raises:
         SetupError: This machine lacks something.
-        ServerError: It does not load, or answers something else.
+        ServerError: The model does not load, or its answers differ.
     """
     step = models.model_step
     repository = staged.rehearsal / "repository"
@@ -49,11 +49,11 @@ def rehearse(staged: Staging, *, models: Product, trial: Trial) -> float:
 
 
 def _mirror(origin: Path, step: str, *, repository: Path, version: Path) -> None:
-    """Make a repository of one model with one version, out of links."""
+    """Build a repository of one model with one version, out of links."""
     model = repository / step
     model.mkdir(parents=True)
     versions = {str(number) for number in list_versions(origin, step)}
     for path in (origin / step).resolve().iterdir():
-        if path.name not in versions:  # config.pbtxt and what it may refer to
+        if path.name not in versions:  # config.pbtxt and files that it may refer to
             (model / path.name).symlink_to(path)
     (model / str(_VERSION)).symlink_to(version.resolve())

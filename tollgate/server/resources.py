@@ -1,4 +1,4 @@
-"""Limits of this machine or container: shared memory, open files, memory."""
+"""Read the limits of this machine or container: shared memory, open files, memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tollgate.server.environment import SHM, SHM_NEEDED_BYTES
 
 MIB = 1 << 20
 STEPS = 3  # Python steps of a product; each has a region of shared memory
-# A switch of release, or a step that is restarted, has two of each for a moment.
+# During a switch of release or a step's restart, each exists twice for a moment.
 _REGIONS = 2 * STEPS
 _SPARE = 0.75  # share of the free shared memory for regions; the rest is for growth
 # A batch has at most 32 rows; 32 requests of 128 KiB, the gateway's limit, are 4 MiB,
 # and a region holds its inputs and its outputs.
 LARGEST_REGION_BYTES = 8 * MIB
 FILES_NEEDED = 256
-# tritonserver with one product has some 130 files open before anybody connects
+# tritonserver with one product has some 130 files open before the first connection
 # (Triton 2.51), and loading a release takes more for a moment.
 _OWN_FILES, _OWN_FILES_OF_PRODUCT = 160, 30
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -28,14 +28,14 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 class Resources(msgspec.Struct, frozen=True):
     """
-    What a server may use here.
+    The resources that a server may use here.
 
     Attributes:
         shm_bytes: Size of /dev/shm.
-        shm_free_bytes: Free in it.
-        files: Files that a process may have open: RLIMIT_NOFILE, the soft limit.
-        memory_bytes: Memory that can be had without swapping: of the machine, or of the
-            container where that has less.
+        shm_free_bytes: Free space in it.
+        files: Maximum number of open files of a process: RLIMIT_NOFILE, the soft limit.
+        memory_bytes: Memory available without swapping: of the machine, or of the
+            container if that has less.
     """
 
     shm_bytes: int
@@ -50,18 +50,18 @@ class Resources(msgspec.Struct, frozen=True):
         It is reserved when the step starts, so that requests need no more later.
 
         Args:
-            products: How many are served.
+            products: Number of products that are served.
         """
         share = int(self.shm_free_bytes * _SPARE) // (_REGIONS * products)
         return max(MIB, min(share // MIB * MIB, LARGEST_REGION_BYTES))
 
     def connections(self, products: int) -> int:
-        """Count the connections of callers that tritonserver has descriptors for."""
+        """Return how many caller connections tritonserver has file descriptors for."""
         return max(0, self.files - _OWN_FILES - _OWN_FILES_OF_PRODUCT * products)
 
     def require(self, products: int) -> None:
         """
-        Refuse a start that cannot work.
+        Fail if a server cannot run with these resources.
 
         Raises:
             SetupError: Names the resource, how much there is and how much is needed.
@@ -84,7 +84,7 @@ class Resources(msgspec.Struct, frozen=True):
             )
 
     def text(self, products: int) -> str:
-        """Say in one line what the limits allow."""
+        """Describe in one line what the limits allow."""
         region = self.region_bytes(products)
         return (
             f"/dev/shm {self.shm_free_bytes >> 20} of {self.shm_bytes >> 20} MiB free: "
@@ -103,14 +103,14 @@ def measure(
     hard_files: bool = False,
 ) -> Resources:
     """
-    Measure what this process and its children may use.
+    Measure the resources that this process and its children may use.
 
     Args:
         shm: The file system of POSIX shared memory.
-        proc: Where the kernel shows memory.
-        cgroups: Where the kernel shows control groups, version 1 or 2.
-        hard_files: Take the hard limit of open files, as a server has it that raises
-            the soft one.
+        proc: Folder in which the kernel shows memory.
+        cgroups: Folder in which the kernel shows control groups, version 1 or 2.
+        hard_files: Use the hard limit of open files, for a server that raises the soft
+            one.
 
     Raises:
         SetupError: There is no shared memory.

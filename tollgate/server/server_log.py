@@ -1,11 +1,11 @@
-"""What a person should see of a server's log when the server failed."""
+"""Pick the lines of a server's log that explain why the server failed."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-# Logged on every start, by Triton without a GPU and by Redis; no word of a failure.
+# Logged on every start, by Triton without a GPU and by Redis; unrelated to failures.
 _HARMLESS = re.compile(
     r"CudaDriverHelper has not been initialized|Failed to initialize NVML|"
     r"unable to create stream|DCGM unable|pinned.memory|CUDA memory pool|"
@@ -21,15 +21,15 @@ _TAIL_BYTES = 256 << 10
 
 def useful_lines(log: Path, *, offset: int = 0, count: int = 4) -> str:
     """
-    Pick the last lines of a log that tell why its server failed.
+    Pick the last lines of a log that explain why its server failed.
 
     Args:
         log: The file.
-        offset: Where this server's part of it begins, bytes.
-        count: At most so many lines.
+        offset: Position in bytes where this server's part of it begins.
+        count: Maximum number of lines.
 
     Returns:
-        Lines without severity and source prefix; empty when nothing was written.
+        Lines without severity and source prefix; empty if nothing was written.
     """
     try:
         with log.open("rb") as file:

@@ -1,13 +1,15 @@
 """
-A server's own model repository: verified copies, each in a slot of its own.
+Hold a server's own model repository: verified copies, each in its own slot.
 
-The repository that people publish to changes under a server's feet: files are copied
-in, halves of them at first, or changed by mistake. What a server loads is copied out
-of it once, and proven by its hashes on the way; after that nothing reaches it.
+The repository that people publish to changes while a server runs: files are copied in,
+half of them at first, or changed by mistake. The server copies what it loads out of
+that repository once and verifies the hashes as it copies; later changes do not reach
+the copy.
 
-A slot is what Triton calls a version. An ONNX model keeps its number. A Python step is
-told things by its release, so one version in two releases takes two slots: version 3
-is served in slot 3001, then 3002. What it is told lies beside its code, in `slot.json`.
+A slot is what Triton calls a version. An ONNX model keeps its number. A Python step
+receives parameters from its release, so one version in two releases takes two slots:
+version 3 is served in slot 3001, then 3002. These parameters lie next to the step's
+code, in `slot.json`.
 """
 
 from __future__ import annotations
@@ -43,12 +45,12 @@ _CHUNK_BYTES = 1 << 20
 
 class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    What lies in a slot.
+    The content of a slot.
 
     Attributes:
         version: Its version in the repository it came from.
         hashes: SHA-256 of each file of it, by path below the version directory.
-        told: What its release tells it; None for a step that nobody tells anything.
+        told: Parameters from its release; None for a step that receives none.
     """
 
     version: int
@@ -61,10 +63,10 @@ class Slots:
     The copies that one server reads.
 
     Args:
-        folder: The repository that Triton is started with; made if it is not there.
+        folder: The repository that Triton is started with; created if missing.
 
     Raises:
-        SetupError: It cannot be made.
+        SetupError: It cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,12 +76,12 @@ class Slots:
 
     def claim(self, step: str, *, product: str) -> None:
         """
-        Keep the slots of a step to one product.
+        Reserve the slots of a step for one product.
 
-        Each product removes what it does not need any more.
+        Each product removes the slots that it no longer needs.
 
         Raises:
-            RepositoryError: They are another's.
+            RepositoryError: Another product has reserved them.
         """
         owner = self._owners.setdefault(step, product)
         if owner != product:
@@ -88,18 +90,19 @@ class Slots:
 
     def place(self, part: Part, *, repository: Path, loaded: Collection[int]) -> int:
         """
-        Copy a part into a slot, unless one holds it already.
+        Copy a part into a slot, unless a slot holds it already.
 
         Args:
-            part: What to serve.
-            repository: Where its version directory is.
+            part: The part to serve.
+            repository: The repository that holds its version directory.
             loaded: Slots of the step that must stay as they are.
 
         Returns:
             The slot.
 
         Raises:
-            RepositoryError: A file is not what the release says, or cannot be read.
+            RepositoryError: A file does not match its hash in the release, or cannot be
+                read.
             ServerError: No slot is free, or the copy cannot be written.
         """
         held = self.holds(part, repository=repository)
@@ -118,7 +121,7 @@ class Slots:
         raise ServerError(part.step, problem)
 
     def holds(self, part: Part, *, repository: Path) -> int | None:
-        """Find the slot that holds a part, byte by byte; None when there is none."""
+        """Find the slot that holds a part, byte by byte; None if there is none."""
         source = repository / part.step / str(part.version)
         for number in self._numbers(part):
             directory = self.folder / part.step / str(number)
@@ -128,7 +131,7 @@ class Slots:
 
     @property
     def origin(self) -> Path | None:
-        """The repository that is copied from; None while nothing was."""
+        """The repository that is copied from; None before the first copy."""
         try:
             return Path((self.folder / _ORIGIN).read_text())
         except OSError:
@@ -136,9 +139,9 @@ class Slots:
 
     def begin(self, origin: Path) -> None:
         """
-        Copy from a repository from now on; call it once, before anything is copied.
+        Set the repository to copy from; call it once, before the first copy.
 
-        Halves of copies that a killed server left are removed.
+        Partial copies that a killed server left are removed.
         """
         (self.folder / _ORIGIN).write_text(str(origin.resolve()))
         for left in self.folder.parent.glob(f".{self.folder.name}-*"):
@@ -146,7 +149,7 @@ class Slots:
 
     def add_ensemble(self, name: str) -> None:
         """
-        Make the directories that Triton wants to see of an ensemble.
+        Make the directories that Triton requires of an ensemble.
 
         Raises:
             ServerError: They cannot be made.
@@ -156,7 +159,7 @@ class Slots:
 
     def sweep(self, step: str, *, keep: Collection[int]) -> None:
         """
-        Remove the slots of a step that nothing needs any more.
+        Remove the slots of a step that are not in `keep`.
 
         An empty directory is a version of an ensemble, and stays.
         """
@@ -167,10 +170,10 @@ class Slots:
 
     def require_whole(self, step: str, number: int) -> None:
         """
-        Demand that a slot holds what was copied into it.
+        Fail unless a slot holds what was copied into it.
 
         Raises:
-            ServerError: It does not.
+            ServerError: The slot is damaged or missing.
         """
         directory = self.folder / step / str(number)
         slot = read_slot(directory)
@@ -202,10 +205,11 @@ class Slots:
 
 
 def _fill(staged: Path, source: Path, *, wanted: Slot) -> None:
-    """Copy what is to lie in a slot."""
+    """Copy the files of a slot."""
     for name, digest in wanted.hashes.items():
         _copy_file(source / name, staged / name, sha256=digest)
-    # A plan is built on this machine for this model; it comes along, unnamed.
+    # A plan is built on this machine for this model; it is copied too, without a hash
+    # in the release.
     plan = source / PLAN_FILE
     for path in (plan, plan_record(plan)):
         if path.is_file():
@@ -216,7 +220,7 @@ def _fill(staged: Path, source: Path, *, wanted: Slot) -> None:
 
 @contextlib.contextmanager
 def _written(step: str) -> Iterator[None]:
-    """Say whose copy cannot be written, where a disk is full, for one."""
+    """Raise ServerError with the step's name if its copy cannot be written."""
     try:
         yield
     except OSError as exc:
@@ -229,7 +233,7 @@ def _slot(part: Part) -> Slot:
 
 
 def read_slot(directory: Path) -> Slot | None:
-    """Read what lies in a slot; None when nothing whole does."""
+    """Read the description of a slot; None if there is no complete one."""
     try:
         return msgspec.json.decode((directory / SLOT_FILE).read_bytes(), type=Slot)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -237,7 +241,7 @@ def read_slot(directory: Path) -> Slot | None:
 
 
 def _holds(directory: Path, wanted: Slot, *, source: Path) -> bool:
-    """Tell whether a slot holds just this, byte by byte."""
+    """Return whether a slot holds exactly this content, byte by byte."""
     if read_slot(directory) != wanted:
         return False
     return _hashes(directory) == dict(wanted.hashes) and _same_plan(
@@ -246,7 +250,7 @@ def _holds(directory: Path, wanted: Slot, *, source: Path) -> bool:
 
 
 def _hashes(directory: Path) -> dict[str, str]:
-    """Hash what was copied into a slot; nothing of one that cannot be read."""
+    """Hash the files that were copied into a slot; empty if one cannot be read."""
     plan = directory / PLAN_FILE
     ours = {SLOT_FILE, plan.name, plan_record(plan).name}
     try:
@@ -267,7 +271,7 @@ def _same_plan(directory: Path, plan: Path) -> bool:
 
 
 def _copy_file(source: Path, target: Path, *, sha256: str) -> None:
-    """Copy a file, and prove what was copied."""
+    """Copy a file, and verify the hash of the copy."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     try:
@@ -285,9 +289,9 @@ def _copy_file(source: Path, target: Path, *, sha256: str) -> None:
 
 def _link_beside(origin: Path, model: Path) -> None:
     """
-    Link what lies beside the versions: a configuration may refer to it.
+    Link the files next to the versions: a configuration may refer to them.
 
-    Not the configurations: one that is edited would have Triton load the step again.
+    Configurations are not linked: an edit would make Triton load the step again.
     """
     for path in origin.resolve().iterdir():
         link = model / path.name

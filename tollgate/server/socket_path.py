@@ -1,4 +1,4 @@
-"""A path to a unix socket that the system takes, however long its folder's is."""
+"""Make a path to a unix socket that fits the system's limit, also in a deep folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from tollgate.errors import SetupError
 from tollgate.store.address import SOCKET_PATH_BYTES
 
-# Not TMPDIR, which may be as long, nor XDG_RUNTIME_DIR, which goes away at a logout.
+# Not TMPDIR, which may be as long, nor XDG_RUNTIME_DIR, which is removed at logout.
 _SHORT = Path("/tmp")
 _PREFIX = "tollgate-socket-"
 _FORGOTTEN_S = 3_600.0  # a start uses its folder within seconds
@@ -22,18 +22,18 @@ _FORGOTTEN_S = 3_600.0  # a start uses its folder within seconds
 @contextlib.contextmanager
 def short_socket_path(path: Path) -> Iterator[Path]:
     """
-    Give a path of at most 107 bytes on which to bind and reach a unix socket.
+    Yield a path of at most 107 bytes on which to bind and reach a unix socket.
 
-    For a longer path, the socket is in a folder of its own under /tmp, which only this
+    For a longer path, the socket is in a separate folder under /tmp, which only this
     user may enter and which is removed at the end. `path` becomes a link to it and
-    stays, so that the next start takes the same place, and with it what a killed one
-    left there; a place that somebody else took meanwhile is replaced by another.
+    stays, so that the next start uses the same folder, including what a killed process
+    left there; a folder that another user took meanwhile is replaced by a new one.
 
     Args:
-        path: Where the socket belongs. One process at a time holds its folder.
+        path: Wanted path of the socket. One process at a time holds its folder.
 
     Returns:
-        The path itself where it is short enough. No socket is there yet.
+        The path itself if it is short enough. No socket is there yet.
 
     Raises:
         SetupError: /tmp cannot be written.
@@ -58,7 +58,7 @@ def short_socket_path(path: Path) -> Iterator[Path]:
 
 
 def _linked_folder(path: Path) -> Path | None:
-    """Take the folder that an earlier start named; None if it is not ours alone."""
+    """Use the folder that an earlier start named; None if it is not ours alone."""
     try:
         folder = path.readlink().parent
         if folder.parent != _SHORT or not folder.name.startswith(_PREFIX):
@@ -86,7 +86,7 @@ def _new_folder(path: Path) -> Path:
 def _remove_forgotten() -> None:
     """Remove empty folders of killed starts whose own folder never started again."""
     for folder in _SHORT.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's, or in use
+        with contextlib.suppress(OSError):  # another user's, or in use
             found = folder.lstat()
             old = time.time() - found.st_mtime > _FORGOTTEN_S
             if old and found.st_uid == os.getuid():

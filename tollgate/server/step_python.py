@@ -1,11 +1,11 @@
 """
-The Python environment of the steps: this one, but it writes no bytecode.
+Build the Python environment of the steps: this one, but it writes no bytecode.
 
 A stub runs an isolated interpreter: no PYTHON* variable reaches it, and it takes its
 packages from the environment whose python3 is first on PATH. Bytecode that it wrote
-beside a model.py would change an immutable version, and have Triton start the step a
-second time. So the first python3 on PATH is that of a small environment which says so
-and then adds the packages of ours.
+next to a model.py would change an immutable version, and would make Triton start the
+step a second time. So the first python3 on PATH belongs to a small environment that
+turns bytecode off and then adds our packages.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _BEGIN = "import sys; sys.dont_write_bytecode = True"
 
 def build_step_python(root: Path) -> Path:
     """
-    Make the environment, or bring it up to date.
+    Create or update the environment.
 
     Args:
-        root: Folder to make it in.
+        root: Folder to create it in.
 
     Returns:
         The folder that comes first on PATH.
@@ -53,13 +53,13 @@ def server_environment(
     *, store_url: str, binaries: Path, allocator: str = ""
 ) -> dict[str, str]:
     """
-    Make the environment that the server hands on to its steps.
+    Make the environment variables that the server passes on to its steps.
 
-    The stub takes its packages from the environment whose python3 is first on PATH
-    and must find the libpython of that very interpreter.
+    The stub takes its packages from the environment whose python3 is first on PATH and
+    must find the libpython of that very interpreter.
 
     Args:
-        store_url: The online store.
+        store_url: Address of the online store.
         binaries: Folder with the steps' python3.
         allocator: See tollgate.server.allocator.
 
@@ -80,10 +80,11 @@ def server_environment(
 
 
 def _with_libpython(present: str, directory: Path | None = None) -> str:
-    """Put libpython on a search path: first, but the system's own folders last."""
+    """Add libpython to a search path: in front, but system folders at the end."""
     directory = directory or find_libpython()
     if present and directory in SYSTEM_LIBRARIES:
-        # They hold much else: an image puts its CUDA before the system's.
+        # The system's folders hold many other libraries: an image puts its CUDA before
+        # them.
         return f"{present}:{directory}"
     return _prepended(str(directory), present)
 
@@ -93,7 +94,7 @@ def _prepended(first: str, rest: str) -> str:
 
 
 def _packages() -> list[str]:
-    """List the folders of packages of this interpreter."""
+    """List the package folders of this interpreter."""
     found = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     if site.ENABLE_USER_SITE:
         found.append(site.getusersitepackages())

@@ -1,11 +1,11 @@
 """
-The program that serves the embedded store, and whether it may read the store's files.
+Choose the program that serves the embedded store; check that it can read the files.
 
-Redis 7 moved the append-only file into a folder, which Redis 6.2 does not look into: it
-would start empty. An RDB file of a newer version, or of the other project, is not read
-at all. So the store's folder has a record of the program that served it last; what the
-files themselves say counts too, for a folder without a record and for a start that was
-killed before it was written.
+Redis 7 moved the append-only file into a folder that Redis 6.2 does not look into:
+Redis 6.2 would start empty. Neither reads an RDB file of a newer version or of the
+other project. So the store's folder has a record of the program that served it last.
+The files themselves are evidence too, for a folder without a record and for a start
+that was killed before it wrote the record.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tollgate.errors import InputError
 from tollgate.repository.atomic import replace_file
 from tollgate.server.environment import find_redis_server
 
-SOURCE = "store server"  # in errors
+SOURCE = "store server"  # name of the source in errors
 RECORD_FILE = "engine.json"
 APPEND_FILE = "appendonly.aof"
 APPEND_FOLDER = "appendonlydir"
 
 _NAMES = {"redis": "Redis", "valkey": "Valkey"}
 _OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
-_FOLDER_SINCE = (7, 0)  # Redis and Valkey have the append-only file in a folder
+_FOLDER_SINCE = (7, 0)  # Redis and Valkey write the append-only file into a folder
 # Valkey began as Redis 7.2. Redis 7.4 has RDB version 12, which Valkey refuses.
 _VALKEY_READS_BELOW = (7, 4)
 # CVE-2024-31449 is fixed in 6.2.16, CVE-2025-49844 in 6.2.20 (Redis' release notes).
@@ -47,18 +47,18 @@ _HEAD_BYTES = 64
 
 class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    Who wrote a store's files.
+    The program that wrote a store's files.
 
     Attributes:
         engine: "redis" or "valkey".
-        version: Such as "7.0.15"; of files without one, the oldest that it can be.
+        version: For example "7.0.15"; for files without a version, the oldest possible.
     """
 
     engine: str
     version: str
 
     def __str__(self) -> str:
-        """Name it as people do."""
+        """Return the name that people use."""
         return f"{_NAMES.get(self.engine, self.engine)} {self.version}"
 
 
@@ -67,9 +67,9 @@ class Engine(msgspec.Struct, frozen=True):
     A redis-server or valkey-server.
 
     Attributes:
-        writes: What it is, as the record of a store has it.
+        writes: Name and version, as in the record of a store.
         program: The executable, absolute.
-        bundled: It is the one that pip installed.
+        bundled: True if it is the one that pip installed.
     """
 
     writes: Written
@@ -78,18 +78,18 @@ class Engine(msgspec.Struct, frozen=True):
 
     @property
     def process(self) -> str:
-        """What messages call it: redis-server or valkey-server."""
+        """Name of the process in messages: redis-server or valkey-server."""
         return f"{self.writes.engine}-server"
 
     @property
     def logs_calls(self) -> bool:
-        """Whether its append-only file can have calls of Lua in place of effects."""
+        """Return whether its append-only file may hold Lua calls, not their effects."""
         return numbers(self.writes.version) < _FOLDER_SINCE
 
     @property
     def warning(self) -> str:
-        """The weakness that its user should know of; empty for none that is known."""
-        # Distributions repair older versions, so a version alone proves nothing.
+        """Known vulnerability that its user should know of; empty if there is none."""
+        # Distributions patch older versions, so a version alone proves nothing.
         if not self.bundled or numbers(self.writes.version) >= _LUA_FIXED:
             return ""
         return (
@@ -101,7 +101,7 @@ class Engine(msgspec.Struct, frozen=True):
 
 def find_engine(server: str) -> Engine:
     """
-    Find the program that is to serve the store; nothing is written.
+    Find the program that is to serve the store; write nothing.
 
     Args:
         server: Its path, or its name on PATH; empty for the one that pip installed.
@@ -174,14 +174,14 @@ def require_readable(data: Path, engine: Engine) -> Written | None:
 
     Args:
         data: Folder of the store's files; it may be empty or not exist.
-        engine: What is to serve them.
+        engine: The program that is to serve them.
 
     Returns:
-        What the record says of who served them last; None without a record.
+        The program that served them last, from the record; None without a record.
 
     Raises:
-        InputError: It would; names both engines, the folder and what to do. Or the
-            record cannot be read.
+        InputError: The engine would misread the files; the message names both engines,
+            the folder and what to do. Or the record cannot be read.
     """
     if _holds_two(data):
         raise InputError(
@@ -204,13 +204,13 @@ def require_readable(data: Path, engine: Engine) -> Written | None:
 
 
 def write_record(data: Path, engine: Engine) -> None:
-    """Record who serves a store, for the next start."""
+    """Record which program serves a store, for the next start."""
     text = msgspec.json.format(msgspec.json.encode(engine.writes), indent=2)
     replace_file(data / RECORD_FILE, text + b"\n")
 
 
 def newest_file(data: Path) -> Path:
-    """Name the append-only file that a store's last changes are in."""
+    """Return the append-only file with a store's last changes."""
     names = dict(_manifest(data))
     for kind in ("i", "b"):
         if kind in names:
@@ -219,7 +219,7 @@ def newest_file(data: Path) -> Path:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Split a version so that versions compare."""
+    """Split a version into numbers, so that versions can be compared."""
     return tuple(int(part) for part in version.split("."))
 
 
@@ -228,7 +228,7 @@ def _series(written: Written) -> str:
 
 
 def _succeeds(engine: Written, written: Written) -> bool:
-    """Tell whether an engine reads what one wrote; its patch releases are alike."""
+    """Return whether an engine reads another's files; patch releases do not matter."""
     ours, theirs = numbers(engine.version)[:2], numbers(written.version)[:2]
     if engine.engine == written.engine:
         return ours >= theirs
@@ -253,7 +253,7 @@ def _read_record(data: Path) -> Written | None:
 
 
 def _evidence(data: Path) -> Iterator[Written]:
-    """Yield what the files themselves say of who wrote them."""
+    """Yield which programs wrote the files, according to the files themselves."""
     folder = data / APPEND_FOLDER
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
     if inside:
@@ -267,7 +267,7 @@ def _evidence(data: Path) -> Iterator[Written]:
 
 
 def _holds_two(data: Path) -> bool:
-    """Tell whether an older Redis wrote beside the folder of a newer one."""
+    """Return whether an older Redis wrote next to the folder of a newer one."""
     old = data / APPEND_FILE
     names = dict(_manifest(data))
     if not names or not old.is_file() or not old.stat().st_size:

@@ -1,11 +1,11 @@
 """
 Simulate applications for an instalment loan, and which of them were not repaid.
 
-Shaped as such tables are: numbers with gaps, categories, an outcome, and apart from
-these the attributes that no lender may decide by. They are drawn first, and income,
-employment and history depend on them as they do among people, so that a model that is
-never shown them still errs more often in one group than in another: what the model
-card is there to tell.
+The table has the usual form: numbers with gaps, categories, an outcome, and separately
+the attributes that no lender may decide by. These attributes are drawn first, and
+income, employment and history depend on them as they do among people. So a model that
+never sees them still errs more often in one group than in another: the model card must
+show this.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def simulate_credit(*, rows: int = 20_000, seed: int = 0) -> pl.DataFrame:
     Simulate applications; the same arguments give the same frame.
 
     Args:
-        rows: How many, 1 to a million.
-        seed: At least 0.
+        rows: Number of applications, 1 to a million.
+        seed: Seed of the whole simulation, at least 0.
 
     Returns:
-        One row an application, in the order of time: transaction_id ("A000001"),
+        One row per application, in the order of time: transaction_id ("A000001"),
         event_time (µs, UTC, without a zone), amount and the fields of the credit
         product as a request brings them (null where one was not stated), label (1: not
         repaid), and the attributes that are no inputs: sex, age, marital_status,
@@ -74,7 +74,7 @@ def simulate_credit(*, rows: int = 20_000, seed: int = 0) -> pl.DataFrame:
 def _people(
     random: np.random.Generator, rows: int
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Draw what no lender may decide by."""
+    """Draw the attributes that no lender may decide by."""
     age = np.clip(np.rint(18 + random.gamma(2.6, 9.5, rows)), 18, 85).astype(np.int16)
     marital = np.where(
         random.random(rows) < np.clip((age - 18) / 35, 0.05, 0.75),
@@ -133,7 +133,7 @@ def _means(
 def _history(
     random: np.random.Generator, people: dict[str, npt.NDArray[np.generic]]
 ) -> dict[str, F64]:
-    """Draw what a credit bureau knows; NaN without a file, or without cards."""
+    """Draw the records of a credit bureau; NaN without a file, or without cards."""
     age = people["age"].astype(np.float64)
     rows = len(age)
     none = random.random(rows) < 0.05 + 0.2 * (people["nationality"] == "foreign")
@@ -155,7 +155,7 @@ def _history(
 def _loan(
     random: np.random.Generator, income: npt.NDArray[np.generic]
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Draw what is asked for."""
+    """Draw the requested loan."""
     rows = len(income)
     size = np.exp(8.6 + 0.5 * np.log(income.astype(np.float64) / 2800))
     amount = np.clip(size * np.exp(random.normal(0, 0.75, rows)), 500, 75_000)
@@ -179,7 +179,7 @@ def _loan(
 def _probability(
     columns: dict[str, npt.NDArray[np.generic]], random: np.random.Generator
 ) -> F64:
-    """Return the probability of default, of what is true whether stated or not."""
+    """Return the probability of default, from true values whether stated or not."""
     known = {
         name: np.nan_to_num(values.astype(np.float64))
         for name, values in columns.items()
@@ -197,7 +197,7 @@ def _probability(
     for name, moved in _MOVES.items():
         for word, by in moved.items():
             margin += by * (columns[name] == word)
-    margin += random.normal(0, 0.35, len(margin))  # what nobody asked
+    margin += random.normal(0, 0.35, len(margin))  # factors that no form asks about
     found: F64 = 1 / (1 + np.exp(-margin))
     return found
 
@@ -208,14 +208,16 @@ _MOVES = {
     "savings": {"none": 0.55, "under_1000": 0.25, "from_10000": -0.45},
     "purpose": {"business": 0.45, "debts": 0.3, "medical": 0.2, "home": -0.2},
 }
-# Share of applications that do not state it.
+# Share of applications that do not state the field.
 _GAPS = {"income": 0.02, "debt_payments": 0.04, "savings": 0.12, "home": 0.01}
 
 
 def _with_gaps(
     random: np.random.Generator, columns: dict[str, npt.NDArray[np.generic]]
 ) -> dict[str, pl.Series]:
-    """Leave out what some do not state; NaN and gaps become null."""
+    """
+    Remove the values that some applications do not state; NaN and gaps become null.
+    """
     found = {}
     for name, values in columns.items():
         gap = random.random(len(values)) < _GAPS.get(name, 0.0)
@@ -229,7 +231,7 @@ def _with_gaps(
 
 
 def _pick(random: np.random.Generator, rows: int, shares: dict[str, float]) -> Words:
-    """Draw words by their shares, which need not add up to 1."""
+    """Draw words with given weights, which need not add up to 1."""
     share = np.array(list(shares.values()))
     found: Words = random.choice(list(shares), rows, p=share / share.sum())
     return found

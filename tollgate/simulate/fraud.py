@@ -1,18 +1,18 @@
 """
-The three fraud scenarios, and when a purchase's label becomes known.
+Simulate three fraud scenarios, and the time when each label becomes known.
 
 1. Every amount above 220 is fraud: easy, a sanity check for any model.
-2. Terminals are taken over, two a day; every purchase there is fraud on that day and
-   the 27 after it: only the terminal's recent history gives it away.
+2. Terminals are compromised, two a day; every purchase there is fraud on that day and
+   the 27 after it: only the terminal's recent history reveals it.
 3. Cards are stolen, three a day; on that day and the 13 after it each of the
    customer's purchases is, with chance one third, fraud of five times the amount:
-   only the customer's own habits give it away.
+   only the customer's own habits reveal it.
 
-Where several apply the highest number is the purchase's scenario. A purchase is
+Where several apply, the highest number is the purchase's scenario. A purchase is
 multiplied once, however often the card was stolen.
 
 Two terminals and three cards a day belong to 10,000 terminals and 5,000 customers.
-Other sizes keep that proportion, so the fraud rate does not depend on the size, but
+Other sizes have the same proportion, so the fraud rate does not depend on the size, but
 at least one of each falls every seventh day from the first day on: a tiny history has
 fraud too, at a higher rate. Only terminals and customers in use are drawn.
 """
@@ -47,7 +47,7 @@ Int8s = npt.NDArray[np.int8]
 
 class Frauds(msgspec.Struct, frozen=True):
     """
-    What the scenarios made of one day's purchases; parallel arrays [rows].
+    Result of the scenarios on one day's purchases; parallel arrays [rows].
 
     Attributes:
         cents: Amount after the scenarios; int64, at least 0.
@@ -60,11 +60,11 @@ class Frauds(msgspec.Struct, frozen=True):
 
 class Scenarios:
     """
-    Carry from day to day who is compromised, and until when.
+    State from day to day: compromised terminals and cards, each with its end.
 
     Args:
-        population: Whom the scenarios can hit.
-        seed: Of the whole simulation.
+        population: Customers and terminals that the scenarios can hit.
+        seed: Seed of the whole simulation.
     """
 
     def __init__(self, population: Population, *, seed: int) -> None:
@@ -79,8 +79,8 @@ class Scenarios:
         Compromise the day's victims and turn purchases into frauds.
 
         Args:
-            purchases: The day's, in order of time.
-            day: Of the history; call once for every day, from 0 upwards.
+            purchases: The day's purchases, in order of time.
+            day: Day of the history; call once for every day, from 0 upwards.
         """
         terminals, cards = draw_victims(self._population, day, seed=self._seed)
         self._terminal_clean[terminals] = day + TERMINAL_DAYS
@@ -108,9 +108,9 @@ def draw_victims(
     Draw the terminals taken over and the customers whose card is stolen on a day.
 
     Args:
-        population: Whom the scenarios can hit.
-        day: Of the history, from 0.
-        seed: Of the whole simulation.
+        population: Customers and terminals that the scenarios can hit.
+        day: Day of the history, from 0.
+        seed: Seed of the whole simulation.
 
     Returns:
         Numbers of terminals and of customers, each without repetition; int32.
@@ -141,8 +141,8 @@ def count_victims(day: int, *, a_day: Fraction) -> int:
     Count the victims that fall on one day, so that a fraction adds up over days.
 
     Args:
-        day: Of the history, from 0.
-        a_day: How many on average; AT_LEAST_A_DAY when that is more.
+        day: Day of the history, from 0.
+        a_day: Mean number per day; AT_LEAST_A_DAY when that is more.
     """
     rate = max(a_day, AT_LEAST_A_DAY)
     return math.ceil((day + 1) * rate) - math.ceil(day * rate)
@@ -152,13 +152,13 @@ def draw_label_delays(rows: int, day: int, *, seed: int) -> npt.NDArray[np.int64
     """
     Draw how long after a purchase its label is known.
 
-    Frauds and legitimate purchases wait alike: if they did not, that a label is still
-    missing would already tell what it is.
+    Frauds and legitimate purchases wait equally long: otherwise a missing label alone
+    would reveal the outcome.
 
     Args:
-        rows: How many purchases.
-        day: Of the history, from 0.
-        seed: Of the whole simulation.
+        rows: Number of purchases.
+        day: Day of the history, from 0.
+        seed: Seed of the whole simulation.
 
     Returns:
         Whole seconds, at least 1; int64 [rows].

@@ -1,4 +1,4 @@
-"""Simulate a whole history and keep it as Parquet."""
+"""Simulate a whole history and write it as Parquet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tollgate.simulate.population import Population, draw_population
 from tollgate.simulate.purchases import DAY_S, Purchases, draw_purchases
 
 DEFAULT_START = datetime.date(2018, 4, 1)
-ID_DIGITS = 5  # at least; more for a population that needs them
+ID_DIGITS = 5  # at least this many; more for a population that needs them
 
 
 def simulate(
@@ -33,24 +33,24 @@ def simulate(
     """
     Simulate a history of purchases.
 
-    The same arguments give the same frame (with the same NumPy), and more days only
-    add rows at its end. A purchase's label may be known after the last day.
+    The same arguments give the same frame (with the same NumPy), and more days only add
+    rows at its end. A purchase's label may be known after the last day.
 
     Args:
-        customers: How many, active or not.
-        terminals: How many, in use or not.
+        customers: Number of customers, active or not.
+        terminals: Number of terminals, in use or not.
         days: Length of the history.
         start: Its first day, UTC.
-        seed: At least 0.
-        radius: How far a customer goes; the map's side is 100. A customer without a
+        seed: Seed, at least 0.
+        radius: Reach of a customer; the map's side is 100. A customer without a
             terminal in reach never buys.
         progress: Called after each day with the days done and all days.
 
     Returns:
-        One row a purchase, ordered by (event_time, transaction_id): transaction_id
+        One row per purchase, ordered by (event_time, transaction_id): transaction_id
         ("1", "2", ...), customer_id ("C00042"), terminal_id ("T00917"), amount (whole
-        cents, in units), event_time and label_time (µs, UTC, without a zone), label
-        (1 fraud), fraud_scenario (0 to 3).
+        cents, in units), event_time and label_time (µs, UTC, without a zone), label (1
+        fraud), fraud_scenario (0 to 3).
 
     Raises:
         InputError: An argument is out of range, or no customer reaches a terminal.
@@ -100,11 +100,11 @@ def _name(
     rows: pl.DataFrame, population: Population, *, start: datetime.date
 ) -> pl.DataFrame:
     """
-    Turn numbers into ids and seconds into times.
+    Convert numbers to ids and seconds to times.
 
     Args:
-        rows: As _complete makes them, all days.
-        population: For the width of the ids.
+        rows: Rows of all days, from _complete.
+        population: Population that sets the width of the ids.
         start: The history's first day.
     """
     midnight = datetime.datetime.combine(start, datetime.time())
@@ -137,11 +137,11 @@ def _ids(letter: str, count: int) -> pl.Series:
 
 def write(frame: pl.DataFrame, path: str | os.PathLike[str]) -> None:
     """
-    Write a history as Parquet: whole or not at all.
+    Write a history as Parquet: completely or not at all.
 
     Args:
-        frame: As simulate returns it.
-        path: Where to; a file there is replaced.
+        frame: A history from simulate.
+        path: File to write; an existing one is replaced.
 
     Raises:
         InputError: The path is a folder, its folder is missing, the disk is full, ...

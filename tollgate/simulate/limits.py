@@ -1,4 +1,4 @@
-"""What can be simulated: ranges of the arguments, and what a machine can hold."""
+"""Check the arguments of a simulation: ranges, and sizes that fit into memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_DAYS = 36_525
 FIRST_START = datetime.date(2000, 1, 1)  # as schema.MIN_EVENT_TIME_US
 LAST_START = datetime.date(2199, 12, 31)
 
-# Expected sizes, beyond which an ordinary machine's memory does not suffice.
+# Expected sizes above which an ordinary machine's memory does not suffice.
 MAX_PURCHASES = 100_000_000
 MAX_PAIRS_IN_REACH = 100_000_000
 PURCHASES_A_DAY = 2  # of the mean customer
@@ -49,7 +49,7 @@ def check_span(customers: int, *, days: int, start: datetime.date) -> None:
     Refuse a span of time that cannot be simulated.
 
     Args:
-        customers: How many, already checked.
+        customers: Number of customers, already checked.
         days: Length of the history.
         start: Its first day.
 

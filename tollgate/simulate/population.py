@@ -1,8 +1,8 @@
 """
-Customers, terminals, and which terminals each customer has in reach.
+Simulate customers, terminals, and the terminals that each customer has in reach.
 
-Customers without a terminal in reach are inactive: they never buy (10 of 5,000 in
-the handbook's data). Terminals in nobody's reach never sell.
+Customers without a terminal in reach are inactive: they never buy (10 of 5,000 in the
+handbook's data). Terminals that no customer reaches never sell.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PURCHASES_A_DAY = (0.0, 4.0)  # a customer's mean lies in this range
 STRIP_STRIDE = 512.0  # over SIDE + DIAGONAL, so that strips never overlap in the key
 MIN_STRIP_HEIGHT = SIDE / 1000  # bounds the key, so that its rounding stays below SLACK
 SLACK = 1e-6  # candidates a little beyond the radius; the distance decides
-BLOCK_CANDIDATES = 4_000_000  # pairs looked at together: about 100 MB
+BLOCK_CANDIDATES = 4_000_000  # pairs per block: about 100 MB
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int32]
@@ -33,19 +33,19 @@ Offsets = npt.NDArray[np.int64]
 
 class Population(msgspec.Struct, frozen=True):
     """
-    Who buys, how, and where; entities are numbered from 0.
+    Customers with their habits, and terminals; entities are numbered from 0.
 
     Attributes:
-        customers: How many, active or not.
-        terminals: How many, in use or not.
+        customers: Number of customers, active or not.
+        terminals: Number of terminals, in use or not.
         mean_cents: Mean amount of each customer; float64 [customers].
         purchases_a_day: Mean number a day of each customer; float64 [customers].
         reach_offsets: The terminals in reach of customer c are
-            reach_terminals[reach_offsets[c] : reach_offsets[c + 1]]; int64
-            [customers + 1].
+            reach_terminals[reach_offsets[c] : reach_offsets[c + 1]]; int64 [customers +
+            1].
         reach_terminals: Terminal numbers; int32 [pairs].
-        active_customers: Those with a terminal in reach; int32, ascending.
-        used_terminals: Those in some customer's reach; int32, ascending.
+        active_customers: Customers with a terminal in reach; int32, ascending.
+        used_terminals: Terminals in some customer's reach; int32, ascending.
     """
 
     customers: int
@@ -62,13 +62,13 @@ def draw_population(
     customers: int, terminals: int, *, radius: float, seed: int
 ) -> Population:
     """
-    Place customers and terminals on the map and give customers their habits.
+    Position customers and terminals on the map, and draw the customers' habits.
 
     Args:
-        customers: How many, at least 1.
-        terminals: How many, at least 1.
-        radius: How far a customer goes, in units of the map (its side is 100).
-        seed: Of the whole simulation.
+        customers: Number of customers, at least 1.
+        terminals: Number of terminals, at least 1.
+        radius: Distance that a customer goes, in units of the map (its side is 100).
+        seed: Seed of the whole simulation.
     """
     habits = generator(seed, Stream.CUSTOMER_HABITS)
     places = generator(seed, Stream.CUSTOMER_PLACES).uniform(0, SIDE, (customers, 2))
@@ -100,8 +100,8 @@ def find_in_reach(
     Returns:
         Offsets and terminal numbers as in Population, ascending per customer.
     """
-    # Terminals sorted by (horizontal strip, x): what a customer can reach lies in
-    # three strips, in each of them in one run.
+    # Terminals sorted by (horizontal strip, x): the terminals in a customer's reach lie
+    # in three strips, in each of them in one run.
     radius = min(radius, DIAGONAL + SLACK)
     height = max(radius, MIN_STRIP_HEIGHT)
     keys = np.floor(shops[:, 1] / height) * STRIP_STRIDE + shops[:, 0]

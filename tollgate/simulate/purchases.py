@@ -1,9 +1,9 @@
 """
-The purchases of one day, before any fraud.
+Simulate the purchases of one day, before any fraud.
 
 A customer's number of purchases is Poisson, their times normal around noon, their
-amounts normal around the customer's mean, their terminals uniform among those in
-reach. A purchase whose time falls outside the day does not happen (3 %).
+amounts normal around the customer's mean, their terminals uniform among those in reach.
+A purchase whose time falls outside the day does not happen (3 %).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Purchases(msgspec.Struct, frozen=True):
     Attributes:
         customer: Number of the customer; int32.
         terminal: Number of the terminal; int32.
-        second: Of the day, 0 to 86,399; int32.
+        second: Second of the day, 0 to 86,399; int32.
         cents: Amount; int64, at least 0.
     """
 
@@ -39,12 +39,12 @@ class Purchases(msgspec.Struct, frozen=True):
 
 def draw_purchases(population: Population, day: int, *, seed: int) -> Purchases:
     """
-    Draw what the customers buy on one day.
+    Draw the customers' purchases of one day.
 
     Args:
-        population: Who buys, how, and where.
-        day: Of the history, from 0.
-        seed: Of the whole simulation.
+        population: Customers, their habits, and terminals.
+        day: Day of the history, from 0.
+        seed: Seed of the whole simulation.
     """
     active = population.active_customers
     counts = generator(seed, Stream.PURCHASE_COUNTS, day=day).poisson(
@@ -78,8 +78,8 @@ def _draw_cents(
 
     Args:
         mean_cents: Mean of each purchase's customer; float64 [rows].
-        day: Of the history, from 0.
-        seed: Of the whole simulation.
+        day: Day of the history, from 0.
+        seed: Seed of the whole simulation.
 
     Returns:
         Whole cents, at least 0; int64 [rows].

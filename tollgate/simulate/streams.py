@@ -1,8 +1,8 @@
 """
-Random streams by name and day, so that one part can change without the others.
+Open random streams by name and day, so that each part can change independently.
 
-A stream depends on (seed, name, day) alone. So a longer history begins with the
-shorter one, and a new draw in one stream moves no draw of another.
+A stream depends on (seed, name, day) alone. So a longer history begins with the shorter
+one, and a new draw in one stream moves no draw of another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Stream(enum.IntEnum):
-    """What is drawn. The numbers make the streams: never renumber."""
+    """Purposes of the streams. The numbers make the streams: never renumber."""
 
     CUSTOMER_PLACES = 0
     CUSTOMER_HABITS = 1
@@ -33,8 +33,8 @@ def generator(seed: int, stream: Stream, *, day: int = 0) -> np.random.Generator
     Open one stream at its start.
 
     Args:
-        seed: Of the whole simulation, at least 0.
-        stream: What it will draw.
+        seed: Seed of the whole simulation, at least 0.
+        stream: Purpose of the stream.
         day: Day of the history, from 0; the population's streams have only day 0.
     """
     source = np.random.SeedSequence(seed, spawn_key=(int(stream), day))

@@ -1,4 +1,4 @@
-"""The Python steps of the ensemble; `model.py` subclasses one and adds nothing."""
+"""The Python steps of the ensemble; each `model.py` subclasses one and adds nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a step when it is asked for: a process runs one, beside what serves."""
+    """
+    Import a step on first access: a process runs one step, next to the serving code.
+    """
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_gently(_HOMES[name])

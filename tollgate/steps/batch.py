@@ -1,4 +1,6 @@
-"""Take the rows of a dynamic batch out of Triton's requests, and sort them."""
+"""
+Read the rows of a dynamic batch from Triton's requests, check them and group them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from tollgate.store.events import Purchases
 from tollgate.validation import check_fields, check_rows
 
 _FIELD_MISSING = np.uint32(Degraded.FIELD_MISSING)
-_LONGEST_WAIT_US = 10_000_000  # a longer one is a clock that is wrong
+_LONGEST_WAIT_US = 10_000_000  # a longer wait means that a clock is wrong
 _NO_TIME_LEFT = f"{DEADLINE_US}: no time left"
 
 Array = triton.Array
@@ -32,20 +34,20 @@ Array = triton.Array
 
 class Batch(msgspec.Struct, frozen=True):
     """
-    The rows of all requests taken together.
+    Hold the rows of all requests of a dynamic batch.
 
     Attributes:
         ids: Id columns by field.
         cents: int64 [N]; zero for a bad row.
         time_us: int64 [N].
-        errors: Row -> what is wrong with it.
-        bounds: Where each request's rows begin.
-        dry: Whether each request is a dry run.
-        degraded: Degraded bits that the request itself gives; uint32 [N], or one
+        errors: Row -> its error.
+        bounds: First row of each request, then the end of the last.
+        dry: Per request, True for a dry run.
+        degraded: Degraded bits that the request itself causes; uint32 [N], or one
             number for every row.
-        fields: Declared fields that some request had; int64 [N] each.
-        store_deadline_ms: How long each request lets the store take, ms; 0 for one
-            that does not say. Empty when none does.
+        fields: Declared fields that at least one request had; int64 [N] each.
+        store_deadline_ms: Per request, the store deadline that it allows, ms; 0 for a
+            request without one. Empty when no request has one.
     """
 
     ids: Mapping[str, list[bytes]]
@@ -61,12 +63,12 @@ class Batch(msgspec.Struct, frozen=True):
 
 class Group(msgspec.Struct, frozen=True):
     """
-    Good rows of a batch that go to the store together.
+    Hold good rows of a batch that go to the store together.
 
     Attributes:
-        rows: Their places in the batch; int64 [M].
-        purchases: What they hold.
-        dry: Whether nothing of them may be kept.
+        rows: Their positions in the batch; int64 [M].
+        purchases: Their contents.
+        dry: True if nothing of them may be stored.
     """
 
     rows: Array
@@ -82,13 +84,13 @@ def gather(
     now_us: int,
 ) -> Batch:
     """
-    Take the tensors of all requests as columns, and check every row.
+    Read the tensors of all requests as columns, and check every row.
 
     Args:
         requests: A dynamic batch of them.
         inputs: Their inputs by name.
-        spec: Which ids a row has.
-        now_us: The server's clock, for "over a day ahead".
+        spec: Names the ids of a row.
+        now_us: The server's clock, to detect times over a day ahead.
     """
     ids = {name: triton.gather(inputs, name)[:, 0].tolist() for name in spec.id_names}
     times, bounds = triton.gather_rows(inputs, EVENT_TIME)
@@ -122,7 +124,7 @@ def gather(
 
 
 def one_request(batch: Batch, position: int) -> Batch:
-    """Take one request of a batch; nothing of it is Triton's memory."""
+    """Copy one request out of a batch; the copy uses none of Triton's memory."""
     start, stop = batch.bounds[position : position + 2]
     degraded = batch.degraded
     return Batch(
@@ -142,7 +144,7 @@ def one_request(batch: Batch, position: int) -> Batch:
 
 
 def rows_but(batch: Batch, positions: Collection[int]) -> Array | slice:
-    """Choose the rows of all requests but some."""
+    """Return the rows of all requests except the given ones."""
     if not positions:
         return slice(None)
     chosen = np.ones(batch.bounds[-1], np.bool_)
@@ -158,7 +160,7 @@ def _fields(
     *,
     errors: dict[int, str],
 ) -> tuple[Mapping[str, Array], Array | int]:
-    """Take the declared fields, and mark the rows that lack one; adds to `errors`."""
+    """Read the declared fields, and mark the rows that lack one; adds to `errors`."""
     if not spec.fields:
         return {}, 0
     sent = {}
@@ -177,7 +179,7 @@ def _fields(
 
 
 def dry_spans(batch: Batch) -> list[slice]:
-    """Name the rows of each dry request, bad ones too."""
+    """Return the rows of each dry request, bad ones included."""
     return [
         slice(batch.bounds[position], batch.bounds[position + 1])
         for position, dry in enumerate(batch.dry)
@@ -187,9 +189,9 @@ def dry_spans(batch: Batch) -> list[slice]:
 
 def groups(batch: Batch) -> list[Group]:
     """
-    Split the good rows into those that write, and each dry request by itself.
+    Split the good rows: one group for those that write, one per dry request.
 
-    What a dry run applies must be seen by no other request.
+    No other request may see the events that a dry run applies.
     """
     spans = dry_spans(batch)
     if not spans and not batch.errors:
@@ -210,7 +212,9 @@ def groups(batch: Batch) -> list[Group]:
 
 
 def hopeless(batch: Batch) -> list[tuple[int, str]]:
-    """Name the requests of which every row is bad, with the words for them."""
+    """
+    Find the requests of which every row is bad; return their positions and errors.
+    """
     found = []
     for position, start in enumerate(batch.bounds[:-1]):
         rows = range(start, batch.bounds[position + 1])
@@ -226,7 +230,7 @@ def _pick(batch: Batch, rows: Array) -> Purchases:
         return Purchases(
             transaction_id=transaction,
             entity_id=entities,
-            # It may be Triton's memory, and is maybe kept for later.
+            # It may be Triton's memory, and the purchase may be stored for later.
             event_time_us=batch.time_us.copy(),
             cents=batch.cents,
             fields=batch.fields,
@@ -246,10 +250,10 @@ def _pick(batch: Batch, rows: Array) -> Purchases:
 
 def _refused(parameters: Mapping[str, Any], now_us: int) -> str:
     """
-    Say what is wrong with a request's parameters; empty when nothing is.
+    Return the error in a request's parameters; empty when there is none.
 
-    A malformed one is its own request's fault: it must not raise, for the batch holds
-    the requests of other callers too.
+    A malformed parameter must not raise: the batch also holds requests of other
+    callers, and only the request itself may fail.
     """
     dry, left_us = parameters.get(DRY_RUN, False), parameters.get(DEADLINE_US)
     if not isinstance(dry, bool):
@@ -267,10 +271,10 @@ def _refused(parameters: Mapping[str, Any], now_us: int) -> str:
 
 def _waited_us(parameters: Mapping[str, Any], now_us: int) -> float:
     """
-    Tell how long ago a request came to the gateway; 0 where nobody says so.
+    Return how long ago a request reached the gateway; 0 if no parameter says so.
 
-    The gateway's clock is the server's, or close to it; what only another clock can
-    mean counts as nothing.
+    The gateway's clock is the server's, or close to it; a value that only a different
+    clock can explain counts as 0.
     """
     try:
         waited_us = now_us - float(parameters[ARRIVED_HEADER]) * 1e6

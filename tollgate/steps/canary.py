@@ -1,4 +1,4 @@
-"""A challenger that answers a share of the customers, inside the decision step."""
+"""Route a share of the entities to the challenger's model inside the decision step."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tollgate.schema import (
 
 class Canary(msgspec.Struct, frozen=True):
     """
-    Whose answers come from the challenger's model.
+    Describe the share of entities for which the challenger's model decides.
 
     Attributes:
-        release: What these answers call their release.
+        release: Release name in these answers.
         percent: Share of the ids, 0 to 100.
-        seed: What decides who is in it.
-        entity: Entity by whose ids it goes; the first of the spec, or where there is
-            none the transaction.
+        seed: Seed of the hash that assigns ids to the share.
+        entity: Entity whose ids are hashed: the first of the spec, or the transaction
+            if the spec has no entities.
     """
 
     release: str
@@ -36,7 +36,7 @@ class Canary(msgspec.Struct, frozen=True):
     entity: str
 
     def rows(self, context: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Tell which rows of a batch are the challenger's; bool [N]."""
+        """Return which rows of a batch the challenger answers; bool [N]."""
         name = f"{self.entity}_id"
         lengths = context[f"{name}_length"].tolist()
         raw = context[name].tobytes()
@@ -51,7 +51,7 @@ class Canary(msgspec.Struct, frozen=True):
 def read_canary(
     parameters: Mapping[str, str], entities: Sequence[str]
 ) -> Canary | None:
-    """Read what the release says of a challenger; None when there is none."""
+    """Read the challenger from the release's parameters; None when there is none."""
     release = parameters.get(CHALLENGER_PARAMETER, "")
     if not release:
         return None

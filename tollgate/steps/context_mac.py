@@ -1,11 +1,10 @@
 """
-Authenticate what the feature step hands to the decision step.
+Authenticate the features and context that the feature step sends to the decision step.
 
 The feature step signs the features and the context of each request with the first 16
 bytes of an HMAC-SHA256. The decision step accepts each signed request once, and only
-while it is fresh, so nobody can hand it a context that was changed, made up or used
-before.
-The server draws the key at each start and gives it to its steps in the environment.
+while it is fresh. So it rejects a context that is changed, forged or replayed.
+The server draws the key at each start and passes it to its steps in the environment.
 
 Source of the replay window: RFC 4303, section 3.4.3 and appendix A2.
 """
@@ -28,7 +27,7 @@ MAX_AGE_US = 60_000_000  # no caller waits for an answer that long
 WINDOW = 8192  # requests that may overtake one another
 _KEY_BYTES = 32
 
-# Why a request is refused; the values of the metrics label `reason`.
+# Reasons to refuse a request; the values of the metrics label `reason`.
 DIRECT = "direct"
 UNSIGNED = "unsigned"
 REPLAYED = "replayed"
@@ -72,7 +71,7 @@ class ContextSigner:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._numbers = itertools.count()  # one that is drawn belongs to its thread
+        self._numbers = itertools.count()  # each number goes to one thread
         self._stream = int.from_bytes(os.urandom(8), "little")
 
     def sign(self, features: Floats, context: Array, *, bounds: Sequence[int]) -> None:
@@ -82,7 +81,7 @@ class ContextSigner:
         Args:
             features: [N, F].
             context: Rows of `tollgate.schema.context_dtype`; [N], changed.
-            bounds: Where each request's rows begin, and where the last one's end.
+            bounds: First row of each request, then the end of the last.
         """
         starts = bounds[:-1]
         context["stream"][starts] = self._stream
@@ -112,10 +111,10 @@ class ContextVerifier:
         Args:
             features: [N, F].
             context: Rows of `tollgate.schema.context_dtype`; [N], contiguous.
-            bounds: Where each request's rows begin, and where the last one's end.
+            bounds: First row of each request, then the end of the last.
 
         Returns:
-            Place of the request to one of REASONS; empty when all are genuine.
+            Position of the request -> one of REASONS; empty when all are genuine.
         """
         starts = bounds[:-1]
         found = {}
@@ -157,7 +156,7 @@ class _ReplayWindow:
         self._seen = 0  # bit i: the number `_next - 1 - i` was accepted
 
     def accept(self, number: int) -> bool:
-        """Take a number; False if it was taken before or is too old to know."""
+        """Accept a number; False if it was accepted before or is too old to know."""
         ahead = number - self._next + 1
         if ahead > 0:
             kept = (self._seen << ahead) if ahead < WINDOW else 0
@@ -174,7 +173,7 @@ class _ReplayWindow:
 def _tags(
     key: bytes, features: Floats, context: Array, *, bounds: Sequence[int]
 ) -> list[bytes]:
-    """Compute the tag of each request over all its bytes but the tag itself."""
+    """Compute the tag of each request over all its bytes except the tag itself."""
     rows = context.view(np.uint8).data
     numbers = np.ascontiguousarray(features).reshape(-1).view(np.uint8).data
     width = context.dtype.itemsize

@@ -1,4 +1,4 @@
-"""The last step: probabilities and policy in, decisions with reasons out."""
+"""The decision step: turn probabilities into decisions and reasons by the policy."""
 
 from __future__ import annotations
 
@@ -49,15 +49,16 @@ Array = triton.Array
 
 class _Batch(msgspec.Struct, frozen=True, eq=False):
     """
-    The rows of all requests taken together.
+    Hold the rows of all requests of a dynamic batch.
 
     Attributes:
         context: Of `tollgate.schema.context_dtype`; [N], contiguous.
         features: [N, F].
         probabilities: float32 [N, K], of the model that decides each row.
-        chosen: Whether that is the challenger's; bool [N], None while there is none.
-        bounds: Where each request's rows begin, and where the last one's end.
-        began_us: When the step took the batch, on the monotonic clock.
+        chosen: True where that model is the challenger's; bool [N], None without a
+            challenger.
+        bounds: First row of each request, then the end of the last.
+        began_us: Time at which the step took the batch, on the monotonic clock.
     """
 
     context: Array
@@ -69,10 +70,10 @@ class _Batch(msgspec.Struct, frozen=True, eq=False):
 
 
 class DecisionStep:
-    """`fraud_decision` and its kind: the answer's columns come from here."""
+    """Implement `fraud_decision` and similar models: fill the columns of the answer."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Compile the policy; what the release says comes as parameters."""
+        """Compile the policy; the release's settings come as parameters."""
         import triton_python_backend_utils as pb
 
         import_gently("redis", "hiredis")
@@ -142,7 +143,7 @@ class DecisionStep:
         triton.settle()
 
     def finalize(self) -> None:
-        """Leave no decision without its record."""
+        """Write out all pending journal records and metrics."""
         for journal in (self._journal, self._canary_journal):
             if journal is not None:
                 journal.close()
@@ -197,12 +198,12 @@ class DecisionStep:
         return self._answer(requests, batch)
 
     def _answer(self, requests: Sequence[Any], batch: _Batch) -> list[Any]:
-        """Decide verified requests; if that fails, each of them by itself."""
+        """Decide verified requests; if that fails, decide them one by one."""
         if self._traces is not None:
             self._traces.begin(batch.began_us)
         try:
             decided = self._decide(batch)
-        except Exception as exc:  # noqa: BLE001 - one of them may be the reason
+        except Exception as exc:  # noqa: BLE001 - one of the requests may be the cause
             if len(requests) == 1:
                 return triton.failed(self._pb, requests, exc)
             triton.log.error("a batch was not decided: %s", trace_of(exc))
@@ -215,11 +216,11 @@ class DecisionStep:
             ]
         try:
             return self._respond(requests, batch, decided)
-        except Exception as exc:  # noqa: BLE001 - a part of it may be in the journal
+        except Exception as exc:  # noqa: BLE001 - part of it may be in the journal
             return triton.failed(self._pb, requests, exc)
 
     def _decide(self, batch: _Batch) -> Decided:
-        """Apply the policy; this changes nothing outside."""
+        """Apply the policy, without side effects outside the step."""
         context = batch.context
         facts = RowFacts(
             probabilities=batch.probabilities,

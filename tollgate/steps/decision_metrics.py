@@ -1,9 +1,9 @@
 """
-What the decision step tells Prometheus of every decision, through Triton's page.
+Export the metrics of the decision step through Triton's metrics endpoint.
 
-The step keeps 62 bytes of each row and goes on; a thread does the counting, once a
-second. Dry runs and rows with an error are counted apart, so that probes do not count
-as business.
+During a batch the step only stores 62 bytes per row; a thread counts them once a
+second. Dry runs and rows with an error are counted separately, so that probes do not
+count as business.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tollgate.steps.teller import BREATH_S, Counters, Labels, each_second
 
 Array = npt.NDArray[Any]
 
-# From 0.5 ms on, finest around the aim of 20 ms and the promise of 50.
+# From 0.5 ms on, finest around the SLO of 20 ms and the SLA of 50 ms.
 STEP_BUCKETS_S = (
     *(0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01),
     *(0.012, 0.014, 0.016, 0.018, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05),
@@ -35,13 +35,13 @@ SCORE_BUCKETS = (
     *(0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0),
 )
 ROWS_BUCKETS = (1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 20.0, 24.0, 28.0, 31.0, 32.0)
-CLIP = 1e-6  # a score nearer to 0 or 1 has the log-odds of this
-# Log-odds below 0 are what most scores have, and counters only rise: each is told as
-# its height above the least there is.
+CLIP = 1e-6  # scores closer to 0 or 1 are clipped to this before the log-odds
+# Most scores have log-odds below 0, and counters only rise: each is exported as its
+# distance above the minimum.
 LEAST = math.log((1 - CLIP) / CLIP)
 
 STEPS = ("features", "model", "decision", "whole")
-# From what the features of a row came, or its decision; the first that holds.
+# Source of a row's features, or of its decision; the first that applies.
 SOURCES = ("fallback", "defaults", "last_known", "store")
 
 COUNTERS = {
@@ -59,12 +59,14 @@ HISTOGRAMS = {
 }
 
 _LOT = 64  # batches counted at once: some 0.3 ms without the interpreter
-_CHALLENGER = np.uint32(1 << 31)  # beside the degraded bits of its rows
-_LAST = "earlier_length"  # of what is kept of a row's context
+_CHALLENGER = np.uint32(1 << 31)  # flag next to the degraded bits of a row
+_LAST = "earlier_length"  # last field that is copied from a row's context
 
 
 def _head() -> np.dtype[np.void]:
-    """Describe the beginning of a context, which is the same for all products."""
+    """
+    Return the dtype of the start of a context, which is the same for all products.
+    """
     layout = context_dtype(())
     names = layout.names or ()
     kept = names[: names.index(_LAST) + 1]
@@ -76,13 +78,13 @@ HEAD = _head()
 
 class DecisionMetrics:
     """
-    The metrics of one decision step.
+    Count and export the metrics of one decision step.
 
     Args:
         pb: Triton's `triton_python_backend_utils`.
-        labels: Of every metric; product, model and version.
+        labels: Labels of every metric; product, model and version.
         releases: The release that decides, and the challenger's if there is one.
-        spec_hash: Rows of other features are not answered, so not counted.
+        spec_hash: Rows with features of another spec are not answered, so not counted.
     """
 
     def __init__(
@@ -108,17 +110,17 @@ class DecisionMetrics:
         self, context: Array, decided: Decided, *, chosen: Array | None, began_us: int
     ) -> None:
         """
-        Note a batch; nothing is counted yet.
+        Queue a batch; it is counted later.
 
         Args:
             context: Of tollgate.schema.context_dtype; [N], contiguous.
-            decided: What was decided.
+            decided: The decisions.
             chosen: Rows that the challenger decided; bool [N], None for none.
             began_us: CLOCK_MONOTONIC when the step took the batch.
         """
         rows = len(context)
         head = context.view(np.uint8).reshape(rows, -1)[:, : HEAD.itemsize].copy()
-        score = decided.score.copy()  # bad and earlier ones are written over
+        score = decided.score.copy()  # bad and stored rows are overwritten
         now_us = time.monotonic_ns() // 1000
         marks = decided.degraded.copy()
         if chosen is not None:
@@ -126,11 +128,11 @@ class DecisionMetrics:
         self._waiting.append((head, decided.decision, score, marks, began_us, now_us))
 
     def close(self) -> None:
-        """Count and tell what waits."""
+        """Count and export the batches in the queue."""
         self._worker.stop()
 
     def tell(self) -> None:
-        """Count what waits, and tell it."""
+        """Count the batches in the queue, and export the numbers."""
         left = len(self._waiting)
         while left:
             lot = min(left, _LOT)
@@ -145,7 +147,7 @@ class DecisionMetrics:
         self._counters.tell(pause=time.sleep)
 
     def _begin(self) -> None:
-        """Put on the page what may stay 0: a rate needs a first value."""
+        """Export series that may stay 0: a rate needs a first value."""
         for kind in ("decided", "repeated", "dry", "bad"):
             self._counters.add("tollgate_rows_total", (("kind", kind),), number=0)
         for release in self._releases:
@@ -201,7 +203,7 @@ class DecisionMetrics:
     def _count_work(
         self, head: Array, began: Array, ended: Array, sizes: list[int]
     ) -> None:
-        """Count what both steps worked, dry runs among it."""
+        """Count the working time of both steps, dry runs included."""
         self._counters.observe("tollgate_batch_rows", (), values=np.array(sizes))
         _, firsts = np.unique(head["arrival_us"], return_index=True)
         worked_us = int(head["features_us"][firsts].sum(dtype=np.int64))
@@ -245,7 +247,7 @@ def _decision(release: str, outcome: Decision, source: str) -> Labels:
 
 
 def _sources(degraded: Array) -> Array:
-    """Tell from what rows were decided; places in SOURCES [N]."""
+    """Return the source of each row's decision; positions in SOURCES [N]."""
     found = np.full(len(degraded), SOURCES.index("store"))
     for name, bit in (
         ("last_known", Degraded.LAST_KNOWN_VECTOR),
@@ -257,7 +259,7 @@ def _sources(degraded: Array) -> Array:
 
 
 def _times(head: Array, began: Array, ended: Array) -> dict[str, Array]:
-    """Tell how long each row took by step; seconds [N] each."""
+    """Return how long each row took by step; seconds [N] each."""
     arrival = head["arrival_us"].astype(np.int64)
     features = head["features_us"].astype(np.int64)
     times = {

@@ -1,4 +1,4 @@
-"""What the store keeps of earlier decisions, row by row of a batch."""
+"""Match each row of a batch with its stored decision (idempotency)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def note_earlier(
     batch: Batch, groups: Sequence[Group], scored: Sequence[Scored], *, context: Array
 ) -> Counter[str]:
     """
-    Note each row's earlier decision in its context, or its conflict in the errors.
+    Note each row's stored decision in its context, or its conflict in the errors.
 
     Args:
-        batch: Whose `errors` are added to.
+        batch: The batch; conflicts are added to its `errors`.
         groups: Its good rows.
-        scored: What was found for each group.
+        scored: The results for each group.
         context: Of the batch, with its fingerprints; changed.
 
     Returns:
-        How many there were: same, conflict, corrupt.
+        Number of stored decisions by kind: same, conflict, corrupt.
     """
     counts: Counter[str] = Counter()
     ids = batch.ids[TRANSACTION_ID]
@@ -60,7 +60,7 @@ def _note(batch: Batch, row: int, value: bytes, *, context: Array) -> str:
 
 
 def _twins(group: Group, fingerprints: Array) -> list[int]:
-    """List rows whose id another row before them has, with other content."""
+    """List rows that share their id with a row before them but differ in content."""
     ids = group.purchases.transaction_id
     if len(set(ids)) == len(ids):
         return []

@@ -1,4 +1,4 @@
-"""The first step: validate rows, update and read windows, assemble features."""
+"""The feature step: validate rows, update and read windows, assemble features."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from tollgate.store.opening import open_ladder
 from tollgate.store.scored import Scored
 from tollgate.tracing.batches import open_batches
 
-SPOOL_VARIABLE = "TOLLGATE_SPOOL"  # folder of what the store did not apply
+SPOOL_VARIABLE = "TOLLGATE_SPOOL"  # folder of purchases that the store did not apply
 
 _MOST = 2**32 - 1
 _DRY_SHARE_MS = "1000"
@@ -64,10 +64,12 @@ Array = triton.Array
 
 
 class FeatureStep:
-    """`fraud_features` and its kind: rows in, `features` and `context` out."""
+    """
+    Implement `fraud_features` and similar models: rows to `features` and `context`.
+    """
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Read the spec, open the store, and warm both."""
+        """Read the spec, open the store, and warm both up."""
         import triton_python_backend_utils as pb
 
         import_gently("redis", "hiredis")
@@ -95,7 +97,7 @@ class FeatureStep:
         self._ladder = open_ladder(
             self._spec, url, settings=settings, lists=lists, spool=self._spool
         )
-        # Without last known values of its own: the batch has those already.
+        # Without last known values: the batch has used those already.
         patient = replace(
             settings,
             deadline_s=settings.deadline_limit_s,
@@ -126,7 +128,7 @@ class FeatureStep:
         triton.settle()
 
     def finalize(self) -> None:
-        """Let go of the store, and leave nothing unwritten or untold."""
+        """Close the store, and write out all pending purchases and metrics."""
         self._second.close()
         self._metrics.close()
         self._refusals.close()
@@ -176,14 +178,16 @@ class FeatureStep:
                 deadline_s=deadline_s,
                 sender=requests[position].get_response_sender(),
             )
-            responses[position] = None  # it is sent later
+            responses[position] = None  # the second look-up sends it later
             self._second.add(waiting)
         return responses
 
     def _respond(
         self, batch: Batch, features: Array, context: Array
     ) -> tuple[list[Any], list[tuple[int, str]]]:
-        """Write the answer to each request of a batch, and name those it refuses."""
+        """
+        Write the response to each request of a batch; also return the refused ones.
+        """
         self._signer.sign(features, context, bounds=batch.bounds)
         outputs = {
             FEATURES: features,
@@ -200,7 +204,7 @@ class FeatureStep:
         return responses, refused
 
     def _answer_later(self, batch: Batch, features: Array, context: Array) -> Any:
-        """Write the answer to a request that was looked up again."""
+        """Write the response to a request after its second look-up."""
         self._metrics.count(context["degraded"])
         ((response,), _) = self._respond(batch, features, context)
         return response
@@ -212,9 +216,9 @@ class FeatureStep:
         Fill `features` float32 [N, F] and `context` [N] for the whole batch.
 
         Args:
-            batch: Its rows; conflicts that the store names join its errors.
-            arrival_us: When work on it began, on the monotonic clock.
-            ladder: What to read; the step's own if None.
+            batch: Its rows; conflicts that the store reports join its errors.
+            arrival_us: Time at which work on it started, on the monotonic clock.
+            ladder: The fallback chain to read; the step's own if None.
         """
         rows = len(batch.cents)
         features = np.zeros((rows, len(self._spec.features)), np.float32)
@@ -223,9 +227,9 @@ class FeatureStep:
         context["spec_hash"] = self._spec.spec_hash
         context["arrival_us"] = arrival_us
         context["degraded"] = batch.degraded
-        # Done while the store works, or else here: once.
+        # Runs while the store works, or else here: once.
         note = cache(partial(self._note, batch, context))
-        if any(batch.dry):  # what they share is found by their fingerprints
+        if any(batch.dry):  # sharing finds identical rows by their fingerprints
             note()
         found = groups(batch)
         if found:
@@ -244,7 +248,7 @@ class FeatureStep:
         return features, context
 
     def _note(self, batch: Batch, context: Array) -> None:
-        """Write down in the context what the rows themselves say."""
+        """Write the values of the rows themselves into the context."""
         context["event_time_us"] = batch.time_us
         context["cents"] = batch.cents
         self._note_ids(batch, context)
@@ -262,7 +266,7 @@ class FeatureStep:
         names = ["transaction", *self._spec.entity_names]
         for name, column in zip(names, batch.ids.values(), strict=True):
             lengths = list(map(len, column))
-            if batch.errors:  # which a longer one is
+            if batch.errors:  # an id that is too long is one
                 lengths = [min(one, MAX_ID_BYTES) for one in lengths]
             context[f"{name}_id_length"] = lengths
             packed = np.array(column, dtype=f"S{MAX_ID_BYTES}")
@@ -297,7 +301,7 @@ class FeatureStep:
             prints = context["fingerprint"]
             scored = self._share.score(found, fingerprints=prints, ask=ask)
         for group, one in zip(found, scored, strict=True):
-            # A slice is written several times faster than chosen rows are.
+            # Writing a slice is several times faster than writing selected rows.
             whole = len(group.rows) == len(features)
             rows = slice(None) if whole else group.rows
             features[rows] = one.features

@@ -1,4 +1,4 @@
-"""The decision step's end of the journal: which rows are kept, and Prometheus."""
+"""Write the decision step's rows to the journal, and export the journal's metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tollgate.schema import STORE_URL_VARIABLE
 from tollgate.steps import triton
 
 JOURNAL_URL_VARIABLE = "TOLLGATE_JOURNAL_URL"
-JOURNAL_SPOOL_VARIABLE = "TOLLGATE_JOURNAL_SPOOL"  # folder of what waits for it
+JOURNAL_SPOOL_VARIABLE = "TOLLGATE_JOURNAL_SPOOL"  # folder of chunks that wait for it
 
 _INTERVAL_S = 1.0
 _LAG_INTERVAL_S = 0.1
@@ -52,11 +52,12 @@ Array = triton.Array
 
 class StepJournal:
     """
-    Journals what one decision step decides.
+    Write the decisions of one decision step to the journal.
 
     Args:
-        writer: Closed with this.
-        spec_hash: Rows of other features are not answered, so not kept.
+        writer: Closed with this object.
+        spec_hash: Rows with features of another spec are not answered, so not
+            journaled.
     """
 
     def __init__(self, writer: JournalWriter, *, spec_hash: int) -> None:
@@ -74,16 +75,16 @@ class StepJournal:
         left_out: Array | None = None,
     ) -> None:
         """
-        Keep a batch's decisions: not dry runs, bad rows, nor those made before.
+        Journal a batch's decisions, except dry runs, bad rows and stored decisions.
 
         Args:
             context: Of tollgate.schema.context_dtype; [N]. It, features and
                 probabilities may be memory of Triton's.
-            decided: What was decided.
+            decided: The decisions.
             features: float32 [N, F].
             probabilities: float32 [N, K].
             began_us: CLOCK_MONOTONIC when the step took the batch.
-            left_out: Rows that another journal keeps; bool [N], None for none.
+            left_out: Rows that another journal records; bool [N], None for none.
         """
         apart = context["dry_run"] | context["bad"] | (context["earlier_length"] > 0)
         apart |= context["spec_hash"] != self._spec_hash
@@ -101,7 +102,7 @@ class StepJournal:
             features, probabilities = features[kept], probabilities[kept]
             decisions = tuple(column[kept] for column in decisions)
         else:
-            # Decisions are new arrays; nobody changes them where no row is apart.
+            # Decisions are new arrays; if no row is left out, nothing changes them.
             features, probabilities = features.copy(), probabilities.copy()
         score, degraded, decision, codes, rules = decisions
         rows = Rows(
@@ -120,7 +121,7 @@ class StepJournal:
         self._writer.append(rows)
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write all pending records."""
         self._writer.close()
 
 
@@ -132,9 +133,9 @@ def open_journal(
 
     Args:
         pb: Triton's `triton_python_backend_utils`.
-        heading: What the records share.
-        window_s: How long an answer stands for its transaction id.
-        labels: Of every metric; product, model and version.
+        heading: The values that all records share.
+        window_s: Time for which an answer is valid for its transaction id.
+        labels: Labels of every metric; product, model and version.
     """
     url = os.environ.get(JOURNAL_URL_VARIABLE, "")
     if not url:
@@ -158,11 +159,11 @@ def open_journal(
 
 class JournalMetrics:
     """
-    The metrics of one writer, told by its thread: no answer waits for them.
+    Export the metrics of one writer, from its thread: no answer waits for them.
 
     Args:
         pb: Triton's `triton_python_backend_utils`.
-        labels: Of every metric.
+        labels: Labels of every metric.
     """
 
     def __init__(self, pb: Any, *, labels: Mapping[str, str]) -> None:
@@ -194,14 +195,14 @@ class JournalMetrics:
         )
         self._families = families  # Triton's metrics do not outlive them
         self._due_s = self._lag_due_s = 0.0
-        self._longest_s = -1.0  # lag since it was told
+        self._longest_s = -1.0  # longest lag since the last export
 
     def tell(self, counts: JournalCounts, lags: Sequence[float]) -> None:
-        """Tell what the writer has come to: counters each second, lags each 0.1 s."""
+        """Export the writer's numbers: counters each second, lags each 0.1 s."""
         now_s = time.monotonic()
         self._longest_s = max(self._longest_s, *lags) if lags else self._longest_s
         if now_s >= self._lag_due_s and self._longest_s >= 0:
-            # Each update is a message to the server, dearer than the record itself.
+            # Each update is a message to the server, which costs more than the record.
             self._lag.observe(self._longest_s)
             self._longest_s = -1.0
             self._lag_due_s = now_s + _LAG_INTERVAL_S

@@ -1,9 +1,9 @@
 """
-Tensors that are the same for most answers, made once and given to all of them.
+Cache the output tensors that many responses have in common.
 
 Making tensors was a third of the decision step's Python (docs/performance-log.md).
-Triton's stub writes a tensor to shared memory when it is first sent, and holds it there
-by a count of its users; so one tensor may be part of any number of responses.
+Triton's stub writes a tensor to shared memory when it is first sent, and counts the
+references to it there; so one tensor may be part of any number of responses.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ MOST = 512  # tensors; one of 32 rows of codes takes a few KB of shared memory
 
 class KeptTensors:
     """
-    Makes responses, and keeps what is likely to be said again.
+    Make responses, and cache tensors that are likely to occur again.
 
     Args:
         pb: Triton's `triton_python_backend_utils`.
         names: Outputs with few values, decisions and codes.
-        empty: Outputs of which only the empty text is kept: others are a row's own.
-        most: Tensors to keep; what comes thereafter is made each time.
+        empty: Outputs of which only the empty text is cached: other values are a row's
+            own.
+        most: Most tensors to cache; further ones are made each time.
     """
 
     def __init__(
@@ -44,11 +45,11 @@ class KeptTensors:
 
     def respond(self, outputs: Mapping[str, Array], bounds: Sequence[int]) -> list[Any]:
         """
-        Cut the outputs of a batch back into one response per request.
+        Split the outputs of a batch into one response per request.
 
         Args:
             outputs: By name, [N, 1] each.
-            bounds: Where each request's rows begin, and where the last one's end.
+            bounds: First row of each request, then the end of the last.
         """
         response = self._pb.InferenceResponse
         spans = list(itertools.pairwise(bounds))

@@ -1,4 +1,4 @@
-"""The background loops of a step, for Prometheus."""
+"""Export the state of a step's background loops to Prometheus."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tollgate.worker import (
 
 class LoopMetrics:
     """
-    Exports what became of the background loops of this process, once a second.
+    Export the health of this process's background loops once a second.
 
     Args:
         pb: Triton's `triton_python_backend_utils`.
-        labels: Of every metric; product, model and version.
+        labels: Labels of every metric; product, model and version.
     """
 
     def __init__(self, pb: Any, *, labels: Mapping[str, str]) -> None:
@@ -40,7 +40,7 @@ class LoopMetrics:
         self._worker = each_second(self._export, name="loop-metrics")
 
     def close(self) -> None:
-        """Export what was counted last."""
+        """Export the last counts."""
         self._worker.stop()
 
     def _export(self) -> None:
@@ -52,8 +52,8 @@ class LoopMetrics:
             if name not in self._gauges:
                 labels = {**self._labels, "loop": name}
                 self._gauges[name] = self._family.Metric(labels=labels)
-            # Only when it changes: processes of one step share the gauge, and one whose
-            # loops work must not hide another's that does not.
+            # Only when it changes: the processes of one step share the gauge, and a
+            # process whose loops work must not hide one whose loops fail.
             if tally.failures != self._failures.get(name, 0):
                 self._gauges[name].set(tally.failures)
                 self._failures[name] = tally.failures

@@ -1,8 +1,8 @@
 """
-What the feature step tells Prometheus, through Triton's own metrics page.
+Export the metrics of the feature step through Triton's metrics endpoint.
 
-An update is a message to the server (docs/performance-log.md), so no batch sends one:
-it leaves numbers here, and a thread tells them once a second.
+An update of a metric is a message to the server (docs/performance-log.md), so no batch
+sends one: a batch only adds to numbers here, and a thread exports them once a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tollgate.store.tables import FOUND
 EARLIER = ("same", "conflict", "corrupt")
 OUTCOMES = ("answered", "partial", "late", "unknown", "failed", "not_made")
 
-# Finest where a deadline of 5 ms is decided.
+# Finest around the deadline of 5 ms.
 _CALL_BUCKETS_S = (
     *(0.00025, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005),
     *(0.0075, 0.01, 0.025, 0.05),
@@ -62,14 +62,14 @@ GAUGES = {
 
 class StepMetrics:
     """
-    The metrics of one feature step.
+    Count and export the metrics of one feature step.
 
     Args:
         pb: Triton's `triton_python_backend_utils`.
-        ladder: What they are about.
-        share: And this.
-        second: And this.
-        labels: Of every metric; product, model and version.
+        ladder: The fallback chain whose counts are exported.
+        share: The shared dry runs whose counts are exported.
+        second: The second look-ups whose counts are exported.
+        labels: Labels of every metric; product, model and version.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class StepMetrics:
 
     def batch(self, degraded: Array) -> None:
         """
-        Note what a batch has come to; nothing is told yet.
+        Count the results of a batch; they are exported later.
 
         Args:
             degraded: Degraded bits of its rows; uint32 [N].
@@ -120,11 +120,11 @@ class StepMetrics:
             self._degraded += ((degraded[:, None] >> self._shifts) & 1).sum(axis=0)
 
     def close(self) -> None:
-        """Tell what is left."""
+        """Export the remaining numbers."""
         self._worker.stop()
 
     def tell(self) -> None:
-        """Tell what all batches have come to."""
+        """Export the numbers of all batches."""
         ladder = self._ladder
         counts = ladder.counts
         for outcome in OUTCOMES:
@@ -159,7 +159,7 @@ class StepMetrics:
 
     def _tell_feeds(self) -> None:
         now_us = time.time_ns() // 1000
-        marks_us = dict(self._ladder.feeds.watermark_us)  # the step may hear of more
+        marks_us = dict(self._ladder.feeds.watermark_us)  # the step may add feeds
         for feed, mark_us in marks_us.items():
             self._gauge("tollgate_feed_watermark_seconds", mark_us / 1e6, feed=feed)
             age_s = np.array([max(0, now_us - mark_us) / 1e6])
@@ -167,7 +167,7 @@ class StepMetrics:
             self._counters.observe("tollgate_feed_age_seconds", named, values=age_s)
 
     def _raise(self, family: str, number: int, value: str) -> None:
-        """Bring a counter up to a number; one that was never told is on the page."""
+        """Raise a counter to a number; the first call exports it even if it is 0."""
         before = self._told.get((family, value))
         if before == number:
             return
@@ -183,7 +183,7 @@ class StepMetrics:
         self._set[key].set(value)
 
 
-# The label that tells a counter's values apart.
+# The label that distinguishes a counter's values.
 _LABELS = {
     "tollgate_store_calls_total": "outcome",
     "tollgate_degraded_rows_total": "bit",

@@ -26,11 +26,11 @@ _ERRORS = {
 
 class Refusals:
     """
-    Counts refused requests by reason, in Prometheus and in the log.
+    Count refused requests by reason, in Prometheus and in the log.
 
     Args:
         pb: Triton's `triton_python_backend_utils`.
-        labels: Of the metric; product, model and version.
+        labels: Labels of the metric; product, model and version.
     """
 
     def __init__(self, pb: Any, *, labels: Mapping[str, str]) -> None:
@@ -53,7 +53,7 @@ class Refusals:
             log.warning(text, self._model, number, reason, _ERRORS[reason])
 
     def close(self) -> None:
-        """Export what was counted."""
+        """Export the remaining counts."""
         self._worker.stop()
 
     def _export(self) -> None:
@@ -66,5 +66,5 @@ class Refusals:
 
 
 def refusal_error(reason: str) -> str:
-    """Say why a request is refused; the words for the caller."""
+    """Return the error text for the caller of a refused request."""
     return _ERRORS[reason]

@@ -1,10 +1,11 @@
 """
-Look rows up again for requests that let the store take longer than a payment does.
+Repeat the store look-up for requests that allow a longer store deadline.
 
 The dynamic batch waits for the store no longer than the step's own deadline, whatever
-its requests ask. A request that may wait longer and whose rows the store gave no whole
-answer for is answered later, from a thread and over a connection of its own: neither
-the requests of its batch nor those of the next one wait for it.
+deadline its requests allow. A request gets a second look-up if it allows a longer
+deadline and the store did not return all of its rows. A thread with its own connection
+does this look-up and sends the response later, so neither the requests of this batch
+nor those of the next one wait for it.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ _LATE = np.uint32(Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR)
 
 
 class Score(Protocol):
-    """Scores a batch over a ladder."""
+    """Score a batch over a fallback chain."""
 
     def __call__(
         self, batch: Batch, *, arrival_us: int, ladder: Ladder
     ) -> tuple[Array, Array]:
-        """Give the features and the contexts of its rows."""
+        """Return the features and the contexts of its rows."""
 
 
 class Waiting(msgspec.Struct, frozen=True, eq=False):
     """
-    A request that is looked up again.
+    Hold a request that waits for its second look-up.
 
     Attributes:
         batch: Its rows.
-        features, context: What the first look-up gave; [N, F] and [N].
-        deadline_s: How long the store may take for them.
+        features, context: Results of the first look-up; [N, F] and [N].
+        deadline_s: Deadline of the store for them.
         sender: Triton's response sender of the request.
     """
 
@@ -61,19 +62,19 @@ class Waiting(msgspec.Struct, frozen=True, eq=False):
 
 class SecondLookup:
     """
-    The requests that wait for a second answer of the store.
+    Queue requests for a second look-up, and answer them from a thread.
 
     Args:
         pb: Triton's `triton_python_backend_utils`.
         open_ladder: Opens the store again; called when the first request needs it.
-        score: Scores rows over that: their features and contexts.
+        score: Scores rows over that store: returns their features and contexts.
         respond: Writes the answer to a request, given its rows, features and contexts.
-        deadline_s: How long the batch waits; a request that asks for less gets that.
-        limit_s: The most that a request may ask for.
+        deadline_s: Deadline of the batch; a second look-up needs a longer one.
+        limit_s: Longest deadline that a request may set.
 
     Attributes:
         found: Rows that the store answered at the second look-up, since the start.
-        lost: Rows that it was late for again.
+        lost: Rows for which the store was late again.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class SecondLookup:
 
     def wanted(self, batch: Batch, degraded: Array) -> dict[int, float]:
         """
-        Name the requests of a batch to look up again, and their deadlines, seconds.
+        Return the requests of a batch to look up again, and their deadlines, seconds.
 
         Args:
             batch: After its first look-up.
@@ -124,12 +125,12 @@ class SecondLookup:
         return found
 
     def add(self, waiting: Waiting) -> None:
-        """Look a request up again, behind those that wait already."""
+        """Queue a request for its second look-up."""
         self._queue.put(waiting)
         self._worker.wake()
 
     def close(self) -> None:
-        """Answer all that wait, and close the store."""
+        """Answer all queued requests, and close the store."""
         self._worker.stop()
         if self._ladder is not None:
             self._ladder.close()
@@ -139,18 +140,18 @@ class SecondLookup:
             self._answer(self._queue.get())
 
     def _answer_rest(self) -> None:
-        """Answer all that wait at the end, though some cannot be answered."""
+        """Answer all queued requests at shutdown, even if some fail."""
         while not self._queue.empty():
             try:
                 self._answer_waiting()
-            except Exception as exc:  # noqa: BLE001 - the next request has its turn
+            except Exception as exc:  # noqa: BLE001 - the next request is served anyway
                 log.error("an answer was not sent: %s", trace_of(exc))
 
     def _answer(self, waiting: Waiting) -> None:
         features, context = waiting.features, waiting.context
         try:
             features, context = self._look_up(waiting)
-        except Exception as exc:  # noqa: BLE001 - the first answer is there to send
+        except Exception as exc:  # noqa: BLE001 - the first answer can be sent
             log.error("a second look-up failed: %s", trace_of(exc))
         lost = int(((context["degraded"] & _LOST) != 0).sum())
         self.lost += lost
@@ -165,7 +166,7 @@ class SecondLookup:
         waiting.sender.send(response, flags=final)
 
     def _look_up(self, waiting: Waiting) -> tuple[Array, Array]:
-        """Score a request again; rows that the store is late for stay as they were."""
+        """Score a request again; rows for which the store is late stay as they were."""
         if self._ladder is None:
             self._ladder = self._open_ladder()
         self._ladder.wait_for_store(waiting.deadline_s)
@@ -173,7 +174,7 @@ class SecondLookup:
         features, context = self._score(
             waiting.batch, arrival_us=begun_us, ladder=self._ladder
         )
-        # No latency of the product holds the wait that this request asked for.
+        # The product's latencies exclude the wait that this request allowed.
         waited_us = round((self._ladder.counts.call_s or 0.0) * 1e6)
         context["arrival_us"] += waited_us
         context["features_us"] -= np.minimum(context["features_us"], waited_us)

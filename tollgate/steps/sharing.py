@@ -1,8 +1,9 @@
 """
-Answer identical dry requests of one moment from one look at the store.
+Share one store look-up among identical dry-run requests of the same second.
 
-A dry run changes nothing, so who asks the same twice within a second may have the same
-vector. What this process writes for one of its entities in between ends that.
+A dry run changes nothing, so two identical dry runs within a second may get the same
+vector. The cached vector is dropped as soon as this process writes for one of its
+entities.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tollgate.store.scored import Scored
 MOST_ROWS = 4_096  # 2 MB of vectors and look-ups
 _UNSHARED = np.uint32(STORE_LOST)
 
-Entity = tuple[int, bytes]  # its place in the spec, and an id
+Entity = tuple[int, bytes]  # its index in the spec, and an id
 Ask = Callable[[Sequence[Group]], list[Scored]]
 
 
@@ -34,11 +35,11 @@ class _Kept(msgspec.Struct, frozen=True, eq=False):
 
 class DryShare:
     """
-    Vectors of the last second's dry requests.
+    Cache the vectors of the last second's dry requests.
 
     Args:
-        life_s: How long one is shared; 0 shares nothing.
-        most_rows: Rows to keep; the oldest request leaves first.
+        life_s: Time for which one is shared; 0 shares nothing.
+        most_rows: Rows to cache; the oldest request leaves first.
         clock: Monotonic, seconds.
 
     Attributes:
@@ -68,12 +69,12 @@ class DryShare:
         ask: Ask,
     ) -> list[Scored]:
         """
-        Score groups of a batch, each distinct dry one once a moment.
+        Score groups of a batch; score identical dry groups only once per `life_s`.
 
         Args:
             groups: Those that write come first.
             fingerprints: Of all rows of the batch; uint64 [N].
-            ask: Scores groups by the store; not called for none.
+            ask: Scores groups by the store; not called when none is left to score.
         """
         if not self._life_s or not (self._kept or any(one.dry for one in groups)):
             return ask(groups)
@@ -116,7 +117,7 @@ class DryShare:
             self._drop(next(iter(self._kept)))
 
     def _expire(self, now_s: float) -> None:
-        """Drop what is too old; requests stand in the order of their time."""
+        """Drop expired requests; they are in order of time."""
         while self._kept:
             key, oldest = next(iter(self._kept.items()))
             if oldest.until_s > now_s:
@@ -124,7 +125,7 @@ class DryShare:
             self._drop(key)
 
     def _forget(self, entities: frozenset[Entity]) -> None:
-        """Drop what was read of entities that are about to change."""
+        """Drop the results that were read from entities that are about to change."""
         for one in entities & self._users.keys():
             for key in tuple(self._users.get(one, ())):
                 self._drop(key)
@@ -141,9 +142,9 @@ class DryShare:
 
 def _entities(group: Group) -> frozenset[Entity]:
     """
-    Name the entities whose values a group's rows are read from, or change.
+    Return the entities whose values a group's rows read or change.
 
-    Rows without any have what was decided of them, by their own ids.
+    Rows without entities depend only on the stored decisions of their own ids.
     """
     purchases = group.purchases
     return frozenset(

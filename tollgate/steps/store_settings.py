@@ -1,4 +1,4 @@
-"""How a feature step treats its store, read from its configuration."""
+"""Read the feature step's store settings from its configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tollgate.store.breaker import Rules
 from tollgate.store.opening import StoreSettings
 
 _CONFIG = "config.pbtxt"
-# Parameter of the step's configuration -> its unit in seconds, bytes, or as it is.
+# Parameter of the step's configuration -> its unit in seconds or bytes, or 1.
 _UNITS = {
     STORE_DEADLINE_PARAMETER: 1e-3,
     STORE_DEADLINE_LIMIT_PARAMETER: 1e-3,
@@ -40,10 +40,11 @@ _COUNTS = (BREAKER_FAILURES_PARAMETER, BREAKER_CALLS_PARAMETER)
 
 def store_settings(parameters: Mapping[str, str]) -> StoreSettings:
     """
-    Read how to treat the store from the step's configuration.
+    Read the store settings from the step's configuration.
 
     Raises:
-        InputError: A parameter is no number, out of its range, or none of its words.
+        InputError: A parameter is no number, out of its range, or none of its allowed
+            words.
     """
     usual, breaker = StoreSettings(), Rules()
     told = {
@@ -80,7 +81,7 @@ def store_settings(parameters: Mapping[str, str]) -> StoreSettings:
 
 
 def _number(name: str, text: str) -> float:
-    """Read a parameter; all are above zero, a share is 1 at most, a count is whole."""
+    """Read a parameter: above zero, 1 at most for a share, an integer for a count."""
     try:
         value = float(text)
     except ValueError:

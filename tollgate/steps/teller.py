@@ -1,10 +1,11 @@
 """
-Counters that are added to in a step and told to Triton beside it.
+Buffer counters and histograms of a step, and export them to Triton from a thread.
 
 An update of a Triton metric is a message to the server, 10 µs each
-(docs/performance-log.md), and Triton's histograms take one for each observation. So a
-step only adds numbers here, and a thread tells once a second what they have come to.
-A histogram is told as what Prometheus makes of one: counters with a label `le`.
+(docs/performance-log.md), and Triton's histograms take one message for each
+observation. So a step only adds numbers here, and a thread sends the increments once a
+second. A histogram is exported in the form that Prometheus gives it: counters with a
+label `le`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from tollgate.worker import Worker
 
 INTERVAL_S = 1.0
-_AT_ONCE = 8  # messages; between two lots the step has the interpreter
+_AT_ONCE = 8  # messages; between two groups of them the step gets the interpreter
 BREATH_S = 0.001
 
 Labels = tuple[tuple[str, str], ...]
@@ -26,13 +27,13 @@ Labels = tuple[tuple[str, str], ...]
 
 class Counters:
     """
-    Counters and histograms of one step, told as they have risen.
+    Buffer the counters and histograms of one step, and export their increments.
 
     Args:
         pb: Triton's `triton_python_backend_utils`.
         counters: Name -> description.
         histograms: Name -> description and upper bounds, ascending.
-        labels: Of every one of them.
+        labels: Labels of every one of them.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Counters:
         self._risen: dict[tuple[str, Labels], float] = {}
 
     def add(self, name: str, labels: Labels, *, number: float) -> None:
-        """Add to a counter; one that is told of 0 is on the page from then on."""
+        """Add to a counter; adding 0 exports it from then on."""
         key = (name, labels)
         self._risen[key] = self._risen.get(key, 0.0) + number
 
@@ -76,7 +77,7 @@ class Counters:
 
         Args:
             name: Its name.
-            labels: Its labels besides those of all.
+            labels: Its labels besides the common ones.
             values: [N], none of them NaN.
         """
         bounds = self._bounds[name]
@@ -89,10 +90,10 @@ class Counters:
 
     def tell(self, *, pause: Callable[[float], object] = lambda _: None) -> None:
         """
-        Tell Triton.
+        Send the increments to Triton.
 
         Args:
-            pause: Called with seconds between two lots of messages.
+            pause: Called with seconds between two groups of messages.
         """
         sent = 0
         for key in list(self._risen):  # after an error the next call sends the rest
@@ -110,7 +111,7 @@ class Counters:
 
 
 def each_second(export: Callable[[], None], *, name: str) -> Worker:
-    """Call something once a second, from a thread of its own, and once at the end."""
+    """Run a function once a second from a separate thread, and once at the end."""
     worker = Worker(name, export, pause_s=INTERVAL_S, finish=export)
     worker.start()
     return worker

@@ -1,4 +1,4 @@
-"""What a step tells of the requests that are traced."""
+"""Write the spans of a step for the requests that are traced."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ Taken = TypeVar("Taken")
 
 _TRANSACTION_ID = "tollgate.transaction_id"
 _ALL_BAD = "every row is bad"
-# From the feature step's end to the decision step's beginning: the step between, of
-# which nobody here knows more. Its queue is in it, and the queue delay.
+# From the feature step's end to the decision step's start: the step between them, about
+# which nothing else is known here. Its queue time and the queue delay are included.
 _MODEL = "model"
 
 
 class StepTraces:
     """
-    Tells what one step did for each traced request of a batch.
+    Write the spans of one step for each traced request of a batch.
 
     Args:
         writer: Takes the spans.
-        product: Whose step it is.
-        model: The step.
-        rate: Of so many requests that bring no trace, one is picked.
+        product: Product of the step.
+        model: Name of the step.
+        rate: One in this many requests without a trace context is sampled.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class StepTraces:
         self._failed = False
 
     def begin(self, began_us: int) -> None:
-        """Begin a batch."""
+        """Start a batch."""
         self._parts = []
         self._last_us = began_us
 
     def part(self, name: str) -> None:
-        """Note that something of the batch was done just now."""
+        """Record that a part of the batch's work has just ended."""
         now_us = _now_us()
         self._parts.append(Part(name, self._last_us, now_us))
         self._last_us = now_us
@@ -69,7 +69,7 @@ class StepTraces:
     def timed(
         self, name: str, call: Callable[[Given], Taken]
     ) -> Callable[[Given], Taken]:
-        """Have a call noted as a part of its own."""
+        """Wrap a function so that each call is recorded as a separate part."""
 
         def timed_call(given: Given) -> Taken:
             self._last_us = _now_us()
@@ -91,15 +91,15 @@ class StepTraces:
         worked_us: int,
     ) -> None:
         """
-        Tell what a feature step did.
+        Write the spans of a feature step.
 
         Args:
             requests: Of the batch.
-            ids: Of their transactions, row by row.
-            bounds: Where each request's rows begin.
-            hopeless: Places of the requests that no other step will see.
-            began_us: When the step took the batch.
-            worked_us: How long it says that it took.
+            ids: Transaction ids, row by row.
+            bounds: First row of each request, then the end of the last.
+            hopeless: Positions of the requests that no other step will see.
+            began_us: Time at which the step took the batch.
+            worked_us: Working time that the step reports.
         """
         ended_us = began_us + worked_us
 
@@ -123,14 +123,14 @@ class StepTraces:
         began_us: int,
     ) -> None:
         """
-        Tell what a decision step did, and of each request as a whole.
+        Write the spans of a decision step, and of each request as a whole.
 
         Args:
             requests: Of the batch.
             context: Its rows, as the feature step wrote them; [N].
-            outputs: What is answered; [N, 1] each.
-            bounds: Where each request's rows begin.
-            began_us: When the step took the batch.
+            outputs: The answers; [N, 1] each.
+            bounds: First row of each request, then the end of the last.
+            began_us: Time at which the step took the batch.
         """
         ended_us = _now_us()
 
@@ -161,7 +161,7 @@ class StepTraces:
     def _tell(self, spans: Callable[[], Iterator[Span]]) -> None:
         try:
             self._writer.write(spans())
-        except Exception as exc:  # noqa: BLE001 - a trace never costs an answer
+        except Exception as exc:  # noqa: BLE001 - a trace must not fail an answer
             if not self._failed:
                 triton.log.error("no trace was written: %s", trace_of(exc))
             self._failed = True
@@ -180,7 +180,7 @@ class StepTraces:
     def _traced(
         self, requests: Sequence[Any], first_id: Callable[[int], bytes]
     ) -> Iterator[tuple[int, TraceContext]]:
-        """Find the places of the requests that are traced, and where they belong."""
+        """Find the positions of the traced requests, and their trace contexts."""
         for place, request in enumerate(requests):
             text = request.parameters()
             if text and TRACEPARENT in text:
@@ -197,7 +197,7 @@ class StepTraces:
 
 
 def open_traces(*, product: str, model: str) -> StepTraces | None:
-    """Open what the environment names; None when it names nothing."""
+    """Open the pipe that the environment names; None when it names none."""
     path = os.environ.get(PIPE_VARIABLE, "")
     if not path:
         return None
@@ -213,7 +213,7 @@ def open_traces(*, product: str, model: str) -> StepTraces | None:
 def _told_of(
     row: int, transaction_id: bytes, outputs: Mapping[str, Array]
 ) -> dict[str, Attribute]:
-    """Say of a row what is no secret: no score, no customer, no amount."""
+    """Return the span attributes of a row: no score, no customer, no amount."""
     told: dict[str, Attribute] = {
         _TRANSACTION_ID: transaction_id.decode(errors="replace")
     }
@@ -225,7 +225,7 @@ def _told_of(
 
 
 def _id_of(context: Array, row: int) -> bytes:
-    """Read a row's transaction id out of the context."""
+    """Read a row's transaction id from the context."""
     whole: bytes = context["transaction_id"][row].tobytes()
     return whole[: int(context["transaction_id_length"][row])]
 

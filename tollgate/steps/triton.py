@@ -1,5 +1,5 @@
 """
-What both steps need of Triton's Python backend, and nothing else of it.
+Wrap the parts of Triton's Python backend that both steps use.
 
 `triton_python_backend_utils` exists only inside a step's process, so it is imported
 when a step starts.
@@ -30,11 +30,12 @@ Inputs = Sequence[Mapping[str, Any]]  # per request, its tensors by name
 
 class StepConfig(msgspec.Struct, frozen=True):
     """
-    What a step is started with.
+    Hold the configuration that a step starts with.
 
     Attributes:
         directory: Its version directory.
-        parameters: Of its configuration, and what its release tells this version.
+        parameters: Of its configuration, and those that its release sets for this
+            version.
         outputs: Names of its outputs.
     """
 
@@ -44,7 +45,9 @@ class StepConfig(msgspec.Struct, frozen=True):
 
 
 def step_config(args: Mapping[str, str]) -> StepConfig:
-    """Read what Triton passes to `initialize`, and the slot it starts in, if any."""
+    """
+    Read the arguments of `initialize`, and the slot that the step starts in, if any.
+    """
     config = json.loads(args["model_config"])
     given = config.get("parameters", {})
     outputs = tuple(one["name"] for one in config.get("output", ()))
@@ -58,22 +61,24 @@ def step_config(args: Mapping[str, str]) -> StepConfig:
 
 def settle() -> None:
     """
-    Tell the garbage collector that what there is stays; the last of `initialize`.
+    Exempt existing objects from garbage collection; the last call of `initialize`.
 
-    Modules, specs and tables are 80,000 objects: going through them takes 18 ms, in
-    which a step answers nothing, and finds nothing.
+    Modules, specs and tables are 80,000 objects: a collection over them takes 18 ms,
+    during which a step answers nothing, and frees nothing.
     """
     gc.collect()
     gc.freeze()
 
 
 def step_name(args: Mapping[str, str]) -> str:
-    """Give a step's name in the repository; the server may serve it under another."""
+    """Return a step's name in the repository; the server may serve it under another."""
     return public_name(args["model_name"])
 
 
 def metric_labels(args: Mapping[str, str], *, product: str) -> dict[str, str]:
-    """Label a step's metrics, apart from those of every other step of the server."""
+    """
+    Return the labels that distinguish a step's metrics from those of every other step.
+    """
     return {
         "product": product,
         "model": step_name(args),
@@ -83,21 +88,21 @@ def metric_labels(args: Mapping[str, str], *, product: str) -> dict[str, str]:
 
 def inputs_of(requests: Sequence[Any]) -> Inputs:
     """
-    Find the inputs of a dynamic batch by their names.
+    Index the inputs of a dynamic batch by name.
 
-    Triton's own look-up goes through all inputs of a request for each that is wanted:
+    Triton's own look-up searches all inputs of a request for each one that is read:
     with 100 of them that took most of the step's time.
     """
     return [{one.name(): one for one in request.inputs()} for request in requests]
 
 
 def direct_calls(inputs: Inputs) -> list[int]:
-    """List the requests that came by a step's public name, not by its ensemble."""
+    """List the requests that call a step by its public name instead of its ensemble."""
     return [place for place, one in enumerate(inputs) if DIRECT_CALL in one]
 
 
 def gather(inputs: Inputs, name: str) -> Array:
-    """Take one input of all requests as one array, request after request."""
+    """Join one input of all requests to one array, in the order of the requests."""
     return gather_rows(inputs, name)[0]
 
 
@@ -105,13 +110,13 @@ def gather_optional(
     inputs: Inputs, name: str, *, bounds: Sequence[int], absent: Any
 ) -> Array | None:
     """
-    Take one optional input of all requests as one array of N values.
+    Join one optional input of all requests to one array of N values.
 
     Args:
-        inputs: Of a dynamic batch; some requests may have it and some not.
-        name: Of the input.
-        bounds: Where each request's rows begin, and where the last one's end.
-        absent: The value that stands in each row of a request without it.
+        inputs: Of a dynamic batch; some requests may have the input and some not.
+        name: Name of the input.
+        bounds: First row of each request, then the end of the last.
+        absent: Value for each row of a request without the input.
 
     Returns:
         [N]; None if no request has it.
@@ -134,10 +139,10 @@ def gather_optional(
 
 def gather_rows(inputs: Inputs, name: str) -> tuple[Array, list[int]]:
     """
-    Take one input of all requests as one array, and tell whose rows are whose.
+    Join one input of all requests to one array, and return which rows belong to which.
 
     Returns:
-        It, and where each request's rows begin, and where the last one's end.
+        The array, and the first row of each request with the end of the last.
     """
     arrays = [one[name].as_numpy() for one in inputs]
     bounds = [0, *itertools.accumulate(map(len, arrays))]
@@ -151,7 +156,7 @@ def request_parameters(request: Any) -> Mapping[str, Any]:
 
 
 def respond(pb: Any, outputs: Mapping[str, Array], bounds: Sequence[int]) -> list[Any]:
-    """Cut the outputs of a batch back into one response per request."""
+    """Split the outputs of a batch into one response per request."""
     tensor, response = pb.Tensor, pb.InferenceResponse
     return [
         response([tensor(name, array[start:stop]) for name, array in outputs.items()])
@@ -169,7 +174,7 @@ def guarded(
     pb: Any, requests: Sequence[Any], execute: Callable[[Sequence[Any]], list[Any]]
 ) -> list[Any]:
     """
-    Run a step's work; an error that nobody foresaw becomes an answer.
+    Run a step's work; an unforeseen error becomes an error response.
 
     The requests of a batch that fails are run again one by one, so that the request
     that caused the error fails alone. `execute` must allow that.
@@ -185,11 +190,11 @@ def guarded(
 
 def failed(pb: Any, requests: Sequence[Any], error: Exception) -> list[Any]:
     """
-    Answer requests with an error that nobody foresaw.
+    Answer requests with an unforeseen error.
 
-    An exception that left `execute` would answer the same, but with its traceback
-    in the caller's hands. Its own words stay out of the log, because they may hold an
-    id or an amount; the log has their hash.
+    An exception that left `execute` would answer the same, but would send its traceback
+    to the caller. The message of the exception stays out of the log, because it may
+    hold an id or an amount; the log has its hash.
     """
     log.error("a batch of %d requests failed: %s", len(requests), trace_of(error))
     text = f"the step failed: {type(error).__name__}; the server's log has more"
@@ -209,7 +214,7 @@ def refuse_some(
     Args:
         pb: Triton's `triton_python_backend_utils`.
         requests: A dynamic batch.
-        refusals: Place of each request to refuse, and the error to answer with.
+        refusals: Position of each request to refuse, and the error to answer with.
         answer: Called with the other requests, if there are any.
     """
     others = [one for place, one in enumerate(requests) if place not in refusals]

@@ -1,4 +1,4 @@
-"""Read a store's address: where it is, who asks, and how TLS proves both."""
+"""Parse a store's address: its location, the user, and the TLS parameters."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _PLACE = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]]+)(:(?P<port>\d{1,5}))?\Z")
 
 class Address(msgspec.Struct, frozen=True):
     """
-    A store.
+    Describe how to reach a store.
 
     Attributes:
-        places: Host and port of each node that is known; one, if it is no cluster.
+        places: Host and port of each known node; one, if it is no cluster.
         path: Unix socket; then there are no places.
-        username: Whom to ask as; empty for the default user.
-        password: Theirs.
+        username: User to log in as; empty for the default user.
+        password: Password of that user.
         db: Number of the database.
-        tls: None for a connection in the clear.
-        cluster: It is a Redis Cluster.
+        tls: TLS parameters; None for a connection without TLS.
+        cluster: True for a Redis Cluster.
     """
 
     places: tuple[tuple[str, int], ...] = ()
@@ -56,17 +56,17 @@ class Address(msgspec.Struct, frozen=True):
     cluster: bool = False
 
     def __repr__(self) -> str:
-        """Print it without who asks."""
+        """Print the address without user and password."""
         return f"Address({self.path or self.places!r})"
 
     def at(self, place: tuple[str, int]) -> Address:
-        """Tell how to reach one node of a cluster."""
+        """Return the address of one node of a cluster."""
         return msgspec.structs.replace(self, places=(place,), cluster=False)
 
 
 def read_address(url: str) -> Address:
     """
-    Read an address.
+    Parse an address.
 
     Args:
         url: `redis://`, `rediss://` (TLS) or `unix://`, with user, password, database
@@ -74,7 +74,8 @@ def read_address(url: str) -> Address:
             one or more nodes, joined by commas. docs/store.md.
 
     Raises:
-        InputError: What is wrong; never with the address, which may hold a password.
+        InputError: The address is invalid; the message never holds the address, which
+            may contain a password.
     """
     try:
         parts = urlsplit(url)
@@ -117,9 +118,9 @@ def read_address(url: str) -> Address:
 
 def connection_maker(address: Address) -> Callable[..., Any]:
     """
-    Choose the class of redis-py that connects to one place.
+    Choose the class of redis-py that connects to one host or socket.
 
-    Its TLS context is made here, once: that takes tens of milliseconds with the
+    Its TLS context is built here, once: that takes tens of milliseconds with the
     system's authorities, and a call's deadline is five.
 
     Returns:
@@ -151,7 +152,7 @@ def connection_maker(address: Address) -> Callable[..., Any]:
 
 
 def connection_arguments(address: Address) -> dict[str, Any]:
-    """Name what redis-py's connection is made with, its time limits left out."""
+    """Return the arguments of redis-py's connection class, without its timeouts."""
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
@@ -175,11 +176,11 @@ def connection_arguments(address: Address) -> dict[str, Any]:
 
 def open_client(url: str, *, timeout_s: float | None = None) -> Any:
     """
-    Open a plain client of redis-py, for what is no call of the Lua function.
+    Open a plain redis-py client, for commands other than calls of the Lua function.
 
     Args:
         url: As `read_address` takes it, and no cluster.
-        timeout_s: Of each wait for the socket; None waits as long as it takes.
+        timeout_s: Timeout of each wait for the socket; None waits as long as it takes.
 
     Raises:
         InputError: The address is wrong, or a cluster's.

@@ -1,12 +1,12 @@
 """
-When to stop asking a store that does not answer, and when to ask again.
+The circuit breaker: stop calling a failing store, and probe it until it recovers.
 
     CLOSED ──too many failures──► OPEN ──a probe is answered──► HALF_OPEN
        ▲                           ▲                               │
        └───── its call succeeds ───┼───── its call fails ──────────┘
 
-While it is open, no request waits for the store: a thread of the step's own probes
-it. The answer to a probe lets one batch through; that batch decides.
+While it is open, no request waits for the store: a separate thread of the step probes
+it. A probe that is answered lets one batch through; that batch decides.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 
 class State(enum.IntEnum):
-    """What the breaker lets through; the numbers are those of its metric."""
+    """State of the circuit breaker; the numbers are those of its metric."""
 
     CLOSED = 0
     HALF_OPEN = 1
@@ -28,15 +28,16 @@ class State(enum.IntEnum):
 
 class Rules(msgspec.Struct, frozen=True):
     """
-    When a breaker opens, and how often it probes.
+    Configure when a circuit breaker opens, and how often it probes.
 
     Attributes:
-        failures_in_a_row: Opens it: a store that is away.
-        recent_calls: How many calls the share looks back on.
-        failed_share: Of these, opens it: a store that is slow now and then.
-        probe_interval_s: Between probes.
-        probe_jitter: Part of the interval by which it is varied, both ways, so
-            that replicas do not probe a store that comes back all at once.
+        failures_in_a_row: Consecutive failures that open it: the store is unavailable.
+        recent_calls: Number of recent calls that `failed_share` covers.
+        failed_share: Share of failed calls among them that opens it: the store is slow
+            now and then.
+        probe_interval_s: Time between probes.
+        probe_jitter: Part of the interval by which it varies, both ways, so that
+            replicas do not probe a store that comes back all at once.
     """
 
     failures_in_a_row: int = 5
@@ -48,7 +49,7 @@ class Rules(msgspec.Struct, frozen=True):
 
 class Breaker:
     """
-    The state of one store, as one caller sees it.
+    Track the state of one store, as one caller sees it.
 
     Only the caller closes and opens it, and only while it does not wait for a probe;
     only the prober half-opens it. So neither needs a lock.
@@ -56,7 +57,7 @@ class Breaker:
     Args:
         clock: Monotonic, seconds.
         chance: Uniform within [0, 1).
-        rules: When it opens and how often it probes.
+        rules: Its configuration.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Breaker:
     ) -> None:
         self.rules = rules or Rules()
         self.state = State.CLOSED
-        self.opened = 0  # how often it opened
+        self.opened = 0  # number of times it opened
         self._clock = clock
         self._chance = chance
         self._in_a_row = 0
@@ -76,11 +77,11 @@ class Breaker:
         self._probe_at_s = 0.0
 
     def allows(self) -> bool:
-        """Tell whether a batch may call the store now."""
+        """Return True if a batch may call the store now."""
         return self.state is not State.OPEN
 
     def succeeded(self) -> None:
-        """Note a call that was answered in time."""
+        """Record a call that was answered in time."""
         if self.state is State.HALF_OPEN:
             self._recent.clear()
             self.state = State.CLOSED
@@ -89,10 +90,10 @@ class Breaker:
 
     def failed(self) -> bool:
         """
-        Note a call that failed or came late.
+        Record a call that failed or was late.
 
         Returns:
-            Whether this opened it.
+            True if this call opened the breaker.
         """
         self._in_a_row += 1
         self._recent.append(True)
@@ -114,11 +115,11 @@ class Breaker:
         return True
 
     def until_probe_s(self) -> float:
-        """Tell how long it is to the next probe; 0 when that is due."""
+        """Return the time to the next probe; 0 when it is due."""
         return max(0.0, self._probe_at_s - self._clock())
 
     def probed(self, answered: bool) -> None:
-        """Note how a probe ended."""
+        """Record the outcome of a probe."""
         self._plan_probe()
         if answered:
             self.state = State.HALF_OPEN

@@ -1,8 +1,8 @@
 """
-Call the store for batches: once, with all that rides along, if the breaker lets us.
+Call the store once per batch, if the circuit breaker allows it.
 
-Feed watermarks, values of tables, lists and earlier decisions are asked for in the
-same flush. What comes back is noted where it belongs.
+The same flush also reads feed watermarks, values of tables, lists and stored decisions.
+The replies go to the objects that manage them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ log = logging.getLogger(__name__)
 
 class Caller:
     """
-    The calls of one product's store.
+    Call the store of one product.
 
     Args:
-        store: Its store.
-        breaker: When to leave the store alone.
+        store: The product's store.
+        breaker: Circuit breaker of the store.
         feeds: The product's watermarks.
         tables: The product's tables.
-        lookups: What is looked up for each row.
-        counts: Where calls are counted.
-        updates: Whether what is scored is written; False leaves that to a stream.
+        lookups: Lists and stored decisions to read for each row.
+        counts: Counters of the calls.
+        updates: Write the purchases that are scored; False leaves that to a stream.
     """
 
     def __init__(
@@ -70,17 +70,18 @@ class Caller:
         meanwhile: Meanwhile = idle,
     ) -> tuple[list[Answer] | StoreError, Sequence[Any]]:
         """
-        Call the store if the breaker lets us.
+        Call the store if the circuit breaker allows it.
 
         Args:
             packed: Batches.
             write: Per batch, False for a dry run.
             now_us: The clock.
-            wanted: Which values of tables the batches want.
-            meanwhile: Done while the store works; not when it could not be asked.
+            wanted: The values of tables that the batches need.
+            meanwhile: Called while the store works; not called if no command could be
+                sent.
 
         Returns:
-            Its answers, or why there are none; and its replies to the look-ups.
+            Its replies, or the error; and its replies to the look-ups.
         """
         counts = self._counts
         counts.call_s = None
@@ -123,7 +124,7 @@ class Caller:
         return asked, replies[len(feeds) + len(tables) :]
 
     def close(self) -> None:
-        """End the prober and the connection."""
+        """Stop the prober and close the connection."""
         self._prober.close()
         self._store.close()
 
@@ -138,7 +139,9 @@ class Caller:
 
 
 def _newest_us(packed: Sequence[Packed], write: Sequence[bool]) -> int | None:
-    """Find the newest purchase that is written; None when none is."""
+    """
+    Return the event time of the newest purchase that is written; None without one.
+    """
     return max(
         (
             int(one.purchases.event_time_us.max())

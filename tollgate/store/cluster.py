@@ -1,4 +1,4 @@
-"""The Lua function in a Redis Cluster: one key per call, one flush per node."""
+"""Call the Lua function in a Redis Cluster: one key per call, one flush per node."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def open_store(
     url: str, *, deadline_s: float, rules: Rules | None = None
 ) -> RedisStore:
     """
-    Open the store at an address, be it one Redis or a cluster.
+    Open the store at an address, either one Redis or a cluster.
 
     Args:
         url: docs/store.md, "Addresses".
-        deadline_s: How long one call may take, connecting included.
-        rules: When a cluster's node is left alone.
+        deadline_s: Longest duration of one call, connecting included.
+        rules: Circuit breaker rules for the nodes of a cluster.
 
     Raises:
-        InputError: It is no address, or a file of TLS cannot be used.
+        InputError: The address is invalid, or a file of TLS cannot be used.
     """
     address = read_address(url)
     if not address.cluster:
@@ -39,12 +39,12 @@ def open_store(
 
 class ClusterStore(RedisStore):
     """
-    The Lua function in a cluster: one key per call, all nodes at once.
+    Call the Lua function in a cluster: one key per call, all nodes at once.
 
     Args:
-        address: A cluster's, with some of its nodes.
-        deadline_s: How long one call may take, connecting included.
-        rules: When to leave a node alone.
+        address: Address of a cluster, with some of its nodes.
+        deadline_s: Longest duration of one call, connecting included.
+        rules: Circuit breaker rules for its nodes.
     """
 
     def __init__(self, address: Address, *, deadline_s: float, rules: Rules) -> None:
@@ -53,7 +53,7 @@ class ClusterStore(RedisStore):
 
     @property
     def opened(self) -> int:
-        """Not known."""
+        """Return 0: a cluster does not count its connections."""
         return 0
 
     def flush(
@@ -67,16 +67,17 @@ class ClusterStore(RedisStore):
         Run calls of the Lua function, and commands after them, on all nodes at once.
 
         Args:
-            calls: Each call, and what it does.
-            beside: Of one key each, or MGET; idempotent, and no answer hangs on them.
-            meanwhile: Done while the nodes work.
+            calls: Each call, and its mode.
+            beside: Commands with one key each, or MGET; idempotent ones, on which no
+                answer depends.
+            meanwhile: Called while the nodes work.
 
         Returns:
             As with one Redis; MGET has an exception for each key that is lost.
 
         Raises:
-            StorePartial: Some keys have no answer.
-            OutcomeUnknown, StoreError: None has one.
+            StorePartial: Some keys have no reply.
+            OutcomeUnknown, StoreError: No key has a reply.
         """
         until_s = time.monotonic() + self.deadline_s
         split = [split_call(call, mode) for call, mode in calls]
@@ -98,7 +99,7 @@ class ClusterStore(RedisStore):
         return answers, told
 
     def probe(self) -> bool:
-        """Tell whether any node answers, by a new look at the map."""
+        """Return True if any node answers; this reads the slot map again."""
         return self._nodes.learn(time.monotonic() + self.deadline_s, patient=True)
 
     def close(self) -> None:
@@ -107,7 +108,7 @@ class ClusterStore(RedisStore):
 
 
 def _worst(replies: Sequence[Any]) -> StoreError:
-    """Choose the error to raise for all: one that leaves the outcome unknown first."""
+    """Choose the error to raise for all: prefer one that leaves the outcome unknown."""
     errors = [one for one in replies if isinstance(one, Exception)]
     for error in errors:
         if isinstance(error, OutcomeUnknown):

@@ -1,4 +1,4 @@
-"""A client of redis-py for whatever address: one Redis, or a cluster."""
+"""Open a redis-py client for any store address: one Redis, or a cluster."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ def open_any_client(url: str, *, timeout_s: float) -> Any:
 
     Args:
         url: docs/store.md, "Addresses".
-        timeout_s: Of one command; beside the time for which it is told to block.
+        timeout_s: Timeout of one command, in addition to the time for which the command
+            itself blocks.
 
     Raises:
-        InputError: It is no address, or a file of TLS cannot be used.
+        InputError: The address is invalid.
     """
     address = read_address(url)
     if address.cluster:
@@ -32,24 +33,24 @@ def open_any_client(url: str, *, timeout_s: float) -> Any:
 
 class ClusterClient(redis.Redis):
     """
-    The commands of redis-py over the store's own way to a cluster.
+    Run redis-py's commands over the store's own connections to a cluster.
 
     Args:
-        address: A cluster's.
-        timeout_s: Of one command.
+        address: Address of a cluster.
+        timeout_s: Timeout of one command.
     """
 
     def __init__(self, address: Address, *, timeout_s: float) -> None:
-        super().__init__(protocol=2)  # for how replies are read; it never connects
+        super().__init__(protocol=2)  # for parsing replies; it never connects
         self._nodes = Nodes(address, deadline_s=timeout_s, rules=Rules())
         self._timeout_s = timeout_s
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """
-        Run a command of one key where that lives.
+        Run a command of one key on the node that holds the key.
 
         Raises:
-            RedisError: The node refused, or has no answer.
+            RedisError: The node refused, or did not reply.
         """
         name = args[0]
         rest = [one.encode() if isinstance(one, str) else one for one in args[1:]]

@@ -1,4 +1,4 @@
-"""What an entry holds beyond the amount: declared fields, ids of other entities."""
+"""Build the columns that an entry holds beyond the amount: fields and entity ids."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def entity_columns(
     spec: FeatureSpec, entity_id: Sequence[Sequence[bytes]], *, fields: Fields
 ) -> list[I64]:
     """
-    Lay out, per entity of the spec, the columns its features need.
+    Build, per entity of the spec, the columns that its features need.
 
     Args:
-        spec: What an entity keeps.
+        spec: Names the columns of each entity.
         entity_id: Per entity its ids, of N purchases.
         fields: Declared fields that were sent; int64 [N] each.
 
@@ -52,7 +52,7 @@ def widened(
 
     Args:
         entries: ENTRY [N].
-        columns: int64 [N, K]; None for events that bring no values.
+        columns: int64 [N, K]; None for events without values.
         width: K.
 
     Returns:

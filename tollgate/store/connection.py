@@ -1,4 +1,4 @@
-"""One connection to one Redis: commands out, replies in, by a point in time."""
+"""One connection to one Redis: send commands and read replies before a deadline."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tollgate.store.wording import words_of
 log = logging.getLogger(__name__)
 
 Command = tuple[Any, ...]
-Meanwhile = Callable[[], object]  # what is done while a store works
+Meanwhile = Callable[[], object]  # function to run while a store works
 
-MAX_OWED = 16  # late replies waited for; a store behind by more gets a new connection
-# What a TLS handshake may take where no request waits for it.
+MAX_OWED = 16  # late replies to wait for; with more, a new connection is opened
+# Longest TLS handshake where no request waits for it.
 HANDSHAKE_S = 0.25
 
 
 def idle() -> None:
-    """Do nothing meanwhile."""
+    """Do nothing; the default for `meanwhile`."""
 
 
 def taken_s(meanwhile: Meanwhile) -> float:
-    """Do it; tell how long it took."""
+    """Call `meanwhile`, and return how long it took, in seconds."""
     begun_s = time.monotonic()
     meanwhile()
     return time.monotonic() - begun_s
@@ -36,11 +36,11 @@ def taken_s(meanwhile: Meanwhile) -> float:
 
 class Connection:
     """
-    One connection to Redis, opened on first use and again after a failure.
+    Manage one connection to Redis, opened on first use and again after a failure.
 
-    Every method that takes `until_s` (of time.monotonic) raises redis-py's
-    TimeoutError when that has passed. Each wait for the socket gets what is left of
-    it; redis-py's handshake and a reply that comes in pieces are several waits.
+    Every method that takes `until_s` (of time.monotonic) raises redis-py's TimeoutError
+    when that has passed. Each wait for the socket gets the rest of that time;
+    redis-py's handshake and a reply that comes in pieces are several waits.
 
     Args:
         address: A single Redis.
@@ -55,18 +55,18 @@ class Connection:
         import redis
 
         self.errors = redis.exceptions
-        # redis-py's own way to the same bytes takes six times as long.
+        # redis-py's own code for the same bytes takes six times as long.
         self._pack: Callable[[Command], bytes] = hiredis.pack_command
         self.secure = address.tls is not None
         self._address = address
         self._max_owed = max_owed
         self.is_open = False
-        self.opened = 0  # times; who sees it rise has another Redis before him, maybe
-        self._owed = 0  # replies still to come, of calls that were given up too
+        self.opened = 0  # number of connections; after a rise, it may be another Redis
+        self._owed = 0  # replies still to come, also of calls that were given up
         self.renew()
 
     def renew(self) -> None:
-        """Drop the connection, and read the files of TLS anew for the next one."""
+        """Drop the connection, and reload the TLS files for the next one."""
         if self.is_open:
             self.close()
         make = connection_maker(self._address)
@@ -80,9 +80,9 @@ class Connection:
         meanwhile: Meanwhile = idle,
     ) -> list[Any]:
         """
-        Send commands and read their replies; errors that Redis answered with too.
+        Send commands and read their replies; errors that Redis replied are among them.
 
-        What is done meanwhile takes nothing of the time that Redis has.
+        The time that `meanwhile` takes is added to the time that Redis has.
         """
         self.send(commands, until_s)
         until_s += taken_s(meanwhile)
@@ -93,11 +93,11 @@ class Connection:
         Send commands; `receive` must follow.
 
         A connection that broke since its last use is replaced, once: events are
-        idempotent, so what the broken one may have carried does no harm.
+        idempotent, so it does no harm if the broken one delivered some.
 
         Raises:
             StoreLost: A new connection broke while sending.
-            RedisError, OSError: There is none, and nothing was sent.
+            RedisError, OSError: No connection could be opened, and nothing was sent.
         """
         try:
             self._send([b"".join(map(self._pack, commands))], until_s)
@@ -114,25 +114,25 @@ class Connection:
         Read the replies to the last commands sent.
 
         Returns:
-            Them, in order; an error that Redis answered with is one.
+            The replies in order; an error that Redis replied is one of them.
 
         Raises:
             StoreLost: The connection broke before they came.
         """
         try:
             while self._owed > count:
-                self._reply(until_s)  # the late answer to a call that was given up
+                self._reply(until_s)  # the late reply to a call that was given up
             return [self._reply(until_s) for _ in range(count)]
         except self.errors.TimeoutError:
             self._give_up()
             raise
         except BaseException:
-            # What is still under way must never be read as another call's answer.
+            # A reply that is still to come must never be read as another call's reply.
             self.close()
             raise
 
     def open(self, until_s: float) -> None:
-        """Connect; a connection there is stays."""
+        """Connect; an open connection stays open."""
         if self.is_open:
             return
         left_s = self._left_s(until_s)
@@ -143,7 +143,7 @@ class Connection:
         except BaseException as exc:
             self.close()
             if exc.__context__ is not None:
-                # redis-py keeps it in a variable of the frame that raised it: a cycle.
+                # redis-py stores it in a variable of the frame that raised it: a cycle.
                 traceback.clear_frames(exc.__context__.__traceback__)
             raise
         self.is_open = True
@@ -151,12 +151,12 @@ class Connection:
 
     def probe(self, deadline_s: float, *commands: Command) -> bool:
         """
-        Ask for a sign of life over a new connection, which stays open.
+        Send PING over a new connection, which stays open.
 
         Args:
-            deadline_s: How long connecting and asking may take, each; TLS, which no
-                one waits for here, gets more to connect.
-            commands: What to send behind the PING.
+            deadline_s: Longest duration of connecting and of PING, each; TLS gets more
+                time to connect, because no request waits here.
+            commands: Commands to send after the PING.
         """
         extra_s = HANDSHAKE_S if self.secure else 0.0
         try:
@@ -170,7 +170,9 @@ class Connection:
         return not isinstance(alive, Exception)
 
     def fileno(self) -> int:
-        """Name the socket, for poll; there must be one."""
+        """
+        Return the socket's file descriptor, for poll; the connection must be open.
+        """
         number: int = self._connection._sock.fileno()
         return number
 
@@ -181,8 +183,8 @@ class Connection:
         self._connection.disconnect()
 
     def _give_up(self) -> None:
-        # Replies come in order, so late ones can be told from the next call's; a
-        # busy store would be late with a new connection all the more.
+        # Replies come in order, so late ones can be distinguished from the next call's;
+        # a busy store would be even later with a new connection.
         if not 0 < self._owed <= self._max_owed:
             self.close()
 
@@ -202,8 +204,8 @@ class Connection:
             raise StoreLost(words_of(exc)) from exc
 
     def _ended(self) -> bool:
-        """Tell whether the other side hung up while nothing was asked."""
-        # Without replies to come, what can be read is the connection's end.
+        """Return True if the other side hung up while no reply was due."""
+        # If no replies are due, a readable socket means that the connection ended.
         if self._owed:
             return False
         poll = select.poll()
@@ -215,11 +217,11 @@ class Connection:
         try:
             self._connection.send_packed_command(packed, check_health=False)
         except self.errors.TimeoutError:
-            self.close()  # a command that was cut cannot be finished
+            self.close()  # a command that was sent in part cannot be completed
             raise
 
     def _reply(self, until_s: float) -> Any:
-        """Read one reply; an error that Redis answered with is returned."""
+        """Read one reply; an error that Redis replied is returned."""
         errors = self.errors
         self._wait(until_s)
         try:
@@ -227,7 +229,7 @@ class Connection:
         except errors.ResponseError as exc:
             reply = without_frames(exc)
         except (errors.BusyLoadingError, errors.AuthenticationError):
-            raise  # Redis answered, too, and applied nothing
+            raise  # Redis replied with an error, too, and applied nothing
         except errors.TimeoutError:
             raise
         except (errors.RedisError, OSError) as exc:
@@ -236,7 +238,7 @@ class Connection:
         return reply
 
     def _wait(self, until_s: float) -> None:
-        """Let the socket's next operation take no longer than what is left."""
+        """Limit the socket's next operation to the time that is left."""
         self._connection._sock.settimeout(self._left_s(until_s))
 
     def _left_s(self, until_s: float) -> float:

@@ -1,8 +1,9 @@
 """
-Decisions that were made, kept under their transaction's id for a while.
+Store decisions by transaction id for a while, so that retries get the same one.
 
-Who sends a purchase again gets the decision that was made, not a new one. The value is
-a header, the release and the reason codes; docs/contract.md has it byte by byte.
+A client that sends a purchase again gets the decision that was made, not a new one. The
+value is a header, the release and the reason codes; docs/contract.md has it byte by
+byte.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ DECIDED = np.dtype(
         ("codes_length", "<u2"),
     ]
 )
-_HEAD = struct.Struct("<BBHIQIfH")  # the same; faster for one
+_HEAD = struct.Struct("<BBHIQIfH")  # the same value; faster for one
 _CHECKSUM = slice(4, 8)
 _WORST = max(Decision)
 
 
 class DecidedRows(msgspec.Struct, frozen=True, eq=False):
     """
-    Decisions of M rows, as they were made.
+    Hold the stored decisions of M rows.
 
     Attributes:
         decision: Decision; uint8 [M].
@@ -55,12 +56,12 @@ class DecidedRows(msgspec.Struct, frozen=True, eq=False):
 
 
 def decided_key(product: str, transaction_id: bytes) -> bytes:
-    """Name the store key of a decision."""
+    """Return the store key of a decision."""
     return b"tollgate:%b:decided:%b" % (product.encode(), transaction_id)
 
 
 def keep_command(key: bytes, value: bytes, *, window_ms: int) -> Command:
-    """Make the command that keeps a decision for a window, unless there is one."""
+    """Build the command that stores a decision for a window, unless one is stored."""
     return (b"SET", key, value, b"NX", b"PX", window_ms)
 
 
@@ -77,7 +78,7 @@ def pack_decided(
     Pack a decision.
 
     Args:
-        fingerprint: Of what was sent.
+        fingerprint: Fingerprint of the purchase.
         decision: Decision.
         score: A float32's value.
         degraded: Its bits.
@@ -85,7 +86,8 @@ def pack_decided(
         codes: Its reason codes, joined.
 
     Returns:
-        The value; empty when it would be longer than EARLIER_BYTES, and cannot be kept.
+        The value; empty when it would be longer than EARLIER_BYTES, and cannot be
+        stored.
     """
     if DECIDED.itemsize + len(release) + len(codes) > EARLIER_BYTES:
         return b""
@@ -99,7 +101,9 @@ def pack_decided(
 
 
 def sound_fingerprint(value: bytes) -> int | None:
-    """Verify a value as it came from the store: its fingerprint, None if it is none."""
+    """
+    Verify a value from the store; return its fingerprint, or None if it is invalid.
+    """
     if not DECIDED.itemsize <= len(value) <= EARLIER_BYTES:
         return None
     version, decision, named, checksum, fingerprint, _, _, coded = _HEAD.unpack_from(

@@ -1,4 +1,4 @@
-"""Which rows lack a feature that may not be missing, or not be old."""
+"""Find the rows that lack a required feature, or have one that is too old."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _OF_LABELS = ("flagged", "share")
 
 class Essentials:
     """
-    What is essential in a spec, entity by entity.
+    Find essential features of a spec that are missing or too old, by entity.
 
     Attributes:
-        needs: Does feature f need entity e, by itself or by its inputs? int64
-            [entities, F], 0 or 1.
+        needs: 1 if feature f needs entity e, directly or through its inputs, else 0;
+            int64 [entities, F].
     """
 
     def __init__(self, spec: FeatureSpec) -> None:
@@ -49,11 +49,11 @@ class Essentials:
 
     def left_out(self, fields: Fields, count: int) -> U32:
         """
-        Tell which rows were sent without a field that is essential.
+        Mark the rows that were sent without an essential field.
 
         Args:
-            fields: What was sent.
-            count: How many rows.
+            fields: Fields that were sent.
+            count: Number of rows.
 
         Returns:
             Degraded bits; uint32 [N].
@@ -66,11 +66,11 @@ class Essentials:
 
     def untaken(self, tables: TableColumns, count: int) -> U32:
         """
-        Tell which rows lack an essential number of a table.
+        Mark the rows that lack an essential number of a table.
 
         Args:
-            tables: What tables hold for the rows.
-            count: How many rows.
+            tables: Numbers of the tables for the rows.
+            count: Number of rows.
 
         Returns:
             Degraded bits; uint32 [N].
@@ -83,7 +83,7 @@ class Essentials:
 
     def missing(self, missing: Bool) -> U32:
         """
-        Tell which rows lack one, by the entities that nothing is known of.
+        Mark the rows that lack an essential feature because an entity is unknown.
 
         Args:
             missing: bool [entities, N].
@@ -96,7 +96,7 @@ class Essentials:
 
     def aged(self, age_us: I64) -> U32:
         """
-        Tell which rows have one that is too old, by the age of their last known values.
+        Mark the rows whose last known values are too old for an essential feature.
 
         Args:
             age_us: int64 [entities, N].
@@ -109,7 +109,7 @@ class Essentials:
 
     def behind(self, stale: Set[str]) -> np.uint32:
         """
-        Tell whether a feed is behind that an essential feature hangs on.
+        Return the degraded bit if an essential feature depends on a stale feed.
 
         Args:
             stale: Feeds that are older than the spec declares.
@@ -125,7 +125,7 @@ def _needs(spec: FeatureSpec) -> I64:
     for column, one in enumerate(spec.features):
         if one.aggregate is not None:
             needs[one.entity, column] = 1
-        for at in one.inputs or ():  # earlier ones
+        for at in one.inputs or ():  # all precede this column
             needs[:, column] |= needs[:, at]
     return needs
 

@@ -23,10 +23,10 @@ from tollgate.store.columns import entity_columns, widened
 
 I64 = npt.NDArray[np.int64]
 
-# A value lives on for its horizon and this long after its last event, on the
-# server's clock: a quiet customer's windows are empty by then.
+# A value lives for its horizon and this long after its last event, on the server's
+# clock: by then the windows of an inactive customer are empty.
 _TTL_MARGIN_S = 86_400
-MAX_REVISION = 2 ** (32 - REVISION_SHIFT) - 1  # what the flags have room for
+MAX_REVISION = 2 ** (32 - REVISION_SHIFT) - 1  # largest number that fits the flags
 ARGUMENTS = np.dtype(
     [
         ("horizon_us", "<i8"),
@@ -40,10 +40,10 @@ ARGUMENTS = np.dtype(
 
 class Purchases(msgspec.Struct, frozen=True):
     """
-    N purchases: ids, per entity of the spec its ids, times (µs) and cents.
+    Hold N purchases: ids, per entity of the spec its ids, times (µs) and cents.
 
     `fields` holds declared fields as tollgate/features/fields.py has them, int64 [N]
-    each; one that is left out was sent by none.
+    each; a field that no purchase was sent with is left out.
     """
 
     transaction_id: Sequence[bytes]
@@ -58,11 +58,10 @@ class Purchases(msgspec.Struct, frozen=True):
 
 class Labels(msgspec.Struct, frozen=True):
     """
-    N labels of purchases.
+    Hold N labels of purchases.
 
-    `event_time_us` is the purchase's; `revision` [N] orders labels of one purchase,
-    a higher one replaces a lower, from 0 to 2²⁴ - 1; `label` is 1 for fraud, 0 for
-    none.
+    `event_time_us` is the purchase's; `revision` [N] orders labels of one purchase, a
+    higher one replaces a lower, from 0 to 2²⁴ - 1; `label` is 1 for fraud, 0 for none.
     """
 
     transaction_id: Sequence[bytes]
@@ -78,15 +77,16 @@ class Labels(msgspec.Struct, frozen=True):
 
 class Call(msgspec.Struct, frozen=True):
     """
-    One call of the Lua function, and how to read its answer.
+    Hold one call of the Lua function, and the data to read its reply.
 
     Attributes:
         keys: K store keys, entity by entity.
         arguments: Per-key settings, packed.
         events: The events grouped by key, packed.
-        first_key: Where each entity's keys begin; [entities + 1].
-        code: Per entity, the key of each event, from the entity's first; [N] each.
-        order: Per entity, the event at each place of its group; [N] each.
+        first_key: First key of each entity, then the end of the last; [entities + 1].
+        code: Per entity, the key of each event, counted from the entity's first; [N]
+            each.
+        order: Per entity, the event at each position of its group; [N] each.
     """
 
     keys: list[bytes]
@@ -97,11 +97,11 @@ class Call(msgspec.Struct, frozen=True):
     order: list[I64]
 
 
-NO_CALL = Call([], b"", b"", first_key=[0], code=[], order=[])  # without entities
+NO_CALL = Call([], b"", b"", first_key=[0], code=[], order=[])  # without any entity
 
 
 def purchase_entries(purchases: Purchases) -> npt.NDArray[np.void]:
-    """Lay purchases out as entries; ENTRY [N]."""
+    """Convert purchases to entries; ENTRY [N]."""
     entries = _identified(purchases.transaction_id, purchases.event_time_us)
     entries["cents"] = purchases.cents
     entries["flags"] = PURCHASE
@@ -110,10 +110,10 @@ def purchase_entries(purchases: Purchases) -> npt.NDArray[np.void]:
 
 def label_entries(labels: Labels) -> npt.NDArray[np.void]:
     """
-    Lay labels out as entries that wait for, or join, their purchase; ENTRY [N].
+    Convert labels to entries that wait for, or join, their purchase; ENTRY [N].
 
     Raises:
-        ValueError: A label is neither 0 nor 1, or a revision out of range.
+        ValueError: A label is neither 0 nor 1, or a revision is out of range.
     """
     for name, column, most in (
         ("label", labels.label, 1),
@@ -139,7 +139,7 @@ def _identified(transaction_id: Sequence[bytes], time_us: I64) -> npt.NDArray[np
 
 
 class Packer:
-    """Packs store calls for one feature spec."""
+    """Pack store calls for one feature spec."""
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._prefix = [
@@ -164,11 +164,11 @@ class Packer:
         self._spec = spec
 
     def key(self, entity: int, entity_id: bytes) -> bytes:
-        """Name the store key of one entity."""
+        """Return the store key of one entity."""
         return self._prefix[entity] + entity_id
 
     def columns(self, purchases: Purchases) -> list[I64] | None:
-        """Lay out what entries hold beyond the amount; [N, K] per entity."""
+        """Build the columns that entries hold beyond the amount; [N, K] per entity."""
         if not self._wide:
             return None
         return entity_columns(self._spec, purchases.entity_id, fields=purchases.fields)
@@ -186,12 +186,12 @@ class Packer:
         Args:
             entries: The events; ENTRY [N].
             entity_id: Per entity, the id each event belongs to; N each.
-            columns: What `columns` made of purchases; None for labels, which wait
-                for their purchase to bring it.
+            columns: The result of `columns` for purchases; None for labels, which get
+                theirs from their purchase.
 
         Raises:
-            ValueError: The entries have another layout, or native byte order: what
-                np.concatenate makes of ENTRY looks alike and sorts wrongly.
+            ValueError: The entries have another layout, or native byte order: the
+                result of np.concatenate on ENTRY looks alike and sorts wrongly.
         """
         if entries.dtype != ENTRY:
             raise ValueError(f"entries are {entries.dtype}, not {ENTRY}")
@@ -230,10 +230,10 @@ class Packer:
         self, entity: int, events: Sequence[tuple[bytes, Sequence[bytes]]]
     ) -> Call:
         """
-        Pack events of one entity that are laid out as its values keep them.
+        Pack events of one entity that have the layout of its stored values.
 
         Args:
-            entity: Its place in the spec.
+            entity: Its index in the spec.
             events: Ids, and the entries of each with their columns, K in all.
         """
         counts = [len(own) for _, own in events]

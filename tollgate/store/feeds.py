@@ -1,12 +1,12 @@
 """
-How far the feeds of a product have come: their watermarks, beside the values.
+Read and write the watermarks of a product's feeds, stored next to the values.
 
-A feed is what brings events: `purchases` (the scoring call itself, or a stream) and
-`labels`. Its watermark is the newest event time that whoever applies it has applied,
-so the age of the watermark is the age of what the windows may be missing. A feed that
-has caught up moves it on although nothing came. What a stream brings comes by
-partitions, each with a mark of its own (tollgate/stream/marks.py): the feed has come as
-far as the last of them.
+A feed delivers events: `purchases` (from the scoring call itself, or from a stream) and
+`labels`. Its watermark is the newest event time that its writer has applied, so the age
+of the watermark is the age of the events that the windows may lack. The writer of a
+feed that has caught up advances the watermark although no event came. A stream delivers
+events by partitions, each with its own watermark (tollgate/stream/marks.py): the
+watermark of the feed is the lowest of them.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from typing import Any
 PURCHASES, LABELS = "purchases", "labels"
 FEEDS = (PURCHASES, LABELS)
 
-# Newest event time applied, and the clock of whoever wrote this at that moment; µs.
+# Newest event time applied, and the writer's clock at that moment; µs.
 _WATERMARK = struct.Struct("<qq")
 
 Command = tuple[Any, ...]
 
 
 def feed_key(product: str, feed: str) -> bytes:
-    """Name the store key of a feed's watermark."""
+    """Return the store key of a feed's watermark."""
     return f"tollgate:{product}:feed:{feed}".encode()
 
 
 def partition_key(product: str, feed: str, *, source: str, partition: int) -> bytes:
-    """Name the store key of how far one partition of a feed has come."""
+    """Return the store key of the watermark of one partition of a feed."""
     return feed_key(product, feed) + f":{source}:{partition}".encode()
 
 
 def pack_watermark(event_time_us: int, *, now_us: int) -> bytes:
-    """Pack a watermark; one that is ahead of the clock is held back to it."""
+    """Pack a watermark; one that is ahead of the clock is set back to the clock."""
     return _WATERMARK.pack(min(event_time_us, now_us), now_us)
 
 
 def unpack_watermark(value: object) -> int | None:
-    """Read the event time of a watermark, µs; None when it is none."""
+    """Read the event time of a watermark, µs; None if the value is not a watermark."""
     if not isinstance(value, bytes) or len(value) != _WATERMARK.size:
         return None
     return int(_WATERMARK.unpack(value)[0])
@@ -48,17 +48,17 @@ def unpack_watermark(value: object) -> int | None:
 
 class Feeds:
     """
-    What one caller of the store knows of a product's feeds.
+    Track the watermarks of a product's feeds for one caller of the store.
 
-    The watermarks ride along with a call once per interval, not with every one: they
-    are judged against minutes.
+    The watermarks are sent with a call once per interval, not with every one: they are
+    compared with limits of minutes.
 
     Args:
-        product: Whose feeds.
-        max_age_us: Feed -> how old its watermark may be; a feed that is not named is
-            read, and never too old.
-        interval_us: How often they are read and written.
-        marks: Whether the purchases' watermark is this caller's to write.
+        product: The product.
+        max_age_us: Feed -> largest age of its watermark; a feed that is not named is
+            read, and is never stale.
+        interval_us: Interval between reads and between writes.
+        marks: True if this caller writes the purchases' watermark.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Feeds:
 
     def commands(self, now_us: int, *, newest_us: int | None) -> list[Command]:
         """
-        Say what to send beside the next call; mostly nothing.
+        Return the commands to send with the next call; mostly none.
 
         Args:
             now_us: The clock.
@@ -103,7 +103,7 @@ class Feeds:
         return commands
 
     def note(self, replies: list[Any]) -> None:
-        """Take what the store answered to these commands; an error changes nothing."""
+        """Take the store's replies to these commands; an error changes nothing."""
         if not replies or not isinstance(replies[-1], list):
             return
         for name, value in zip(self._names, replies[-1], strict=True):
@@ -112,18 +112,18 @@ class Feeds:
                 self.watermark_us[name] = watermark_us
 
     def retry(self) -> None:
-        """Let the next call carry the commands again; the last one got no answer."""
+        """Send the commands again with the next call; the last one got no reply."""
         self._read_due_us = self._write_due_us = 0
 
     def ages_us(self, now_us: int) -> dict[str, int]:
-        """Tell how old each watermark is that was ever read."""
+        """Return the age of each watermark that was ever read."""
         return {
             name: max(0, now_us - mark_us)
             for name, mark_us in self.watermark_us.items()
         }
 
     def stale(self, now_us: int) -> frozenset[str]:
-        """Name the feeds that are older than they may be, or have no watermark."""
+        """Return the feeds that are too old, or have no watermark."""
         if not self._max_age_us:
             return frozenset()
         ages_us = self.ages_us(now_us)

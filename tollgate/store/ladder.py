@@ -1,12 +1,12 @@
 """
-The features of a batch, from the highest rung there is.
+The fallback chain: get the features of a batch from the best source that is available.
 
-    the store's answer, within its deadline
+    the store's reply, within its deadline
     the last known values of the row's entities, moved on to the row's own moment
-    the declared defaults of the features of an entity that nothing is known of
+    the declared defaults of the features of an entity that has no known value
 
-Each rung below the first is named in the row's degraded bits. Nothing here raises for
-trouble of the store's.
+The row's degraded bits name each level below the first that it used. Nothing here
+raises because the store is in trouble.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ _UNAVAILABLE = np.uint32(Degraded.STORE_UNAVAILABLE)
 
 class Ladder:
     """
-    Scores batches for one product, whatever its store does.
+    Score batches for one product, whatever the state of its store.
 
     Args:
         spec: The product's features.
         store: Its store.
-        last_known: What is used when the store is away.
+        last_known: Cache to use when the store is unavailable.
         feeds: The product's watermarks.
-        breaker: When to leave the store alone.
+        breaker: Circuit breaker of the store.
         tables: The product's tables.
-        lookups: What is looked up for each row; only earlier decisions unless given.
-        spool: Where rows go that were not applied; None drops them, counted.
-        updates: Whether what is scored is written; False leaves that to a stream.
+        lookups: Look-ups for each row; only stored decisions unless given.
+        spool: Takes the rows that were not applied; None drops and counts them.
+        updates: Write the purchases that are scored; False leaves that to a stream.
         wall_us: The clock, µs since the epoch.
     """
 
@@ -117,9 +117,9 @@ class Ladder:
         Apply batches of purchases and read their vectors, in one round trip at most.
 
         Args:
-            batches: Each is applied whole, then read; see `OnlineFeatures.score`.
+            batches: Each is applied completely, then read; see `OnlineFeatures.score`.
             write: Per batch, False for a dry run.
-            meanwhile: Done while the store works; not when it is not asked.
+            meanwhile: Called while the store works; not called if the store is not.
         """
         now_us = self._wall_us()
         packed = [self._online.pack(batch) for batch in batches]
@@ -164,17 +164,17 @@ class Ladder:
         return scored
 
     def wait_for_store(self, deadline_s: float) -> None:
-        """Let the store take so long for each call from now on."""
+        """Set how long each call of the store may take from now on."""
         self._store.deadline_s = deadline_s
 
     def _add_tables(self, result: Scored, held: Looked) -> None:
-        """Say in a result what is to be said of the numbers out of tables."""
+        """Add the degraded bits and the age of the tables' numbers to a result."""
         result.degraded[:] |= held.degraded
         result.degraded[:] |= self._essentials.untaken(held.columns, len(held.degraded))
         np.maximum(result.age_us, held.age_us, out=result.age_us)
 
     def warm(self, purchases: Purchases) -> None:
-        """Go down every rung once, dry: what is done first is slow."""
+        """Use every level of the chain once, dry: the first use of each is slow."""
         self.score([purchases], write=[False])
         packed = self._online.pack(purchases)
         if not packed.call.keys:
@@ -183,18 +183,18 @@ class Ladder:
         self._in_part(packed, answer, lost=lost, writes=False, applied=Applied.NO)
 
     def close(self) -> None:
-        """End the prober and the connection."""
+        """Stop the prober and close the connection."""
         self._caller.close()
 
     def _fresh(self, one: Packed, answer: Answer, *, writes: bool) -> Scored:
-        """Read the store's answer, and keep its values for worse times."""
+        """Read the store's reply, and cache its values for a later failure."""
         read = self._online.read(one, answer)
         corrupt = (read.degraded & _STATE_CORRUPT) != 0
         if corrupt.any():
             read.degraded[:] |= self._essentials.missing(
                 np.broadcast_to(corrupt, (len(self._spec.entities), len(corrupt)))
             )
-        elif writes:  # a dry run's values hold what never happened
+        elif writes:  # a dry run's values contain events that never happened
             self.last_known.put(one.call.keys, answer[0])
         return Scored(
             features=read.features,
@@ -212,7 +212,7 @@ class Ladder:
         writes: bool,
         applied: Applied,
     ) -> Scored:
-        """Use the store's answer, last known values where it is lost, or defaults."""
+        """Use the store's reply, and where it is lost last known values or defaults."""
         call = one.call
         found = self.last_known.find(call.keys)
         self.counts.looked_up(found.known[lost])
@@ -238,7 +238,7 @@ class Ladder:
         degraded |= self._essentials.aged(age_us)
         degraded |= missing.any(axis=0) * _UNAVAILABLE
         degraded |= (gone & ~missing).any(axis=0) * _LAST_KNOWN
-        # Of an entity that nothing is known of, it is not known whether it is new.
+        # Without any value, an entity cannot be recognised as new.
         cold = ~missing.any(axis=0) * _COLD_START
         degraded |= read.degraded & (~_COLD_START | cold)
         return Scored(
@@ -258,8 +258,9 @@ class Ladder:
         missing: npt.NDArray[np.bool_],
         degraded: npt.NDArray[np.uint32],
     ) -> F64:
-        """Put the defaults in the place of what needs an entity that is missing."""
-        # [N, entities] @ [entities, F]: how many missing entities each number needs.
+        """Set features that need a missing entity to their defaults."""
+        # [N, entities] @ [entities, F]: number of missing entities that each feature
+        # needs.
         lacking = missing.T.astype(np.int64) @ self._essentials.needs
         guard = self._online.guard
         defaults = defaults_of(self._spec, one, run=guard.run)
@@ -267,7 +268,7 @@ class Ladder:
         return np.where(lacking, defaults, features)
 
     def _keep_for_later(self, purchases: Purchases) -> None:
-        """Hand rows whose purchase is not applied, or maybe not, to the spool."""
+        """Pass rows whose purchase is not applied, or maybe not, to the spool."""
         if self._spool is not None and self._spool.append(purchases):
             self.counts.spooled += len(purchases)
         else:

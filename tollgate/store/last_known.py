@@ -1,4 +1,6 @@
-"""The last known values of entities, kept here for when the store is away."""
+"""
+Cache the last known values of entities for the time when the store is unavailable.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,19 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-_OVERHEAD_BYTES = 250  # what key, pair and place in the order cost besides the value
+_OVERHEAD_BYTES = 250  # bytes of key, pair and position in the order besides the value
 _MAX_HASH = 2**32
 
 
 class Found(msgspec.Struct, frozen=True):
     """
-    What is known of K keys.
+    Hold the known values of K keys.
 
     Attributes:
         values: Packed entity values; empty bytes for one that is not known.
         known: bool [K].
-        age_us: Since the store gave it; int64 [K], 0 for one that is not known.
+        age_us: Time since the store returned it; int64 [K], 0 for one that is not
+            known.
     """
 
     values: list[bytes]
@@ -31,18 +34,18 @@ class Found(msgspec.Struct, frozen=True):
 
 class LastKnown:
     """
-    Packed entity values by store key, as the store last gave them.
+    Cache packed entity values by store key, as the store last returned them.
 
-    What was not seen for longest leaves first when it is full. A value is used up
-    to its age limit, less up to `spread` of it, by its key: values that were read
-    together do not all go at once.
+    When it is full, the least recently used value leaves first. A value is used up to
+    its age limit, less up to `spread` of it, by its key: so values that were read
+    together do not all expire at once.
 
-    What is put waits until it is settled, or anything else is asked: the step has an
-    answer to give first, and time to settle while the store works on the next batch.
+    `put` only queues values until `settle` or the next access: the step has to answer
+    first, and has time to settle while the store works on the next batch.
 
     Args:
-        max_bytes: Most to hold, keys and bookkeeping included.
-        max_age_s: How old a value may be.
+        max_bytes: Largest size, keys and bookkeeping included.
+        max_age_s: Largest age of a value.
         clock: Monotonic, seconds.
         spread: Part of the age limit by which keys differ.
 
@@ -71,12 +74,14 @@ class LastKnown:
         return len(self._kept)
 
     def put(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Keep values that the store gave just now; neither list may change later."""
+        """
+        Queue values that the store returned just now; neither list may change later.
+        """
         self.settle()
         self._came = keys, values, self._clock()
 
     def settle(self) -> None:
-        """Sort in what was put last."""
+        """Insert the values that were put last."""
         if self._came is None:
             return
         keys, values, now_s = self._came
@@ -91,7 +96,7 @@ class LastKnown:
         self._evict()
 
     def find(self, keys: Sequence[bytes]) -> Found:
-        """Look keys up; a value past its age limit is forgotten."""
+        """Look up keys; drop values past their age limit."""
         self.settle()
         now_s = self._clock()
         values = [b""] * len(keys)
@@ -113,9 +118,9 @@ class LastKnown:
 
     def amend(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """
-        Replace values that are kept, by what this process has added to them since.
+        Replace cached values with ones to which this process has added events.
 
-        Their age stays that of the store's answer.
+        Their age stays that of the store's reply.
         """
         self.settle()
         for key, value in zip(keys, values, strict=True):

@@ -1,8 +1,8 @@
 """
-Commands sent before the ones before them are answered; replies as they come.
+Send commands to Redis without waiting for earlier replies; read replies as they come.
 
-What was sent is with the store's machine, whatever becomes of the sender. The calls of
-a batch need an answer each; records only need to get there (docs/journal.md).
+A command that is sent has reached the store's machine, whatever happens to the sender.
+Each call of a batch needs a reply; records only need to arrive (docs/journal.md).
 """
 
 from __future__ import annotations
@@ -25,40 +25,44 @@ _MOST_SILENT = 4  # deadlines in a row; a disk that syncs holds Redis up for 2 s
 
 
 class Line(ABC):
-    """Commands to one Redis or cluster, whose replies nobody stands waiting for."""
+    """Send commands to one Redis or cluster without waiting for each reply."""
 
     @property
     @abstractmethod
     def opened(self) -> int:
-        """Count the connections so far; 0 in a cluster, where it is not known."""
+        """
+        Return the number of connections so far; 0 in a cluster, which does not count.
+        """
 
     @property
     @abstractmethod
     def awaited(self) -> int:
-        """Count the replies that may still come, of commands given up, too."""
+        """Return the number of replies still to come, also of commands given up."""
 
     @abstractmethod
     def send(self, commands: Sequence[Command]) -> None:
         """
-        Send commands behind those that were sent.
+        Send commands after those already sent.
 
         Raises:
-            StoreLost: The connection broke; what has no reply yet is in doubt.
+            StoreLost: The connection broke; the outcome of commands without a reply is
+                unknown.
             StoreError: Likewise, or there is no connection.
         """
 
     @abstractmethod
     def collect(self, wait_s: float) -> list[Any]:
         """
-        Read the replies that are there; without any, wait so long for the first.
+        Return the replies that have come; if there are none, wait for the first.
 
         Returns:
-            Them, in the order of the commands; an error that was answered is one.
+            The replies, in the order of the commands; an error reply is one of them.
 
         Raises:
-            StoreTimeout: The oldest is late. Their replies may come yet; none of those
-                sent so far is late again.
-            StoreError: The connection broke; what has no reply is in doubt.
+            StoreTimeout: The oldest reply is late. Replies may still come; this error
+                is raised once for all commands sent so far.
+            StoreError: The connection broke; the outcome of commands without a reply is
+                unknown.
         """
 
     @abstractmethod
@@ -68,14 +72,14 @@ class Line(ABC):
 
 def open_line(url: str, *, deadline_s: float) -> Line:
     """
-    Open a line to an address, be it one Redis or a cluster.
+    Open a line to an address, either one Redis or a cluster.
 
     Args:
         url: docs/store.md, "Addresses".
-        deadline_s: How long a reply may take, connecting included.
+        deadline_s: Longest wait for a reply, connecting included.
 
     Raises:
-        InputError: It is no address, or a file of TLS cannot be used.
+        InputError: The address is invalid, or a file of TLS cannot be used.
     """
     store = open_store(url, deadline_s=deadline_s)
     if isinstance(store, ClusterStore):
@@ -85,39 +89,39 @@ def open_line(url: str, *, deadline_s: float) -> Line:
 
 class RedisLine(Line):
     """
-    A line to one Redis.
+    Send commands to one Redis.
 
     Args:
-        address: Its.
-        deadline_s: How long a reply may take, connecting included.
+        address: Address of the Redis.
+        deadline_s: Longest wait for a reply, connecting included.
     """
 
     def __init__(self, address: Address, *, deadline_s: float) -> None:
         self._link = Pipeline(address)
         self._deadline_s = deadline_s
-        self._late = 0  # replies that are late, before those that are due
-        self._due: deque[tuple[float, int]] = deque()  # until when, and how many
-        self._silent = 0  # times that replies were late, since one came
+        self._late = 0  # late replies; they come before those that are due
+        self._due: deque[tuple[float, int]] = deque()  # deadline, and number of replies
+        self._silent = 0  # consecutive deadlines without any reply
 
     @property
     def opened(self) -> int:
-        """Count the connections so far."""
+        """Return the number of connections so far."""
         return self._link.opened
 
     @property
     def awaited(self) -> int:
-        """Count the replies that may still come."""
+        """Return the number of replies still to come."""
         return self._late + sum(count for _, count in self._due)
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Send commands behind those that were sent."""
+        """Send commands after those already sent."""
         until_s = time.monotonic() + self._deadline_s
         with self._mapped():
             self._link.post(commands, until_s)
         self._due.append((until_s, len(commands)))
 
     def collect(self, wait_s: float) -> list[Any]:
-        """Read the replies that are there; without any, wait for the first."""
+        """Return the replies that have come; if there are none, wait for the first."""
         if not self.awaited:
             return []
         now_s = time.monotonic()
@@ -128,7 +132,7 @@ class RedisLine(Line):
         if replies:
             self._note(len(replies))
         elif self._due and now_s + wait_s >= self._due[0][0]:
-            # Judged by the clock before the wait: who got no processor is not late.
+            # Judged by the clock before the wait: a thread that got no CPU is not late.
             self._miss()
         return replies
 
@@ -145,7 +149,7 @@ class RedisLine(Line):
             number -= min(count, number)
 
     def _miss(self) -> None:
-        """Expect what is late no more; a store that is silent is connected to anew."""
+        """Mark all pending replies as late; drop the connection to a silent store."""
         self._late = self.awaited
         self._due.clear()
         self._silent += 1
@@ -161,7 +165,7 @@ class RedisLine(Line):
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:
-        """Give up the connection after an error, and name the error ours."""
+        """Drop the connection after an error, and raise it as one of our errors."""
         errors = self._link.errors
         try:
             yield
@@ -178,10 +182,10 @@ class RedisLine(Line):
 
 class ClusterLine(Line):
     """
-    A line to a cluster, where each command waits for those sent before.
+    Send commands to a cluster; each `send` waits for all of its replies.
 
     Args:
-        store: The cluster; closed with this.
+        store: The cluster; closed with this object.
     """
 
     def __init__(self, store: ClusterStore) -> None:
@@ -190,12 +194,12 @@ class ClusterLine(Line):
 
     @property
     def opened(self) -> int:
-        """Not known."""
+        """Return 0: a cluster does not count its connections."""
         return 0
 
     @property
     def awaited(self) -> int:
-        """Count the replies that were not handed out."""
+        """Return the number of replies that `collect` has not returned yet."""
         return len(self._replies)
 
     def send(self, commands: Sequence[Command]) -> None:
@@ -203,7 +207,7 @@ class ClusterLine(Line):
         self._replies += self._store.flush([], beside=commands)[1]
 
     def collect(self, wait_s: float) -> list[Any]:
-        """Hand out the replies; they are there."""
+        """Return the replies; they have already come."""
         replies, self._replies = self._replies, []
         return replies
 

@@ -12,7 +12,7 @@ from tollgate.store.address import open_client, read_address
 from tollgate.store.breaker import Rules
 from tollgate.store.nodes import Nodes
 
-_IDS_AT_ONCE = 1_000  # per command: nobody waits long behind it
+_IDS_AT_ONCE = 1_000  # ids per command: others do not wait long behind it
 _SCANNED_AT_ONCE = b"1000"
 
 Run = Callable[[tuple[Any, ...]], Any]
@@ -20,14 +20,14 @@ Run = Callable[[tuple[Any, ...]], Any]
 
 class ListStore:
     """
-    The lists of a store, be it one Redis or a cluster.
+    Access the lists of a store, either one Redis or a cluster.
 
     Args:
         url: docs/store.md, "Addresses".
-        timeout_s: Of one command.
+        timeout_s: Timeout of one command.
 
     Raises:
-        InputError: It is no address.
+        InputError: The address is invalid.
     """
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
@@ -46,23 +46,23 @@ class ListStore:
             self._close = client.close
 
     def add(self, key: bytes, ids: Iterable[bytes]) -> int:
-        """Put ids into a list; tells how many were not in it."""
+        """Add ids to a list; return how many are new."""
         return self._change(b"SADD", key, ids)
 
     def remove(self, key: bytes, ids: Iterable[bytes]) -> int:
-        """Take ids out of a list; tells how many were in it."""
+        """Remove ids from a list; return how many it contained."""
         return self._change(b"SREM", key, ids)
 
     def size(self, key: bytes) -> int:
-        """Count the ids of a list."""
+        """Return the number of ids of a list."""
         return int(self._ask((b"SCARD", key)))
 
     def holds(self, key: bytes, ids: list[bytes]) -> list[bool]:
-        """Tell which ids a list holds."""
+        """Return which ids a list contains."""
         return [bool(one) for one in self._ask((b"SMISMEMBER", key, *ids))]
 
     def members(self, key: bytes) -> Iterator[bytes]:
-        """List the ids, each once, in no order; the store is not held up by it."""
+        """List the ids, each once, in no order; this does not block the store."""
         cursor, seen = b"0", set[bytes]()
         while True:
             command = (b"SSCAN", key, cursor, b"COUNT", _SCANNED_AT_ONCE)
@@ -75,7 +75,7 @@ class ListStore:
                 return
 
     def close(self) -> None:
-        """Drop the connections."""
+        """Close the connections."""
         self._close()
 
     def _change(self, name: bytes, key: bytes, ids: Iterable[bytes]) -> int:

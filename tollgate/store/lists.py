@@ -1,8 +1,8 @@
 """
-Allow and deny lists: sets of ids in the store, beside the values.
+Allow and deny lists: sets of ids in the store, next to the values.
 
-A list holds ids of one kind: of transactions, or of one entity. The feature step asks
-for them in the one round trip that it makes anyway; `tollgate lists` fills them.
+A list holds ids of one kind: of transactions, or of one entity. The feature step reads
+them in the one round trip that it makes anyway; `tollgate lists` fills them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tollgate.errors import InputError
 
 class LookupList(msgspec.Struct, frozen=True):
     """
-    A list that a policy asks for.
+    Describe a list that a policy uses.
 
     Attributes:
-        name: As rules name it.
+        name: Name in the rules.
         of: Input whose ids it holds, for example customer_id.
-        key: Of the set in the store.
+        key: Key of the set in the store.
     """
 
     name: str
@@ -30,7 +30,7 @@ class LookupList(msgspec.Struct, frozen=True):
 
 
 def list_key(product: str, name: str) -> bytes:
-    """Name the store key of a list."""
+    """Return the store key of a list."""
     return f"tollgate:{product}:list:{name}".encode()
 
 
@@ -44,7 +44,7 @@ def read_lists(text: str) -> tuple[LookupList, ...]:
     Read the parameter `lists`; bit i of `list_hits` is the i-th of them.
 
     Raises:
-        InputError: It is not what `lists_text` prints.
+        InputError: The text does not have the format of `lists_text`.
     """
     found: list[LookupList] = []
     for part in filter(None, text.split(",")):

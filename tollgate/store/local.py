@@ -1,8 +1,8 @@
 """
-Apply purchases to entity values in this process, while the store is away.
+Apply purchases to entity values in this process while the store is unavailable.
 
-What apply.lua does to a value in the store, done to a copy of it for one answer. The
-store's own value is changed by apply.lua alone.
+For one response, a purchase changes a copy of the value as apply.lua changes the value
+in the store. Only apply.lua changes the store's own value.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _APPLIED, _TOO_LATE = 1, 3  # status bytes of apply.lua
 
 def apply_purchases(values: Sequence[bytes], call: Call) -> tuple[list[bytes], bytes]:
     """
-    Apply a call's purchases to sound values.
+    Apply a call's purchases to valid values.
 
     Args:
         values: Per key of the call a packed value, or empty bytes.
-        call: Which purchases, for which keys.
+        call: The purchases and their keys.
 
     Returns:
-        What apply.lua answers: the values, and a status byte per event, applied or
-        too late; a duplicate counts as applied.
+        The same as apply.lua: the values, and a status byte per event, applied or too
+            late; a duplicate counts as applied.
     """
     arguments = np.frombuffer(call.arguments, ARGUMENTS)
     applied: list[bytes] = []
@@ -64,7 +64,7 @@ def apply_purchases(values: Sequence[bytes], call: Call) -> tuple[list[bytes], b
 
 
 def _alike(call: Call, entry_bytes: npt.NDArray[np.uint32]) -> Iterator[range]:
-    """Part a call into runs of entities whose entries have one size."""
+    """Split a call into runs of entities whose entries have the same size."""
     first = 0
     sizes = entry_bytes[call.first_key[:-1]].tolist()
     for entity in range(1, len(sizes) + 1):
@@ -74,7 +74,7 @@ def _alike(call: Call, entry_bytes: npt.NDArray[np.uint32]) -> Iterator[range]:
 
 
 def _layout(entry_bytes: int) -> np.dtype[np.void]:
-    """Describe an entry with the columns that follow it."""
+    """Return the dtype of an entry with the columns that follow it."""
     if entry_bytes == ENTRY.itemsize:
         return ENTRY
     return np.dtype([*ENTRY.descr, ("columns", f"V{entry_bytes - ENTRY.itemsize}")])
@@ -106,7 +106,9 @@ def _apply(
 def _unpacked(
     values: Sequence[bytes], layout: np.dtype[np.void]
 ) -> tuple[Entries, Entries, I64]:
-    """Take values apart: headers [K], all entries, and how many each has [K]."""
+    """
+    Unpack values: headers [K], all entries, and the number of entries of each [K].
+    """
     empty = np.zeros((), HEADER).tobytes()
     head = b"".join([value[: HEADER.itemsize] or empty for value in values])
     body = b"".join([value[HEADER.itemsize :] for value in values])
@@ -117,8 +119,8 @@ def _unpacked(
 def _merged(
     kept: Entries, kept_key: I64, new: Entries, new_key: I64
 ) -> tuple[Entries, I64]:
-    """Join entries, each id once per key, in the order of (key, time, id)."""
-    # np.concatenate would give the big-endian fields the machine's order.
+    """Merge entries, each id once per key, in the order of (key, time, id)."""
+    # np.concatenate would convert the big-endian fields to the machine's byte order.
     joined = bytearray(kept.tobytes() + new.tobytes())
     entries = np.frombuffer(joined, new.dtype)
     key = np.concatenate([kept_key, new_key])
@@ -144,7 +146,9 @@ def _merged(
 
 
 def _join_label(entries: Entries, first: int, again: int) -> None:
-    """Let a purchase join the label that holds its place; any other twin is none."""
+    """
+    Merge a purchase into the label that waits for it; ignore any other duplicate.
+    """
     waiting = entries[first].copy()
     if not waiting["flags"] & PURCHASE and waiting["flags"] & LABELLED:
         entries[first] = entries[again]
@@ -155,7 +159,7 @@ def _join_label(entries: Entries, first: int, again: int) -> None:
 def _capped(
     entries: Entries, key: I64, *, heads: Entries, cap: npt.NDArray[np.uint32]
 ) -> tuple[Entries, I64]:
-    """Drop the oldest entries of each value that holds too many, and count them."""
+    """Drop and count the oldest entries of each value that has too many."""
     counts = np.bincount(key, minlength=len(heads))
     over = np.maximum(counts - cap.astype(np.int64), 0)
     if not over.any():
@@ -169,7 +173,7 @@ def _capped(
 
 
 def _packed(heads: Entries, entries: Entries, key: I64) -> list[bytes]:
-    """Put values together again, with their checksums; one per header."""
+    """Pack values, with their checksums; one per header."""
     counts = np.bincount(key, minlength=len(heads))
     width = entries.dtype.itemsize
     heads["version"], heads["entry_bytes"] = VALUE_VERSION, width
@@ -190,7 +194,7 @@ def _packed(heads: Entries, entries: Entries, key: I64) -> list[bytes]:
 
 
 def _sums(packed: bytes, width: int) -> npt.NDArray[np.uint32]:
-    """Add up the 32-bit words of each record, modulo 2^32."""
+    """Return the sum of the 32-bit words of each record, modulo 2^32."""
     words = np.frombuffer(packed, "<u4").reshape(-1, width // 4)
     sums: npt.NDArray[np.uint32] = words.sum(axis=1, dtype=np.uint32)
     return sums

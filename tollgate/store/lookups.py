@@ -1,8 +1,8 @@
 """
-What is looked up for each row beside its windows: lists, and earlier decisions.
+Look up lists and stored decisions for each row, in the flush that reads its windows.
 
-One command for all ids of a batch, and one for each list: they ride in the flush that
-the windows need anyway.
+One command reads all ids of a batch, and one command reads each list. They travel in
+the flush that the windows need anyway.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _UNREAD = np.uint32(Degraded.LOOKUPS_UNREAD)
 
 class Looked(msgspec.Struct, frozen=True, eq=False):
     """
-    What was found for N rows.
+    Hold the results of the look-ups for N rows.
 
     Attributes:
-        earlier: Per row the value kept of its decision, as it came; empty without one.
-        list_hits: Bit i: the i-th list holds an id of the row; uint32 [N].
+        earlier: Per row its stored decision, as packed; empty without one.
+        list_hits: Bit i: the i-th list contains an id of the row; uint32 [N].
         degraded: LOOKUPS_UNREAD where any of it could not be read; uint32 [N].
     """
 
@@ -41,15 +41,15 @@ class Looked(msgspec.Struct, frozen=True, eq=False):
     degraded: npt.NDArray[np.uint32]
 
 
-NOTHING = Looked([], np.zeros(0, np.uint32), np.zeros(0, np.uint32))  # of no rows
+NOTHING = Looked([], np.zeros(0, np.uint32), np.zeros(0, np.uint32))  # no rows
 
 
 class Lookups:
     """
-    The look-ups of one product.
+    Build the look-up commands of one product, and read their replies.
 
     Args:
-        spec: Whose ids they are made by.
+        spec: Names the ids of a row.
         lists: In the order of their bits.
 
     Raises:
@@ -69,7 +69,7 @@ class Lookups:
         self._lists = [(one.key, columns.index(one.of)) for one in lists]
 
     def commands(self, batches: Sequence[Purchases]) -> list[Command]:
-        """Say what to ask for batches of purchases, all in one flush."""
+        """Return the look-up commands for batches of purchases, all for one flush."""
         prefix = self._prefix
         keys = [prefix + one for batch in batches for one in batch.transaction_id]
         return [
@@ -81,11 +81,11 @@ class Lookups:
         self, batches: Sequence[Purchases], replies: Sequence[Any]
     ) -> list[Looked]:
         """
-        Take the replies apart again.
+        Read the replies, batch by batch.
 
         Args:
-            batches: What `commands` was asked for.
-            replies: To these commands, exceptions among them; none when there was no
+            batches: The same as for `commands`.
+            replies: To these commands, exceptions among them; empty when there was no
                 call, or it failed.
         """
         rows = sum(map(len, batches))
@@ -94,11 +94,11 @@ class Lookups:
         if not replies:
             degraded[:] = _UNREAD
         for place, reply in enumerate(replies):
-            if not isinstance(reply, list):  # refused, or its node is away
+            if not isinstance(reply, list):  # refused, or its node is unavailable
                 degraded[:] = _UNREAD
             elif place:
                 hits |= np.array(reply, np.uint32) << np.uint32(place - 1)
-            elif reply.count(None) < rows:  # mostly there is no decision at all
+            elif reply.count(None) < rows:  # mostly there is no stored decision at all
                 values = [one if isinstance(one, bytes) else b"" for one in reply]
                 lost = [isinstance(one, Exception) for one in reply]
                 degraded |= np.array(lost) * _UNREAD
@@ -111,7 +111,7 @@ class Lookups:
 
 
 def _column(batches: Sequence[Purchases], at: int) -> list[bytes]:
-    """Take the ids of all batches: 0 is the transaction's, then the entities'."""
+    """Return the ids of all batches: 0 is the transaction's, then the entities'."""
     return [
         one
         for batch in batches

@@ -1,4 +1,4 @@
-"""One node of a Redis Cluster, and whether it is left alone."""
+"""One node of a Redis Cluster, its connection and its circuit breaker."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tollgate.store.connection import Command, Connection
 from tollgate.store.prober import Prober
 from tollgate.store.wording import words_of
 
-_MAX_OWED = 1_024  # a node answers each key by itself
+_MAX_OWED = 1_024  # a node replies to each key separately
 
 
 class Node:
     """
-    A connection, and the breaker that says when not to use it.
+    Combine a connection to a node with its circuit breaker.
 
     Args:
-        address: The node's.
-        rules: When it is left alone.
-        deadline_s: How long a probe may take.
-        needed: Tells whether it still has slots; a node without any is not probed.
+        address: Address of the node.
+        rules: Rules of the circuit breaker.
+        deadline_s: Longest duration of a probe.
+        needed: Returns True while the node has slots; a node without any is not probed.
     """
 
     def __init__(
@@ -44,16 +44,18 @@ class Node:
 
     @property
     def allowed(self) -> bool:
-        """Tell whether it may be asked now."""
+        """Return True if the node may be called now."""
         return self._breaker.allows()
 
     @property
     def connected(self) -> bool:
-        """Tell whether nothing need be waited for before commands are sent."""
+        """
+        Return True if the connection is open, so that commands can be sent at once.
+        """
         return self._link.is_open
 
     def fileno(self) -> int:
-        """Name the socket, for poll."""
+        """Return the socket's file descriptor, for poll."""
         return self._link.fileno()
 
     def send(self, commands: Sequence[Command], until_s: float) -> None:
@@ -61,13 +63,13 @@ class Node:
         Send commands; `receive` must follow.
 
         Raises:
-            StoreError: They were not sent, or not all; the breaker knows.
+            StoreError: They were not sent, or not all; the circuit breaker counts it.
         """
         self._guarded(lambda: self._link.send(commands, until_s))
 
     def receive(self, count: int, until_s: float) -> list[Any]:
         """
-        Read the replies; errors that the node answered with are among them.
+        Read the replies; errors that the node replied are among them.
 
         Raises:
             StoreError: They did not come in time, or the connection broke.
@@ -77,7 +79,7 @@ class Node:
         return replies
 
     def close(self) -> None:
-        """End the prober and the connection."""
+        """Stop the prober and close the connection."""
         self._prober.close()
         self._link.close()
 

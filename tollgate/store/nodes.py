@@ -1,8 +1,8 @@
 """
-The nodes of a Redis Cluster: who has which key, and all of them asked at once.
+The nodes of a Redis Cluster: map keys to nodes, and call all nodes at once.
 
 Commands go to all nodes, then replies are read as they come. A node that fails costs
-the keys that live there, and is left alone until a probe of its own is answered.
+the keys that live there, and gets no calls until it answers a probe.
 """
 
 from __future__ import annotations
@@ -27,31 +27,30 @@ from tollgate.store.node import Node
 from tollgate.store.redis import load_command
 from tollgate.store.slots import Place, SlotMap
 
-_ROUNDS = (
-    5  # as planned; moved; asked there; asked there with the script; and once more
-)
-_LEARN_S = 0.25  # between looks at the map while it is in doubt
-_LATE_S = 0.0005  # for an answer that lies there at the deadline, behind a slow one
+_ROUNDS = 5  # as planned; MOVED; ASK; ASK with the script; and one more
+_LEARN_S = 0.25  # between reads of the slot map while it may be outdated
+_LATE_S = 0.0005  # for a reply that is there at the deadline, behind a slow one
 _SLOTS: Command = (b"CLUSTER", b"SLOTS")
 _ASKING: Command = (b"ASKING",)
-_KEY_AT = {b"EVALSHA": 3, b"XGROUP": 2, b"XINFO": 2}  # others: behind the name
+_KEY_AT = {b"EVALSHA": 3, b"XGROUP": 2, b"XINFO": 2}  # all others: after the name
 
-Plan = dict[Place, list[tuple[int, bool]]]  # commands by position; ASKING before it?
-Sent = list[tuple[int, Command]]  # with the position of its reply; -1: of none
+# Index of each command; True to send ASKING before it.
+Plan = dict[Place, list[tuple[int, bool]]]
+Sent = list[tuple[int, Command]]  # with the index of its reply; -1: of none
 
 
 class Nodes:
     """
-    The nodes of a cluster, each over one connection.
+    Call the nodes of a cluster, each over one connection.
 
     Args:
-        address: A cluster's, with some of its nodes.
-        deadline_s: How long one call may take, connecting included.
-        rules: When to leave a node alone.
+        address: Address of a cluster, with some of its nodes.
+        deadline_s: Longest duration of one call, connecting included.
+        rules: Circuit breaker rules for the nodes.
     """
 
     def __init__(self, address: Address, *, deadline_s: float, rules: Rules) -> None:
-        Connection(address.at(address.places[0]))  # its files of TLS are there
+        Connection(address.at(address.places[0]))  # raises if a TLS file is unusable
         self._address = address
         self._deadline_s = deadline_s
         self._rules = rules
@@ -79,7 +78,7 @@ class Nodes:
         self, commands: Sequence[Command], until_s: float, meanwhile: Meanwhile = idle
     ) -> list[Any]:
         """
-        Run commands of one key each; once they are sent, do something else meanwhile.
+        Run commands of one key each; call `meanwhile` after they are sent.
 
         Returns:
             Their replies, in order; an exception for each that is lost.
@@ -125,7 +124,8 @@ class Nodes:
         """Send each node its commands, then read replies as they come."""
         asked: dict[Place, Sent] = {}
         learn = self._in_doubt and time.monotonic() >= self._learned_s + _LEARN_S
-        # Those that must be connected to first may take all the time there is.
+        # Nodes without an open connection come last: they may use all the time that is
+        # left.
         for place in sorted(plan, key=lambda one: not self._node(one).connected):
             sent = _sent(plan[place], commands, script=place in scripts)
             node = self._node(place)
@@ -158,7 +158,7 @@ class Nodes:
     def _as_they_come(
         self, asked: dict[Place, Sent], until_s: float
     ) -> Iterator[tuple[Place, bool]]:
-        """Name nodes as they begin to answer; with True those that do not in time."""
+        """Yield nodes as their replies arrive, then those that are late, with True."""
         waiting = {self._node(place).fileno(): place for place in asked}
         poll = select.poll()
         for number in waiting:
@@ -174,7 +174,9 @@ class Nodes:
             yield place, True
 
     def _again(self, plan: Plan, replies: list[Any]) -> tuple[Plan, set[Place]]:
-        """Plan what nodes sent elsewhere, or refused for want of the script."""
+        """
+        Plan the commands to repeat: redirected ones, and those that lacked the script.
+        """
         from redis import exceptions
 
         again: Plan = {}
@@ -204,7 +206,9 @@ class Nodes:
                 replies[position] = error
 
     def learn(self, until_s: float, *, patient: bool = False) -> bool:
-        """Ask one node after the other for the map, over a connection of its own."""
+        """
+        Query one node after the other for the slot map, over a separate connection.
+        """
         for place in dict.fromkeys((*self._map.places, *self._address.places)):
             link = Connection(self._address.at(place))
             extra_s = HANDSHAKE_S if patient and link.secure else 0.0
@@ -220,7 +224,7 @@ class Nodes:
         return False
 
     def _take(self, reply: Any, *, told_by: Place) -> bool:
-        """Take a new map, and let go of nodes that are not in it."""
+        """Replace the slot map, and close nodes that are not in it."""
         self._learned_s = time.monotonic()
         if not self._map.learn(reply, told_by=told_by):
             return False
@@ -234,7 +238,7 @@ class Nodes:
 def _sent(
     items: Sequence[tuple[int, bool]], commands: Sequence[Command], *, script: bool
 ) -> Sent:
-    """List what to send to a node, its script first if it lacks it."""
+    """List the commands to send to a node, preceded by the script if it lacks that."""
     sent: Sent = [(-1, load_command())] if script else []
     for position, asking in items:
         if asking:

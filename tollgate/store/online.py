@@ -1,8 +1,8 @@
 """
 The online path of the features: apply a batch's events, read its vectors.
 
-The feature step and the replay of a history both go through here, so what one
-proves of the other is proved of the same code.
+The feature step and the replay of a history both use this code, so a proof about one is
+a proof about the other.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _NO_ENTRIES = np.zeros(0, ENTRY)
 
 
 class OnlineFeatures:
-    """Features of one product over one store."""
+    """Compute the features of one product over one store."""
 
     def __init__(self, spec: FeatureSpec, store: RedisStore) -> None:
         self.spec = spec
-        # It holds nothing: every value is read when it is wanted.
+        # It caches nothing: every value is read when it is needed.
         self._tables = Tables(spec, LastKnown(0, 0.0, clock=time.monotonic))
         self._store = store
         self._packer = Packer(spec)
@@ -53,12 +53,12 @@ class OnlineFeatures:
         Apply batches of purchases and read their vectors, in one round trip.
 
         Args:
-            batches: Each is applied whole, then read; a dry one sees itself and
-                what was written before it, and no one sees a dry one.
+            batches: Each is applied completely, then read; a dry one sees itself and
+                the events written before it, and no other batch sees a dry one.
             write: Per batch, False for a dry run.
 
         Raises:
-            StoreError: The store has no answer; nothing is known of any row.
+            StoreError: The store did not reply; nothing is known of any row.
         """
         packed = [self.pack(batch) for batch in batches]
         if not self.spec.entities:
@@ -79,7 +79,9 @@ class OnlineFeatures:
         return read
 
     def pack(self, purchases: Purchases) -> Packed:
-        """Pack a batch for the store; of a product without entities, no call."""
+        """
+        Pack a batch for the store; for a product without entities the call is empty.
+        """
         if not self.spec.entities:
             return Packed(purchases=purchases, entries=_NO_ENTRIES, call=NO_CALL)
         entries = purchase_entries(purchases)
@@ -90,13 +92,13 @@ class OnlineFeatures:
 
     def load(self, purchases: Purchases) -> npt.NDArray[np.uint8]:
         """
-        Apply purchases without reading anything: for history, which no one waits for.
+        Apply purchases of a history without reading anything; no caller waits for them.
 
         Returns:
             Applied, the worst of the entities; uint8 [N].
 
         Raises:
-            StoreError: The store has no answer.
+            StoreError: The store did not reply.
         """
         if not self.spec.entities:
             return np.zeros(len(purchases), np.uint8)
@@ -112,7 +114,7 @@ class OnlineFeatures:
             Applied, the worst of the entities; uint8 [N].
 
         Raises:
-            StoreError: The store has no answer.
+            StoreError: The store did not reply.
         """
         if not self.spec.entities:
             return np.zeros(len(labels), np.uint8)
@@ -121,5 +123,5 @@ class OnlineFeatures:
         return worst(statuses(call, answer))
 
     def read(self, packed: Packed, answer: Answer) -> Vectors:
-        """Read the vectors of a packed batch out of the store's answer to it."""
+        """Read the vectors of a packed batch from the store's reply."""
         return self._reader.read(packed, answer)

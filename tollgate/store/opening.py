@@ -1,4 +1,4 @@
-"""Open a product's ladder over a store."""
+"""Open the fallback chain of a product over a store."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _PRELOAD_S = 5.0
 
 class StoreSettings(msgspec.Struct, frozen=True):
     """
-    How a step treats its store.
+    Configure how a step uses its store.
 
     Attributes:
-        deadline_s: How long a batch waits for it.
-        deadline_limit_s: The most that a request may let it take.
-        breaker: When it is left alone, and how often it is probed.
+        deadline_s: Longest wait of a batch for it.
+        deadline_limit_s: Longest deadline that a request may set.
+        breaker: Circuit breaker rules: when it opens, and how often it probes.
         last_known_bytes: Memory for last known values.
-        last_known_max_age_s: How old one may be. A value misses only what others
+        last_known_max_age_s: Largest age of one. A value misses only events that others
             wrote since: a day old, it is still far closer than a default.
-        tables_bytes: Memory for numbers out of tables.
-        updates: Whether what is scored is written; False leaves that to a stream.
-        marks: Whether the purchases' watermark is written with it; False leaves that
-            to a stream, which knows how far all purchases have come.
+        tables_bytes: Memory for numbers from tables.
+        updates: Write the purchases that are scored; False leaves that to a stream.
+        marks: Write the purchases' watermark with them; False leaves that to a stream,
+            which knows the watermark over all purchases.
     """
 
     deadline_s: float = 0.005
@@ -68,14 +68,14 @@ def open_ladder(
     spool: Spool | None = None,
 ) -> Ladder:
     """
-    Open the store and run the whole path dry, so that no caller pays for it.
+    Open the store and run the whole path dry, so that no caller waits for the warm-up.
 
     Args:
         spec: The product's features.
         url: Address of the store; empty for none: every row is degraded.
-        settings: How to treat it.
-        lists: What the policy wants to know of each row, in the order of their bits.
-        spool: Where rows wait that were not applied.
+        settings: Settings of the store.
+        lists: Lists that the policy uses, in the order of their bits.
+        spool: Takes rows that were not applied.
 
     Raises:
         InputError: The address is not one of Redis, or a list is of no id of the spec.
@@ -87,7 +87,7 @@ def open_ladder(
             deadline_s=settings.deadline_s,
             rules=settings.breaker,
         )
-    store.probe()  # which may take longer to connect than a call
+    store.probe()  # connecting may take longer than a call
     ladder = Ladder(
         spec,
         store,
@@ -119,7 +119,7 @@ def open_ladder(
             )
         )
     if url and not ladder.counts.calls["answered"]:
-        # It may come up later; until then rows are answered degraded.
+        # The store may come up later; until then answers are degraded.
         log.warning("the store did not answer the warm-up")
     ladder.counts.clear()
     ladder.tables.counts.clear()
@@ -127,7 +127,7 @@ def open_ladder(
 
 
 def _tables(spec: FeatureSpec, store: RedisStore, settings: StoreSettings) -> Tables:
-    """Open a product's tables, with what is to be held in memory there."""
+    """Open a product's tables, and read those that are held in memory."""
     memory = LastKnown(
         settings.tables_bytes, settings.last_known_max_age_s, clock=time.monotonic
     )

@@ -1,4 +1,4 @@
-"""A store that answered in part: its answer where it came, our own where it did not."""
+"""Combine a partial reply of the store with values that this process computes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Bool = npt.NDArray[np.bool_]
 
 
 def nothing(call: Call) -> tuple[Answer, Bool]:
-    """Make the answer of a store that gave none, and mark all of its keys as lost."""
+    """Return an empty reply to a call, with all of its keys marked as lost."""
     keys = len(call.keys)
     events = sum(map(len, call.order))
     return ([b""] * keys, bytes(events)), np.ones(keys, np.bool_)
@@ -28,11 +28,11 @@ def part_of(
     asked: list[Answer] | StoreError, position: int, *, call: Call
 ) -> tuple[Answer, Bool | None]:
     """
-    Take one call's answer out of what the store gave for several, or did not.
+    Extract the reply to one call from the store's replies to several, or its error.
 
     Returns:
-        It, and which keys it lacks, bool [K]; None when it is whole. A call of no
-        keys is not made, and lacks nothing.
+        The reply, and which keys it lacks, bool [K]; None when it is complete. A call
+        without keys is not made, and lacks nothing.
     """
     if not call.keys:
         return NO_ANSWER, None
@@ -47,7 +47,7 @@ def part_of(
 def defaults_of(
     spec: FeatureSpec, packed: Packed, *, run: Run
 ) -> npt.NDArray[np.float64]:
-    """Make the vectors of purchases of which nothing is known; float64 [N, F]."""
+    """Return the vectors of purchases of unknown entities; float64 [N, F]."""
     purchases = packed.purchases
     return assemble.defaults(
         spec,
@@ -60,7 +60,9 @@ def defaults_of(
 
 
 def keys_of_rows(call: Call) -> I64:
-    """Number, per entity and row of the batch, its key; int64 [entities, N]."""
+    """
+    Return, per entity and row of the batch, the index of its key; int64 [entities, N].
+    """
     return np.stack(
         [
             code + first
@@ -71,19 +73,19 @@ def keys_of_rows(call: Call) -> I64:
 
 def spliced(call: Call, answer: Answer, own: Answer, *, lost: Bool) -> Answer:
     """
-    Put our own answer in the place of what is lost.
+    Replace the lost parts of the store's reply with our own.
 
     Args:
-        call: What was asked.
-        answer: The store's.
-        own: Ours, to the same call.
-        lost: Which of its keys the store did not answer; bool [K].
+        call: The call.
+        answer: The store's reply.
+        own: Our own reply to the same call.
+        lost: Keys for which the store did not reply; bool [K].
     """
     values = [
         mine if gone else theirs
         for theirs, mine, gone in zip(answer[0], own[0], lost.tolist(), strict=True)
     ]
-    # Status bytes stand entity by entity, by key.
+    # Status bytes are in the order of entities, then keys.
     key = np.concatenate(
         [
             code[order] + first
@@ -97,7 +99,7 @@ def spliced(call: Call, answer: Answer, own: Answer, *, lost: Bool) -> Answer:
 
 
 def rows_of(purchases: Purchases, chosen: Bool) -> Purchases:
-    """Take some rows of a batch; bool [N]."""
+    """Select rows of a batch; bool [N]."""
     places = np.flatnonzero(chosen).tolist()
     if len(places) == len(purchases):
         return purchases

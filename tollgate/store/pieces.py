@@ -1,4 +1,4 @@
-"""Take calls and commands of many keys apart, and put their answers together."""
+"""Split calls and commands of many keys by key, and join their replies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tollgate.store.events import ARGUMENTS, Call
 from tollgate.store.redis import Answer, Mode, eval_command
 
 _MANY = b"MGET"
-# What else is sent beside calls, or without any.
+# Commands that are sent with calls, or without any.
 _ONE = (b"GET", b"SET", b"DEL", b"SMISMEMBER", b"XADD", b"XLEN")
 
 
 def split_call(call: Call, mode: Mode) -> list[Command]:
-    """Make one command per key of a call."""
+    """Build one command per key of a call."""
     arguments = np.frombuffer(call.arguments, ARGUMENTS)
     size = arguments["events"].astype(np.int64) * arguments["entry_bytes"]
     edges = itertools.pairwise([0, *size.cumsum().tolist()])
@@ -38,13 +38,13 @@ def split_call(call: Call, mode: Mode) -> list[Command]:
 
 def join_answers(call: Call, mode: Mode, replies: Sequence[Any]) -> Answer:
     """
-    Put the replies of a call's keys together.
+    Join the replies for a call's keys.
 
     Args:
         call: The call.
-        mode: What it did.
-        replies: Per key its reply; an exception for one that is lost, which becomes
-            an empty value, and status bytes 0.
+        mode: Its mode.
+        replies: Per key its reply; an exception for one that is lost, which becomes an
+            empty value, and status bytes 0.
     """
     events = np.frombuffer(call.arguments, ARGUMENTS)["events"].tolist()
     values, statuses = [], []
@@ -57,10 +57,11 @@ def join_answers(call: Call, mode: Mode, replies: Sequence[Any]) -> Answer:
 
 def split_command(command: Command) -> list[Command]:
     """
-    Make one command per key.
+    Build one command per key.
 
     Raises:
-        InputError: It is about all keys of the store, which no one node has.
+        InputError: The command concerns all keys of the store, which no single node
+            has.
     """
     name, *keys = command
     if name == _MANY:
@@ -71,7 +72,7 @@ def split_command(command: Command) -> list[Command]:
 
 
 def join_replies(command: Command, replies: Iterator[Any]) -> Any:
-    """Take a command's replies and put them together; exceptions where one is lost."""
+    """Take a command's replies and join them; lost ones are exceptions."""
     if command[0] != _MANY:
         return next(replies)
     return list(itertools.islice(replies, len(command) - 1))

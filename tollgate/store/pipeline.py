@@ -1,4 +1,4 @@
-"""One connection to one Redis, over which nothing waits for a reply to be sent."""
+"""One connection to one Redis that sends commands without waiting for replies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tollgate.store.wording import words_of
 
 class Pipeline(Connection):
     """
-    A connection over which commands go out before replies have come.
+    Send commands over a connection before earlier replies have come.
 
     Args:
         address: A single Redis.
@@ -22,21 +22,21 @@ class Pipeline(Connection):
         InputError: A file of TLS cannot be used.
     """
 
-    _broken: StoreError | None = None  # raised when what came before it is taken
+    _broken: StoreError | None = None  # raised after the replies before it are read
 
     def post(self, commands: Sequence[Command], until_s: float) -> None:
         """
-        Send commands behind those without a reply; open the connection if need be.
+        Send commands after those without a reply; open the connection if necessary.
 
         Raises:
-            StoreLost: It broke while sending.
-            RedisError, OSError: There is none, and nothing was sent.
+            StoreLost: The connection broke while sending.
+            RedisError, OSError: No connection could be opened, and nothing was sent.
         """
         packed = b"".join(map(self._pack, commands))
         self.open(until_s)
         try:
-            # One call to the system: each of those that sendall with a time limit
-            # needs gives the interpreter away first, for up to 5 ms in a busy step.
+            # One system call: each of those that sendall with a timeout needs releases
+            # the interpreter first, for up to 5 ms in a busy step.
             sent = 0 if self.secure else _written(self.fileno(), packed)
             if sent < len(packed):
                 self._send_whole([packed[sent:]], until_s)
@@ -48,11 +48,11 @@ class Pipeline(Connection):
 
     def arrived(self, wait_s: float, *, until_s: float) -> list[Any]:
         """
-        Read the replies that are there; without any, wait so long for the first.
+        Return the replies that have come; if there are none, wait for the first.
 
         Args:
-            wait_s: How long.
-            until_s: When a reply must have come whose beginning is there.
+            wait_s: Longest wait.
+            until_s: Deadline for the rest of a reply of which a part has come.
 
         Raises:
             StoreLost: The connection broke, and nothing is left to read.
@@ -78,7 +78,7 @@ class Pipeline(Connection):
 
 
 def _written(number: int, content: bytes) -> int:
-    """Write what a socket takes at once; how many bytes."""
+    """Write as much as a socket takes at once; return the number of bytes."""
     try:
         return os.write(number, content)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Ask a store that is away for a sign of life, at no request's cost."""
+"""Probe an unavailable store from a separate thread, so that no request waits."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from tollgate.worker import Worker
 
 class Prober:
     """
-    A thread that sleeps until the breaker opens, then probes until it is answered.
+    Run a thread that sleeps until the breaker opens, then probes until one succeeds.
 
     Args:
-        breaker: Whose probes these are.
-        probe: Asks the store once; must end within the store's deadline, and raise
-            nothing. Nobody else uses the store while the breaker is open.
+        breaker: The circuit breaker.
+        probe: Calls the store once; must end within the store's deadline, and raise
+            nothing. No other thread uses the store while the breaker is open.
     """
 
     def __init__(self, breaker: Breaker, probe: Callable[[], bool]) -> None:
         self._breaker = breaker
         self._probe = probe
-        # A daemon: it must not keep a step's process from ending.
+        # A daemon thread: it must not prevent a step's process from ending.
         self._worker = Worker("store-prober", self._probe_if_due, pause_s=self._pause_s)
 
     def wake(self) -> None:
-        """Begin to probe; the breaker has just opened."""
+        """Start to probe; the breaker has just opened."""
         self._worker.start()
         self._worker.wake()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._worker.stop()
 
     def _pause_s(self) -> float | None:

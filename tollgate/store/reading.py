@@ -1,4 +1,4 @@
-"""Read what the store answered to a batch: values to windows, windows to vectors."""
+"""Turn the store's replies to a batch into windows, and windows into vectors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tollgate.store.redis import Answer
 I64 = npt.NDArray[np.int64]
 
 _ALL_WELL, _TOO_LATE = b"\1", 3  # status bytes of apply.lua
-# NumPy reads an enum member several times slower than a number of its own.
+# NumPy reads an enum member several times slower than a plain number.
 _COLD_START = np.uint32(Degraded.COLD_START)
 _EVENT_TOO_LATE = np.uint32(Degraded.EVENT_TOO_LATE)
 _WINDOW_OVERFLOW = np.uint32(Degraded.WINDOW_OVERFLOW)
 _STATE_CORRUPT = np.uint32(Degraded.STATE_CORRUPT)
 _NO, _YES = np.uint8(Applied.NO), np.uint8(Applied.YES)
-# Status of the Lua function -> what is known of the event.
+# Status of the Lua function -> Applied.
 _APPLIED = np.array(
     [Applied.NO, Applied.YES, Applied.DUPLICATE, Applied.NO, Applied.NO], np.uint8
 )
@@ -36,7 +36,7 @@ _APPLIED = np.array(
 
 class Vectors(msgspec.Struct, frozen=True):
     """
-    What a batch of purchases read.
+    Hold the results of a batch of purchases.
 
     Attributes:
         features: float64 [N, F].
@@ -51,9 +51,9 @@ class Vectors(msgspec.Struct, frozen=True):
 
 class Packed(msgspec.Struct, frozen=True):
     """
-    A batch of purchases, its entries, and the call that applies them.
+    Hold a batch of purchases, its entries, and the call that applies them.
 
-    `tables` is what tables hold for them, once they were asked.
+    `tables` holds the numbers of the tables, after they are read.
     """
 
     purchases: Purchases
@@ -64,7 +64,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 class Reader:
     """
-    Reads batches of one product.
+    Read the features of batches of one product.
 
     Attributes:
         guard: Runs its hook, if it has one.
@@ -76,14 +76,14 @@ class Reader:
         if not spec.entities:
             return
         reach = _reach_of(spec)
-        # By rows of a batch: the same few sizes come again and again.
+        # By number of rows: the same few sizes occur again and again.
         self._reach = [_repeated(reach, rows) for rows in range(MAX_BATCH_ROWS + 1)]
         self._demands = entity_demands(spec)
         width = [len(entity.columns) for entity in spec.entities]
         self._width = np.array(width, np.int64) if any(width) else None
 
     def read(self, packed: Packed, answer: Answer) -> Vectors:
-        """Read all entities' windows in one go: row n of entity e is e * N + n."""
+        """Read all entities' windows in one pass: row n of entity e is e * N + n."""
         if not self._spec.entities:
             return _without_windows(self._spec, packed.purchases, guard=self.guard)
         entries, batch, call = packed.entries, packed.purchases, packed.call
@@ -159,7 +159,9 @@ class Reader:
         keys: list[int],
         sums: Sums,
     ) -> Sums:
-        """Take one entity's rows, with what its features demand beyond the sums."""
+        """
+        Return the sums of one entity's rows, with its features' other values.
+        """
         count = len(rows.time_us) // len(self._demands)
         part = slice(entity * count, (entity + 1) * count)
         demands = self._demands[entity]
@@ -180,7 +182,7 @@ class Reader:
 def _without_windows(
     spec: FeatureSpec, batch: Purchases, *, guard: HookGuard
 ) -> Vectors:
-    """Make the vectors of purchases that have nothing in the store."""
+    """Return the vectors of purchases that have nothing in the store."""
     count = len(batch)
     features = assemble.defaults(
         spec,
@@ -195,7 +197,7 @@ def _without_windows(
 
 
 class _Reach(msgspec.Struct, frozen=True):
-    """How far back entities, or rows of them, look; int64 [R], widths [W, R]."""
+    """Hold how far back entities, or their rows, look; int64 [R], widths [W, R]."""
 
     delay_us: I64
     windows_us: I64
@@ -204,7 +206,7 @@ class _Reach(msgspec.Struct, frozen=True):
 
 
 def _reach_of(spec: FeatureSpec) -> _Reach:
-    """Gather it of a spec's entities; those with fewer windows get empty ones."""
+    """Collect the reach of a spec's entities; missing windows get width 0."""
     entities = spec.entities
     windows_us = np.zeros(
         (max(len(one.windows_us) for one in entities), len(entities)), np.int64
@@ -232,13 +234,14 @@ def _repeated(reach: _Reach, count: int) -> _Reach:
 def _degraded(
     values: Values, rows: Rows, reach: _Reach, *, upto: I64
 ) -> npt.NDArray[np.uint32]:
-    """Tell, by Degraded bits, what is wrong with the windows of each row; [R]."""
+    """Return Degraded bits for the windows of each row; [R]."""
     begin_us = rows.time_us - reach.longest_us
     truncated = begin_us < values.watermark_us[rows.entity] - reach.horizon_us
     bits: npt.NDArray[np.uint32] = (upto <= 1) * _COLD_START
     bits |= truncated * _EVENT_TOO_LATE
     if values.overflow.any():
-        # A value that was full once is whole again when its windows end before then.
+        # A value that once dropped events is complete again when its windows start
+        # later.
         dropped = values.overflow[rows.entity] > 0
         dropped &= begin_us < values.dropped_us[rows.entity]
         bits |= dropped * _WINDOW_OVERFLOW
@@ -248,13 +251,13 @@ def _degraded(
 
 
 def worst(status: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Say what is known of events from their status per entity; Applied [N]."""
+    """Reduce the status per entity to one value per event; Applied [N]."""
     applied: npt.NDArray[np.uint8] = _APPLIED[status].min(axis=0)
     return applied
 
 
 def statuses(call: Call, answer: Answer) -> npt.NDArray[np.uint8]:
-    """Put the status bytes back into the order of the batch; [entities, N]."""
+    """Return the status bytes in the order of the batch; [entities, N]."""
     grouped = np.frombuffer(answer[1], np.uint8).reshape(len(call.order), -1)
     status = np.empty_like(grouped)
     for position, order in enumerate(call.order):

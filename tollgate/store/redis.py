@@ -24,11 +24,11 @@ _SCRIPT = resources.files("tollgate.store").joinpath("apply.lua").read_bytes()
 _SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
 
 Answer = tuple[list[bytes], bytes]
-NO_ANSWER: Answer = ([], b"")  # to a call of no keys, which is not made
+NO_ANSWER: Answer = ([], b"")  # to a call without keys, which is not made
 
 
 class Mode(bytes, enum.Enum):
-    """What a call does: see ARGV[1] of apply.lua."""
+    """Mode of a call: see ARGV[1] of apply.lua."""
 
     DRY = b"0"
     WRITE = b"1"
@@ -37,11 +37,11 @@ class Mode(bytes, enum.Enum):
 
 class RedisStore:
     """
-    The Lua function in one Redis.
+    Call the Lua function in one Redis.
 
     Args:
         url: redis://, rediss:// or unix:// address.
-        deadline_s: How long one call may take, connecting included; it may be changed
+        deadline_s: Longest duration of one call, connecting included; it may be changed
             between two calls.
 
     Raises:
@@ -57,7 +57,9 @@ class RedisStore:
 
     @property
     def opened(self) -> int:
-        """Count the connections so far; 0 in a cluster, where it is not known."""
+        """
+        Return the number of connections so far; 0 in a cluster, which does not count.
+        """
         return self._link.opened
 
     def apply(self, calls: list[tuple[Call, Mode]]) -> list[Answer]:
@@ -65,11 +67,10 @@ class RedisStore:
         Run calls of the Lua function in one round trip.
 
         Args:
-            calls: Each call, and what it does.
+            calls: Each call, and its mode.
 
         Returns:
-            Per call: the K values (none with WRITE_ONLY) and a status byte per
-            event.
+            Per call: the K values (none with WRITE_ONLY) and a status byte per event.
 
         Raises:
             OutcomeUnknown, StoreError: As `flush`.
@@ -87,18 +88,19 @@ class RedisStore:
         Run calls of the Lua function, and commands after them, in one round trip.
 
         Args:
-            calls: Each call, and what it does.
-            beside: Plain commands; idempotent ones, that no answer hangs on.
-            meanwhile: Done while the store works; not when nothing could be sent.
+            calls: Each call, and its mode.
+            beside: Plain commands; idempotent ones, on which no answer depends.
+            meanwhile: Called while the store works; not called when nothing could be
+                sent.
 
         Returns:
-            Per call: the K values (none with WRITE_ONLY) and a status byte per
-            event. Per command: its reply, or the error that Redis answered with.
+            Per call: the K values (none with WRITE_ONLY) and a status byte per event.
+                Per command: its reply, or the error that Redis replied.
 
         Raises:
-            OutcomeUnknown: No answer in time, or the connection broke before it
-                came; StoreTimeout, StoreLost. Or only a part was refused.
-            StoreError: The store is not there, or refused; nothing was applied.
+            OutcomeUnknown: No reply in time, or the connection broke before it came;
+                StoreTimeout, StoreLost. Or only a part was refused.
+            StoreError: The store is unavailable, or refused; nothing was applied.
         """
         until_s = time.monotonic() + self.deadline_s
         try:
@@ -118,17 +120,17 @@ class RedisStore:
 
     def probe(self) -> bool:
         """
-        Ask for a sign of life over a new connection, within the deadline.
+        Send PING and the script over a new connection, within the deadline.
 
-        The connection stays open for the next call, and the script is there. No one
-        waits for this, so TLS may take its time to connect.
+        The connection stays open for the next call, and the script is loaded. No
+        request waits for this, so TLS gets more time to connect.
         """
         return self._link.probe(self.deadline_s, load_command())
 
     def _run(
         self, commands: list[Command], until_s: float, *, meanwhile: Meanwhile
     ) -> list[Any]:
-        """Flush commands; those that find no script once more, behind the script."""
+        """Flush commands; repeat those that lacked the script, after loading it."""
         link = self._link
         replies = link.exchange(commands, until_s, meanwhile=meanwhile)
         missing = [
@@ -150,10 +152,10 @@ class RedisStore:
 
 
 class NoStore(RedisStore):
-    """Stands in where no store is configured: it is always away."""
+    """Stand in for a store where none is configured: it is always unavailable."""
 
     def __init__(self) -> None:
-        """Open nothing."""
+        """Open no connection."""
         self.deadline_s = 0.0
 
     def flush(
@@ -163,29 +165,29 @@ class NoStore(RedisStore):
         beside: Sequence[Command],
         meanwhile: Meanwhile = idle,
     ) -> tuple[list[Answer], list[Any]]:
-        """Refuse."""
+        """Raise StoreError."""
         raise StoreError("no store is configured")
 
     def probe(self) -> bool:
-        """Tell that it is still away."""
+        """Return False: it stays unavailable."""
         return False
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is no connection."""
 
 
 def load_command() -> Command:
-    """Make the command that leaves the script with a Redis."""
+    """Build the command that loads the script into a Redis."""
     return ("SCRIPT", "LOAD", _SCRIPT)
 
 
 def call_command(call: Call, mode: Mode) -> Command:
-    """Make the command that runs a call."""
+    """Build the command that runs a call."""
     return eval_command(call.keys, mode, arguments=call.arguments, events=call.events)
 
 
 def eval_command(
     keys: Sequence[bytes], mode: Mode, *, arguments: bytes, events: bytes
 ) -> Command:
-    """Make the command that runs the script on some keys."""
+    """Build the command that runs the script on some keys."""
     return (b"EVALSHA", _SHA, len(keys), *keys, mode.value, arguments, events)

@@ -1,4 +1,4 @@
-"""What the ladder gives, what it counts, and where it leaves what was not applied."""
+"""The results and counters of the fallback chain, and its interface to the spool."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from tollgate.store.lookups import NOTHING, Looked
 
 
 class Spool(Protocol):
-    """Where purchases wait that the store did not apply, or maybe not."""
+    """Store purchases that the store did not apply, or maybe not."""
 
     def append(self, purchases: Purchases) -> bool:
-        """Keep them, without waiting; False when there is no room."""
+        """Queue them, without waiting; return False when there is no room."""
         ...
 
 
 class Scored(msgspec.Struct, frozen=True):
     """
-    What a batch of purchases is scored on.
+    Hold the features of a batch of purchases, and their quality.
 
     Attributes:
         features: float64 [N, F].
         degraded: Degraded bits; uint32 [N].
         applied: Applied; uint8 [N].
-        age_us: Age of the oldest last known value in the row; int64 [N], 0 where
-            the store answered.
-        looked: Lists and earlier decisions.
+        age_us: Age of the oldest last known value in the row; int64 [N], 0 where the
+            store replied.
+        looked: Lists and stored decisions.
     """
 
     features: npt.NDArray[np.float64]
@@ -44,24 +44,24 @@ class Scored(msgspec.Struct, frozen=True):
 
 class Counts:
     """
-    What happened since the start; read by the metrics.
+    Count events since the start, for the metrics.
 
     Attributes:
-        call_s: How long the batch's call of the store took; None without one.
+        call_s: Duration of the batch's call of the store; None without one.
         calls: Calls by outcome: answered, partial, late, unknown, failed; and not_made
-            while the breaker is open.
-        known: Entity values found among the last known ones while the store was away.
-        unknown: And those not found.
-        spooled: Rows kept for later because the store did not apply them.
-        spool_full: And those that found no room.
-        earlier: Earlier decisions found, by what they are: same, conflict, corrupt.
+            while the circuit breaker is open.
+        known: Entity values found in the cache while the store was unavailable.
+        unknown: Entity values not found there.
+        spooled: Rows that went to the spool because the store did not apply them.
+        spool_full: Rows for which the spool had no room.
+        earlier: Stored decisions by kind: same, conflict, corrupt.
     """
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset all counts."""
         self.call_s: float | None = None
         self.calls: Counter[str] = Counter()
         self.known = 0
@@ -78,7 +78,7 @@ class Counts:
 
 
 def outcome_of(error: StoreError) -> str:
-    """Name a failed call as the counts do."""
+    """Return the outcome of a failed call, as named in `Counts.calls`."""
     if isinstance(error, StorePartial):
         return "partial"
     if isinstance(error, StoreTimeout):

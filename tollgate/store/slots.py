@@ -1,4 +1,4 @@
-"""Which node of a Redis Cluster has which keys."""
+"""Map the keys of a Redis Cluster to its nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Place = tuple[str, int]  # host, port
 
 class SlotMap:
     """
-    Slot -> node, as the cluster last told.
+    Map slots to nodes, as the cluster last reported.
 
     Attributes:
         places: All nodes that have slots.
@@ -22,11 +22,11 @@ class SlotMap:
         self._of: list[Place | None] = [None] * SLOTS
 
     def place(self, slot: int) -> Place | None:
-        """Name the node that has a slot; None when none is known."""
+        """Return the node that has a slot; None when none is known."""
         return self._of[slot]
 
     def move(self, slot: int, place: Place) -> None:
-        """Note that a slot is another node's now."""
+        """Assign a slot to another node."""
         self._of[slot] = place
         self.places |= {place}
 
@@ -36,11 +36,11 @@ class SlotMap:
 
         Args:
             reply: Ranges of slots, each with its nodes, the master first.
-            told_by: Who answered: a node that does not know its own name leaves it
-                out.
+            told_by: The node that replied: a node that does not know its own name
+                leaves it out.
 
         Returns:
-            Whether it was one, with any slots.
+            True if the reply is valid and has slots.
         """
         found: list[Place | None] = [None] * SLOTS
         try:

@@ -1,4 +1,4 @@
-"""Where the values of tables lie, which ids they have, and reading them at a start."""
+"""Locate the values of tables, list their ids, and read them at start."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from tollgate.features.spec import FeatureSpec, Table
 from tollgate.store.last_known import LastKnown
 from tollgate.store.redis import RedisStore
 
-# Ids of a table that a starting step reads: what is held in memory is small.
+# Most ids of a table that a starting step reads: tables held in memory are small.
 MAX_LISTED = 10_000
 _CHECKSUM = struct.Struct("<I")
 _KEYS_PER_READ = 256
 
 
 def table_prefix(spec: FeatureSpec, table: Table) -> bytes:
-    """Name what the store keys of a table's ids begin with; a colon and the id follow.
+    """
+    Return the prefix of the store keys of a table; a colon and the id follow.
 
-    By itself it is the key of the list of ids.
+    Without an id it is the key of the list of ids.
     """
     name = f"tollgate:{spec.product}:table:{table.name}:{table.layout:016x}"
     return name.encode()
@@ -35,7 +36,7 @@ def pack_ids(ids: Sequence[bytes]) -> bytes:
 
 
 def unpack_ids(value: object) -> list[bytes]:
-    """Read a list of ids; none if it is none, or damaged."""
+    """Read a list of ids; empty if the value is none, or damaged."""
     if not isinstance(value, bytes) or len(value) < _CHECKSUM.size:
         return []
     body = value[_CHECKSUM.size :]
@@ -51,19 +52,19 @@ def preload(
     spec: FeatureSpec, memory: LastKnown, store: RedisStore, *, until_s: float
 ) -> int:
     """
-    Read tables with `refresh` into memory, as far as it holds them.
+    Read tables with `refresh` into memory, as far as they fit.
 
     Args:
-        spec: Whose tables.
-        memory: Where to.
-        store: Where from.
-        until_s: When to stop, of time.monotonic; what is left is read as it is wanted.
+        spec: Declares the tables.
+        memory: The cache to fill.
+        store: The store to read.
+        until_s: Deadline, of time.monotonic; the rest is read when it is needed.
 
     Returns:
-        How many values were read.
+        Number of values that were read.
 
     Raises:
-        StoreError: The store has no answer.
+        StoreError: The store did not reply.
     """
     count = 0
     for table in spec.tables:

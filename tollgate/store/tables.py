@@ -1,10 +1,10 @@
 """
-Numbers out of tables, for the purchases of a batch: from memory, or by its one flush.
+Look up numbers from tables for the purchases of a batch, in memory or in its one flush.
 
-A table without `refresh` is read with every batch. One with it is read when the step
-starts and held in memory; what is not there, or was read longer ago than `refresh`,
-is asked for beside the batch's own call. So a look-up costs no round trip of its own.
-What the store gave last stands in, where it has no answer.
+A table without `refresh` is read with every batch. A table with `refresh` is read when
+the step starts and held in memory; a value that is not there, or was read longer ago
+than `refresh`, is read in the same flush as the batch's own call. So a look-up costs no
+extra round trip. If the store has no reply, its previous reply stands in.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _LAST_KNOWN = np.uint32(Degraded.LAST_KNOWN_VECTOR)
 
 _NO_KEYS = np.zeros(0, np.bool_)
 _NO_AGES = np.zeros(0, np.int64)
-_SPREAD = 0.2  # part of `refresh` by which ids differ: they are not all due at once
+_SPREAD = 0.2  # part of `refresh` by which ids differ: not all are due at once
 _MAX_HASH = 2**32
 
 
 class Looked(msgspec.Struct, frozen=True):
     """
-    What tables hold for a batch of purchases.
+    Hold the numbers of the tables for a batch of purchases.
 
     Attributes:
         columns: (table, column) -> numbers, NaN where there is none; float64 [N].
         degraded: Degraded bits; uint32 [N].
-        age_us: Of the oldest value that stands in for an answer; int64 [N].
+        age_us: Age of the oldest value that stands in for a reply; int64 [N].
     """
 
     columns: TableColumns
@@ -60,18 +60,18 @@ class Looked(msgspec.Struct, frozen=True):
 
 class Wanted(msgspec.Struct):
     """
-    The ids that some batches want, and what is known of them.
+    Hold the ids that some batches need, and their known values.
 
     Attributes:
         keys: Their store keys, table by table; [K].
-        first: Where each table's keys begin; [tables + 1].
-        code: Per batch and table, which of its keys a purchase wants; [N] each.
+        first: First key of each table, then the end of the last; [tables + 1].
+        code: Per batch and table, the key that each purchase needs; [N] each.
         time_us: Per batch, the purchases' times; [N].
-        values: As packed; empty for one that is not there; [K].
-        known: Some answer of the store's is known; bool [K].
-        due: The store is to be asked; places, ascending.
-        unread: And it has not answered; bool [K].
-        age_us: Since it last did; int64 [K].
+        values: Packed values; empty for a missing one; [K].
+        known: True if some reply of the store is known; bool [K].
+        due: Keys to read from the store; indices, ascending.
+        unread: True for those without a reply so far; bool [K].
+        age_us: Time since the store's last reply; int64 [K].
     """
 
     keys: list[bytes]
@@ -85,7 +85,7 @@ class Wanted(msgspec.Struct):
     age_us: I64
 
     def commands(self) -> list[Command]:
-        """Say what to send beside the batches' calls; mostly nothing for look-ups."""
+        """Return the commands to send with the batches' calls: one MGET, or none."""
         if not self.due:
             return []
         return [(b"MGET", *(self.keys[at] for at in self.due))]
@@ -93,11 +93,11 @@ class Wanted(msgspec.Struct):
 
 class Tables:
     """
-    The tables of one product.
+    Look up the tables of one product.
 
     Args:
-        spec: Whose tables.
-        memory: Holds values that were read.
+        spec: Declares the tables.
+        memory: Cache of values that were read.
     """
 
     def __init__(self, spec: FeatureSpec, memory: LastKnown) -> None:
@@ -107,7 +107,7 @@ class Tables:
         self._prefix = [table_prefix(spec, table) + b":" for table in spec.tables]
 
     def want(self, batches: Sequence[Purchases]) -> Wanted:
-        """Name the ids that batches want, with what memory holds of them."""
+        """Collect the ids that batches need, with their values from memory."""
         if not self._tables:
             return _none_wanted([purchases.event_time_us for purchases in batches])
         place: dict[bytes, int] = {}
@@ -146,13 +146,13 @@ class Tables:
         return wanted
 
     def note(self, wanted: Wanted, replies: Sequence[Any]) -> None:
-        """Take the replies to the commands; a value that did not come stays unread."""
+        """Take the replies to the commands; a value without a reply stays unread."""
         for reply in replies:
             if isinstance(reply, list) and len(reply) == len(wanted.due):
                 self._take(wanted, reply)
 
     def read(self, wanted: Wanted) -> list[Looked]:
-        """Read what is known by now, for each batch."""
+        """Return the numbers that are known by now, for each batch."""
         if not self._tables:
             return [_nothing(len(one)) for one in wanted.time_us]
         if wanted.unread.any():
@@ -168,7 +168,7 @@ class Tables:
         return [self._looked(wanted, slots, batch) for batch in range(len(wanted.code))]
 
     def _recall(self, wanted: Wanted, places: Sequence[int]) -> None:
-        """Take from memory what it holds of some keys, by their places."""
+        """Read the values of some keys from memory, by their indices."""
         found = self.memory.find([wanted.keys[at] for at in places])
         wanted.known[places] = found.known
         wanted.age_us[places] = found.age_us
@@ -223,7 +223,7 @@ class Tables:
 
 
 def _limits_us(table: Table, keys: Sequence[bytes]) -> npt.NDArray[np.float64]:
-    """Tell how old values may be before the store is asked again; [K]."""
+    """Return the age at which values are read from the store again; [K]."""
     part = np.fromiter(map(zlib.crc32, keys), np.float64, len(keys))
     limits: npt.NDArray[np.float64] = table.refresh_us * (
         1 - part * (_SPREAD / _MAX_HASH)

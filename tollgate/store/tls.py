@@ -1,4 +1,4 @@
-"""How a store proves who it is, and we do: the parameters of an address, and TLS."""
+"""Read the TLS parameters of a store's address, and build the TLS context."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _BOOLEANS = {"true": True, "false": False}
 
 class Tls(msgspec.Struct, frozen=True):
     """
-    How a store proves who it is, and we do.
+    Hold the TLS parameters: how the store and this client authenticate.
 
     Attributes:
         ca: File of the authorities to trust; empty for the system's.
         certificate: File with our certificate; empty for none.
         key: File with its key; empty when it is in the same file.
-        key_password: What opens the key.
-        check_host: The store's certificate must name the host we ask for.
+        key_password: Password of the key.
+        check_host: Require the store's certificate to name the host that we connect to.
     """
 
     ca: str = ""
@@ -37,7 +37,7 @@ class Tls(msgspec.Struct, frozen=True):
     check_host: bool = True
 
     def __repr__(self) -> str:
-        """Print it without what opens the key."""
+        """Print it without the password of the key."""
         return f"Tls(ca={self.ca!r}, certificate={self.certificate!r})"
 
 
@@ -46,7 +46,7 @@ def read_tls(parameters: Mapping[str, str]) -> Tls:
     Read the parameters of TLS.
 
     Raises:
-        InputError: One is unusable.
+        InputError: A parameter is invalid.
     """
     check = parameters.get(_CHECK_HOST, "true").lower()
     if check not in _BOOLEANS:
@@ -64,7 +64,7 @@ def read_tls(parameters: Mapping[str, str]) -> Tls:
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
     """
-    Make the TLS context; an unverified store is never trusted.
+    Build the TLS context; an unverified store is never trusted.
 
     Raises:
         InputError: A file cannot be used.
@@ -92,10 +92,10 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 
 def greet(connection: Any) -> None:
     """
-    Exchange one greeting over TLS, which everybody may.
+    Exchange one greeting over TLS, a command that every user may run.
 
-    The store's session tickets come with its answer. Left unread, they look like an
-    answer that nobody waits for, and redis-py drops the connection.
+    The store's session tickets come with its reply. Left unread, they look like a reply
+    to no command, and redis-py drops the connection.
     """
     connection.on_connect()
     connection.send_command("HELLO", 2, check_health=False)

@@ -1,11 +1,11 @@
-"""What Redis has against something, without the data it was asked about."""
+"""Describe an error of Redis without the data of the command that caused it."""
 
 from __future__ import annotations
 
 import re
 
-# redis-py puts the command before an error of a pipeline, and Redis the arguments
-# behind a command that it does not know: keys and events, so ids and amounts.
+# redis-py puts the command before an error of a pipeline, and Redis puts the arguments
+# after an unknown command: keys and events, so ids and amounts.
 _PIPELINE = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 _ARGUMENTS = re.compile(r",? with args beginning with.*", re.DOTALL)
 _REPLY = re.compile(r"(Protocol Error).*", re.DOTALL | re.IGNORECASE)
@@ -13,10 +13,10 @@ _REPLY = re.compile(r"(Protocol Error).*", re.DOTALL | re.IGNORECASE)
 
 def words_of(error: BaseException) -> str:
     """
-    Say in one line what went wrong, fit for a log.
+    Describe an error in one line that is safe to log.
 
     Args:
-        error: One of redis-py's, or of the operating system's.
+        error: An error of redis-py or of the operating system.
     """
     text = _PIPELINE.sub("", str(error))
     text = _ARGUMENTS.sub("", text)

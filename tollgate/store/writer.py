@@ -1,4 +1,4 @@
-"""Apply events that no one waits to read: a feed's, a history's."""
+"""Apply events of feeds and histories, for which no caller waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tollgate.store.events import (
 from tollgate.store.redis import Mode, RedisStore
 
 # Redis runs one call at a time, and a decision may wait behind it: 64 events of two
-# entities are under a millisecond.
+# entities take less than a millisecond.
 EVENTS_PER_CALL = 64
 
 _APPLIED, _DUPLICATE, _TOO_LATE, _FOREIGN = 1, 2, 3, 4  # status bytes of apply.lua
@@ -33,12 +33,12 @@ Bool = npt.NDArray[np.bool_]
 
 class Landed(msgspec.Struct, frozen=True):
     """
-    What became of N events, over all of their entities; bool [N] each.
+    Hold the outcome of N events, over all of their entities; bool [N] each.
 
     Attributes:
         applied: It changed at least one entity, and no other refused it.
         duplicate: Every entity had it already.
-        too_late: It is older than what some entity still keeps.
+        too_late: It is older than the events that some entity still retains.
         foreign: Some entity's value is damaged or of another version.
     """
 
@@ -48,7 +48,7 @@ class Landed(msgspec.Struct, frozen=True):
     foreign: Bool
 
     def refused(self) -> list[tuple[int, str]]:
-        """List the events that can never be applied, and why."""
+        """List the events that can never be applied, with the reason."""
         return [
             (row, reason)
             for rows, reason in ((self.too_late, TOO_LATE), (self.foreign, FOREIGN))
@@ -58,11 +58,11 @@ class Landed(msgspec.Struct, frozen=True):
 
 class EventWriter:
     """
-    Writes events of one product into one store.
+    Write events of one product into one store.
 
     Args:
         spec: The product's features.
-        store: Where to.
+        store: The store to write to.
         events_per_call: Most events that one call of the store carries.
     """
 
@@ -83,8 +83,8 @@ class EventWriter:
         Apply purchase events.
 
         Raises:
-            StoreError: The store has no answer; some may be applied, and applying
-                all of them again is right.
+            StoreError: The store did not reply; some events may be applied, and it is
+                safe to apply all of them again.
         """
         columns = self._packer.columns(purchases)
         return self._write(purchase_entries(purchases), purchases, columns=columns)
@@ -127,7 +127,7 @@ class EventWriter:
 
 
 def _in_order(call: Call, answer: bytes) -> npt.NDArray[np.uint8]:
-    """Put status bytes back into the order of the events; [entities, N]."""
+    """Return the status bytes in the order of the events; [entities, N]."""
     grouped = np.frombuffer(answer, np.uint8).reshape(len(call.order), -1)
     status = np.empty_like(grouped)
     for position, order in enumerate(call.order):

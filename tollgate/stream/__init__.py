@@ -1,1 +1,1 @@
-"""Apply events from Redis Streams or Kafka, once in effect."""
+"""Apply events from Redis Streams or Kafka, with exactly-once effect."""

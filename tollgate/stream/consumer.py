@@ -1,9 +1,9 @@
 """
-Poll, apply, bury, commit: at least once delivered, exactly once in effect.
+Poll, apply, dead-letter and commit events: at-least-once delivery, exactly-once effect.
 
-Events are applied by the store's one function, which knows an event it has seen by
-its id. So a batch that is handed out again, because its consumer died between
-applying and committing, changes nothing.
+The store's one function applies events; it recognises by its id an event that it has
+seen. So a batch that is delivered again, because its consumer died between applying and
+committing, changes nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 BATCH_EVENTS = 1_000
 WAIT_S = 0.25
 BACKLOG_EVERY_S = 1.0
-RETRY_S = (0.05, 0.1, 0.25, 0.5, 1.0)  # then at the last, for as long as it takes
+RETRY_S = (0.05, 0.1, 0.25, 0.5, 1.0)  # then the last one, for as long as it takes
 
 
 class Tally(msgspec.Struct):
-    """What a consumer did since it started; events, except for `batches`."""
+    """Count the results of a consumer since its start; events, except for `batches`."""
 
     batches: int = 0
     applied: int = 0
@@ -47,13 +47,13 @@ class Tally(msgspec.Struct):
 
 class StreamConsumer:
     """
-    Applies the events of one source to one product's store.
+    Apply the events of one source to one product's store.
 
     Args:
-        source: Where events come from.
-        writer: Where they go.
-        metrics: What is told of it.
-        marks: The feeds' watermarks; None keeps none.
+        source: Source of the events.
+        writer: Writes them to the store.
+        metrics: The metrics to update.
+        marks: The feeds' watermarks; None writes none.
         batch_events: Events polled at once.
         now_us: The wall clock, µs since the epoch.
     """
@@ -83,11 +83,11 @@ class StreamConsumer:
         self, stopped: threading.Event, *, until_idle_s: float | None = None
     ) -> None:
         """
-        Apply events until stopped; a batch that is under way is finished first.
+        Apply events until stopped; a batch in progress is finished first.
 
         Args:
-            stopped: Ends it.
-            until_idle_s: Ends it when nothing came for so long; None never does.
+            stopped: Ends the run when it is set.
+            until_idle_s: Ends the run when no event came for so long; None never does.
         """
         run_until_idle(
             "stream-consumer",
@@ -98,10 +98,10 @@ class StreamConsumer:
 
     def step(self, stopped: threading.Event, *, wait_s: float = WAIT_S) -> int:
         """
-        Take one batch through; the number of its messages.
+        Poll, apply and commit one batch; return the number of its messages.
 
-        A store or a feed that is away is tried again until it is back, or until
-        told to stop: then nothing of the batch is committed.
+        A store or a feed that is unavailable is retried until it is back, or until
+        `stopped` is set: then nothing of the batch is committed.
         """
 
         def polled() -> None:
@@ -109,7 +109,7 @@ class StreamConsumer:
                 self._source.poll(most=self._batch_events, wait_s=wait_s)
             )
 
-        # After an error nobody foresaw, the batch that was polled comes first.
+        # After an unforeseen error, the batch that was polled comes first.
         if not self._messages and not self._until_done(polled, stopped):
             return 0
         messages = self._messages
@@ -126,7 +126,7 @@ class StreamConsumer:
         return len(messages)
 
     def _take(self, messages: Sequence[Message]) -> None:
-        """Apply one batch and bury what cannot be."""
+        """Apply one batch, and send its invalid events to the dead letters."""
         decoded = self._codec.decode(
             [message.value for message in messages], now_us=self._now_us()
         )
@@ -193,7 +193,7 @@ class StreamConsumer:
             self._metrics.no_lag()
 
     def _until_done(self, work: Callable[[], None], stopped: threading.Event) -> bool:
-        """Try until it works; False when told to stop before."""
+        """Retry until it succeeds; return False if `stopped` is set before."""
         for pause_s in itertools.chain(RETRY_S, itertools.repeat(RETRY_S[-1])):
             try:
                 work()

@@ -1,8 +1,9 @@
 """
-Purchase and label events as they travel: one JSON object per message.
+Encode and decode purchase and label events: one JSON object per message.
 
-A message that is no event spoils no other one: it is named with the reason and left
-to the dead letters. Reasons name fields, never their values, so they may be logged.
+An invalid message does not affect any other one: it is reported with the reason and
+goes to the dead letters. Reasons name fields, never their values, so they may be
+logged.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ _Whole = Annotated[int, msgspec.Meta(ge=MISSING, le=2**63 - 1)]
 
 class Decoded(msgspec.Struct, frozen=True):
     """
-    A batch of messages, taken apart.
+    Hold a batch of decoded messages.
 
     Attributes:
         purchases: The purchase events.
-        purchase_at: Which message each of them was.
+        purchase_at: Index of the message of each purchase.
         labels: The label events.
-        label_at: Which message each of them was.
-        poison: Message -> what is wrong with it.
+        label_at: Index of the message of each label.
+        poison: Message -> its error.
     """
 
     purchases: Purchases
@@ -59,15 +60,14 @@ class Decoded(msgspec.Struct, frozen=True):
 
 class EventCodec:
     """
-    Reads and writes the events of one product.
+    Encode and decode the events of one product.
 
-    A purchase is `{"event": "purchase", "transaction_id", <entity keys>,
-    "event_time", "cents"}`, a label `{"event": "label", "transaction_id", <entity
-    keys>, "event_time", "label", "label_time", "revision"}`: ids are text of 1 to 128
-    bytes, times µs since the epoch in UTC, `event_time` the purchase's in both,
-    `label` 0 or 1, `revision` 0 unless said. A purchase may have `kept`: declared
-    fields as the store keeps them, whole numbers by name (tollgate/features/fields.py).
-    Other keys are left alone.
+    A purchase is `{"event": "purchase", "transaction_id", <entity keys>, "event_time",
+    "cents"}`, a label `{"event": "label", "transaction_id", <entity keys>,
+    "event_time", "label", "label_time", "revision"}`: ids are text of 1 to 128 bytes,
+    times µs since the epoch in UTC, `event_time` the purchase's in both, `label` 0 or
+    1, `revision` 0 by default. A purchase may have `kept`: declared fields as the store
+    holds them, integers by name (tollgate/features/fields.py). Other keys are ignored.
     """
 
     def __init__(self, spec: FeatureSpec) -> None:
@@ -107,11 +107,11 @@ class EventCodec:
 
     def decode(self, messages: Sequence[bytes], *, now_us: int) -> Decoded:
         """
-        Take messages apart into columns.
+        Decode messages into columns.
 
         Args:
             messages: As produced.
-            now_us: The clock, for "over a day ahead".
+            now_us: The clock, to detect times over a day ahead.
         """
         purchases: list[Any] = []
         labels: list[Any] = []
@@ -142,7 +142,7 @@ class EventCodec:
         )
 
     def encode_purchases(self, purchases: Purchases) -> list[bytes]:
-        """Write purchases as messages."""
+        """Encode purchases as messages."""
         columns = zip(
             purchases.transaction_id,
             *purchases.entity_id,
@@ -160,7 +160,7 @@ class EventCodec:
         ]
 
     def encode_labels(self, labels: Labels) -> list[bytes]:
-        """Write labels as messages."""
+        """Encode labels as messages."""
         columns = zip(
             labels.transaction_id,
             *labels.entity_id,
@@ -179,7 +179,7 @@ class EventCodec:
         ]
 
     def _kept(self, purchases: Purchases) -> list[dict[str, int]]:
-        """Take the declared fields that were sent, row by row."""
+        """Return the declared fields that were sent, row by row."""
         names = [name for name in self._fields if name in purchases.fields]
         columns = [purchases.fields[name].tolist() for name in names]
         if not names:
@@ -190,7 +190,7 @@ class EventCodec:
         ]
 
     def _refused(self, event: Any, *, latest_us: int) -> str:
-        """Say what the types cannot: lengths in bytes, and times ahead."""
+        """Check limits that types cannot express: lengths in bytes, and times ahead."""
         for name in (TRANSACTION_ID, *self._keys):
             value: str = getattr(event, name)
             if len(value) * 3 > MAX_ID_BYTES and len(value.encode()) > MAX_ID_BYTES:
@@ -238,10 +238,10 @@ def _integers(events: Sequence[Any], name: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Name the field and the rule of a refused message; the value may be in neither."""
+    """Return the field and the rule of a refused message, without any value."""
     if isinstance(error, RecursionError):
         return "is nested too deeply"
     text = str(error)
-    if text.startswith("Invalid value "):  # the one sentence that shows the value
+    if text.startswith("Invalid value "):  # the only sentence that shows the value
         return "event: is neither purchase nor label"
     return " ".join(text.split())[:200]

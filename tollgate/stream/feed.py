@@ -1,4 +1,4 @@
-"""Put events on a feed: to try it out, in tests, or a history once more."""
+"""Produce events to a feed: for a trial, for tests, or to replay a history."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _TIMEOUT_S = 30.0
 
 
 class Feed(Protocol):
-    """Where events are put, each with the id of the entity that keeps them in order."""
+    """Send events, each with the id of the entity that determines their order."""
 
     def send(self, keys: Sequence[bytes], events: Sequence[bytes]) -> None:
-        """Put events on the feed; kept when it returns."""
+        """Send events to the feed; they are stored when it returns."""
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 class RedisFeed:
     """
-    A feed of Redis Streams.
+    Send events to Redis Streams.
 
     Args:
         url: redis://, rediss:// or unix:// address.
-        feed: Name that the partitions' streams begin with.
-        partitions: How many streams there are; the same for all who use the feed.
+        feed: Prefix of the partitions' stream names.
+        partitions: Number of streams; the same for all users of the feed.
     """
 
     def __init__(self, url: str, *, feed: str, partitions: int = 1) -> None:
@@ -59,11 +59,11 @@ class RedisFeed:
 
 class KafkaFeed:
     """
-    A Kafka topic.
+    Send events to a Kafka topic.
 
     Args:
         brokers: host:port, joined by commas.
-        topic: Where to; it must exist, or the cluster make it.
+        topic: Topic to write to; it must exist, or the cluster must create it.
         settings: librdkafka's own, such as TLS and SASL.
     """
 
@@ -94,7 +94,7 @@ class KafkaFeed:
                     self._producer.produce(
                         self._topic, event, key=key, on_delivery=self._told
                     )
-                except BufferError:  # its queue is full: let it work
+                except BufferError:  # its queue is full: give it time to send
                     self._producer.poll(0.1)
                 else:
                     break
@@ -104,7 +104,7 @@ class KafkaFeed:
             raise StoreError(f"the feed cannot be written: {why}")
 
     def close(self) -> None:
-        """Nothing waits: every send was flushed."""
+        """Do nothing: every send was flushed."""
 
     def _told(self, error: Any, _message: Any) -> None:
         if error is not None:

@@ -1,8 +1,8 @@
 """
-Events from Kafka, by librdkafka's consumer group protocol.
+Consume events from Kafka, by librdkafka's consumer group protocol.
 
-Offsets are committed by hand, after the batch is applied. A rebalance happens only
-inside a poll, when nothing is under way, so no partition is ever taken from a
+Offsets are committed explicitly, after the batch is applied. A rebalance happens only
+inside a poll, when no batch is in progress, so no partition is ever taken from a
 consumer that is in the middle of a batch of it.
 """
 
@@ -21,26 +21,26 @@ log = logging.getLogger(__name__)
 
 DEAD_LETTERS_SUFFIX = ".dead-letters"
 _TIMEOUT_S = 10.0
-# Ours by design; a file of settings must not undo them.
+# Settings that this module requires; a file of settings must not change them.
 _FIXED = ("enable.auto.commit", "enable.auto.offset.store", "group.id")
 
 
 class KafkaSource:
     """
-    A share of a topic, as one consumer of a group.
+    Consume a share of a topic, as one consumer of a group.
 
     Args:
         brokers: host:port, joined by commas.
         topic: Events, keyed by one entity so that its events stay in order.
-        group: Consumer group; new ones begin at the earliest event.
+        group: Consumer group; a new group starts at the earliest event.
         settings: librdkafka's own, such as TLS and SASL.
         now_us: The wall clock, µs since the epoch.
 
     Attributes:
-        name: The topic's.
+        name: Name of the topic.
 
     Raises:
-        InputError: A setting is unknown, wrong, or one of ours.
+        InputError: A setting is unknown, wrong, or required by this module.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class KafkaSource:
 
     def poll(self, *, most: int, wait_s: float) -> Sequence[Message]:
         """
-        Return up to so many messages.
+        Return up to `most` messages.
 
         Raises:
             StoreError: The cluster refused: the topic or the rights to it are missing.
@@ -122,10 +122,10 @@ class KafkaSource:
 
     def commit(self) -> None:
         """
-        Commit the offsets of what was polled.
+        Commit the offsets of the polled messages.
 
-        A commit that comes too late, after others took the partition over, is no
-        error: they apply the same events again, to no effect.
+        A commit that comes too late, after another consumer took the partition over, is
+        no error: that consumer applies the same events again, without effect.
         """
         if not self._polled:
             return
@@ -141,28 +141,28 @@ class KafkaSource:
 
     def backlog(self) -> int:
         """
-        Count the events behind what was polled, in the partitions held.
+        Count the events not polled yet in the partitions held.
 
         Raises:
-            StoreError: The cluster does not answer.
+            StoreError: The cluster does not reply.
         """
         waiting, self._held = self._ends.backlog()
         return waiting
 
     def partitions(self) -> int:
-        """Count the partitions held when the backlog was counted last."""
+        """Return the number of partitions held at the last count of the backlog."""
         return self._held
 
     def partition_count(self) -> int:
-        """Count the topic's partitions, as the cluster told last."""
+        """Return the number of the topic's partitions, as the cluster last reported."""
         return self._ends.partitions
 
     def caught_up(self) -> Mapping[int, int]:
         """
-        Tell up to when each partition held was polled to its end.
+        Return the time up to which each partition held was polled to its end.
 
         Raises:
-            StoreError: The cluster does not answer.
+            StoreError: The cluster does not reply.
         """
         return self._ends.caught_up()
 
@@ -183,7 +183,7 @@ class KafkaSource:
                 return
 
     def _judge(self, error: Any) -> None:
-        """Let librdkafka go on where it says that it will; raise what stays."""
+        """Log errors from which librdkafka recovers; raise the others."""
         if error.code() == self._kafka.KafkaError._PARTITION_EOF:
             return
         if error.retriable() or error.code() in (

@@ -1,9 +1,10 @@
 """
-How far a Kafka consumer is from the end of its partitions.
+Measure how far a Kafka consumer is from the end of its partitions.
 
-librdkafka tells the end only as of the last answer of a broker, and not when that was:
-a feed whose brokers are away would look quiet. So the ends are asked for, and a
-partition is caught up to the moment of the asking when it has been read that far.
+librdkafka reports the end only as of the last reply of a broker, and not the time of
+that reply: a feed whose brokers are unavailable would look quiet. So this module
+queries the ends, and a partition is caught up to the moment of the query when it has
+been read that far.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 from tollgate.errors import StoreError
 
 _COUNT_EVERY_S = 60.0  # partitions are added rarely
-# A cluster that does not answer is left alone, twice as long each time: waiting for it
-# holds up what other brokers still bring.
+# A cluster that does not reply gets no queries for a while, twice as long each time:
+# waiting for it would delay the events of other brokers.
 _AWAY_S, _MOST_AWAY_S = 1.0, 10.0
 _TIMEOUT_S = 1.0
 _LATEST, _EARLIEST = -1, -2  # as times: the ends of the log (Kafka's ListOffsets)
@@ -25,10 +26,10 @@ _LATEST, _EARLIEST = -1, -2  # as times: the ends of the log (Kafka's ListOffset
 
 class KafkaEnds:
     """
-    The ends of the partitions that one consumer holds.
+    Track the ends of the partitions that one consumer holds.
 
     Args:
-        consumer: A confluent_kafka.Consumer; this asks it between polls.
+        consumer: A confluent_kafka.Consumer; queried between its polls.
         topic: Its topic.
         now_us: The wall clock, µs since the epoch.
     """
@@ -40,7 +41,7 @@ class KafkaEnds:
         self._consumer = consumer
         self._topic = topic
         self._now_us = now_us
-        self._goals: dict[int, tuple[int, int]] = {}  # partition -> end, and as of when
+        self._goals: dict[int, tuple[int, int]] = {}  # end, time of the query
         self._reached_us: dict[int, int] = {}
         self._away_until_s = self._count_at_s = 0.0
         self._away_s = _AWAY_S
@@ -48,10 +49,10 @@ class KafkaEnds:
 
     def backlog(self) -> tuple[int, int]:
         """
-        Count the events behind what was polled, and the partitions held.
+        Count the events not polled yet, and the partitions held.
 
         Raises:
-            StoreError: The cluster does not answer.
+            StoreError: The cluster does not reply.
         """
         with self._asking():
             held = self._held()
@@ -62,13 +63,13 @@ class KafkaEnds:
 
     def caught_up(self) -> Mapping[int, int]:
         """
-        Tell up to when each partition held has been polled to its end.
+        Return the time up to which each partition held has been polled to its end.
 
-        Ask it about once a second. An end that lies ahead is kept until it is reached,
-        however many events came after it.
+        Call it about once a second. An end that is not reached yet stays the goal until
+        it is reached, however many events come after it.
 
         Raises:
-            StoreError: The cluster does not answer.
+            StoreError: The cluster does not reply.
         """
         with self._asking():
             held = self._held()
@@ -83,7 +84,7 @@ class KafkaEnds:
         return {at: self._reached_us[at] for at in held if at in self._reached_us}
 
     def _note_reached(self, places: Mapping[int, int]) -> None:
-        """Compare where we are with the ends that were asked for."""
+        """Compare the positions with the ends that were queried."""
         for at, place in places.items():
             if at in self._goals and place >= self._goals[at][0]:
                 self._reached_us[at] = self._goals.pop(at)[1]
@@ -127,7 +128,7 @@ class KafkaEnds:
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
-        """Map Kafka's errors, and leave a cluster that is away alone for a while."""
+        """Map Kafka's errors, and do not query an unavailable cluster for a while."""
         if time.monotonic() < self._away_until_s:
             raise StoreError("the feed did not answer a moment ago")
         try:
@@ -140,7 +141,7 @@ class KafkaEnds:
 
 
 def words_of(error: BaseException) -> str:
-    """Say in one line what librdkafka has against something."""
+    """Describe an error of librdkafka in one line."""
     inner = error.args[0] if error.args else error
     text = inner.str() if hasattr(inner, "str") else str(inner)
     return " ".join(text.split())

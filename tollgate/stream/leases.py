@@ -1,4 +1,4 @@
-"""Share the partitions of a Redis feed: each is one consumer's at a time."""
+"""Lease the partitions of a Redis feed: each belongs to one consumer at a time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 import uuid
 from typing import Any
 
-# Longer leases make a takeover slower, shorter ones cost round trips. A lease that
-# was lost unnoticed does no harm: events are idempotent.
+# Longer leases make a takeover slower, shorter ones cost round trips. A lease that was
+# lost unnoticed does no harm: events are idempotent.
 LEASE_S = 5.0
-_RENEWALS = 3  # within one lease
+_RENEWALS = 3  # renewals within one lease
 
 _RENEW = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then
@@ -25,16 +25,16 @@ return 0
 
 class Leases:
     """
-    The partitions that one consumer of a group holds.
+    Lease partitions for one consumer of a group.
 
-    Consumers that live are known by a sorted set that each of them refreshes; each
-    takes no more than its equal share, rounded up, so a newcomer finds some free.
+    Live consumers are listed in a sorted set that each of them refreshes; each takes no
+    more than its equal share, rounded up, so a new consumer finds free ones.
 
     Args:
         redis: A redis-py client that returns bytes.
-        prefix: Of the keys kept here.
-        partitions: How many there are.
-        lease_s: How long a partition stays with a consumer that went silent.
+        prefix: Prefix of the keys used here.
+        partitions: Number of partitions.
+        lease_s: Time for which a partition stays with a silent consumer.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Leases:
 
     def refresh(self, *, now_s: float) -> list[int]:
         """
-        Renew what is held, give back what is too much, take what is free.
+        Renew held leases, release those beyond the share, take free ones.
 
-        Cheap when called often: it asks Redis three times per lease.
+        It may be called often: it queries Redis three times per lease.
 
         Args:
             now_s: A clock that only goes forward.
@@ -86,14 +86,14 @@ class Leases:
         return taken
 
     def drop(self) -> None:
-        """Give everything back."""
+        """Release all leases."""
         for number in self.held:
             self._release(keys=[self._keys[number]], args=[self._me])
         self._redis.zrem(self._members, self._me)
         self.held = []
 
     def _living(self, lease_ms: int) -> int:
-        """Say that this consumer lives, and count those that do."""
+        """Register this consumer as alive, and count the live ones."""
         seconds, micros = self._redis.time()  # one clock for all of them
         now_ms = seconds * 1000 + micros // 1000
         pipe = self._redis.pipeline(transaction=False)

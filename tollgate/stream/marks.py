@@ -1,10 +1,11 @@
 """
-How far a consumer has brought its feeds: the watermarks that the steps read.
+Write the watermarks of a consumer's partitions to the store, for the steps to read.
 
-Each partition of a feed has a mark of its own in the store; the feed has come as far as
-the last of them. So one consumer that lags, or a partition that nobody reads, holds the
-feed's watermark back, whatever the others do. A mark only goes forward: what was
-applied once stays applied, and a group that reads old events again drags nothing back.
+Each partition of a feed has its own watermark in the store; the watermark of the feed
+is the lowest of them. So one consumer that lags, or a partition that no consumer reads,
+holds the feed's watermark back, whatever the others do. A watermark only goes forward:
+events that were applied stay applied, and a group that reads old events again moves
+nothing back.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from tollgate.stream.source import Source
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S = 1.0  # as often as the steps read them
-_MOST_AHEAD_US = 60_000_000  # clocks of two machines differ less than that
+INTERVAL_S = 1.0  # the steps read them equally often
+_MOST_AHEAD_US = 60_000_000  # clocks of two machines differ by less than that
 
 I64 = npt.NDArray[np.int64]
 Mark = tuple[str, int]  # a feed and a partition
@@ -40,16 +41,16 @@ Mark = tuple[str, int]  # a feed and a partition
 
 class FeedMarks:
     """
-    The watermarks that one consumer keeps.
+    Write the watermarks of one consumer.
 
     Args:
-        source: What it reads.
-        store: Where the watermarks are.
-        product: Whose.
-        feeds: Those that the source brings; of others nothing is said.
-        metrics: What is told of them.
+        source: Source of the events.
+        store: Store of the watermarks.
+        product: The product.
+        feeds: Feeds that the source carries; others are not written.
+        metrics: The metrics to update.
         now_us: The wall clock, µs since the epoch.
-        interval_s: How often they are told.
+        interval_s: Interval between writes.
     """
 
     def __init__(
@@ -76,15 +77,15 @@ class FeedMarks:
 
     def applied(self, feed: str, partition: I64, time_us: I64) -> None:
         """
-        Note events of a batch that is applied.
+        Record the events of a batch that is applied.
 
-        The oldest of them counts: while a feed lags, no more is known than that it
-        has come this far, and a single clock that is ahead must not hide it.
+        The oldest of them counts: while a feed lags, it is only known to have come this
+        far, and a single clock that is ahead must not hide it.
 
         Args:
-            feed: What they are events of.
-            partition: Where each came from; int64 [N].
-            time_us: When each happened; int64 [N].
+            feed: Feed of the events.
+            partition: Partition of each; int64 [N].
+            time_us: Time of each; int64 [N].
         """
         if feed in self._feeds:
             for at in np.unique(partition).tolist():
@@ -94,8 +95,8 @@ class FeedMarks:
         """
         Bring the store's watermarks up to date, once per interval.
 
-        Call it when everything polled is applied. A store that does not answer is
-        told the next time.
+        Call it when everything polled is applied. If the store does not reply, the next
+        call writes them.
         """
         if not self._feeds or time.monotonic() < self._tell_at_s:
             return
@@ -112,7 +113,7 @@ class FeedMarks:
         self._own_us[mark] = max(time_us, self._own_us.get(mark, 0))
 
     def _write(self, now_us: int) -> None:
-        """Read all marks of the feeds, and write those that are further now."""
+        """Read all watermarks of the feeds, and write those that have advanced."""
         partitions = range(self._source.partition_count())
         marks = [(feed, at) for feed in self._feeds for at in partitions]
         keys = [self._key(mark) for mark in marks]
@@ -153,12 +154,14 @@ class FeedMarks:
         _, replies = self._store.flush([], beside=commands)
         for reply in replies:
             if isinstance(reply, Exception) and not self._refused:
-                self._refused = True  # it will be so the next time, too
+                self._refused = True  # log it once: the store would refuse again
                 log.warning("the store refuses watermarks: %s", words_of(reply))
         return replies
 
 
 def _sound(value: object, now_us: int) -> int:
-    """Read a mark; one that is far ahead is a wrong clock's: there is none."""
+    """
+    Read a watermark; 0 if it is invalid, or so far ahead that a clock must be wrong.
+    """
     time_us = unpack_watermark(value) or 0
     return min(time_us, now_us) if time_us <= now_us + _MOST_AHEAD_US else 0

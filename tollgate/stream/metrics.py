@@ -1,4 +1,4 @@
-"""What a stream consumer tells Prometheus; docs/streams.md has the table."""
+"""Export the metrics of a stream consumer; docs/streams.md has the table."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tollgate.store.feeds import FEEDS
 
-# From an event's time to its effect in the store: live feeds are milliseconds
-# behind, a feed that catches up is hours behind.
+# From an event's time to its effect in the store: live feeds are milliseconds behind, a
+# feed that catches up is hours behind.
 LAG_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 3600, 86_400)
 APPLY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
-# Watermarks are told once a second, and judged against minutes.
+# Watermarks are exported once a second, and compared with limits of minutes.
 AGE_BUCKETS_S = (1, 5, 30, 60, 300, 900, 3_600, 21_600, 86_400)
 
 _PRODUCT = ("product",)
@@ -18,7 +18,7 @@ _FEED = ("product", "feed")
 
 
 class StreamMetrics:
-    """The metrics of one consumer, in a registry of their own."""
+    """Hold the metrics of one consumer, in a separate registry."""
 
     def __init__(self, product: str) -> None:
         self.registry = CollectorRegistry()
@@ -73,17 +73,19 @@ class StreamMetrics:
             self._events.labels(self._product, kind, outcome).inc(number)
 
     def lag(self, feed: str, *, oldest_s: float, newest_s: float) -> None:
-        """Tell how old the oldest and the newest event of a batch were."""
+        """Export the ages of the oldest and the newest event of a batch."""
         self._event_lag_s.labels(self._product, feed).observe(oldest_s)
         self._lag_s.labels(self._product, feed).set(newest_s)
 
     def no_lag(self) -> None:
-        """Tell that nothing waits."""
+        """Export a lag of 0: no event is pending."""
         for feed in FEEDS:
             self._lag_s.labels(self._product, feed).set(0)
 
     def feed(self, feed: str, *, watermark_us: int, now_us: int) -> None:
-        """Tell how far a feed has come; µs since the epoch, and the clock."""
+        """
+        Export a feed's watermark and its age; both arguments are µs since the epoch.
+        """
         self._mark_s.labels(self._product, feed).set(watermark_us / 1e6)
         age_s = max(0, now_us - watermark_us) / 1e6
         self._mark_age_s.labels(self._product, feed).observe(age_s)

@@ -1,21 +1,23 @@
-"""What Redis knows of a consumer group on one stream: its place, and what waits."""
+"""
+Read the state of a consumer group on one Redis stream: position and pending events.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-MOST_COUNTED = 10_000  # events that wait, before Redis 7
+MOST_COUNTED = 10_000  # unread events that are counted at most, before Redis 7
 
 _UNREAD = "return #redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])"
 
 
 class StreamGroup:
     """
-    A consumer group.
+    Access a consumer group.
 
     Args:
         redis: A redis-py client that returns bytes; its errors are passed on.
-        name: The group's.
+        name: Name of the group.
     """
 
     def __init__(self, redis: Any, name: str) -> None:
@@ -27,7 +29,9 @@ class StreamGroup:
         self._unread = redis.register_script(_UNREAD)
 
     def make(self, stream: str) -> None:
-        """Make the group, reading from the beginning, and the stream, if need be."""
+        """
+        Create the group, reading from the beginning, and the stream, if necessary.
+        """
         try:
             self._redis.xgroup_create(stream, self._name, id="0", mkstream=True)
         except self._refused as exc:
@@ -35,16 +39,16 @@ class StreamGroup:
                 raise
 
     def backlog(self, stream: str) -> int:
-        """Count what is not acknowledged."""
+        """Count the events that are not acknowledged."""
         group = self._state(stream)
-        behind = group.get("lag")  # Redis 7 counts; 6.2 must be asked to
+        behind = group.get("lag")  # Redis 7 reports it; with 6.2 a script counts
         if behind is None:
             last = group["last-delivered-id"]
             behind = self._unread(keys=[stream], args=[b"(" + last, MOST_COUNTED])
         return int(group["pending"]) + int(behind)
 
     def trim(self, stream: str, *, before_ms: int) -> None:
-        """Remove events that were produced before a time, but none that waits."""
+        """Remove events that were produced before a time, but no pending ones."""
         oldest = self._redis.xpending(stream, self._name)["min"]
         if oldest is None:
             oldest = self._state(stream)["last-delivered-id"]
@@ -60,6 +64,6 @@ class StreamGroup:
 
 
 def _id_of(text: bytes) -> tuple[int, int]:
-    """Read an entry's id: milliseconds and a number within them."""
+    """Parse an entry's id: milliseconds and a number within them."""
     millis, _, number = text.partition(b"-")
     return int(millis), int(number)

@@ -1,10 +1,10 @@
 """
-Events from Redis Streams.
+Consume events from Redis Streams.
 
-A feed is one or more streams, its partitions, named `FEED:0`, `FEED:1`, …; a
-producer puts all events of one entity into one of them (`partition_of`). Within a
-consumer group a partition belongs to one consumer at a time, under one name, so
-what a dead one left unacknowledged is simply handed out again to the next.
+A feed is one or more streams, its partitions, named `FEED:0`, `FEED:1`, …; a producer
+puts all events of one entity into one of them (`partition_of`). Within a consumer group
+a partition belongs to one consumer at a time, always under the same consumer name, so
+the events that a dead consumer left unacknowledged go to the next one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tollgate.stream.leases import LEASE_S, Leases
 from tollgate.stream.redis_group import StreamGroup
 from tollgate.stream.source import Buried, Message
 
-FIELD = b"event"  # of a stream entry: the event's JSON
+FIELD = b"event"  # field of a stream entry with the event's JSON
 DEAD_LETTERS = "dead-letters"
-MAX_DEAD_LETTERS = 1_000_000  # the oldest go first
+MAX_DEAD_LETTERS = 1_000_000  # the oldest are removed first
 RETAIN_S = 86_400.0  # applied events stay for other readers of the feed
 
 _TIDY_S = 60.0
@@ -35,31 +35,31 @@ _NEW, _OURS = b">", b"0"
 
 
 def partition_of(key: bytes, *, partitions: int) -> int:
-    """Choose the partition of an entity's events."""
+    """Return the partition of an entity's events."""
     return zlib.crc32(key) % partitions
 
 
 def stream_name(feed: str, partition: int) -> str:
-    """Name the stream of a partition."""
+    """Return the stream name of a partition."""
     return f"{feed}:{partition}"
 
 
 class RedisSource:
     """
-    A share of a feed, as one consumer of a group.
+    Consume a share of a feed, as one consumer of a group.
 
     Args:
         url: redis://, rediss:// or unix:// address.
-        feed: Name that the partitions' streams begin with.
-        group: Consumer group; made on first use, reading from the beginning.
-        partitions: How many streams there are; the same for all who use the feed.
-        retain_s: How long events stay in the stream after they were produced; what
-            is not applied yet stays in any case. None never removes any.
-        lease_s: How soon the partitions of a dead consumer are others'.
+        feed: Prefix of the partitions' stream names.
+        group: Consumer group; created on first use, reading from the beginning.
+        partitions: Number of streams; the same for all users of the feed.
+        retain_s: Time for which events stay in the stream after production; events
+            that are not applied yet stay in any case. None never removes any.
+        lease_s: Time after which other consumers take the partitions of a dead one.
         now_us: The wall clock, µs since the epoch.
 
     Attributes:
-        name: The feed's.
+        name: Name of the feed.
 
     Raises:
         InputError: The address is not one of Redis, or there are no partitions.
@@ -94,15 +94,15 @@ class RedisSource:
         )
         self._recovering: dict[int, bytes] = {}  # partition -> entry read last
         self._polled: dict[str, list[bytes]] = {}
-        self._ended_us: dict[int, int] = {}  # partition -> when it held no more
+        self._ended_us: dict[int, int] = {}  # partition -> time of reaching its end
         self._tidy_at_s = time.monotonic() + _TIDY_S
 
     def poll(self, *, most: int, wait_s: float) -> Sequence[Message]:
         """
-        Return up to so many messages, what a dead consumer left first.
+        Return up to `most` messages, those that a dead consumer left first.
 
         Raises:
-            StoreError: Redis did not answer.
+            StoreError: Redis did not reply.
         """
         try:
             for number in self._leases.refresh(now_s=time.monotonic()):
@@ -131,7 +131,7 @@ class RedisSource:
         self._run(pipe)
 
     def commit(self) -> None:
-        """Acknowledge what was polled."""
+        """Acknowledge the polled messages."""
         pipe = self._redis.pipeline(transaction=False)
         for stream, ids in self._polled.items():
             pipe.xack(stream, self._group, *ids)
@@ -142,7 +142,7 @@ class RedisSource:
             self._tidy()
 
     def backlog(self) -> int:
-        """Count what is not acknowledged in the partitions held."""
+        """Count the events that are not acknowledged in the partitions held."""
         held = [self._streams[number] for number in self._leases.held]
         try:
             return sum(self._members.backlog(stream) for stream in held)
@@ -150,15 +150,15 @@ class RedisSource:
             raise StoreError(f"the feed cannot be read: {words_of(exc)}") from exc
 
     def partitions(self) -> int:
-        """Count the partitions held."""
+        """Return the number of partitions held."""
         return len(self._leases.held)
 
     def partition_count(self) -> int:
-        """Count the feed's partitions."""
+        """Return the number of the feed's partitions."""
         return len(self._streams)
 
     def caught_up(self) -> Mapping[int, int]:
-        """Tell up to when each partition held was read to its end."""
+        """Return the time up to which each partition held was read to its end."""
         return {
             number: self._ended_us[number]
             for number in self._leases.held
@@ -166,14 +166,14 @@ class RedisSource:
         }
 
     def close(self) -> None:
-        """Give the partitions back."""
-        # Leases that cannot be given back run out by themselves.
+        """Release the partitions."""
+        # Leases that cannot be released expire.
         with contextlib.suppress(self._errors.RedisError, OSError):
             self._leases.drop()
         self._redis.close()
 
     def _left_over(self, most: int) -> list[Message]:
-        """Read what was handed out before and never acknowledged."""
+        """Read events that were delivered before and never acknowledged."""
         for number, after in list(self._recovering.items()):
             found = self._read({self._streams[number]: after}, most=most, block_ms=None)
             if found:
@@ -188,12 +188,13 @@ class RedisSource:
             return []
         held = self._leases.held
         wanted = {self._streams[number]: _NEW for number in held}
-        # Redis counts per stream, and what is read must fit one batch.
+        # Redis counts per stream, and all that is read must fit one batch.
         share = max(1, most // len(wanted))
         asked_us = self._now_us()
         found = self._read(wanted, most=share, block_ms=max(1, int(wait_s * 1e3)))
         came = Counter(message.partition for message in found)
-        # A stream that gave less than it might had no more when it was asked.
+        # A stream that returned less than its share had no more at the time of the
+        # query.
         self._ended_us |= {number: asked_us for number in held if came[number] < share}
         return found
 
@@ -206,12 +207,12 @@ class RedisSource:
         messages = []
         numbers = {stream: number for number, stream in enumerate(self._streams)}
         for name, entries in _streams_of(reply):
-            if not entries:  # nothing was left over
+            if not entries:  # no unacknowledged event is left
                 continue
             stream = name.decode()
             self._polled.setdefault(stream, []).extend(at for at, _ in entries)
             for at, fields in entries:
-                # An entry that was deleted while it waited has no fields.
+                # An entry that was deleted while it was pending has no fields.
                 value = (fields or {}).get(FIELD, b"")
                 position = f"{stream}/{at.decode()}"
                 messages.append(Message(value, position, numbers[stream]))
@@ -219,10 +220,10 @@ class RedisSource:
 
     def _tidy(self) -> None:
         """
-        Remove what is older than retained, but nothing that waits.
+        Remove events older than `retain_s`, but no pending ones.
 
-        And look again for what was handed out and never acknowledged: a consumer
-        that lost its lease unnoticed may have died with it.
+        Also schedule another read of unacknowledged events: a consumer that lost its
+        lease unnoticed may have died with them.
         """
         self._recovering = dict.fromkeys(self._leases.held, _OURS)
         if self._retain_s is None:
@@ -242,7 +243,7 @@ class RedisSource:
 
 
 def _streams_of(reply: Any) -> list[tuple[bytes, list[tuple[bytes, Any]]]]:
-    """Read a reply of XREADGROUP, which RESP 3 gives as a map."""
+    """Parse a reply of XREADGROUP, which RESP 3 returns as a map."""
     if isinstance(reply, dict):
         return [(name, entries[0]) for name, entries in reply.items()]
     return list(reply or [])

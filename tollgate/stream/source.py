@@ -1,4 +1,4 @@
-"""What every source of events can do, whatever carries them."""
+"""The interface of every source of events, whatever system carries them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 
 class Message(msgspec.Struct, frozen=True):
     """
-    One message.
+    Hold one message.
 
     Attributes:
         value: Its bytes.
-        position: Where it stood: stream or partition, and id.
+        position: Its position: stream or partition, and id.
         partition: Number of the partition.
     """
 
@@ -24,7 +24,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Buried(msgspec.Struct, frozen=True):
-    """A message that goes to the dead letters, and why."""
+    """Hold a message for the dead letters, and the reason."""
 
     message: Message
     reason: str
@@ -32,43 +32,45 @@ class Buried(msgspec.Struct, frozen=True):
 
 class Source(Protocol):
     """
-    Events in batches, each handed out again until it is committed.
+    Deliver events in batches, each again and again until it is committed.
 
-    One thread uses it: a batch is polled, applied, and committed before the next
-    poll. A process that dies in between leaves the batch to whoever polls next.
+    One thread uses it: a batch is polled, applied, and committed before the next poll.
+    If a process dies in between, the next one that polls gets the batch.
 
     Attributes:
-        name: Of the feed or topic, the same for all who share it.
+        name: Name of the feed or topic, the same for all who share it.
     """
 
     name: str
 
     def poll(self, *, most: int, wait_s: float) -> Sequence[Message]:
-        """Return up to so many messages; none when nothing came within the wait."""
+        """Return up to `most` messages; none when none came within the wait."""
 
     def bury(self, buried: Sequence[Buried]) -> None:
-        """Keep messages as dead letters; durable when it returns."""
+        """Store messages as dead letters; durable when it returns."""
 
     def commit(self) -> None:
-        """Say that everything polled so far is applied or buried."""
+        """Acknowledge all messages polled so far; they are applied or buried."""
 
     def backlog(self) -> int:
-        """Count the messages that wait in this consumer's partitions."""
+        """Count the pending messages in this consumer's partitions."""
 
     def partitions(self) -> int:
-        """Count the partitions that this consumer reads now."""
+        """Return the number of partitions that this consumer reads now."""
 
     def partition_count(self) -> int:
-        """Count all partitions of the feed, others' too; 0 while that is not known."""
+        """
+        Return the number of all partitions of the feed, others' too; 0 while unknown.
+        """
 
     def caught_up(self) -> Mapping[int, int]:
         """
-        Tell how far the partitions held have been polled, in the time of producing.
+        Return how far the partitions held have been polled, by the time of producing.
 
         Returns:
-            Partition -> µs since the epoch: all that was produced before then has been
-            polled. A partition of which that is not known is left out.
+            Partition -> µs since the epoch: all events produced before then have been
+            polled. A partition for which this is unknown is left out.
         """
 
     def close(self) -> None:
-        """Leave the group; what is not committed is others' work."""
+        """Leave the group; other consumers get the messages that are not committed."""

@@ -1,1 +1,1 @@
-"""Keep a product answering: watch its processes, heal what died, say how it is."""
+"""Keep products answering: watch processes, restart failed ones, report the state."""

@@ -1,9 +1,10 @@
 """
-Versions that somebody copies into the repository by hand.
+Detect and check versions that people copy into the repository by hand.
 
-Every few seconds the model step's folder is looked at. What no release names is
-waited for until it is complete, then proven as `publish` would; what is bad is moved
-away from its number. What serves reads copies of its own, and notices nothing.
+Every few seconds the supervisor looks at the model step's folder. It waits until a
+version that no release names is complete, then checks it as `publish` would, and moves
+a bad one away from its number. Serving models read copies of their own and are not
+affected.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from tollgate.worker import Worker
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 3.0
-_AGAIN_S = 30.0  # what it is too early to say is looked at again
-_KEEP = 20  # of what was moved away
+_AGAIN_S = 30.0  # pause before an incomplete version is checked again
+_KEEP = 20  # versions that were moved away, in `Arrivals.now`
 
 Print = tuple[tuple[str, int, int], ...]
 
@@ -38,13 +39,14 @@ class Arrival(msgspec.Struct, frozen=True):
     A version that no release names.
 
     Attributes:
-        product: The ensemble.
-        step: The model.
-        version: Its number.
+        product: Name of the ensemble.
+        step: Name of the model.
+        version: Number of the version.
         state: "sound", "incomplete" or "bad".
-        reason: Why it is not sound; empty when it is.
-        since: When this was found, RFC 3339 in UTC.
-        moved_to: Where a bad one is now; empty while it is at its number.
+        reason: Reason why it is not sound; empty if it is sound.
+        since: Time when this state was found, RFC 3339 in UTC.
+        moved_to: Folder that a bad version was moved to; empty while it is at its
+            number.
     """
 
     product: str
@@ -57,7 +59,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class _Seen:
-    """A version as it was seen last."""
+    """A version as the last look found it."""
 
     def __init__(self, files: Print) -> None:
         self.files = files
@@ -68,15 +70,15 @@ class _Seen:
 
 class Arrivals:
     """
-    Looks after the versions that no release names; a context, in which it looks.
+    Check the versions that no release names, in a background thread of this context.
 
     Args:
         repository: The model repository, a folder.
-        product: The ensemble.
-        quiet_s: How long its files must not have changed before a version is taken
-            for bad: a copy may pause.
-        bad: Called once with each version that is bad.
-        sound: Called with each that is sound, at each look until it says True.
+        product: Name of the ensemble.
+        quiet_s: Seconds for which the files must be unchanged before a version counts
+            as bad: a copy may pause.
+        bad: Called once with each bad version.
+        sound: Called with each sound version at every look, until it returns True.
     """
 
     def __init__(
@@ -107,21 +109,21 @@ class Arrivals:
 
     @property
     def now(self) -> list[Arrival]:
-        """What is there, and what was moved away."""
+        """Versions found in the repository, and versions that were moved away."""
         return [*self._moved, *self._told.copy().values()]
 
     def __enter__(self) -> Arrivals:
-        """Begin to look."""
+        """Start looking."""
         self._worker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Look no more; a trial that is under way is not waited for."""
+        """Stop looking, without waiting for a check in progress."""
         self._worker.stop(0)
 
     def look(self) -> None:
         """
-        Look once.
+        Check the versions that no release names once.
 
         Raises:
             InputError: The repository cannot be read.
@@ -140,7 +142,7 @@ class Arrivals:
                 self._done.add(one)
 
     def _model_step(self) -> str:
-        """Name the model step; its configurations are parsed when a file changed."""
+        """Return the model step's name; parse configurations only after a change."""
         found = self._configs and _config_print(self._repository, self._configs)
         if not found or found != self._config_print:
             product = read_product(self._repository, self._product)
@@ -162,7 +164,7 @@ class Arrivals:
         else:
             verdict = self._judged(version, seen)
             if _print(directory) != files:
-                return  # something else was judged; the next look sees it
+                return  # the files changed meanwhile; the next look checks them
         quiet = time.monotonic() - seen.changed_s >= self._quiet_s
         if verdict.state != "bad" or quiet:
             self._tell(step, version, verdict)
@@ -213,7 +215,7 @@ class Arrivals:
             log.info("%s is arriving", name)
 
     def _look_if_readable(self) -> None:
-        """Look once; log once why the repository cannot be read."""
+        """Look once; if the repository cannot be read, log the reason once."""
         try:
             self.look()
             self._unreadable = ""
@@ -224,7 +226,7 @@ class Arrivals:
 
 
 def _config_print(repository: Path, models: tuple[str, ...]) -> Print:
-    """Describe the configurations of models; empty when one cannot be read."""
+    """Describe the configuration files of models; return () if one cannot be read."""
     try:
         found = [(name, config_path(repository, name).stat()) for name in models]
     except OSError:
@@ -233,13 +235,13 @@ def _config_print(repository: Path, models: tuple[str, ...]) -> Print:
 
 
 def _print(directory: Path) -> Print:
-    """Describe files by name, size and time of change."""
+    """Describe files by name, size and modification time."""
     found = []
     for path in sorted(directory.rglob("*")):
         try:
             status = path.lstat()
         except FileNotFoundError:
-            continue  # renamed in between
+            continue  # renamed meanwhile
         name = path.relative_to(directory).as_posix()
         found.append((name, status.st_size, status.st_mtime_ns))
     return tuple(found)

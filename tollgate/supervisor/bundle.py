@@ -1,8 +1,9 @@
 """
-Everything an engineer asks for first, in one file, and nothing of any person.
+Write a support bundle: the files an engineer asks for first, without personal data.
 
-Logs, configurations, the release, recent faults, Triton's counters, what machine this
-is. Not in it: the store's data, spools, journals, secrets.
+It contains logs, configurations, the release, recent faults, Triton's counters and a
+description of the machine. It does not contain the store's data, spools, journals or
+secrets.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ _MACHINE = ("loadavg", "meminfo", "cpuinfo", "sys/kernel/osrelease")
 
 def write_bundle(out: Path, *, state: Path, repository: Path) -> Path:
     """
-    Write a bundle; half a file never stands at its place.
+    Write a bundle; the file appears at its path only when it is complete.
 
     Args:
         out: The .tar.gz to write.
-        state: State folder of the server, which may run or not.
-        repository: The model repository that it serves.
+        state: State folder of the server, whether it runs or not.
+        repository: The model repository that the server serves.
 
     Raises:
-        InputError: It cannot be written.
+        InputError: The file cannot be written.
     """
     part = out.with_name(f".{out.name}.{os.getpid()}")
     try:
@@ -67,7 +68,7 @@ def write_bundle(out: Path, *, state: Path, repository: Path) -> Path:
 
 
 def write_at_fault(*, state: Path, repository: Path) -> Path:
-    """Write a bundle into the state folder, and drop the oldest when there are ten."""
+    """Write a bundle into the state folder; delete the oldest bundles above ten."""
     folder = state / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + ".tar.gz"
@@ -78,7 +79,7 @@ def write_at_fault(*, state: Path, repository: Path) -> Path:
 
 
 def _contents(state: Path, repository: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file; one that cannot be read says why."""
+    """Yield name and content of each file, or the reason why it is unreadable."""
     for log in sorted((state / "logs").glob("*.log")):
         yield f"logs/{log.name}", _public(_tail(log))
     yield FAULTS_FILE, _tail(state / FAULTS_FILE)
@@ -103,7 +104,7 @@ def _contents(state: Path, repository: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _server(state: Path) -> bytes:
-    """Tell where the server is and what it counted; without its secret."""
+    """Describe the server's address and its counters, without its secret."""
     told: dict[str, object] = {}
     try:
         address = find_server(state)
@@ -126,7 +127,7 @@ def _libraries() -> Iterator[str]:
 
 
 def _public(log: bytes) -> bytes:
-    """Write a log without the private names of steps."""
+    """Replace the private names of steps in a log by their public names."""
     text = log.decode("utf-8", "surrogateescape")
     return public_name(text).encode("utf-8", "surrogateescape")
 

@@ -1,4 +1,4 @@
-"""What the supervisor finds out at each scrape: releases, scores, processes."""
+"""Collect releases, scores and processes for each scrape of the metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tollgate.schema import ARTIFACT_FILE
 from tollgate.supervisor.processes import Process, look
 from tollgate.supervisor.supervisor import Supervisor
 
-# As in tollgate/steps/decision_metrics.py: nearer to 0 or 1 has the log-odds of this.
+# As in tollgate/steps/decision_metrics.py: scores closer to 0 or 1 get the log-odds of
+# this value.
 _CLIP = 1e-6
 
 Versions = dict[str, int]
@@ -31,10 +32,10 @@ class Told(msgspec.Struct, frozen=True):
     A release that answers, or is on trial.
 
     Attributes:
-        product: Whose.
-        release: Its name.
+        product: Name of the product.
+        release: Name of the release.
         role: champion, canary or shadow.
-        percent: Share of the customers that it answers.
+        percent: Share of the customers that it answers, in percent.
         versions: Version per step.
     """
 
@@ -60,10 +61,10 @@ class _Record(msgspec.Struct, frozen=True):
 
 class Collecting(Collector):
     """
-    Answers a scrape.
+    Collect the metrics for a scrape.
 
     Args:
-        repository: The model repository; None where there is none.
+        repository: The model repository; None if there is none.
     """
 
     def __init__(self, repository: Path | None) -> None:
@@ -73,7 +74,7 @@ class Collecting(Collector):
         self._trained: dict[Path, tuple[float, float] | None] = {}
 
     def look(self, supervisor: Supervisor) -> None:
-        """Look at what there is now."""
+        """Update releases and processes from the supervisor."""
         self._processes = look(supervisor.processes())
         told: list[Told] = []
         for one in supervisor.products:
@@ -86,13 +87,13 @@ class Collecting(Collector):
         self._told = told
 
     def collect(self) -> Iterator[Metric]:
-        """Yield families, as prometheus_client wants them."""
+        """Yield metric families, the interface that prometheus_client calls."""
         yield from self._releases()
         yield from self._scores()
         yield from self._taken()
 
     def _challenger(self, product: str) -> list[Told]:
-        """Find what is on trial; a repository that cannot be read names nothing."""
+        """Return the challenger on trial; empty if the repository cannot be read."""
         if self._repository is None:
             return []
         try:
@@ -175,7 +176,7 @@ class Collecting(Collector):
         yield threads
 
     def _of(self, versions: Versions) -> tuple[float, float] | None:
-        """Find what the model of a release was trained on; read once."""
+        """Return mean and deviation of a release's training scores; read them once."""
         for model, version in versions.items():
             if self._repository is None:
                 return None
@@ -189,16 +190,16 @@ class Collecting(Collector):
 
 def trained_log_odds(artifact: Path) -> tuple[float, float] | None:
     """
-    Work out how scores lay in training, out of the quantiles that are kept of them.
+    Compute the distribution of training scores from their recorded quantiles.
 
-    Between two quantiles log-odds are taken to lie evenly.
+    Between two quantiles, log-odds are assumed to be uniformly distributed.
 
     Args:
         artifact: An artifact.json.
 
     Returns:
-        Mean, above the least there is, and standard deviation of the log-odds; None
-        when nothing is known of it, or all scores were the same.
+        Mean, relative to the smallest possible value, and standard deviation of the
+        log-odds; None if the file does not record them, or all scores were the same.
     """
     try:
         training = msgspec.json.decode(artifact.read_bytes(), type=_Record).training

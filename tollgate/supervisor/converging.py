@@ -1,11 +1,11 @@
 """
-A server follows its repository: what release.json names is what it goes to serve.
+Reconcile a server with its repository: serve the release that release.json names.
 
-The file is desired state. Once a second it is looked at; when it names another release
-than the one that answers, the server goes there while it serves. What cannot be taken
-is left, with the reason, and tried again later: the files of a release may come in
-after it, and what was broken may be mended in place. A repository that cannot be
-reached changes nothing.
+The file is the desired state. The supervisor reads it once a second; when it names
+another release than the one that answers, the server switches to it while it serves. If
+the server cannot load a release, it reports the reason and tries again later: the files
+of a release may arrive after release.json, and a broken file may be repaired in place.
+A repository that cannot be reached changes nothing.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ Progress = Literal["converged", "converging", "failed"]
 
 class Convergence(msgspec.Struct, frozen=True):
     """
-    How far a server is with a product.
+    The state of a server's reconciliation for one product.
 
     Attributes:
-        product: The ensemble.
-        desired: Release that the repository names; empty when it names none.
+        product: Name of the ensemble.
+        desired: Release that the repository names; empty if it names none.
         running: Release that answers.
-        state: "converged" when these are one; "converging" on the way; "failed" when
-            the desired one could not be taken.
-        doing: What is being done, or the reason of the failure.
-        since: When this state began, RFC 3339 in UTC.
-        attempts: How often the desired release was tried in vain.
-        file: The release.json that this is about: its SHA-256, the first 12 digits.
+        state: "converged" when both are the same; "converging" during a switch;
+            "failed" when the desired release could not be loaded.
+        doing: Current action, or the reason of the failure.
+        since: Time when this state began, RFC 3339 in UTC.
+        attempts: Number of failed attempts to load the desired release.
+        file: First 12 digits of the SHA-256 of the release.json that this state refers
+            to.
         canary: Challenger that answers a share of the customers, with the share.
-        unreachable: Why the repository cannot be looked at; empty while it can.
+        unreachable: Reason why the repository cannot be read; empty while it can.
     """
 
     product: str
@@ -69,20 +70,21 @@ class Convergence(msgspec.Struct, frozen=True):
 
 class Converger:
     """
-    Brings one product of a server to the release that its repository names.
+    Reconcile one product of a server with the release that its repository names.
 
     Args:
-        serving: What the server has loaded.
+        serving: Record of what the server has loaded.
         source: The model repository.
-        product: The ensemble.
-        config_name: Named configuration to take where a model has it.
-        problem: Why nothing is loaded of it yet; empty when something is.
-        refused: Called with release and reason when one could not be taken, once for
-            each reason.
+        product: Name of the ensemble.
+        config_name: Named configuration to use if a model has it.
+        problem: Reason why no release of the product is loaded yet; empty if one is.
+        refused: Called with release and reason when a release could not be loaded, once
+            for each reason.
 
     Attributes:
-        now: How far it is.
-        problem: Why it could not go where it was to go last; empty when it could.
+        now: Current state of the reconciliation.
+        problem: Reason why the last desired release could not be loaded; empty if it
+            could.
     """
 
     def __init__(
@@ -100,9 +102,9 @@ class Converger:
         self._product = product
         self._config_name = config_name
         self._refused = refused
-        self._tried = ""  # what the repository said when it was tried last
+        self._tried = ""  # the repository's answer at the last attempt
         self._again_s = 0.0
-        self._why = ""  # the reason that was told last
+        self._why = ""  # the reason that was logged last
         self.problem = problem
         self._worker = Worker(
             f"converge-{product}",
@@ -110,7 +112,7 @@ class Converger:
             pause_s=INTERVAL_S,
             most_pause_s=_MOST_RETRY_S,
             failed=lambda error: self._fail(f"unforeseen: {error!r}"),
-            gentle=True,  # what serves comes first
+            gentle=True,  # serving processes have priority
         )
         state: Progress = "failed" if problem else "converged"
         running = serving.release
@@ -119,15 +121,15 @@ class Converger:
         )
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start to follow the repository."""
         self._worker.start()
 
     def stop(self) -> None:
-        """Follow no more; a switch that is under way ends first."""
+        """Stop following the repository, after a switch in progress has ended."""
         self._worker.stop()
 
     def look(self) -> None:
-        """Look once, and go where the repository says."""
+        """Look at the repository once, and switch to the release that it names."""
         try:
             said = self._source.look()
         except ObjectStoreError as error:
@@ -176,7 +178,7 @@ class Converger:
                 folder,
                 product=self._product,
                 config_name=self._config_name,
-                release=release,  # release.json may be another one by now
+                release=release,  # release.json may have changed meanwhile
             )
             plan = plan_serving(folder, release, config_name=self._config_name)
             if active is None:
@@ -198,7 +200,7 @@ class Converger:
         )
 
     def _require_same(self, release: Release) -> None:
-        """Demand that a release that answers is not another one by now."""
+        """Fail if a release of the same name answers with other versions."""
         active = self._serving.active
         if active is None or active.release != release.name:
             return
@@ -207,7 +209,7 @@ class Converger:
             raise RepositoryError(self._source.release_name, problem, where="name")
 
     def _miss(self, error: ObjectStoreError) -> None:
-        """Tell that the repository cannot be reached; what serves goes on."""
+        """Report that the repository cannot be reached; the served release stays."""
         if not self.now.unreachable:
             log.warning("%s: %s; what serves goes on", self._product, error)
         self._tell(unreachable=str(error))
@@ -238,7 +240,7 @@ class Converger:
 
 
 def _is_served(release: Release, active: Line) -> bool:
-    """Tell whether what is wanted is what answers, its canary included."""
+    """Return whether the desired release already answers, including its canary."""
     canary = active.canary.challenger if active.canary else None
     return (
         release.name == active.release
@@ -248,11 +250,11 @@ def _is_served(release: Release, active: Line) -> bool:
 
 
 def digest_of(content: bytes) -> str:
-    """Name a release.json by what it says."""
+    """Compute the short SHA-256 of the content of a release.json."""
     return hashlib.sha256(content).hexdigest()[:SHORT_DIGITS]
 
 
 def canary_words(release: Release) -> str:
-    """Say which challenger answers for whom, as `Convergence.canary` does."""
+    """Describe the canary of a release and its share, as in `Convergence.canary`."""
     canary = canary_of(release)
     return f"{canary.release} {canary.percent:g} %" if canary else ""

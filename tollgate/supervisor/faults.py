@@ -1,4 +1,4 @@
-"""What went wrong and how it was mended, kept for whoever asks later."""
+"""Log faults and how they were repaired, for later analysis."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _MOST_BYTES = 1 << 20
 
 class Fault(msgspec.Struct, frozen=True):
     """
-    One thing that went wrong.
+    One fault.
 
     Attributes:
-        time: When it was noticed, RFC 3339 in UTC.
-        part: A process, a step or a product.
-        what: What was wrong with it.
-        mended_s: Seconds from noticing to mended; None when it was not.
-        outcome: How it ended, in words.
-        release: What was served then.
-        product: Whose part it is; empty for what all share.
+        time: Time when it was noticed, RFC 3339 in UTC.
+        part: The process, step or product that failed.
+        what: Description of the fault.
+        mended_s: Seconds from notice to repair; None if it was not repaired.
+        outcome: Description of how it ended.
+        release: Release that was served at that time.
+        product: Product of the part; empty for a part that all products share.
     """
 
     time: str
@@ -41,15 +41,15 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def now_text() -> str:
-    """Tell the time as faults do."""
+    """Return the current time in the format of faults: RFC 3339 in UTC."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class FaultLog:
     """
-    Appends faults to a file of the state folder; the older half goes when it is full.
+    Append faults to a file of the state folder; drop the older half when it is full.
 
-    Products are mended beside each other, so several threads may add.
+    Products are repaired in parallel, so several threads may add.
 
     Args:
         state: The state folder.
@@ -60,7 +60,7 @@ class FaultLog:
         self._adding = threading.Lock()
 
     def add(self, fault: Fault) -> None:
-        """Keep a fault; a disk that is full costs the record, not the service."""
+        """Store a fault; if the disk is full, log a warning and go on serving."""
         try:
             with self._adding:
                 self._add(msgspec.json.encode(fault) + b"\n")
@@ -76,7 +76,7 @@ class FaultLog:
 
 
 def read_faults(state: Path) -> list[Fault]:
-    """Read the faults that a state folder keeps, oldest first; torn lines are left."""
+    """Read the faults in a state folder, oldest first; skip unreadable lines."""
     path = state / FAULTS_FILE
     found = []
     for line in path.read_bytes().splitlines() if path.exists() else []:

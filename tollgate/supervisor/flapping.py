@@ -1,4 +1,4 @@
-"""When to stop mending something that will not stay mended."""
+"""Decide when to stop restarting a part that keeps failing."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ LIVED_S = 5.0
 
 class Flapping:
     """
-    Counts how often in a row each part died young, or could not be mended at all.
+    Count how often in a row each part died young or could not be repaired.
 
-    However often something is killed, it is worth mending as long as it works in
-    between. What dies again at once, eight times, will do so the ninth time too.
+    A part that works in between is worth a restart, however often it is killed. A part
+    that dies again at once eight times will do so the ninth time too.
 
     Args:
-        most: Young deaths of one part in a row that are still mended.
-        lived_s: How long a mended part must live for its death to be a new one.
+        most: Number of early deaths of one part in a row after which it is still
+            restarted.
+        lived_s: Seconds that a repaired part must live so that its next death starts a
+            new count.
     """
 
     def __init__(self, *, most: int = MOST, lived_s: float = LIVED_S) -> None:
         self._most = most
         self._lived_s = lived_s
         self._young: dict[str, int] = {}
-        # When each part was mended last; not there while the last mending failed.
+        # Time of each part's last repair; no entry while its last repair failed.
         self._mended_s: dict[str, float] = {}
 
     def failed(self, part: str, *, now_s: float) -> str:
         """
-        Count a death, before it is mended.
+        Count a failure, before the part is repaired.
 
         Args:
-            part: What died.
-            now_s: A monotonic clock.
+            part: The part that failed.
+            now_s: Time on a monotonic clock, seconds.
 
         Returns:
-            Why to give up; empty to go on.
+            Reason to give up; empty to go on.
         """
         first = part not in self._young
         mended_s = self._mended_s.pop(part, None)
@@ -49,9 +51,9 @@ class Flapping:
         )
 
     def mended(self, part: str, *, now_s: float) -> None:
-        """Note that a part works again."""
+        """Record that a part works again."""
         self._mended_s[part] = now_s
 
     def forget(self, part: str) -> None:
-        """Count from the beginning again."""
+        """Reset the count of a part."""
         self._young.pop(part, None)

@@ -1,9 +1,9 @@
 """
-A decision a second, so that "ready" means: it decides.
+Probe each product with one decision a second, so that "ready" means that it decides.
 
-Triton calls a model ready whose process is dead; only an answer proves life. The
-requests are dry runs and leave no trace. Each has an amount of its own, so that a
-cache before the model, where somebody wants one, has no answer to it from before.
+Triton calls a model ready whose process is dead; only an answer proves that it works.
+The requests are dry runs and leave no trace. Each has a different amount, so that a
+cache in front of the model, if there is one, has no stored answer to it.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 1.0
-STALE_S = 3.0  # a product that has not decided for so long is not ready
-_AMOUNTS = 10_000_000  # that differ, a cent apart; 116 days of seconds
+STALE_S = 3.0  # a product without a decision for longer is not ready
+_AMOUNTS = 10_000_000  # different amounts, a cent apart; 116 days of seconds
 
 
 class Heartbeat:
     """
-    Ask one product for a decision again and again, from a thread of its own.
+    Ask one product for a decision again and again, from its own thread.
 
     Args:
         server: The server; its address may not change.
-        product: The ensemble.
-        interval_s: Between two requests.
-        timeout_s: For an answer.
-        observe: Called with the seconds of each answer.
+        product: Name of the ensemble.
+        interval_s: Seconds between two requests.
+        timeout_s: Seconds to wait for an answer.
+        observe: Called with the seconds that each answer took.
 
     Attributes:
-        release: The release that answered last.
-        problem: Why the last request failed; empty when it did not.
-        failures: How many failed in a row.
+        release: Release that answered last.
+        problem: Reason why the last request failed; empty if it did not.
+        failures: Number of failed requests in a row.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Heartbeat:
         self._observe = observe
         self._asked = 0
         self._answered_s = -STALE_S
-        self._decided: int | None = None  # by others, when the first request failed
+        self._decided: int | None = None  # others', at the first failure
         self._worker = Worker(
             f"heartbeat-{product}",
             self.beat,
@@ -74,29 +74,30 @@ class Heartbeat:
 
     @property
     def ready(self) -> bool:
-        """Whether the last request was answered, and lately."""
+        """Return whether the last request was answered, within the last 3 seconds."""
         fresh = time.monotonic() - self._answered_s < STALE_S
         return fresh and not self.failures
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start to send requests."""
         self._worker.start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop sending requests."""
         self._worker.stop()
 
     def forgive(self) -> None:
-        """Forget failures whose cause was mended, and ask at once."""
+        """Reset failures whose cause was repaired, and send a request at once."""
         self.failures = 0
         self._answered_s = -STALE_S  # ready only with the next answer
         self._worker.wake()
 
     def others_answered(self) -> bool:
         """
-        Tell whether callers got decisions since the first request of these failed.
+        Return whether other callers got decisions since the first of these failures.
 
-        A product that answers others and not us in time is overloaded, not dead.
+        A product that answers others, but not this probe in time, is overloaded, not
+        dead.
         """
         decided = self._count()
         return None not in (decided, self._decided) and decided != self._decided
@@ -111,7 +112,7 @@ class Heartbeat:
             return None
 
     def beat(self) -> None:
-        """Ask once."""
+        """Send one request."""
         begun_s = time.monotonic()
         self._asked = self._asked % _AMOUNTS + 1
         try:

@@ -1,4 +1,4 @@
-"""Log lines as JSON objects, one each, for whatever collects them."""
+"""Format log records as JSON objects, one per line, for a log collector."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 
 class JsonFormatter(logging.Formatter):
     """
-    Formats a record as one line of JSON: time, level, logger, message, release.
+    Format a record as one line of JSON: time, level, logger, message, release.
 
     Args:
-        release: Names what is served at the moment.
+        release: Returns the name of the release that is served now.
     """
 
     def __init__(self, *, release: Callable[[], str]) -> None:
@@ -22,7 +22,7 @@ class JsonFormatter(logging.Formatter):
         self._release = release
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write one line."""
+        """Format one record."""
         moment = datetime.fromtimestamp(record.created, timezone.utc)
         line = {
             "time": moment.isoformat(timespec="milliseconds"),

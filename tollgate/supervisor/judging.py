@@ -1,8 +1,8 @@
 """
-Is a version that somebody copied in a sound one? Judged in a process of its own.
+Check a version that was copied in by hand, in a separate process.
 
-What is judged is whatever lies there: a file that crashes its reader, or eats all
-memory, must not take the supervisor along.
+The files may be anything: a file that crashes its reader, or eats all memory, must not
+take the supervisor along.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tollgate.repository.product import read_product
 from tollgate.server.proving import prove
 
 TIMEOUT_S = 120.0
-_NICE = 10  # what serves on this machine goes first
+_NICE = 10  # serving processes on this machine have priority
 _BUDGET = "budget"
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -34,12 +34,12 @@ State = Literal["sound", "incomplete", "bad"]
 
 class Verdict(msgspec.Struct, frozen=True):
     """
-    What is to be said of a version.
+    The result of checking a version.
 
     Attributes:
-        state: "incomplete" when it is too early to say.
-        reason: Why it is not sound; empty when it is.
-        certain: Whether its files are to blame, whatever this machine is busy with.
+        state: "sound" or "bad"; "incomplete" when it is too early to say.
+        reason: Reason why it is not sound; empty if it is.
+        certain: True if its files are the cause, and not the load of this machine.
     """
 
     state: State
@@ -49,17 +49,17 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def judge(repository: Path, *, product: str, version: int) -> Verdict:
     """
-    Judge a version of a product's model step, in this process.
+    Check a version of a product's model step, in this process.
 
-    Proves what `publish` proves, without the server of its own.
+    Runs the checks of `publish`, without a separate server.
 
     Args:
         repository: The model repository.
-        product: The ensemble.
-        version: Its number.
+        product: Name of the ensemble.
+        version: Number of the version.
     """
     try:
-        # What is wrong without it is no fault of its own.
+        # A problem that exists without the version is not the version's fault.
         require_sound(repository, product=product)
         models = read_product(repository, product)
     except InputError as error:
@@ -80,7 +80,7 @@ def judge(repository: Path, *, product: str, version: int) -> Verdict:
 def judge_apart(
     repository: Path, *, product: str, version: int, timeout_s: float = TIMEOUT_S
 ) -> Verdict:
-    """Judge a version in a process of its own, which may die of it."""
+    """Check a version in a separate process, which may crash."""
     command = [sys.executable, "-m", __name__, str(repository), product, str(version)]
     try:
         done = subprocess.run(
@@ -92,7 +92,7 @@ def judge_apart(
         return Verdict("incomplete", f"could not be tried: {error.strerror}")
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
-        # SIGKILL comes from people, and from a machine without memory.
+        # SIGKILL comes from a person, or from a machine that is out of memory.
         certain = done.returncode != -signal.SIGKILL
         return Verdict("bad", f"its trial ended with {name}", certain=certain)
     try:
@@ -103,7 +103,7 @@ def judge_apart(
 
 
 def main() -> None:
-    """Judge the version that the command line names; the verdict as JSON."""
+    """Check the version that the command line names; print the verdict as JSON."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     os.nice(_NICE)
     repository, product, version = sys.argv[1:]

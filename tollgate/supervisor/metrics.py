@@ -1,4 +1,4 @@
-"""What the supervisor counts, for Prometheus."""
+"""Define the Prometheus metrics that the supervisor exports."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tollgate.supervisor.faults import Fault
 from tollgate.supervisor.supervisor import Supervisor
 from tollgate.worker import LoopCollector
 
-# A probe waits for the queue delay too: 5 ms and up.
+# A probe also waits for the queue delay: 5 ms and up.
 _PROBE_BUCKETS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 class SupervisorMetrics:
     """
-    Counters and gauges of one supervisor, in a registry of their own.
+    Hold the counters and gauges of one supervisor, in a separate registry.
 
     Args:
-        repository: The model repository, for what models were trained on.
-        capacity_per_s: Decisions a second that this server was measured to hold; 0
-            when nobody has.
+        repository: The model repository, for the training scores of models.
+        capacity_per_s: Decisions per second that this server handled in a measurement;
+            0 if it was not measured.
     """
 
     def __init__(
@@ -110,13 +110,13 @@ class SupervisorMetrics:
             self._mend_s.labels(**named).observe(fault.mended_s)
 
     def page(self, supervisor: Supervisor) -> bytes:
-        """Answer a scrape; one at a time, as each begins with taking all figures."""
+        """Return the metrics page; one scrape at a time, as each updates all values."""
         with self._scraping:
             self._look(supervisor)
             return generate_latest(self.registry)
 
     def _look(self, supervisor: Supervisor) -> None:
-        """Take over what is true now."""
+        """Update gauges and counters from the supervisor."""
         self._collecting.look(supervisor)
         self._ready.clear()
         for one in supervisor.products:

@@ -1,4 +1,4 @@
-"""Processor time and memory of everything that serves, out of /proc."""
+"""Read processor time and memory of every serving process from /proc."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _USER, _SYSTEM, _THREADS, _RESIDENT = 11, 12, 17, 21
 
 class Process(msgspec.Struct, frozen=True):
     """
-    What a process took until now.
+    Resources that a process has used so far.
 
     Attributes:
         process: tritonserver, redis-server, supervisor, or the name of a model.
-        product: Whose model; empty for what all share.
-        instance: Of the model; empty for what is none.
+        product: Product of the model; empty for a process that all products share.
+        instance: Instance of the model; empty for a process that is not a model's.
     """
 
     process: str
@@ -36,11 +36,11 @@ def look(
     pids: Iterator[tuple[int, str, str, str]], *, proc: Path = Path("/proc")
 ) -> list[Process]:
     """
-    Look at processes; one that has ended is left out.
+    Read the resources of processes; skip one that has ended.
 
     Args:
-        pids: Process id, and name, product and instance to call it by.
-        proc: Where the kernel shows processes.
+        pids: Process id, and the name, product and instance to report it under.
+        proc: Folder in which the kernel shows processes.
     """
     found: list[Process] = []
     for pid, process, product, instance in pids:
@@ -57,5 +57,5 @@ def look(
                 )
             )
         except (OSError, IndexError, ValueError):
-            continue  # it ended while we looked
+            continue  # the process ended during the look
     return found

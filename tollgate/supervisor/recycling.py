@@ -1,8 +1,8 @@
 """
-Which Python step to start anew because it is old or large.
+Choose which Python step to restart because its process is old or large.
 
-A leak costs nothing when no process lives long enough. One step at a time, and each
-at an age of its own, so that they do not all go in the same minute.
+A leak costs nothing when no process lives long enough. Steps are restarted one at a
+time, each at a different age, so that they do not all restart in the same minute.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ import msgspec
 
 from tollgate.supervisor.stubs import Stub
 
-JITTER = 0.2  # of the age: each stub's own draw, fixed by its process id
+JITTER = 0.2  # fraction of the age: each stub draws its own, fixed by its process id
 APART_S = 30.0
 
 
 class Recycling(msgspec.Struct, frozen=True):
     """
-    How old and how large a step may grow.
+    Limits of age and memory for a step's process.
 
     Attributes:
-        age_s: Age at which a step is started anew, less up to a fifth; 0 for never.
-        resident_bytes: Resident memory above which it is; 0 for any.
-        apart_s: Least seconds between two.
+        age_s: Age in seconds at which a step is restarted, less up to a fifth; 0 for
+            never.
+        resident_bytes: Resident memory in bytes above which it is restarted; 0 for no
+            limit.
+        apart_s: Minimum seconds between two restarts.
     """
 
     age_s: float = 86_400.0
@@ -33,7 +35,7 @@ class Recycling(msgspec.Struct, frozen=True):
     apart_s: float = APART_S
 
     def due(self, stubs: Iterable[Stub]) -> tuple[Stub, str] | None:
-        """Choose the stub that is over its limit most, and say by what."""
+        """Choose the stub that exceeds its limit most, and describe the limit."""
         over: list[tuple[float, Stub, str]] = []
         for stub in stubs:
             if self.resident_bytes and stub.resident_bytes > self.resident_bytes:

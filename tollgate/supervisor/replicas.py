@@ -1,4 +1,4 @@
-"""What each replica of a fleet runs, asked at its side port."""
+"""Ask each replica of a fleet, at its admin port, which releases it runs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MOST_AT_ONCE = 32
 
 class Replica(msgspec.Struct, frozen=True):
     """
-    One replica's answer.
+    The answer of one replica.
 
     Attributes:
-        address: Its side port, "host:port".
-        products: How far it is, per product; empty when it did not answer.
-        problem: Why it did not; empty when it did.
+        address: Its admin port, "host:port".
+        products: State of the reconciliation, per product; empty if it did not answer.
+        problem: Reason why it did not answer; empty if it did.
     """
 
     address: str
@@ -38,17 +38,17 @@ class Replica(msgspec.Struct, frozen=True):
 
 def find_replicas(names: Sequence[str]) -> list[str]:
     """
-    Turn names into the addresses of replicas.
+    Resolve names to the addresses of replicas.
 
     Args:
-        names: "host:port" of side ports; a name of many addresses, such as that of a
-            headless service, is as many replicas.
+        names: "host:port" of admin ports; a name with many addresses, such as that of a
+            headless service, stands for as many replicas.
 
     Returns:
-        "address:port", sorted, none twice.
+        "address:port", sorted, without duplicates.
 
     Raises:
-        InputError: A name is not host:port, or nobody knows it.
+        InputError: A name is not host:port, or cannot be resolved.
     """
     found: set[str] = set()
     for name in names:
@@ -69,26 +69,26 @@ def find_replicas(names: Sequence[str]) -> list[str]:
 
 def ask_replica(url: str) -> list[Convergence]:
     """
-    Ask a server how far it is with its products.
+    Ask a server for the state of its products.
 
     Args:
-        url: Of its side port, "http://host:port".
+        url: Address of its admin port, "http://host:port".
 
     Raises:
-        ServerError: It does not answer, or not as a server of ours.
+        ServerError: It does not answer, or its answer is not that of a Tollgate server.
     """
     return _ask_page(url, "releases", list[Convergence])
 
 
 def ask_versions(url: str) -> list[Arrival]:
     """
-    Ask a server what it found of versions that no release names.
+    Ask a server for its findings on versions that no release names.
 
     Args:
-        url: Of its side port, "http://host:port".
+        url: Address of its admin port, "http://host:port".
 
     Raises:
-        ServerError: It does not answer, or not as a server of ours.
+        ServerError: It does not answer, or its answer is not that of a Tollgate server.
     """
     return _ask_page(url, "versions", list[Arrival])
 
@@ -106,7 +106,7 @@ def _ask_page(url: str, page: str, kind: type[T]) -> T:
 
 
 def ask_replicas(addresses: Sequence[str]) -> list[Replica]:
-    """Ask replicas, all at once; one that does not answer is in the list too."""
+    """Ask all replicas at the same time; include those that do not answer."""
     with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
         return list(pool.map(_ask, addresses))
 

@@ -1,4 +1,4 @@
-"""What a supervisor owns, and how its server is brought back to what it served."""
+"""Hold a supervisor's processes, and reload all products after a Triton restart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Served:
 
     Args:
         embedded: The processes.
-        announce: Tells other processes where the server is, after each start.
+        announce: Publishes the server's address to other processes, after each start.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Served:
 
     def restart_triton(self) -> None:
         """
-        Start the server again, with what it served; the repository is not asked.
+        Restart the server with what it served, without reading the repository.
 
         Raises:
             ServerError: It did not start, or no product came back.

@@ -1,4 +1,4 @@
-"""A sound version that was copied in, begun as a shadow where gates.yaml says so."""
+"""Start a valid version that was copied in as a shadow, if gates.yaml asks for it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ACTOR = "supervisor"
 
 class Shadows:
     """
-    Begins the trial of versions that were copied in, one at a time.
+    Start shadow trials of versions that were copied in, one at a time.
 
-    Where several servers follow one repository, the first of them begins it.
+    If several servers follow one repository, the first of them starts the trial.
 
     Args:
         repository: The model repository.
@@ -34,14 +34,14 @@ class Shadows:
 
     def begin(self, arrival: Arrival) -> bool:
         """
-        Begin the trial of a version; whatever is in the way is told, changes nothing.
+        Start the trial of a version; log an obstacle, such as another trial.
 
         Args:
             arrival: A sound version.
 
         Returns:
-            False while something is in the way, somebody else on trial for one: it is
-            to be asked again.
+            False while an obstacle exists, for example another challenger on trial;
+            call again later.
         """
         name = f"{arrival.step} version {arrival.version}"
         try:
@@ -55,7 +55,7 @@ class Shadows:
                 self._say(arrival, text, level=logging.INFO)
                 return False
             if self._tried.get(arrival.version) == (arrival, current):
-                return False  # it would fail as it did
+                return False  # a new attempt would fail in the same way
             self._tried[arrival.version] = arrival, current
             self._begin(arrival, current, reason=f"{name} was copied in")
         except TollgateError as error:
@@ -66,7 +66,7 @@ class Shadows:
         return True
 
     def _say(self, arrival: Arrival, text: str, *, level: int) -> None:
-        """Log what is in the way, once as long as it is."""
+        """Log an obstacle once for as long as it exists."""
         if self._said.get(arrival.version) != text:
             log.log(level, "%s", text)
         self._said[arrival.version] = text

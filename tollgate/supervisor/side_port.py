@@ -1,4 +1,4 @@
-"""The admin port: health, releases and metrics over HTTP, apart from the payments."""
+"""Serve the admin port: health, releases and metrics over HTTP, apart from payments."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tollgate.worker import Worker, stuck_loops
 
 log = logging.getLogger(__name__)
 
-# Mending may take a restart of everything; longer than that, it is stuck itself.
+# A repair may include a restart of all processes; a longer one hangs.
 _STUCK_S = 120.0
 _JSON = "application/json"
-_WAIT_S = 0.5  # for a request, then for the end
+_WAIT_S = 0.5  # wait for a request, then check whether to stop
 PAGES = {
     "/livez": "200 while the supervisor watches its processes, else 503",
     "/readyz": "200 while every product decides, else 503; JSON names the problems",
@@ -46,20 +46,20 @@ def side_port(
     port: int,
 ) -> Iterator[int]:
     """
-    Answer HTTP until the context ends.
+    Answer HTTP on the admin port until the context ends.
 
     Args:
-        supervisor: Whose state is told.
+        supervisor: The supervisor whose state is served.
         metrics: Its metrics.
-        arrivals: Who looks after versions that no release names.
+        arrivals: The checks of versions that no release names.
         host: Address to listen on.
-        port: 0 takes a free one.
+        port: TCP port; 0 takes a free one.
 
     Returns:
         The port.
 
     Raises:
-        SetupError: The address cannot be listened on.
+        SetupError: The port cannot be opened on the address.
     """
 
     class Answers(_Answers):
@@ -86,13 +86,13 @@ def side_port(
 
 
 class _SixServer(ThreadingHTTPServer):
-    """Of an address of IPv6; `::` is all of both."""
+    """Listen on an IPv6 address; `::` accepts IPv4 and IPv6."""
 
     address_family = socket.AF_INET6
 
 
 class _State:
-    """What the pages say."""
+    """Build the content of the pages."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class _State:
         self._metrics = metrics
 
     def page(self, path: str) -> tuple[int, str, bytes] | None:
-        """Answer a path: status, content type, body; None for one that is not there."""
+        """Return status, content type and body for a path; None for an unknown path."""
         if path == INDEX:
             return 200, CONTENT_TYPE, index_page("tollgate: admin port", PAGES)
         if path == "/livez":
@@ -144,7 +144,7 @@ class _State:
 
 class _Answers(BaseHTTPRequestHandler):
     state: _State
-    timeout = 5.0  # s; a caller that says nothing does not keep its thread
+    timeout = 5.0  # s; a caller that sends nothing does not hold its thread
     server_version = "tollgate"
     sys_version = ""
 
@@ -159,4 +159,4 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: an orchestrator asks every second."""
+        """Log nothing: an orchestrator sends a request every second."""

@@ -1,4 +1,4 @@
-"""The Python steps of a running Triton, out of /proc."""
+"""Find the Python stub processes of a running Triton, from /proc."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SCAN_EVERY_S, _CLEAR_EVERY_S = 1.0, 60.0
 
 
 class Step(msgspec.Struct, frozen=True, order=True):
-    """One instance of one version of a Python step; what a stub stands for."""
+    """One instance of one version of a Python step, which a stub runs."""
 
     model: str
     version: int
@@ -35,11 +35,11 @@ class Stub(msgspec.Struct, frozen=True):
 
     Attributes:
         pid: Its process id.
-        step: What it runs.
-        stopped: Whether a signal stopped it: it lives and does nothing. One that a
-            debugger holds is not.
-        age_s: Since its start.
-        resident_bytes: Its resident memory.
+        step: The instance that it runs.
+        stopped: True if a signal stopped it: it lives and does nothing. A process that
+            a debugger holds does not count.
+        age_s: Seconds since its start.
+        resident_bytes: Its resident memory, bytes.
     """
 
     pid: int
@@ -51,11 +51,11 @@ class Stub(msgspec.Struct, frozen=True):
 
 def find_stubs(server_pid: int, *, proc: Path = Path("/proc")) -> list[Stub]:
     """
-    List the living stubs of a tritonserver; zombies are dead.
+    List the living stubs of a tritonserver; zombies count as dead.
 
     Args:
-        server_pid: The server's process id.
-        proc: Where the kernel shows processes.
+        server_pid: Process id of the server.
+        proc: Folder in which the kernel shows processes.
     """
     uptime_s = float((proc / "uptime").read_text().split()[0])
     found = (_stub(proc / str(pid), server_pid, uptime_s) for pid in _children(proc))
@@ -66,11 +66,11 @@ class StubWatch:
     """
     Follow the stubs of a server several times a second, at little cost.
 
-    The state of the known stubs is read each time, through files that stay open. Once a
-    second the list of processes is read, and of these only the ones that are new.
+    Each look reads the state of the known stubs, through files that stay open. Once a
+    second it reads the list of processes, and examines only the new ones.
 
     Args:
-        proc: Where the kernel shows processes.
+        proc: Folder in which the kernel shows processes.
     """
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
@@ -78,11 +78,11 @@ class StubWatch:
         self._server_pid = 0
         self._known: dict[int, Stub] = {}
         self._files: dict[int, int] = {}  # process id to its open stat file
-        self._others: set[str] = set()  # processes that are no stubs of this server
+        self._others: set[str] = set()  # processes that are not stubs of this server
         self._scanned_s = self._cleared_s = 0.0
 
     def look(self, server_pid: int) -> list[Stub]:
-        """List the living stubs; a new one is in the list within a second."""
+        """List the living stubs; a new one appears in the list within a second."""
         now_s = time.monotonic()
         if server_pid != self._server_pid or now_s - self._scanned_s >= _SCAN_EVERY_S:
             return self.scan(server_pid)
@@ -90,13 +90,13 @@ class StubWatch:
         return list(self._known.values())
 
     def scan(self, server_pid: int) -> list[Stub]:
-        """List the living stubs, new ones too."""
+        """List the living stubs, including new ones."""
         now_s = time.monotonic()
         if server_pid != self._server_pid:
             self.close()
             self._server_pid = server_pid
         if now_s - self._cleared_s >= _CLEAR_EVERY_S:
-            self._others.clear()  # their numbers may be other processes' by now
+            self._others.clear()  # their process ids may belong to other processes now
             self._cleared_s = now_s
         self._scanned_s = now_s
         uptime_s = float((self._proc / "uptime").read_text().split()[0])
@@ -108,7 +108,7 @@ class StubWatch:
         return list(self._known.values())
 
     def _look_at_known(self, uptime_s: float | None) -> None:
-        """Forget the dead; with an uptime, read age and memory of the living too."""
+        """Remove dead stubs; with an uptime, update age and memory of the others."""
         for pid, file in list(self._files.items()):
             known = self._known[pid]
             try:
@@ -131,12 +131,12 @@ class StubWatch:
         try:
             file = os.open(f"{self._proc}/{pid}/stat", os.O_RDONLY)
         except OSError:
-            return  # it ended meanwhile
+            return  # the process ended meanwhile
         try:
             fields = _fields(os.pread(file, _STAT_BYTES, 0).decode(errors="replace"))
             stub = None
             if int(fields[_PARENT]) == self._server_pid:
-                # It may yet become a stub: it is forked before it starts the program.
+                # It may still become a stub: Triton forks it before the program starts.
                 stub = _stub(self._proc / str(pid), self._server_pid, uptime_s)
             else:
                 self._others.add(str(pid))
@@ -154,14 +154,14 @@ class StubWatch:
             os.close(file)
 
     def close(self) -> None:
-        """Forget all processes."""
+        """Close the files of all processes."""
         for pid in list(self._files):
             self._forget(pid)
         self._others.clear()
 
 
 def _fields(stat: str) -> list[str]:
-    """Split the text of a stat file, from the field after the name on."""
+    """Split the text of a stat file into the fields after the process name."""
     return stat.rpartition(")")[2].split()
 
 
@@ -172,11 +172,12 @@ def _age_and_memory(fields: list[str], uptime_s: float) -> tuple[float, int]:
 
 def is_meant(step: Step, running: Mapping[str, Any]) -> bool:
     """
-    Tell whether a running configuration has an instance.
+    Return whether a running configuration has an instance.
 
     Args:
-        step: The instance; of a GPU's it is taken for granted.
-        running: The configuration of its model, Triton's own field names.
+        step: The instance; on a model with GPU instances it is assumed to be
+            configured.
+        running: Configuration that its model runs with, in Triton's field names.
     """
     groups = running.get("instance_group", [])
     if any(group.get("kind") != "KIND_CPU" for group in groups):
@@ -199,7 +200,7 @@ def _stub(process: Path, server_pid: int, uptime_s: float) -> Stub | None:
             return None
         words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except (OSError, IndexError, ValueError):
-        return None  # it ended while we looked
+        return None  # the process ended during the look
     # PROGRAM REPOSITORY/MODEL/VERSION/FILE REGION … INSTANCE BACKEND
     if not words[0].endswith(_PROGRAM) or len(words) < 5:
         return None

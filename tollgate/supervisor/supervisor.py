@@ -1,12 +1,13 @@
 """
-The supervisor: it owns what serves and puts right what breaks, by itself.
+Own the serving processes of a machine and restart those that fail.
 
-Several times a second it looks whether tritonserver, Redis and every Python step
-live; once a second each product must decide a dry run. What died is started anew,
-what hangs is killed first. What is one product's is mended beside the others and
-without touching them: the server is not started anew for a product's sake while
-another one decides. What will not stay mended ends the supervisor, with the reason:
-whoever started it knows better what to try next.
+Several times a second the supervisor checks that tritonserver, Redis and every Python
+step live; once a second each product must decide a dry run. The supervisor restarts a
+process that died, and kills a process that hangs before it restarts it. It repairs the
+fault of one product in parallel with the other products and without touching them: it
+does not restart the server for one product while another one decides. A fault that
+keeps coming back ends the supervisor, with the reason: the operator or orchestrator
+that started it knows better what to try next.
 """
 
 from __future__ import annotations
@@ -32,29 +33,30 @@ from tollgate.worker import Worker
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
-_MOST_BLIND_S = 1.0  # between two looks while these fail
-_REDIS_AFTER = 3  # times that Redis did not answer within a second
+_MOST_BLIND_S = 1.0  # pause between two looks while they fail
+_REDIS_AFTER = 3  # consecutive probes that Redis did not answer within a second
 _REDIS_EVERY_S = 1.0
 _RECYCLING_EVERY_S = 1.0
 
 
 class Supervisor:
     """
-    Watches one server until told to stop.
+    Watch one server until it is stopped.
 
     Args:
-        served: What it owns.
-        products: What it serves; not yet started.
-        recycling: When a step is started anew although it works.
-        fault: Called with each thing that went wrong, once it is mended or not.
-        flapping: When to give up.
+        served: The processes that it owns.
+        products: The products that it serves; not yet started.
+        recycling: Limits at which a working step is restarted.
+        fault: Called with each fault, after its repair succeeded or failed.
+        flapping: Decides when to give up.
 
     Attributes:
-        draining: Whether it is about to stop: not ready, whatever the heartbeats say.
-        products: What it serves.
-        ticked_s: When it last looked, on the monotonic clock.
-        recycled: Steps started anew although they worked.
-        stubs: The steps' processes, as last seen.
+        draining: True if it is about to stop: not ready, whatever the health probes
+            say.
+        products: The products that it serves.
+        ticked_s: Time of its last look, on the monotonic clock.
+        recycled: Number of steps restarted although they worked.
+        stubs: The steps' processes, as of the last look.
     """
 
     def __init__(
@@ -97,11 +99,11 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        """Whether every product decides, and none of it is about to stop."""
+        """Return whether every product decides and no stop is pending."""
         return not self.draining and all(one.ready for one in self.products)
 
     def processes(self) -> Iterator[tuple[int, str, str, str]]:
-        """Yield what serves now: process id, name, product and instance."""
+        """Yield process id, name, product and instance of each serving process."""
         owners = {step: one.name for one in self.products for step in one.serving.steps}
         yield os.getpid(), "supervisor", "", ""
         yield self._served.triton.pid, "tritonserver", "", ""
@@ -116,7 +118,7 @@ class Supervisor:
         Watch until the event is set.
 
         Raises:
-            ServerError: Something would not stay mended.
+            ServerError: A part keeps failing after repairs.
         """
         for one in self.products:
             one.start()
@@ -138,7 +140,7 @@ class Supervisor:
             self._stub_watch.close()
 
     def tick(self) -> None:
-        """Look once; what a product needs is done beside the others."""
+        """Look once; actions of products run in parallel."""
         self.ticked_s = time.monotonic()
         self._watch_redis()
         pid = self._served.triton.pid
@@ -146,7 +148,7 @@ class Supervisor:
             self._restart_triton("ended", pid=pid)
             return
         if self._restarting.locked():
-            return  # for a product's sake; everything is on its way
+            return  # another thread restarts it for a product
         stubs = self._stub_watch.look(pid)
         if any(keeper.misses(stubs) for keeper in self._keepers):
             stubs = self._stub_watch.scan(pid)
@@ -172,11 +174,11 @@ class Supervisor:
             self._mender.mend("redis-server", "does not answer", redis.restart)
 
     def _restart_for(self, what: str) -> None:
-        """Start the server anew for a product's sake."""
+        """Restart the server because of one product."""
         self._restart_triton(what, pid=self._served.triton.pid)
 
     def _restart_triton(self, what: str, *, pid: int) -> None:
-        """Start the server anew, unless it is another one by now."""
+        """Restart the server, unless it was restarted meanwhile."""
         triton = self._served.triton
         with self._restarting:
             if self.draining or (triton.alive() and triton.pid != pid):

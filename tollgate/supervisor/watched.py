@@ -1,4 +1,4 @@
-"""One product under supervision: what is loaded of it, and how it does."""
+"""Hold the state of one supervised product: its loaded release and its health."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Watched:
     One of the products of a server.
 
     Args:
-        serving: What the server has loaded of it.
-        heartbeat: Asks it for decisions; not yet started.
-        converger: Keeps it at the release of its repository; likewise.
+        serving: Record of the product's loaded release.
+        heartbeat: Its health probe; not yet started.
+        converger: Its reconciliation with the repository; not yet started.
     """
 
     def __init__(
@@ -30,17 +30,17 @@ class Watched:
         self.heartbeat = heartbeat
         self.converger = converger
         self._was_loaded = self.loaded
-        self._renewed = 0  # times in a row, in vain
+        self._renewed = 0  # consecutive restarts without success
         self._renew_again_s = 0.0
 
     @property
     def loaded(self) -> bool:
-        """Whether it has a release to decide by."""
+        """Return whether a release of the product is loaded."""
         return self.serving.active is not None
 
     @property
     def failures(self) -> int:
-        """How many probes in a row failed; while nothing is loaded none is counted."""
+        """Number of failed probes in a row; 0 while no release is loaded."""
         if self.loaded and not self._was_loaded:
             self._was_loaded = True
             self.heartbeat.forgive()
@@ -48,41 +48,41 @@ class Watched:
 
     @property
     def ready(self) -> bool:
-        """Whether it decides."""
+        """Return whether the product decides."""
         return self.loaded and self.heartbeat.ready
 
     @property
     def release(self) -> str:
-        """The release that answered last."""
+        """Release that answered last."""
         return self.heartbeat.release
 
     @property
     def problem(self) -> str:
-        """Why it is not ready; empty when it is."""
+        """Reason why the product is not ready; empty if it is."""
         if self.loaded:
             return self.heartbeat.problem
         return f"is not loaded: {self.converger.problem}"
 
     def start(self) -> None:
-        """Begin to ask it, and to follow its repository."""
+        """Start the health probe and the reconciliation."""
         self.heartbeat.start()
         self.converger.start()
 
     def stop(self) -> None:
-        """End both; a switch that is under way ends first."""
+        """Stop both, after a switch in progress has ended."""
         self.converger.stop()
         self.heartbeat.stop()
 
     def others_answered(self) -> bool:
-        """Tell whether it answers callers, if not us in time."""
+        """Return whether other callers get answers, even if the probe does not."""
         return self.loaded and self.heartbeat.others_answered()
 
     def may_renew(self) -> bool:
         """
-        Tell whether its steps may be restarted once more, and count the restart.
+        Return whether its steps may be restarted again, and count the restart.
 
         Each restart costs the other products computing time: the pause doubles after
-        each one that did not help, up to a minute.
+        each restart that did not help, up to a minute.
         """
         now_s = time.monotonic()
         if now_s < self._renew_again_s:

@@ -1,4 +1,4 @@
-"""What can be wrong with a test server."""
+"""The faults that a test server can simulate."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Kind = Literal["fail", "slow", "stall"]
 
 class Fault(msgspec.Struct, frozen=True):
     """
-    Something that happens to a request.
+    Describe a fault of a request.
 
     Attributes:
-        kind: It fails; its answer comes late; it gets none.
-        code: Name of a gRPC status, of one that fails.
-        words: With it.
-        delay_s: Of one that is slow.
+        kind: The request fails; its answer is late; it gets none.
+        code: Name of the gRPC status, for `fail`.
+        words: Message of the status, for `fail`.
+        delay_s: Delay, for `slow`.
     """
 
     kind: Kind
@@ -28,28 +28,28 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Faults:
-    """The fault of the moment; threads may share it."""
+    """Hold the current fault; threads may share it."""
 
     def __init__(self) -> None:
         self._fault: Fault | None = None
-        self._left: int | None = None  # requests it still happens to; None: all
+        self._left: int | None = None  # requests that it still affects; None: all
         self._lock = threading.Lock()
-        self.healed = threading.Event()  # ends what is stalled or slow
+        self.healed = threading.Event()  # set to end stalled and slow requests
 
     def begin(self, fault: Fault, *, requests: int | None) -> None:
-        """Let a fault happen, in the place of any other, to so many requests."""
+        """Start a fault, which replaces any other; it affects `requests` requests."""
         with self._lock:
             self._fault, self._left = fault, requests
             self.healed = threading.Event()
 
     def end(self) -> None:
-        """Let no fault happen, and what is stalled go on."""
+        """End the fault, and release stalled requests."""
         with self._lock:
             self._fault = None
             self.healed.set()
 
     def take(self) -> tuple[Fault | None, threading.Event]:
-        """Tell a request what happens to it, and what ends that early."""
+        """Return the fault of a request, and the event that ends it early."""
         with self._lock:
             fault = self._fault
             if fault is not None and self._left is not None:

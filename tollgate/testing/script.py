@@ -1,4 +1,4 @@
-"""What a test server is told to answer, and what it was asked."""
+"""Script the answers of a test server, and record the requests that it receives."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Answer(msgspec.Struct, frozen=True):
     Attributes:
         decision: `approve`, `review` or `decline`.
         score: P(fraud).
-        reason_codes: Of a policy.
+        reason_codes: Reason codes of a policy.
         degraded: Bits of `tollgate.schema.Degraded`.
-        error: `field: value: rule`; the row is bad then, and the rest does not count.
-        release: Which release decided.
+        error: `field: value: rule`; the row is bad then, and the rest is ignored.
+        release: Name of the release that decided.
 
     Raises:
-        InputError: The decision is no such word.
+        InputError: The decision is not one of these words.
     """
 
     decision: str = "approve"
@@ -44,15 +44,15 @@ class Answer(msgspec.Struct, frozen=True):
 
 class Asked(msgspec.Struct, frozen=True):
     """
-    A row that was asked for.
+    A row that was requested.
 
     Attributes:
         transaction_id: As text.
-        values: Input -> value; ids as text, unless they are no UTF-8.
-        dry_run: Whether it is to have no effect.
-        deadline_us: What the request said is left; None when it said nothing.
+        values: Input -> value; ids as text, unless they are not UTF-8.
+        dry_run: True if the request is a dry run.
+        deadline_us: Time left according to the request; None without one.
         metadata: gRPC metadata of its request, such as `traceparent`.
-        request: Number of its request, from 0; rows that came together share it.
+        request: Number of its request, from 0; rows of one request share it.
     """
 
     transaction_id: str
@@ -67,7 +67,7 @@ Rule = Callable[[Asked], Answer | None]
 
 
 class Script:
-    """Answers by id, by rule, or else one for all; threads may share it."""
+    """Choose answers by id, by rule, or else one for all; threads may share it."""
 
     def __init__(self, default: Answer) -> None:
         self._default = default
@@ -77,20 +77,22 @@ class Script:
         self._lock = threading.Lock()
 
     def by_id(self, transaction_id: str, answer: Answer) -> None:
-        """Answer one transaction so."""
+        """Set the answer to one transaction."""
         self._by_id[transaction_id] = answer
 
     def by_rule(self, rule: Rule) -> None:
-        """Ask this rule first; where it gives None, the earlier ones."""
+        """
+        Add a rule that precedes the earlier ones; if it returns None, those apply.
+        """
         self._rules.insert(0, rule)
 
     def note(self, rows: list[Asked]) -> None:
-        """Remember what was asked."""
+        """Record requested rows."""
         with self._lock:
             self._asked.extend(rows)
 
     def asked(self) -> list[Asked]:
-        """Copy what was asked so far."""
+        """Return a copy of all rows requested so far."""
         with self._lock:
             return list(self._asked)
 

@@ -1,4 +1,4 @@
-"""A gRPC server with the contract, in this process, that does what it is told."""
+"""A gRPC server that speaks the contract in this process and follows a script."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _INPUTS = MappingProxyType(
 )
 _NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 _HOST = "127.0.0.1"
-_WORKERS = 64  # requests that may be slow or stalled at once
+_WORKERS = 64  # requests that may be slow or stalled at the same time
 _OPTIONS = (("grpc.so_reuseport", 0),)
 
 
 class ServerTls(msgspec.Struct, frozen=True):
     """
-    How a test server proves itself; PEM.
+    Configure the TLS of a test server; PEM.
 
     Attributes:
-        certificate: Its own.
-        key: Of that.
-        callers: Who signs callers' certificates; None asks for none.
+        certificate: The server's certificate.
+        key: Its key.
+        callers: CA of the callers' certificates; None requires none.
     """
 
     certificate: bytes
@@ -48,20 +48,20 @@ class ServerTls(msgspec.Struct, frozen=True):
 
 class TestServer:
     """
-    A server of one product, for as long as the context lasts.
+    Serve one product, for as long as the context lasts.
 
-    A row that breaks a rule of the contract is answered with its error, as the real
-    server does; any other by its script: by id, else by rule, else `default`.
+    A row that breaks a rule of the contract gets its error, as from the real server;
+    any other row gets an answer from the script: by id, else by rule, else `default`.
 
     Args:
         product: Name of the ensemble.
-        inputs: What a request must have: name -> BYTES, FP64 or INT64.
-        fields: What it may have besides, as features.yaml declares.
-        default: The answer to a row that nothing else is said of.
-        tls: None serves in the clear.
+        inputs: Required inputs: name -> BYTES, FP64 or INT64.
+        fields: Optional inputs, as features.yaml declares.
+        default: The answer to a row without any other.
+        tls: None serves without TLS.
     """
 
-    __test__ = False  # for pytest, which takes a class of this name for a test
+    __test__ = False  # otherwise pytest takes this class for a test
 
     def __init__(
         self,
@@ -88,20 +88,22 @@ class TestServer:
 
     @property
     def url(self) -> str:
-        """Where it answers, "host:port"."""
+        """Return its address, "host:port"."""
         return f"{_HOST}:{self._port}"
 
     @property
     def asked(self) -> list[Asked]:
-        """Every row that came so far, in the order in which they came."""
+        """Return every row requested so far, in order of arrival."""
         return self._script.asked()
 
     def answer(self, transaction_id: str, answer: Answer) -> None:
-        """Answer one transaction so, from now on."""
+        """Set the answer to one transaction, from now on."""
         self._script.by_id(transaction_id, answer)
 
     def answer_by(self, rule: Rule) -> None:
-        """Answer by a function of the row; where it gives None, as before."""
+        """
+        Answer by a function of the row; if it returns None, the earlier answers apply.
+        """
         self._script.by_rule(rule)
 
     def fail(
@@ -111,24 +113,24 @@ class TestServer:
         words: str = "scripted",
         requests: int | None = None,
     ) -> None:
-        """Fail requests with a gRPC status, all or the next so many."""
+        """Fail requests with a gRPC status, all or the next `requests`."""
         grpc.StatusCode[code]  # an unknown name fails here, not in a request
         self._faults.begin(Fault("fail", code=code, words=words), requests=requests)
 
     def slow(self, delay_s: float, *, requests: int | None = None) -> None:
-        """Answer so much later."""
+        """Delay answers by `delay_s`, all or the next `requests`."""
         self._faults.begin(Fault("slow", delay_s=delay_s), requests=requests)
 
     def stall(self, *, requests: int | None = None) -> None:
-        """Take requests and answer none, until `heal`."""
+        """Accept requests and answer none, until `heal`."""
         self._faults.begin(Fault("stall"), requests=requests)
 
     def drop(self) -> None:
-        """Break every connection and take no new one, until `heal`."""
+        """Break every connection and accept no new one, until `heal`."""
         self._stop()
 
     def heal(self) -> None:
-        """End every fault; what is stalled is answered now."""
+        """End every fault; stalled requests are answered now."""
         self._faults.end()
         if self._server is None:
             self._start()

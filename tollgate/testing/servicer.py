@@ -1,4 +1,4 @@
-"""The calls of Triton's gRPC that callers of Tollgate make."""
+"""Implement the calls of Triton's gRPC API that clients of Tollgate use."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ from tollgate.testing.script import Answer, Asked, Script
 from tollgate.testing.wire import Column, Refused, columns_of, response_of, wire_type
 from tollgate.validation import check_rows
 
-_STALL_STEP_S = 0.01  # until a stalled request looks whether its caller still waits
+_STALL_STEP_S = (
+    0.01  # between checks whether the caller of a stalled request still waits
+)
 
 
 class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """
-    One product, by script.
+    Serve one product, by script.
 
     Args:
         product: Name of the ensemble.
-        inputs: What a request must have: name -> type.
-        fields: What it may have.
-        script: What is answered.
-        faults: What goes wrong.
+        inputs: Required inputs: name -> type.
+        fields: Optional inputs.
+        script: The answers.
+        faults: The faults.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         columns: Mapping[str, Column],
         context: grpc.ServicerContext,
     ) -> Sequence[Answer]:
-        """Note the rows, and find the answer to each; a bad one gets its error."""
+        """Record the rows, and find the answer to each; a bad one gets its error."""
         parameters = {
             name: getattr(value, value.WhichOneof("parameter_choice"))
             for name, value in request.parameters.items()
@@ -118,15 +120,15 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         ]
 
     def ServerLive(self, request: Any, context: Any) -> Any:
-        """Say that the process answers."""
+        """Report that the process is live."""
         return service_pb2.ServerLiveResponse(live=True)
 
     def ServerReady(self, request: Any, context: Any) -> Any:
-        """Say that it serves."""
+        """Report that the server is ready."""
         return service_pb2.ServerReadyResponse(ready=True)
 
     def ModelReady(self, request: Any, context: Any) -> Any:
-        """Say whether a product is served."""
+        """Report whether a product is served."""
         return service_pb2.ModelReadyResponse(ready=request.name == self._product)
 
     def ModelMetadata(self, request: Any, context: Any) -> Any:
@@ -184,7 +186,7 @@ def _text(value: object) -> object:
 
 
 def _refused(parameters: Mapping[str, Any]) -> str:
-    """Say what is wrong with parameters, as the feature step does."""
+    """Return the error in the parameters, as the feature step does."""
     dry, left_us = parameters.get(DRY_RUN, False), parameters.get(DEADLINE_US, 1)
     if not isinstance(dry, bool):
         return f"{DRY_RUN}: {dry!r:.40}: is neither true nor false"

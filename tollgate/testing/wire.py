@@ -1,4 +1,4 @@
-"""Read requests and write answers as Triton does."""
+"""Decode requests and encode responses as Triton does."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def columns_of(
     Read the tensors of a request, raw or typed.
 
     Args:
-        request: As it came.
-        inputs: What must be there: name -> type.
-        fields: What may be there.
+        request: As received.
+        inputs: Required inputs: name -> type.
+        fields: Optional inputs.
 
     Raises:
-        Refused: One is missing, unknown, twice, of another type or shape, or of more
-            than 32 rows.
+        Refused: An input is missing, unknown, twice, of another type or shape, or of
+            more than 32 rows.
     """
     known = {**inputs, **fields}
     sent = {tensor.name: tensor for tensor in request.inputs}
@@ -116,7 +116,7 @@ def _texts(raw: bytes, *, name: str) -> list[bytes]:
 def response_of(
     answers: Sequence[Answer], request: service_pb2.ModelInferRequest
 ) -> service_pb2.ModelInferResponse:
-    """Write answers in the order of the rows; a bad one has its error only."""
+    """Encode answers in the order of the rows; a bad one has its error only."""
     rows: dict[str, list[Any]] = {
         "decision": ["" if one.error else one.decision for one in answers],
         "score": [float("nan") if one.error else one.score for one in answers],
@@ -145,7 +145,7 @@ def response_of(
 
 
 def wire_type(output: str) -> str:
-    """Name the type that an output has on the wire."""
+    """Return the type of an output on the wire."""
     kind = ANSWER_TYPES[output].removeprefix("TYPE_")
     return "BYTES" if kind == "STRING" else kind
 

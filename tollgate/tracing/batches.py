@@ -1,9 +1,9 @@
 """
-What a step worked on and when, batch by batch, for whoever looks.
+Report each batch of a step to a connected reader: start, end, rows and request ids.
 
-Who looks makes a named pipe and reads it; while it is not there, a step looks for it a
-few times a second and tells nothing. Nothing of it is kept, and nobody waits: what the
-pipe cannot take is dropped, and the numbers of the batches show it.
+The reader makes a named pipe and reads it. While the pipe does not exist, a step looks
+for it a few times a second and writes nothing. Nothing is stored, and no step waits: a
+step drops what the pipe cannot take, and the numbers of the batches show the gap.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ LOOK_US = 250_000  # between two looks for a pipe
 
 class BatchSpan(msgspec.Struct, frozen=True, array_like=True):
     """
-    One call of a step; µs on the monotonic clock of the machine.
+    One call of a step; times in µs on the machine's monotonic clock.
 
     Attributes:
         step: The model.
-        process: Its process id: instances of a step work side by side.
-        number: Of the batch among those that the process told, from 0.
-        start_us: When the step took the batch.
-        end_us: When it had all answers.
-        rows: In it.
-        requests: What their callers called the requests; empty where that is too much
-            for a line.
+        process: Its process id: instances of a step work in parallel.
+        number: Number of the batch among those that the process reported, from 0.
+        start_us: Time when the step took the batch.
+        end_us: Time when it had all answers.
+        rows: Number of rows in the batch.
+        requests: Request ids that the callers gave; empty if they do not fit into a
+            line.
     """
 
     step: str
@@ -52,20 +52,20 @@ class BatchSpan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Named(Protocol):
-    """A request of Triton's, as far as it is needed here."""
+    """The part of a Triton request that is needed here."""
 
     def request_id(self) -> str:
-        """What its caller called it; empty for nothing."""
+        """Return the id that the caller gave; empty if there is none."""
 
 
 class BatchTeller:
     """
-    The end of the pipe that a step has.
+    Write the spans of a step's batches to a pipe.
 
     Args:
-        path: Where the pipe is while somebody looks.
-        step: Whose batches they are.
-        clock: Monotonic, µs.
+        path: Path of the pipe, which exists while a reader is connected.
+        step: Step whose batches these are.
+        clock: Monotonic clock, µs.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BatchTeller:
         self._failed = False
 
     def wanted(self) -> bool:
-        """Tell whether somebody looks; a look at the clock while nobody does."""
+        """Return whether a reader is connected; else this costs a look at the clock."""
         if self._pipe >= 0:
             return True
         if self._clock() >= self._next_look_us:
@@ -95,12 +95,12 @@ class BatchTeller:
 
     def tell(self, requests: Sequence[Named], *, rows: int, began_us: int) -> None:
         """
-        Tell of a batch that is done just now; it never raises and never waits.
+        Report a batch that has just ended; never raise and never wait.
 
         Args:
-            requests: Of the batch.
-            rows: In all of them.
-            began_us: When the step took it.
+            requests: The requests of the batch.
+            rows: Number of rows in all of them.
+            began_us: Time when the step took the batch.
         """
         try:
             span = BatchSpan(
@@ -121,7 +121,7 @@ class BatchTeller:
     def _write(self, span: BatchSpan) -> None:
         try:
             self._put(span)
-        except BrokenPipeError:  # who looked has gone; another one may have come
+        except BrokenPipeError:  # the reader is gone; another one may have come
             self.close()
             self._look()
             if self._pipe >= 0:
@@ -132,24 +132,24 @@ class BatchTeller:
         if len(line) > WRITE_BYTES:
             line = self._encode(msgspec.structs.replace(span, requests=())) + b"\n"
         self._told += 1
-        with contextlib.suppress(BlockingIOError):  # full: its number will be missing
+        with contextlib.suppress(BlockingIOError):  # full: this number will be missing
             os.write(self._pipe, line)
 
     def close(self) -> None:
-        """Let go of the pipe."""
+        """Close the pipe."""
         if self._pipe >= 0:
             os.close(self._pipe)
         self._pipe = -1
 
 
 def open_batches(step: str) -> BatchTeller | None:
-    """Make a step's end of what the environment names; None when it names nothing."""
+    """Make a writer for the pipe that the environment names; None if it names none."""
     path = os.environ.get(BATCHES_VARIABLE, "")
     return BatchTeller(path, step=step) if path else None
 
 
 def _opened(path: str) -> int:
-    """Open a pipe that somebody reads; -1 when there is none."""
+    """Open a pipe that has a reader; return -1 if there is none."""
     try:
         pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:

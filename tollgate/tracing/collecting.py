@@ -1,8 +1,9 @@
 """
-Sending the spans of a server's steps to a collector, from outside of the steps.
+Send the spans of a server's steps to a collector, from outside of the steps.
 
-One thread empties the pipe a few times a second and sends what was in it; while a
-collector does not answer it waits, the pipe fills, and the steps drop what they make.
+One thread empties the pipe a few times a second and sends its content. While a
+collector does not respond, the thread waits, the pipe fills, and the steps drop new
+spans.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ log = logging.getLogger(__name__)
 PIPE_FILE = "spans"
 TRACES_PATH = "/v1/traces"
 
-# Together they are the most there is: 512 KB a second, some 200 requests.
+# Size and pause limit the rate: 512 KB per second, some 200 requests.
 _PIPE_BYTES = 1 << 18
 _INTERVAL_S = 0.5
-_TIMEOUT_S = 5.0  # of a collector; what comes after it is dropped, not kept
-_AT_ONCE = 512  # spans in a request, as OpenTelemetry's own batches
+_TIMEOUT_S = 5.0  # of a collector; after it, spans are dropped
+_AT_ONCE = 512  # spans in a request, as in OpenTelemetry's batches
 _STOP_S = 2.0
 
 
 class SpanCollector:
     """
-    Sends what steps write, as long as this context.
+    Send the spans that steps write, for as long as this context lasts.
 
     Args:
-        tracing: Where to.
-        folder: In which the pipe is made.
+        tracing: Destination of the spans.
+        folder: Folder to make the pipe in.
 
     Raises:
         SetupError: OpenTelemetry is not installed.
@@ -53,7 +54,7 @@ class SpanCollector:
         self._path = folder / PIPE_FILE
         self._exporter = _exporter(tracing.endpoint)
         self._pipe = -1
-        self._rest = b""  # a line that is not whole yet
+        self._rest = b""  # start of an incomplete line
         self._answers = True
         self._worker = Worker(
             "traces", self._send, pause_s=_INTERVAL_S, finish=self._send
@@ -61,7 +62,7 @@ class SpanCollector:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a step must find in its environment."""
+        """Environment variables that a step needs."""
         return {
             PIPE_VARIABLE: str(self._path),
             RATE_VARIABLE: str(self._tracing.rate),
@@ -71,7 +72,7 @@ class SpanCollector:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.unlink(missing_ok=True)
         os.mkfifo(self._path, mode=0o600)
-        # Open for both: so it is never at its end, whoever else has it open.
+        # Open for both: so it never reaches its end, whichever steps have it open.
         self._pipe = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
         with contextlib.suppress(OSError):  # more than this user may have
             fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -79,7 +80,7 @@ class SpanCollector:
         return self
 
     def _send(self) -> None:
-        """Send all that is there; what an error interrupts is lost."""
+        """Send all spans in the pipe; those that an error interrupts are lost."""
         content, self._rest = self._rest, b""
         with contextlib.suppress(BlockingIOError):
             content += os.read(self._pipe, _PIPE_BYTES)
@@ -89,7 +90,7 @@ class SpanCollector:
             self._note(self._exporter.export(part), len(part))
 
     def _note(self, problem: str, spans: int) -> None:
-        """Say once that a collector does not answer, and once that it does again."""
+        """Log once that the collector does not respond, and once that it does again."""
         if problem and self._answers:
             log.warning("%d spans were not taken: %s", spans, problem)
         elif not problem and not self._answers:
@@ -110,7 +111,7 @@ class SpanCollector:
 
 
 class _Exporter:
-    """OpenTelemetry's exporter for OTLP over HTTP, and what it needs for our spans."""
+    """Adapt our spans to OpenTelemetry's exporter for OTLP over HTTP."""
 
     def __init__(self, exporter: Any, resource: Any, scope: Any) -> None:
         self._exporter = exporter
@@ -118,7 +119,7 @@ class _Exporter:
         self._scope = scope
 
     def export(self, spans: Sequence[Span]) -> str:
-        """Send spans; tell why they were not taken, empty if they were."""
+        """Send spans; return why they were not accepted, or "" if they were."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         result = self._exporter.export([self._written(span) for span in spans])
@@ -157,7 +158,7 @@ class _Exporter:
         )
 
     def close(self) -> None:
-        """Break off what waits for a collector."""
+        """Cancel requests to the collector."""
         self._exporter.shutdown()
 
 
@@ -171,7 +172,7 @@ def _exporter(endpoint: str) -> _Exporter:
     except ImportError as error:
         problem = f"traces need OpenTelemetry: {error.name} is not installed"
         raise SetupError(problem, remedy=install_remedy("traces")) from error
-    # It says of every request that failed what we say once.
+    # It logs every request that failed; `SpanCollector` logs the failure once.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     attributes = {"service.version": tollgate.__version__, "host.name": platform.node()}
     named = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")

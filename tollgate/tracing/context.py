@@ -1,8 +1,8 @@
 """
-Which requests are traced, and what their spans are called.
+Decide which requests are traced, and derive the ids of their spans.
 
-Two steps of one request never speak of it: each derives the same numbers from what it
-has anyway. Source: https://www.w3.org/TR/trace-context/#traceparent-header
+Two steps of one request never exchange trace state: each derives the same numbers from
+data that it has anyway. Source: https://www.w3.org/TR/trace-context/#traceparent-header
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 
 class TraceContext(msgspec.Struct, frozen=True):
     """
-    Where the spans of a request belong.
+    The trace that the spans of a request belong to.
 
     Attributes:
         trace_id: 32 hexadecimal digits.
-        parent_id: The caller's span, 16 digits; empty without.
+        parent_id: The caller's span, 16 digits; empty if there is none.
     """
 
     trace_id: str
@@ -34,10 +34,11 @@ class TraceContext(msgspec.Struct, frozen=True):
 
 def read_traceparent(header: str) -> tuple[TraceContext, bool] | None:
     """
-    Read a caller's header.
+    Parse a caller's header.
 
     Returns:
-        His trace, and whether he records it; None for what is no such header.
+        The caller's trace, and whether the caller records it; None if the header is not
+        valid.
     """
     found = _HEADER.fullmatch(header)
     if found is None or found[1] == _NO_TRACE or found[2] == _NO_SPAN:
@@ -47,14 +48,14 @@ def read_traceparent(header: str) -> tuple[TraceContext, bool] | None:
 
 def sample(transaction_id: bytes, *, rate: int) -> TraceContext | None:
     """
-    Pick a request that brings no trace, by the first of its ids.
+    Decide whether to trace a request without trace context, by its first id.
 
     Args:
-        transaction_id: Of its first row.
-        rate: Of so many, one is picked; 0 picks none.
+        transaction_id: Transaction id of its first row.
+        rate: One in so many requests is traced; 0 traces none.
 
     Returns:
-        The trace that it begins, always the same one for an id.
+        The new trace, always the same for one id; None if the request is not traced.
     """
     if not rate:
         return None
@@ -65,6 +66,6 @@ def sample(transaction_id: bytes, *, rate: int) -> TraceContext | None:
 
 
 def span_id(context: TraceContext, *names: object) -> str:
-    """Name a span: 16 digits, the same for the same names."""
+    """Compute the id of a span: 16 digits, the same for the same names."""
     text = "/".join([context.trace_id, context.parent_id, *map(str, names)])
     return blake2b(text.encode(), digest_size=8).hexdigest()

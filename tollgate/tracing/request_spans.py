@@ -1,4 +1,4 @@
-"""The spans of one request: the whole, the steps in it, what a step did, its rows."""
+"""Make the spans of one request: the request, its steps, a step's work, its rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tollgate.tracing.spans import Attribute, Span
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Something that a step did for a whole batch; µs on the monotonic clock."""
+    """One operation of a step on a complete batch; µs on the monotonic clock."""
 
     name: str
     start_us: int
@@ -21,12 +21,12 @@ class Part(msgspec.Struct, frozen=True):
 
 class RequestSpans:
     """
-    Makes the spans of one traced request; times are µs on the monotonic clock.
+    Make the spans of one traced request; times are µs on the monotonic clock.
 
     Args:
-        context: Where they belong.
-        ended_us: When the last of it was done.
-        arrival_us: When a step took the request first.
+        context: The trace that they belong to.
+        ended_us: Time when the request ended.
+        arrival_us: Time when a step first took the request.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class RequestSpans:
     def whole(
         self, name: str, attributes: Mapping[str, Attribute], *, problem: str = ""
     ) -> Span:
-        """The span that all others are parts of."""
+        """Return the root span, which contains all others."""
         return self._span(
             Part(name, self._arrival_us, self._ended_us),
             self._id,
@@ -58,7 +58,7 @@ class RequestSpans:
         *,
         attributes: Mapping[str, Attribute] | None = None,
     ) -> list[Span]:
-        """The span of a step, and those of its parts."""
+        """Return the span of a step, followed by the spans of its parts."""
         number = span_id(self._context, self._arrival_us, step.name)
         found = [self._span(step, number, self._id, attributes=attributes)]
         for place, part in enumerate(parts):
@@ -67,7 +67,7 @@ class RequestSpans:
         return found
 
     def rows(self, each: Sequence[Mapping[str, Attribute]]) -> list[Span]:
-        """A span for each row, which is found by its transaction."""
+        """Return a span for each row, so that a search by transaction finds it."""
         part = Part("row", self._arrival_us, self._ended_us)
         return [
             self._span(

@@ -1,8 +1,8 @@
 """
-Spans on their way out of a step: lines in a named pipe.
+Carry spans out of a step as lines in a named pipe.
 
-A step never waits for a trace. What the pipe cannot take is dropped, so whoever
-empties it decides how many there are at most.
+A step never waits for a trace. It drops what the pipe cannot take, so the process that
+empties the pipe limits how many spans there are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-# A write of no more than that is never mixed with another's (pipe(7), PIPE_BUF).
+# A write of at most this size is never mixed with another's (pipe(7), PIPE_BUF).
 WRITE_BYTES = 4096
 
 Attribute = str | int | bool
@@ -21,18 +21,18 @@ Attribute = str | int | bool
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """
-    A part of what became of a request.
+    One operation on a request.
 
     Attributes:
         trace_id: 32 hexadecimal digits.
-        span_id: 16.
-        parent_id: 16; empty without.
-        name: What was done.
-        start_ns: When it began, since the epoch.
-        end_ns: When it ended.
-        attributes: What is told of it: ids of transactions, never of people.
-        server: Whether it is what the server did as a whole.
-        problem: Why it failed; empty if it did not.
+        span_id: 16 hexadecimal digits.
+        parent_id: 16 hexadecimal digits; empty if there is no parent.
+        name: Name of the operation.
+        start_ns: Start, ns since the epoch.
+        end_ns: End, ns since the epoch.
+        attributes: Details: ids of transactions, never of people.
+        server: True if it is the server's root span of the request.
+        problem: Reason why it failed; empty if it did not.
     """
 
     trace_id: str
@@ -48,13 +48,13 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 class SpanWriter:
     """
-    The end of the pipe that a step has.
+    Write a step's spans to the pipe.
 
     Args:
-        path: Of the pipe; somebody has it open.
+        path: Path of the pipe; a reader has it open.
 
     Raises:
-        OSError: Nobody has.
+        OSError: No reader has it open.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -62,7 +62,7 @@ class SpanWriter:
         self._encode = msgspec.json.Encoder().encode
 
     def write(self, spans: Iterable[Span]) -> None:
-        """Hand spans over, or drop what does not fit."""
+        """Write spans; drop those that do not fit."""
         waiting = b""
         for span in spans:
             line = self._encode(span) + b"\n"
@@ -77,20 +77,20 @@ class SpanWriter:
             try:
                 os.write(self._pipe, lines)
             except (BlockingIOError, BrokenPipeError):
-                return  # full, or nobody reads: a trace is not worth waiting for
+                return  # full, or no reader: a trace is not worth a wait
 
     def close(self) -> None:
-        """Let go of the pipe."""
+        """Close the pipe."""
         os.close(self._pipe)
 
 
 def read_spans(lines: bytes) -> tuple[Sequence[Span], bytes]:
     """
-    Read what came out of the pipe.
+    Parse the bytes that were read from the pipe.
 
     Returns:
-        Its spans, and the beginning of a line that is not whole yet. A line that is
-        no span is left out.
+        The spans, and the beginning of an incomplete line. A line that is not a span is
+        skipped.
     """
     whole, _, rest = lines.rpartition(b"\n")
     found = []

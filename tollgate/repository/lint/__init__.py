@@ -1,5 +1,5 @@
 """
-The linter: rules with codes, over any Triton repository and a server's start line.
+Lint any Triton repository and a server's command line, by rules with codes.
 
-It reads files and starts nothing. docs/check.md lists the rules.
+The linter reads files and starts nothing. docs/check.md lists the rules.
 """

@@ -1,8 +1,8 @@
 """
-Published vulnerabilities of Triton, and the release that has the fix.
+List published vulnerabilities of Triton, with the release that fixes each.
 
-A small table: those whose fix a source could be found for. A release that is not named
-here is not proven safe; NVIDIA's bulletins are the authority.
+The table is small: it holds those whose fix a source could be found for. A release that
+is not named here is not proven safe; NVIDIA's bulletins are the authority.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ NETWORK = "network"
 
 class Advisory(msgspec.Struct, frozen=True):
     """
-    One group of vulnerabilities with one way in and one fix.
+    One group of vulnerabilities with the same precondition and the same fix.
 
     Attributes:
         names: CVE numbers.
         fixed: First release that is known to have the fix, year and month.
-        way: What must be open for it: HTTP, SHARED_MEMORY or NETWORK (any protocol).
-        harm: What it does.
-        source: Where fix and harm are told.
+        way: Interface that must be open for it: HTTP, SHARED_MEMORY or NETWORK (any
+            protocol).
+        harm: Description of the possible harm.
+        source: Source for fix and harm.
     """
 
     names: tuple[str, ...]
@@ -84,7 +85,7 @@ _PATCHED_MINOR = 59
 
 def release_of(text: str) -> str:
     """
-    Read a release of Triton: "26.07", or its version "2.51.0".
+    Parse a release of Triton: "26.07", or its version "2.51.0".
 
     Raises:
         InputError: It is neither.
@@ -102,7 +103,7 @@ def release_of(text: str) -> str:
 
 
 def known_for(release: str) -> Iterator[Advisory]:
-    """Go through what a release (year and month) is not known to have the fix for."""
+    """Yield the vulnerabilities without a known fix in a release (year, month)."""
     for advisory in ADVISORIES:
         if release < advisory.fixed:
             yield advisory

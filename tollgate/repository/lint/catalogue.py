@@ -1,4 +1,4 @@
-"""All rules, by code, and the table of them that the papers show."""
+"""Collect all rules by code, and print the table of them for the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TG4xx but TG405: warm-up, caches, threads, histograms."""
+"""Rules TG4xx except TG405: check warm-up, caches, threads and histograms."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ _POOLS = {
 
 
 def findings(view: View) -> Iterator[Finding]:
-    """Look at warm-up, caches, threads and histograms."""
+    """Check warm-up, caches, threads and histograms."""
     for model, config in view.configured():
         yield from _pool_findings(view, model, config)
         yield from _histogram_findings(view, model, config)
         yield from _refused(model, config)
         if model.name in view.in_products:
-            continue  # its house rules have looked
+            continue  # the rules for products check it
         if config.model_warmup and model.is_python:
             problem = "runs the step on made-up requests, without parameters"
             yield _finding("TG401", model, "model_warmup", problem)
@@ -107,7 +107,7 @@ def _finding(code: str, model: Model, at: str, problem: str) -> Finding:
 
 
 def _refused(model: Model, config: ModelConfig) -> Iterator[Finding]:
-    """Name what Triton does not load a model with."""
+    """Yield settings with which Triton does not load a model."""
     for field in _NOT_OF_ENSEMBLES if model.is_ensemble else ():
         if getattr(config, field):
             problem = "is of models that run something; an ensemble has none"
@@ -118,7 +118,7 @@ def _refused(model: Model, config: ModelConfig) -> Iterator[Finding]:
 
 
 def _cache_findings(view: View) -> Iterator[Finding]:
-    """Look for caches on ensembles with a Python step, and on these steps."""
+    """Check for caches on ensembles with a Python step, and on these steps."""
     for model, config in view.ensembles():
         if model.name in view.in_products:
             continue
@@ -134,7 +134,7 @@ def _cache_findings(view: View) -> Iterator[Finding]:
 
 
 def _pool_findings(view: View, model: Model, config: ModelConfig) -> Iterator[Finding]:
-    """Multiply instances on the CPU with the threads of each."""
+    """Multiply instances on the CPU by the threads of each."""
     parameter = _POOLS.get(model.backend)
     instances = sum(
         max(group.count, 1)

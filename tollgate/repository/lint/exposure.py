@@ -1,4 +1,4 @@
-"""TG5xx: what does a start line leave open, and what is a release known for?"""
+"""Rules TG5xx: find interfaces that a command line leaves open, and vulnerabilities."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ RULES = (
 
 
 def findings(line: StartLine, *, objective_ms: float | None) -> Iterator[Finding]:
-    """Look at what a start line opens."""
+    """Find the interfaces that a command line leaves open."""
     mode = line.told("model-control-mode", "none")
     if mode == "poll":
         yield _at(line, "model-control-mode", "TG501", "poll must be explicit or none")
     for kind, code in (("grpc", "TG502"), ("http", "TG503")):
         if not line.is_on(f"allow-{kind}", default=True):
             continue
-        # In the modes none and poll the calls are refused anyway.
+        # In the modes none and poll Triton refuses these calls anyway.
         option = _RESTRICTION[kind]
         if mode == "explicit" and not line.restricts(option, "model-repository"):
             problem = f"explicit without --{option}=model-repository,…"
@@ -156,13 +156,14 @@ def release_findings(
     release: str, *, line: StartLine | None, file: str, at_line: int
 ) -> Iterator[Finding]:
     """
-    Name what a release is known for.
+    Yield the known vulnerabilities of a release.
 
     Args:
         release: Year and month.
-        line: How the server is started; None when nobody tells, which closes nothing.
-        file: Where the release is told.
-        at_line: On which line; 0 for none.
+        line: The command line of the server; None if it is not known, which closes
+            nothing.
+        file: File that names the release.
+        at_line: Line in that file; 0 for none.
     """
     for advisory in known_for(release):
         closed = line is not None and _is_closed(advisory, line)
@@ -178,7 +179,7 @@ def release_findings(
 
 
 def _is_closed(advisory: Advisory, line: StartLine) -> bool:
-    """Tell whether a start line leaves a vulnerability no way in from outside."""
+    """Return whether a command line closes a vulnerability to callers from outside."""
     outside = [kind for kind in _RESTRICTION if line.open_to(kind)]
     if advisory.way == NETWORK:
         return not outside

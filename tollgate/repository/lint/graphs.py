@@ -1,4 +1,4 @@
-"""TG405: does the server's onnxruntime read the models?"""
+"""Rule TG405: check that the server's onnxruntime reads the models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DOMAIN, _VERSION = 1, 2
 
 class Header(msgspec.Struct, frozen=True):
     """
-    What an ONNX file says of itself.
+    The header of an ONNX file.
 
     Attributes:
         ir: Version of its format.
@@ -49,12 +49,13 @@ class Header(msgspec.Struct, frozen=True):
 
 def findings(view: View, *, release: str) -> Iterator[Finding]:
     """
-    Compare every version's model with what a release reads.
+    Compare every version's model with the formats that a release reads.
 
     Args:
         view: The repository.
-        release: Of Triton, year and month; one between two known ones is taken to
-            read what the newer of them reads, so nothing is named that it may read.
+        release: Release of Triton, year and month; one between two known ones is
+            assumed to read what the newer of them reads, so that no readable model is
+            reported.
     """
     target = _target_of(release)
     if target is None:
@@ -99,7 +100,7 @@ def read_header(path: Path) -> Header | None:
     Read format and operator sets of an ONNX file, without its graph.
 
     Returns:
-        None when the file cannot be read, or is no ONNX model.
+        The header; None if the file cannot be read, or is no ONNX model.
     """
     ir = 0
     opsets: dict[str, int] = {}
@@ -128,7 +129,7 @@ def _operator_set(content: bytes) -> dict[str, int]:
 
 def _fields(file: BinaryIO, *, wanted: int) -> Iterator[tuple[int, int | bytes]]:
     """
-    Yield the fields of a message: numbers, and bytes of the field that is wanted.
+    Yield the fields of a message: numbers, and the bytes of the wanted field.
 
     Raises:
         ValueError: It is no protobuf message.
@@ -150,7 +151,7 @@ def _fields(file: BinaryIO, *, wanted: int) -> Iterator[tuple[int, int | bytes]]
 
 
 def _varint(file: BinaryIO, *, first: bool = False) -> int | None:
-    """Read a number; None at the end of the file, where one may be absent."""
+    """Read a number; None at the end of the file, where one may be missing."""
     value = shift = 0
     while byte := file.read(1):
         value |= (byte[0] & 0x7F) << shift

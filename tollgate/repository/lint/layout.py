@@ -1,4 +1,4 @@
-"""TG0xx: is what Triton needs there, and can it be read?"""
+"""Rules TG0xx: check that the files that Triton needs exist and can be read."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ RULES = (
 
 
 def findings(view: View) -> Iterator[Finding]:
-    """Look for versions, code and steps that are missing."""
+    """Find versions, code and steps that are missing."""
     for model, config in view.configured():
         if not model.versions:
             problem = "has no version: Triton needs a directory 1, for ensembles too"
             file = str(model.directory)
             yield Finding(code="TG002", file=file, where="", problem=problem)
         code = config.default_model_filename or STEP_FILE
-        # Of a product's step only the versions of the release matter.
+        # For a product's step, only the versions of the release matter.
         is_free = model.is_python and model.name not in view.in_products
         for version in model.versions if is_free else ():
             path = model.directory / str(version) / code
@@ -63,7 +63,7 @@ def findings(view: View) -> Iterator[Finding]:
                 yield Finding(code="TG003", file=str(path), where="", problem=problem)
     for model, config in view.ensembles():
         if model.name in view.products:
-            continue  # its own check has tried to read them
+            continue  # the product's own check reads them
         for step in config.ensemble_scheduling.step:
             if step.model_name not in view.models:
                 yield Finding(

@@ -1,7 +1,7 @@
 """
-Check any Triton repository, and the start line of the server that is to run it.
+Check any Triton repository, and the command line of the server that is to run it.
 
-Nothing is started and nothing is asked of a network.
+The linter starts nothing and uses no network.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Issue(msgspec.Struct, frozen=True):
     A finding with its rule.
 
     Attributes:
-        rule: Which.
-        severity: Here, in this repository.
-        file: The file as the caller named its repository.
-        line: In it, from 1 on; 0 for the file as a whole.
+        rule: The rule.
+        severity: Its severity in this repository.
+        file: The file, with the path of the repository as the caller gave it.
+        line: Line in the file, from 1; 0 for the file as a whole.
         where: Tensor or key; empty for the file as a whole.
-        problem: What is wrong, with the value.
+        problem: Description of the problem, with the value.
     """
 
     rule: Rule
@@ -64,12 +64,12 @@ class Issue(msgspec.Struct, frozen=True):
 
 class Report(msgspec.Struct, frozen=True):
     """
-    What was found, and in what.
+    The issues, and the models that were checked.
 
     Attributes:
-        issues: The gravest first, then by file and line.
+        issues: The most severe first, then by file and line.
         models: Names of the models that were read.
-        products: Those that are products of Tollgate.
+        products: Names of those that are products of Tollgate.
     """
 
     issues: list[Issue]
@@ -79,17 +79,17 @@ class Report(msgspec.Struct, frozen=True):
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What is to be checked, and for which server.
+    The repository to check, and the server that it is checked for.
 
     Attributes:
         repository: The model repository.
-        product: Check this product alone; empty for everything that is there.
-        config_name: Named configuration to read where a model has it.
-        release: Of Triton, year and month; empty when nobody says.
-        start_line: How the server is started; None when nobody says.
-        cores: That the server may use.
-        objective_ms: Within which an answer must be there; None for slo.yaml's, which
-            products alone have.
+        product: Check this product alone; empty for all models.
+        config_name: Named configuration to read if a model has it.
+        release: Release of Triton, year and month; empty if it is not known.
+        start_line: Command line of the server; None if it is not known.
+        cores: Number of cores that the server may use.
+        objective_ms: Maximum time to an answer; None for slo.yaml's, which products
+            alone have.
     """
 
     repository: Path
@@ -103,11 +103,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 def lint(question: Question) -> Report:
     """
-    Find what is wrong, or will be.
+    Find present and future problems of a repository.
 
     Raises:
         RepositoryError: There is no such repository, or no model in it.
-        InputError: The name of the configuration cannot be one.
+        InputError: The name of the configuration is not valid.
     """
     require_config_name(question.config_name)
     findings: list[Finding] = []
@@ -123,7 +123,7 @@ def lint(question: Question) -> Report:
     findings += trial.findings(view, config_name=question.config_name)
     findings += _server_findings(question, view=view)
     places = Places()
-    # A product's own check and the rules for all may see the same.
+    # A product's own check and the rules for all models may find the same.
     issues = {_issue(finding, view=view, places=places) for finding in findings}
     return Report(
         issues=sorted(issues, key=_order),
@@ -134,10 +134,10 @@ def lint(question: Question) -> Report:
 
 def _config_name(question: Question, product: str, *, view: View) -> str:
     """
-    Say which configuration a product is asked about.
+    Return the named configuration to use for a product.
 
-    A name that is asked of the whole repository concerns the products that have it; a
-    product that is asked for itself must have it.
+    A name that is given for the whole repository applies to the products that have it;
+    a product that is checked alone must have it.
     """
     if question.product:
         return question.config_name
@@ -148,7 +148,7 @@ def _config_name(question: Question, product: str, *, view: View) -> str:
 
 
 def _view(question: Question, *, findings: list[Finding]) -> View:
-    """Read the repository; the models of one product when one is asked for."""
+    """Read the repository; if one product is named, its models only."""
     unread: list[Finding] = []
     models = read_models(
         question.repository, config_name=question.config_name, findings=unread
@@ -181,7 +181,7 @@ def _view(question: Question, *, findings: list[Finding]) -> View:
 
 
 def _server_findings(question: Question, *, view: View) -> Iterator[Finding]:
-    """Look at the start line and at the release, as far as they are told."""
+    """Check the command line and the release, if they are known."""
     line = question.start_line
     if line is not None:
         strictest_ms = min(view.objectives_ms.values(), default=None)
@@ -197,7 +197,7 @@ def _server_findings(question: Question, *, view: View) -> Iterator[Finding]:
 
 
 def _issue(finding: Finding, *, view: View, places: Places) -> Issue:
-    """Add rule, severity and line."""
+    """Add rule, severity and line to a finding."""
     rule = RULES[finding.code]
     return Issue(
         rule=rule,
@@ -210,7 +210,7 @@ def _issue(finding: Finding, *, view: View, places: Places) -> Issue:
 
 
 def _model_of(finding: Finding, view: View) -> str:
-    """Name the model whose folder a file lies in; empty outside of the repository."""
+    """Return the model whose folder contains a file; empty for other files."""
     path = Path(finding.file)
     if not path.is_relative_to(view.repository):
         return ""
@@ -218,6 +218,6 @@ def _model_of(finding: Finding, view: View) -> str:
 
 
 def _order(issue: Issue) -> tuple[int, str, int, str, str, str]:
-    """Put the gravest first, then go by file and line."""
+    """Sort by severity, the highest first, then by file and line."""
     told = issue.rule.code, issue.where, issue.problem
     return (-issue.severity, issue.file, issue.line, *told)

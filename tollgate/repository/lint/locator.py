@@ -1,9 +1,10 @@
 """
-On which line of a config.pbtxt does a field stand?
+Find the line of a config.pbtxt on which a field stands.
 
 Protobuf's own parser forgets lines as it goes, so the text is read a second time here,
-for its structure alone. Whether it is a valid configuration is the parser's business
-(`tollgate.repository.configs`); what cannot be read here has the last line understood.
+for its structure alone. That parser (`tollgate.repository.configs`) decides if the text
+is a valid configuration; text that cannot be read here gets the last line that could be
+read.
 
 A path names fields from the outside in, joined by dots. An entry of a list or of a map
 is chosen by its name, model_name or key, in brackets, or by its number after a hash:
@@ -38,10 +39,10 @@ class Node(msgspec.Struct):
     One field of the text.
 
     Attributes:
-        name: Of the field; empty for the whole file.
-        line: Where it begins, from 1 on.
-        value: Of a scalar, without quotes; empty for a message.
-        fields: Of a message, in their order.
+        name: Name of the field; empty for the whole file.
+        line: Line on which it begins, from 1.
+        value: Value of a scalar, without quotes; empty for a message.
+        fields: Fields of a message, in their order.
     """
 
     name: str
@@ -78,15 +79,15 @@ def read_tree(text: str) -> Node:
 
 def line_of(tree: Node, path: str) -> int:
     """
-    Tell the line of a field, or of the nearest one around it that is there.
+    Return the line of a field, or of the nearest existing field around it.
 
     Args:
-        tree: Of `read_tree`.
-        path: As above; empty for the file's first field.
+        tree: Result of `read_tree`.
+        path: Path of the field, as described above; empty for the file's first field.
     """
     node = tree
     for name, selector in _PART.findall(path):
-        # An absent bracket and an empty one are the same to findall.
+        # findall does not distinguish a missing bracket from an empty one.
         inner = node.named(name, selector or None)
         if inner is None:
             break
@@ -106,7 +107,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
 
 class _Reader:
     """
-    Reads tokens into fields.
+    Parse tokens into fields.
 
     Args:
         tokens: Kind, text, line.
@@ -117,7 +118,7 @@ class _Reader:
         self._next = 0
 
     def _peek(self) -> str:
-        """Show the next token; empty at the end."""
+        """Return the next token without taking it; empty at the end."""
         at_end = self._next >= len(self._tokens)
         return "" if at_end else self._tokens[self._next][1]
 
@@ -136,7 +137,7 @@ class _Reader:
                 self._field(node, name=text, line=line)
 
     def _field(self, parent: Node, *, name: str, line: int) -> None:
-        """Read what follows a name: a value, or a list, one field for each entry."""
+        """Read the part after a name: a value, or a list, one field for each entry."""
         if self._peek() == ":":
             self._take()
         if self._peek() != "[":
@@ -145,15 +146,15 @@ class _Reader:
         self._take()
         while self._peek() not in ("", "]"):
             start = self._next
-            # An entry of a list begins where its own bracket or word stands.
+            # An entry of a list begins at its own bracket or word.
             parent.fields.append(self._value(name, self._tokens[start][2]))
             if self._next == start:
-                self._take()  # a stray bracket: go on behind it
+                self._take()  # a stray bracket: skip it
         if self._peek():
             self._take()
 
     def _value(self, name: str, line: int) -> Node:
-        """Read a message or a scalar; strings that stand together are one."""
+        """Read a message or a scalar; adjacent strings are one."""
         node = Node(name=name, line=line)
         if self._peek() and self._peek() in _OPENING:
             self._take()

@@ -1,4 +1,4 @@
-"""On which line of which file does a finding point?"""
+"""Find the line of the file that a finding points to."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _LINE = re.compile(r"line (\d+)(?:: )?")
 
 
 class Places:
-    """Reads each file that findings name once, for their lines."""
+    """Read each file that findings name once, to find their lines."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
         self._trees: dict[str, Node] = {}
 
     def where(self, finding: Finding) -> str:
-        """Say what inside the file is meant, without a line that stands there."""
+        """Return the position inside the file, without its line number."""
         return _LINE.sub("", finding.where, count=1)
 
     def line(self, finding: Finding) -> int:
-        """Find the line, from 1 on; 0 for the file as a whole."""
+        """Find the line, from 1; 0 for the file as a whole."""
         if finding.line:
             return finding.line
         if told := _LINE.match(finding.where):
@@ -48,7 +48,7 @@ class Places:
         return self._trees[file]
 
     def _key_line(self, finding: Finding) -> int:
-        """Find the first line that has the last key of `where`, in JSON or YAML."""
+        """Find the first line with the last key of `where`, in JSON or YAML."""
         key = re.escape(finding.where.rpartition(": ")[2].partition("[")[0])
         pattern = re.compile(rf"""^\s*(?:-\s+)?["']?{key}["']?\s*:""", re.MULTILINE)
         text = self._text(finding.file)

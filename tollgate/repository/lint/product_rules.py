@@ -1,8 +1,7 @@
 """
-What `tollgate.repository.check` finds in a product of Tollgate, beside the other rules.
+Describe the rules behind the findings of `tollgate.repository.check` on products.
 
-The findings are made there, because a server that starts demands the same; here stands
-what they mean.
+The findings are made there, because a server that starts makes the same checks.
 """
 
 from __future__ import annotations

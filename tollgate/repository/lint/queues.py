@@ -1,4 +1,4 @@
-"""TG2xx: batches and the queues before them."""
+"""Rules TG2xx: check batches and the queues before them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ RULES = (
 
 
 def findings(view: View) -> Iterator[Finding]:
-    """Look at every queue and every delay."""
+    """Check every queue and every delay."""
     for model, config in view.configured():
         yield from _large_batches(model, config)
         if model.name not in view.in_products:
@@ -112,7 +112,7 @@ def findings(view: View) -> Iterator[Finding]:
     }
     for model, config in view.configured():
         if model.name in inner:
-            continue  # seen with its ensemble
+            continue  # checked with its ensemble
         batching = _batching(view, model, config)
         delays = [(step, us) for step, own in batching if (us := delay_us(own))]
         if model.name not in view.products and batching:
@@ -126,7 +126,7 @@ Delays = list[tuple[Model, int]]
 
 
 def _batching(view: View, model: Model, config: ModelConfig) -> Batching:
-    """List what batches dynamically between a caller and the answer."""
+    """List the models that batch dynamically between a caller and the answer."""
     path = view.steps(config) if model.is_ensemble else [(model, config)]
     return [(step, own) for step, own in path if own.HasField("dynamic_batching")]
 
@@ -149,7 +149,7 @@ def _longest(delays: Delays) -> tuple[Model, int]:
 
 
 def _second_delays(batching: Batching) -> Iterator[Finding]:
-    """Name every delay beside the longest one that is more than a batch needs."""
+    """Yield every delay, except the longest one, that is more than a batch needs."""
     steps = {step.name: own for step, own in batching}
     for step, own in batching:
         for code, where, problem in second_delay(step.name, own, steps=steps):
@@ -159,7 +159,7 @@ def _second_delays(batching: Batching) -> Iterator[Finding]:
 
 
 def _long_delays(delays: Delays, *, objective_ms: float | None) -> Iterator[Finding]:
-    """Compare the sum of the delays with the share of the objective."""
+    """Compare the sum of the delays with their share of the objective."""
     if objective_ms is None or not delays:
         return
     total_us = sum(delay_us for _, delay_us in delays)
@@ -177,7 +177,7 @@ def _long_delays(delays: Delays, *, objective_ms: float | None) -> Iterator[Find
 
 
 def _open_queue(model: Model, batching: Batching) -> Iterator[Finding]:
-    """Advise once for each model that callers reach."""
+    """Yield one advice for each model that callers reach."""
     if any(list(queue_breaks(config)) for _, config in batching) or not batching:
         return
     names = ", ".join(step.name for step, _ in batching)

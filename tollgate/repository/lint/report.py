@@ -1,4 +1,4 @@
-"""What the linter says: text for people, JSON for programs, a number for shells."""
+"""Print the linter's result: text for people, JSON for programs, an exit status."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _STATUS = {Severity.ADVICE: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 
 
 def at_least(issues: Sequence[Issue], threshold: Severity) -> list[Issue]:
-    """Keep what matters as much as the threshold, or more."""
+    """Select the issues at or above a severity."""
     return [issue for issue in issues if issue.severity >= threshold]
 
 
 def exit_status(issues: Sequence[Issue]) -> int:
-    """Tell 2 with an error, 1 with a warning, else 0: advice fails nothing."""
+    """Return 2 with an error, 1 with a warning, else 0: advice fails nothing."""
     return max((_STATUS[issue.severity] for issue in issues), default=0)
 
 
 def text_lines(issues: Sequence[Issue], *, folder: Path) -> Iterator[str]:
     """
-    Print findings, one a line, then once for each rule why it is one.
+    Print findings, one per line, then the explanation of each rule once.
 
     Args:
-        issues: In the order in which they are printed.
-        folder: Files below it are named from there.
+        issues: Issues in the order in which they are printed.
+        folder: Folder that file names are relative to.
     """
     for issue in issues:
         place = _place(issue, folder=folder)
@@ -46,7 +46,7 @@ def text_lines(issues: Sequence[Issue], *, folder: Path) -> Iterator[str]:
 
 
 def summary(issues: Sequence[Issue]) -> str:
-    """Count the findings by severity, in words."""
+    """Count the findings by severity, as text."""
     counts = Counter(issue.severity for issue in issues)
     return ", ".join(
         f"{counts[severity]} {_plural(severity, counts[severity])}"

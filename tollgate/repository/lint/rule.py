@@ -1,4 +1,4 @@
-"""What a rule of the linter is, and how much a broken one matters."""
+"""Define a rule of the linter, and the severity of breaking it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ISSUES = "github.com/triton-inference-server/server/issues/"
 
 class Severity(IntEnum):
     """
-    How much a finding matters; a higher one matters more.
+    The severity of a finding; a higher one matters more.
 
-    ADVICE: worth knowing; nothing need be wrong.
-    WARNING: works, until the hazard that the rule names comes true.
-    ERROR: does not load, decides wrongly, or lies open to whoever reaches it.
+    ADVICE: worth knowing; the repository may still be right.
+    WARNING: works, until the hazard that the rule names occurs.
+    ERROR: does not load, decides wrongly, or is open to anyone who can reach it.
     """
 
     ADVICE = 0
@@ -30,17 +30,17 @@ class Severity(IntEnum):
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One thing that the linter looks for.
+    One rule of the linter.
 
     Attributes:
         code: TG and three digits; it never changes its meaning.
-        title: What a finding of it means, in a few words.
-        severity: In any repository.
-        in_product: In a product of Tollgate, where it is another one: `serve` refuses
-            to start with it.
-        why: What happens when it is broken.
-        source: Where that is known from: a page, an issue, a measurement of ours.
-        mend: What to do.
+        title: Meaning of a finding, in a few words.
+        severity: Severity in any repository.
+        in_product: Severity in a product of Tollgate, if it differs: `serve` refuses to
+            start with it.
+        why: Consequence of breaking the rule.
+        source: Evidence for it: a page, an issue, our own measurement.
+        mend: Remedy.
     """
 
     code: str
@@ -52,7 +52,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     mend: str
 
     def severity_in(self, *, product: bool) -> Severity:
-        """Tell the severity in a product, or elsewhere."""
+        """Return the severity in a product, or elsewhere."""
         if product and self.in_product is not None:
             return self.in_product
         return self.severity

@@ -1,9 +1,9 @@
 """
-The arguments that a tritonserver is started with, out of whatever file holds them.
+Find the command-line arguments of tritonserver in the file that holds them.
 
-A shell script, a Dockerfile, a compose file, the values of a chart, a systemd unit or a
-plain list: in all of them an option is a word that begins with two dashes, and its
-value follows after "=", a space, or as the next entry of a list. One server per file.
+In a shell script, a Dockerfile, a compose file, the values of a chart, a systemd unit
+or a plain list, an option is a word that begins with two dashes, and its value follows
+after "=", a space, or as the next entry of a list. One server per file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from tollgate.errors import InputError
 
-# Options of tritonserver that a rule looks at, from its --help (2.51).
+# Options of tritonserver that a rule checks, from its --help (2.51).
 OPTIONS = frozenset(
     [
         *("model-repository", "model-store", "model-control-mode", "load-model"),
@@ -42,7 +42,7 @@ _SERVER = re.compile(r"\btritonserver\b")
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One option as it was given: its value, and where."""
+    """One option as it was given: its value, file and line."""
 
     value: str
     line: int
@@ -50,14 +50,14 @@ class Option(msgspec.Struct, frozen=True):
 
 class StartLine(msgspec.Struct, frozen=True):
     """
-    How one tritonserver is started.
+    The command line of one tritonserver.
 
     Attributes:
-        file: Where that is written.
-        line: Where the server is named, for what is not told.
-        options: By name without dashes; several values where it is repeated.
-        release: Of the image, year and month; empty when no image is named.
-        release_line: Where.
+        file: File that contains it.
+        line: Line that names the server, for options that are not given.
+        options: Options by name without dashes; several values if one is repeated.
+        release: Release of the image, year and month; empty if no image is named.
+        release_line: Line that names the release.
     """
 
     file: str
@@ -67,34 +67,34 @@ class StartLine(msgspec.Struct, frozen=True):
     release_line: int = 0
 
     def last(self, name: str) -> Option | None:
-        """Show the last value of an option, which counts; None when it is not told."""
+        """Return the last value of an option, which counts; None if it is not given."""
         given = self.options.get(name, ())
         return given[-1] if given else None
 
     def line_of(self, name: str) -> int:
-        """Tell the line of an option, or of the server when it is not told."""
+        """Return the line of an option, or of the server if it is not given."""
         option = self.last(name)
         return option.line if option else self.line
 
     def told(self, name: str, default: str) -> str:
-        """Tell the value that counts."""
+        """Return the value that counts."""
         option = self.last(name)
         return option.value if option else default
 
     def is_on(self, name: str, *, default: bool) -> bool:
-        """Tell a boolean option."""
+        """Return the value of a boolean option."""
         option = self.last(name)
         return default if option is None else option.value.lower() not in _FALSE
 
     def restricts(self, name: str, protocol: str) -> bool:
-        """Tell whether an option that closes protocols closes one of them."""
+        """Return whether an option that closes protocols closes one of them."""
         return any(
             protocol in option.value.partition(":")[0].split(",")
             for option in self.options.get(name, ())
         )
 
     def open_to(self, kind: str) -> bool:
-        """Tell whether a protocol, "http" or "grpc", is on beyond this machine."""
+        """Return whether other machines can reach a protocol, "http" or "grpc"."""
         if not self.is_on(f"allow-{kind}", default=True):
             return False
         return not _is_loopback(self.told(f"{kind}-address", "0.0.0.0"))
@@ -105,7 +105,7 @@ def read_start_line(path: Path) -> StartLine:
     Read a file that starts a tritonserver.
 
     Raises:
-        InputError: It cannot be read, or has nothing of a tritonserver in it.
+        InputError: It cannot be read, or does not mention a tritonserver.
     """
     try:
         text = path.read_text("utf-8")
@@ -121,9 +121,9 @@ def parse_start_line(text: str, *, file: str) -> StartLine:
     Find the options of tritonserver in a text.
 
     Raises:
-        InputError: There is nothing of a tritonserver in it.
+        InputError: It does not mention a tritonserver.
     """
-    # Blanked, not cut, so that lines stay where they are.
+    # Replaced by spaces, not removed, so that line numbers stay the same.
     text = _COMMENT.sub(lambda match: " " * len(match[0]), text)
     options: dict[str, tuple[Option, ...]] = {}
     for match in _OPTION.finditer(text):

@@ -1,4 +1,4 @@
-"""TG320: could a challenger that answers customers be wired into its product?"""
+"""Rule TG320: check that a canary's challenger can be wired into its product."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RULES = (
         "shadow.",
     ),
 )
-# The other model's output is always there, whether the step could do without or not.
+# The other model's output always exists, whether the step needs it or not.
 _ALLOWED = "TG121"
 
 
@@ -46,7 +46,7 @@ def findings(view: View, *, config_name: str) -> Iterator[Finding]:
                 config_name=config_name,
             )
         except InputError:
-            continue  # a finding of its own
+            continue  # a finding of another rule
         yield from _trial_findings(view, release, config_name=config_name)
 
 

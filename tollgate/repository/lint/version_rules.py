@@ -1,4 +1,4 @@
-"""TG301, TG302: which versions are loaded, and which does an ensemble ask for?"""
+"""Rules TG301 and TG302: compare loaded versions with those an ensemble names."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _LATEST = -1  # model_version of a step that takes the newest
 
 
 def findings(view: View) -> Iterator[Finding]:
-    """Compare the pins of every ensemble with what its steps keep."""
+    """Compare the pins of every ensemble with the versions that its steps load."""
     for model, config in view.ensembles():
         for step in config.ensemble_scheduling.step:
             own = view.models.get(step.model_name)
             if step.model_version == _LATEST or own is None:
                 continue
             if model.name in view.in_products:
-                continue  # its release pins and keeps versions
+                continue  # its release pins and loads versions
             if problem := _missing(own, step.model_version):
                 yield Finding(
                     code="TG302",
@@ -60,7 +60,7 @@ def findings(view: View) -> Iterator[Finding]:
 
 
 def _missing(own: Model, version: int) -> str:
-    """Say why a version cannot be there; empty when it can."""
+    """Explain why a version is not loaded; empty if it is."""
     if version not in own.versions:
         return f"{version} has no directory in {own.name}"
     kept = _kept(own)

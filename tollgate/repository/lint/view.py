@@ -1,4 +1,4 @@
-"""A model repository as the rules see it: read once, then only looked at."""
+"""Present a model repository to the rules: read once, never changed."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Model(msgspec.Struct, frozen=True):
     One model of a repository.
 
     Attributes:
-        name: Of its directory.
+        name: Name of its directory.
         path: Its config.pbtxt, or the named configuration in its place.
-        config: What that says; None when there is none, which leaves it to the backend,
-            or when it cannot be read.
+        config: Parsed configuration; None if there is none, which leaves it to the
+            backend, or if it cannot be read.
         versions: Version directories, ascending.
     """
 
@@ -57,7 +57,7 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def backend(self) -> str:
-        """What runs it; empty when nothing tells."""
+        """The backend that runs it; empty if it cannot be determined."""
         if self.config is None:
             return ""
         if self.config.backend:
@@ -69,27 +69,26 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def is_python(self) -> bool:
-        """Whether the Python backend runs it."""
+        """Return whether the Python backend runs it."""
         return self.backend == PYTHON_BACKEND
 
     @property
     def is_ensemble(self) -> bool:
-        """Whether it only carries tensors between others."""
+        """Return whether it only carries tensors between others."""
         return self.config is not None and self.config.HasField("ensemble_scheduling")
 
 
 class View(msgspec.Struct, frozen=True):
     """
-    A repository, and what is known of the machine that is to serve it.
+    A repository, and the known facts on the machine that is to serve it.
 
     Attributes:
         repository: The folder.
-        models: By name.
+        models: Models by name.
         products: Names of ensembles that are products of Tollgate.
         in_products: Names of these ensembles and of all their steps.
-        cores: That the server may use.
-        objectives_ms: Within which an answer must be there, by model, where anybody
-            says it.
+        cores: Number of cores that the server may use.
+        objectives_ms: Maximum time to an answer, by model, if it is known.
     """
 
     repository: Path
@@ -100,19 +99,19 @@ class View(msgspec.Struct, frozen=True):
     objectives_ms: Mapping[str, float]
 
     def configured(self) -> Iterator[tuple[Model, ModelConfig]]:
-        """Go through the models that have a configuration."""
+        """Yield the models that have a configuration."""
         for model in self.models.values():
             if model.config is not None:
                 yield model, model.config
 
     def ensembles(self) -> Iterator[tuple[Model, ModelConfig]]:
-        """Go through the ensembles."""
+        """Yield the ensembles."""
         for model, config in self.configured():
             if model.is_ensemble:
                 yield model, config
 
     def steps(self, ensemble: ModelConfig) -> list[tuple[Model, ModelConfig]]:
-        """List the models that an ensemble names, those that are there, once each."""
+        """List the existing models that an ensemble names, once each."""
         names = dict.fromkeys(
             step.model_name for step in ensemble.ensemble_scheduling.step
         )
@@ -128,8 +127,8 @@ def read_models(
 
     Args:
         repository: The model repository.
-        config_name: Named configuration to read where a model has it.
-        findings: Gets one for each configuration that cannot be read.
+        config_name: Named configuration to read if a model has it.
+        findings: List that gets one finding for each configuration that cannot be read.
 
     Raises:
         RepositoryError: There is no such folder, or no model in it.
@@ -143,7 +142,7 @@ def read_models(
         versions = tuple(list_versions(repository, folder.name))
         path = config_path(repository, folder.name, config_name=config_name)
         if not path.exists() and not versions:
-            continue  # papers, tests, data: no model
+            continue  # documents, tests, data: no model
         config = None
         with collecting(findings, code="TG001"):
             if path.exists():
@@ -175,7 +174,7 @@ def find_products(repository: Path, models: Mapping[str, Model]) -> list[str]:
 
 
 def with_steps(products: Iterable[str], models: Mapping[str, Model]) -> frozenset[str]:
-    """Name ensembles and all their steps."""
+    """Return the names of ensembles and of all their steps."""
     names = set(products)
     for product in products:
         model = models.get(product)

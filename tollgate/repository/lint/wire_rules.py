@@ -1,4 +1,4 @@
-"""TG1xx: do the tensors of every ensemble connect?"""
+"""Rules TG1xx: check that the tensors of every ensemble connect."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ RULES = (
 
 
 def findings(view: View) -> Iterator[Finding]:
-    """Follow the tensors of every ensemble; a product's check does its own."""
+    """Follow the tensors of every ensemble that is not a product with its own check."""
     for model, config in view.ensembles():
         if model.name in view.products:
             continue
@@ -112,7 +112,7 @@ def findings(view: View) -> Iterator[Finding]:
 
 
 def _ends(config: ModelConfig, *, name: str) -> Ends:
-    """Read a model's tensors; what it leaves to be completed is not known."""
+    """Read a model's tensors; None for those that Triton is to complete."""
     declared = Ends.of(config, name=name)
     return Ends(inputs=declared.inputs or None, outputs=declared.outputs or None)
 
@@ -134,8 +134,8 @@ def in_data_order(config: ModelConfig) -> Sequence[Any]:
     """
     Put the steps of an ensemble in the order in which data flows.
 
-    Triton does not ask for it in the file. Steps that wait for something nobody makes
-    come last, as they stand.
+    Triton does not require this order in the file. Steps that wait for a tensor that no
+    step produces come last, in the order of the file.
     """
     waiting = list(config.ensemble_scheduling.step)
     made = {name for step in waiting for name in step.output_map.values()}

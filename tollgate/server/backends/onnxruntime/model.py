@@ -1,4 +1,4 @@
-"""Triton's entry to the onnxruntime backend that is written in Python."""
+"""Load the onnxruntime backend written in Python from the file that Triton expects."""
 
 from tollgate.imports import import_gently
 
@@ -8,4 +8,4 @@ from tollgate.server.onnx_backend import OnnxBackendModel  # noqa: E402
 
 
 class TritonPythonModel(OnnxBackendModel):
-    """What Triton instantiates per model instance."""
+    """Serve one model instance: the class that Triton instantiates."""
