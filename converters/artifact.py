@@ -1,4 +1,4 @@
-"""Write down where a converted model comes from, beside it: artifact.json."""
+"""Record the origin of a converted model in `artifact.json`, in the model's folder."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         framework: Library that trained it.
-        version: Of that library.
-        objective: What it was trained for.
+        version: Version of that library.
+        objective: Training objective.
         classes: Class labels, in the order of the probabilities.
-        trees: Trees that count, after early stopping.
-        parameters: Those that were set; the library's defaults stand for the rest.
-        written_by: Version of the library that wrote its file, where the one above,
-            which read it, does not promise the same answers; otherwise empty.
+        trees: Number of trees in use, after early stopping.
+        parameters: Parameters that were set; all others have the library's defaults.
+        written_by: Version of the library that wrote the file, if the version above,
+            which read it, does not guarantee the same predictions; otherwise empty.
     """
 
     framework: str
@@ -56,7 +56,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         converter: Library that wrote the trees, with its version.
         opset: Operator set version per domain.
         ir: ONNX file format version.
-        size_bytes: Of the file.
+        size_bytes: Size of the file.
     """
 
     converter: str
@@ -67,13 +67,13 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Distribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    How one number was distributed in training.
+    Distribution of one number in the training rows.
 
     Attributes:
         quantiles: Value at each of `Training.quantiles`, finite values only; empty
             when no row has one.
         missing: Share of rows without a value (NaN).
-        infinite: Share of rows with an infinity, which no quantile counts.
+        infinite: Share of rows with an infinity; no quantile counts these.
     """
 
     quantiles: tuple[float, ...]
@@ -83,18 +83,18 @@ class Distribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    The rows it was trained on; what is served is compared with them.
+    The training rows, with which served requests are compared.
 
     Attributes:
-        rows: How many.
-        frauds: How many of them are labelled 1; None when no labels were handed in.
-        quantiles: The quantiles that distributions list, 0 to 1.
-        features: Distribution per feature, in order.
+        rows: Number of rows.
+        frauds: Number of rows labelled 1; None without labels.
+        quantiles: Quantile levels that distributions list, 0 to 1.
+        features: Distribution of each feature, in order.
         score: Distribution of the converted model's P(1).
-        origin: `training` for the very rows it was trained on; `held out` for rows that
-            were kept back; `sample` for rows that were handed in with the model, of
-            which nobody knows that.
-        note: The same in words.
+        origin: `training` for exactly the rows that the model was trained on; `held
+            out` for rows excluded from training; `sample` for rows supplied with the
+            model whose role in training is unknown.
+        note: Description of the origin.
     """
 
     rows: int
@@ -111,30 +111,29 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     The record of one converted model.
 
     Attributes:
-        sha256: Of the model file beside it.
-        spec_hash: Of the feature spec it was trained with, 16 hexadecimal digits;
-            None when it was converted for no product, and cannot be published.
+        sha256: SHA-256 of the model file in the same folder.
+        spec_hash: Hash of the feature spec it was trained with, 16 hexadecimal digits;
+            None when it was converted for no product, so that it cannot be published.
         features: Names of its features, in order.
         source: The trained model.
         graph: The converted model.
-        parity: How far they are apart, per runtime it was proven in.
-        training: The rows it was trained on, or a sample like them; None when nobody
-            handed any in.
-        created: When, RFC 3339 in UTC.
-        targets: Releases of Triton whose onnxruntime it was proven in.
-        categories: Feature -> the categories that the source knows of it.
+        parity: Difference between the two, for each runtime in which it was proven.
+        training: The training rows, or a similar sample; None if no rows were supplied.
+        created: Time of conversion, RFC 3339 in UTC.
+        targets: Triton releases whose onnxruntime was used to prove it.
+        categories: Feature -> the categories of it that the source knows.
         us_per_row: Rows of a batch -> µs per row on one thread of the machine that
             converted it; empty in older records.
-        trades: What was lost and won by making it smaller, in the order of doing. A
-            `quantize` stands behind the proof: `parity` is then of the graph before it.
-        allowed: What might be lost by them; None without trades.
-        parity_of: What `parity` is of: the model beside the record, or the graph that
-            it was quantised from, which no proof covers.
-        files: SHA-256 of the files beside the model that are read later, by name.
+        trades: Loss and gain of each step that made it smaller, in order. A `quantize`
+            comes after the proof: `parity` then describes the graph before it.
+        allowed: Loss allowed for these steps; None without trades.
+        parity_of: The subject of `parity`: the model in this folder, or the graph from
+            which it was quantised; then no proof covers the model.
+        files: SHA-256 by name of the files in the folder that programs read later.
             Cards, pictures and parity.json are for people.
-        oracle: Against what it was proven; None in older records.
-        made_from: The files it was converted from; None where it was none, and in
-            older records.
+        oracle: The reference it was proven against; None in older records.
+        made_from: The files it was converted from; None if there was none, and in older
+            records.
     """
 
     sha256: Sha256
@@ -170,11 +169,11 @@ def describe_training(
 
     Args:
         features: float32 [N, F].
-        names: Of the F columns.
-        label: 1 for fraud, 0 otherwise; [N], or None where that is not known.
+        names: Names of the F columns.
+        label: 1 for fraud, 0 otherwise; [N], or None where labels are unknown.
         score: P(1) of each row; float32 [N].
-        origin: Where the rows come from.
-        note: The same in words.
+        origin: Origin of the rows; see `Training.origin`.
+        note: Description of the origin.
     """
     return Training(
         rows=len(features),
@@ -192,7 +191,7 @@ def describe_training(
 
 def _distribution(values: npt.NDArray[np.float32]) -> Distribution:
     there = values[np.isfinite(values)].astype(np.float64)
-    # An observed value, not one between two: it stays exact and short in the file.
+    # Take an observed value, not one between two: it stays exact and short in the file.
     found = np.quantile(there, QUANTILES, method="nearest") if there.size else there
     rows = max(values.size, 1)
     return Distribution(
@@ -207,8 +206,9 @@ def write_artifact(artifact: Artifact, version: Path) -> Path:
     Write the artifact.json of a version directory.
 
     Raises:
-        OSError: It cannot be written.
-        RepositoryError: It could not be read again: JSON has no infinity and no NaN.
+        OSError: The file cannot be written.
+        RepositoryError: The record could not be read again: JSON has no infinity and no
+            NaN.
     """
     path = version / ARTIFACT_FILE
     encoded = msgspec.json.encode(artifact)
@@ -226,7 +226,7 @@ def _decoded(text: bytes, path: Path) -> Artifact:
 
 def read_artifact(version: Path) -> Artifact:
     """
-    Read a version directory's record and prove that the files are those it names.
+    Read a version directory's record and verify the hashes of the files it names.
 
     Raises:
         RepositoryError: The record or a file it names is missing, the record lacks a

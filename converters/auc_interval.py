@@ -1,4 +1,4 @@
-"""How far the AUC of a sample may be from that of all rows like it."""
+"""Compute the confidence interval of a sample's AUC."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def auc_interval(
     positive: npt.NDArray[np.bool_], score: F64
 ) -> tuple[float, float] | None:
     """
-    Return the 95 % confidence interval of an AUC; None when it cannot be told.
+    Return the 95 % confidence interval of an AUC; None when it cannot be computed.
 
-    Its variance is DeLong's; the interval is made on the logit scale, which keeps it
-    within 0 and 1.
+    The variance is DeLong's. The interval is computed on the logit scale, so that it
+    stays within 0 and 1.
 
     Args:
         positive: bool [N].

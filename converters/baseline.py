@@ -1,9 +1,9 @@
 """
-Train a sensible first model for a product: a scikit-learn pipeline over its vector.
+Train a sensible first model for a product: a scikit-learn pipeline over its features.
 
-All that is done to a request's numbers is in the pipeline, and so in the graph that is
-served: what is missing is filled, words become columns of their own, and a linear model
-gets numbers of one scale. Nothing is left for a caller or a step to do.
+The pipeline, and so the served graph, contains all preprocessing: it fills missing
+values, turns each word into a column, and scales numbers for a linear model. Callers
+and other steps need to do none of it.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from tollgate.features.definition import FeatureSpec
 Kind = Literal["boosting", "deep-boosting", "logistic"]
 KINDS: tuple[Kind, ...] = ("boosting", "deep-boosting", "logistic")
 FOLDS = 5
-# Shallow and slow: on tables of a thousand to some ten thousand rows deeper or faster
-# trees gain nothing, and each reason would cost more.
+# Shallow trees and a small learning rate: on tables of a thousand to some ten thousand
+# rows deeper trees or faster learning gain nothing, and each reason would cost more.
 _ROUNDS, _RATE, _DEPTH, _LEAF_ROWS = 150, 0.06, 4, 20
 
 
 class CrossValidated(msgspec.Struct, frozen=True):
     """
-    How well models of the other folds rank the rows of each fold.
+    Result of cross-validation: how well a model ranks rows that it did not learn from.
 
     Attributes:
-        folds: AUC of each.
+        folds: AUC of each fold, from a model trained on the other folds.
     """
 
     folds: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """The folds' mean."""
+        """Return the mean AUC of the folds."""
         return math.fsum(self.folds) / len(self.folds)
 
     @property
     def spread(self) -> float:
-        """The folds' standard deviation."""
+        """Return the standard deviation of the folds' AUC."""
         return float(np.std(self.folds, ddof=1))
 
 
@@ -68,20 +68,20 @@ def baseline(
     monotone: Mapping[str, int] = {},
 ) -> Pipeline:
     """
-    Return the pipeline for a product, not trained yet.
+    Return the untrained pipeline for a product.
 
     Args:
-        spec: The product's features: a category's codes are those of its vocabulary,
-            frozen there; a code that is none (missing, or an unknown word) is 0 in
+        spec: The product's features. A category's codes are those of its vocabulary,
+            frozen in the spec; a code outside it (missing, or an unknown word) is 0 in
             each of its columns.
         seed: Random state.
         kind: `boosting` (shallow histogram gradient boosting), `deep-boosting` (with
             scikit-learn's own parameters) or `logistic` (regression).
-        monotone: Feature -> 1 where a larger number never lowers the probability of
-            label 1, -1 where it never raises it. Boosting alone honours it.
+        monotone: Feature -> 1 if a larger number must never lower the probability of
+            label 1, -1 if it must never raise it. Only boosting supports it.
 
     Raises:
-        InputError: A constraint cannot be honoured.
+        InputError: A constraint cannot be applied.
     """
     if kind not in KINDS:
         raise InputError("baseline", f"{kind!r} is none of {', '.join(KINDS)}")
@@ -90,7 +90,7 @@ def baseline(
     _check_monotone(monotone, spec=spec, kind=kind)
     parts: list[tuple[str, Any, Sequence[int]]] = []
     if numbers:
-        # A column without any value is filled with 0 rather than dropped.
+        # Fill a column without any value with 0 rather than dropping it.
         fill = SimpleImputer(strategy="median", keep_empty_features=True)
         scaled = [("scale", StandardScaler())] if kind == "logistic" else []
         parts.append(("numbers", Pipeline([("fill", fill), *scaled]), numbers))
@@ -113,13 +113,14 @@ def train_baseline(
     Train the pipeline of a product; the same rows and seed give the same model.
 
     Args:
-        features: As served: codes of categories, NaN for missing numbers; float32
-            [N, F] in the order of the spec.
+        features: Features as served: codes of categories, NaN for missing numbers;
+            float32 [N, F] in the order of the spec.
         label: 0 or 1; [N].
-        spec: As `baseline`, and what follows.
+        spec: See `baseline`, also for the arguments after it.
 
     Raises:
-        InputError: Rows or labels cannot be trained on, or a constraint not honoured.
+        InputError: Rows or labels are not suitable for training, or a constraint cannot
+            be applied.
     """
     wanted = baseline(spec, seed=seed, kind=kind, monotone=monotone)
     _check_rows(features, label, spec=spec)
@@ -135,18 +136,19 @@ def cross_validated_auc(
     folds: int = FOLDS,
 ) -> CrossValidated:
     """
-    Judge a pipeline on rows that it was not trained on: stratified, shuffled folds.
+    Evaluate a pipeline on held-out rows, in stratified, shuffled folds.
 
     Args:
-        features: As `train_baseline`.
-        label: As above.
-        model: What to train on the other folds, as `baseline` returns it; a trained
-            one is left as it is.
-        seed: Of the folds.
-        folds: How many, each with at least one row of either class.
+        features: See `train_baseline`.
+        label: See `train_baseline`.
+        model: Pipeline to train on the other folds, as `baseline` returns it; a
+            pipeline that is already trained stays unchanged.
+        seed: Seed of the folds.
+        folds: Number of folds, each with at least one row of either class.
 
     Raises:
-        InputError: As `train_baseline`; or a class has fewer rows than there are folds.
+        InputError: See `train_baseline`; or a class has fewer rows than there are
+            folds.
     """
     check_training_rows(features, label)
     flags = np.asarray(label).astype(np.int8)
@@ -165,8 +167,8 @@ def cross_validated_auc(
 
 
 def _fitted(model: Pipeline, features: F32, label: npt.NDArray[np.int8]) -> Pipeline:
-    # Threads that wait for one another cost more than they give on a busy machine, and
-    # their number would show in the last bits of the sums.
+    # Threads that wait for one another cost more than they gain on a busy machine, and
+    # the number of threads would change the last bits of the sums.
     with threadpool_limits(1):
         return model.fit(features, label)
 
@@ -193,7 +195,7 @@ def _estimator(
 ) -> Any:
     if kind == "logistic":
         return LogisticRegression(max_iter=1000)
-    # The prepared columns begin with the numbers; those of words have no order.
+    # Numbers are the first of the prepared columns; the columns of words have no order.
     signs = [monotone.get(spec.features[at].name, 0) for at in numbers]
     signs += [0] * sum(
         len(spec.field(one.category).vocabulary)
@@ -218,7 +220,7 @@ def _estimator(
 def _check_monotone(
     monotone: Mapping[str, int], *, spec: FeatureSpec, kind: Kind
 ) -> None:
-    """Raise InputError for a constraint that cannot be honoured."""
+    """Raise InputError if a constraint cannot be applied."""
     found = {one.name: one for one in spec.features}
     for name, sign in monotone.items():
         problem = ""

@@ -1,10 +1,10 @@
 """
-Choose rows where nothing is known of a model but its answers.
+Find rows next to the splits of a model that shows only its predictions.
 
-What stands behind a scaler or an encoder cannot be read from thresholds. So two
-sample rows that differ in one column are brought together, half by half, until they
-are one float32 apart and the model still answers differently: the model itself shows
-where its splits are.
+Behind a scaler or an encoder, thresholds cannot be read from the model. So this module
+takes two sample rows that differ in one column and moves them together by bisection,
+until they are one float32 apart and the model still predicts differently for them. That
+pair marks a split.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from converters.model import F32, F64
 from converters.probes import Tree
 
 PAIRS = 512
-MADE_ROWS = 512  # when nobody hands in a sample
-_STEPS = 34  # halvings of all float32 numbers until two neighbours are left
+MADE_ROWS = 512  # generated where no sample is supplied
+_STEPS = 34  # bisection steps over all float32 numbers
 
 
 def boundary_rows(
     predict: Callable[[F32], F64], samples: F32, *, pairs: int = PAIRS, seed: int = 0
 ) -> F32:
     """
-    Find neighbouring rows that a model answers differently.
+    Find neighbouring rows for which a model predicts differently.
 
     Args:
-        predict: The model.
-        samples: At least one row; float32 [N, F].
-        pairs: How many to look for.
-        seed: Of the choice.
+        predict: Function that predicts with the model.
+        samples: Sample rows, at least one; float32 [N, F].
+        pairs: Number of pairs to look for.
+        seed: Seed of the choice of rows.
 
     Returns:
-        float32 [M, F], the two rows of each pair that was found, one after the other.
+        float32 [M, F], the two rows of each pair found, one after the other.
     """
     finite = samples[np.isfinite(samples).all(axis=1)]
     if not len(finite):
@@ -53,7 +53,7 @@ def boundary_rows(
         answer = predict(rows)
         same = (answer == first).all(axis=1)
         low, high = np.where(same, middle, low), np.where(same, high, middle)
-        # What the model refuses (a category that is none) leads to no split.
+        # A value that the model refuses (an unknown category) leads to no split.
         kept = ~np.isnan(answer).any(axis=1)
         rows, column, low, high = rows[kept], column[kept], low[kept], high[kept]
         first, each = first[kept], np.arange(int(kept.sum()))
@@ -67,7 +67,7 @@ def boundary_rows(
 
 def made_rows(trees: list[Tree], *, columns: int, seed: int = 0) -> F32:
     """
-    Make sample rows where there are none: values between and beyond the thresholds.
+    Generate sample rows when there are none: values between and beyond the thresholds.
 
     Returns:
         float32 [MADE_ROWS, F]; small and large numbers in columns without threshold.
@@ -84,7 +84,7 @@ def made_rows(trees: list[Tree], *, columns: int, seed: int = 0) -> F32:
                 for node, feature in enumerate(tree.feature)
                 if feature == column
                 and tree.left[node] >= 0
-                # "All but missing" is written as a split at infinity.
+                # Frameworks write "all but missing" as a split at infinity.
                 and np.isfinite(tree.threshold[node])
             }
         )
@@ -103,7 +103,7 @@ def made_rows(trees: list[Tree], *, columns: int, seed: int = 0) -> F32:
 def with_codes(
     rows: F32, codes: Mapping[int, Sequence[float]], *, seed: int = 0
 ) -> F32:
-    """Return rows in which columns of categories hold known ones, and nothing else."""
+    """Return the rows with only known codes in category columns."""
     random = np.random.default_rng(seed)
     found = rows.copy()
     for column, known in codes.items():
@@ -113,7 +113,7 @@ def with_codes(
 
 
 def ordered(values: F32) -> npt.NDArray[np.int64]:
-    """Number float32 values in their order, neighbours by neighbouring integers."""
+    """Map float32 values to integers that keep their order; neighbours differ by 1."""
     bits = values.view(np.int32).astype(np.int64)
     return np.where(bits >= 0, bits, -(bits & 0x7FFFFFFF))
 

@@ -1,8 +1,8 @@
 """
-Write the card of a converted model: what it is, how it was proven, how good it is.
+Write the card of a converted model: its origin, its proof and its quality.
 
-Everything in it comes out of the model's record, its measured quality and its
-explanation; what is not known stands there as not known.
+The content comes from the model's record, its measured quality and its explanation; the
+card says where something is not known.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def write_card(
     Write card.md and card.html.
 
     Args:
-        folder: Where the model's record is.
-        artifact: The record.
-        quality: How good it is on labelled rows; None when there were none.
-        explanation: What explain.npz holds; None when there is no such file.
+        folder: Folder with the model's record.
+        artifact: The model's record.
+        quality: Quality on labelled rows; None when there were none.
+        explanation: Content of explain.npz; None when there is no such file.
 
     Returns:
-        The two files.
+        Paths of the two files.
 
     Raises:
         OSError: They cannot be written.
@@ -59,7 +59,7 @@ def write_card(
 def card_of(
     artifact: Artifact, *, quality: Quality | None, explanation: Explanation | None
 ) -> Card:
-    """Put together what a card says; arguments are those of `write_card`."""
+    """Build the content of a card; the arguments are those of `write_card`."""
     sections = [
         card_model.identity(artifact),
         card_proof.proof(artifact),
@@ -100,7 +100,7 @@ def _agreement(artifact: Artifact) -> Tile:
 
 
 def _trained_on(artifact: Artifact) -> bool:
-    """Tell whether the labelled rows of the record are those it was trained on."""
+    """Return whether the record's labelled rows are those it was trained on."""
     found = artifact.training
     labelled = found is not None and found.frauds is not None
     return labelled and found is not None and found.origin == "training"

@@ -1,8 +1,8 @@
 """
-What a model card consists of, before it is Markdown or HTML.
+Define the parts of a model card, independent of Markdown or HTML.
 
-Every text here is plain: each form of the card escapes it in its own way, because
-names come out of files that others wrote.
+All text here is plain. Each renderer escapes it in its own way, because names come from
+files that other people wrote.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Literal
 
 import msgspec
 
-_LONGEST = 120  # characters of a foreign text; a card is read, not searched
+_LONGEST = 120  # characters of a foreign text that a card shows
 
 
 class Name(msgspec.Struct, frozen=True):
-    """A text out of a model or its rows, shown as it is and not as prose."""
+    """A text from a model or its rows, shown literally and not as prose."""
 
     text: str
 
     @property
     def shown(self) -> str:
-        """The text on one line, cut when long."""
+        """Return the text on one line, cut when long."""
         found = visible(self.text)
         return found if len(found) <= _LONGEST else found[:_LONGEST] + "…"
 
@@ -30,7 +30,7 @@ Cell = str | Name
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One paragraph, from pieces."""
+    """One paragraph, a sequence of text pieces."""
 
     pieces: tuple[Cell, ...]
 
@@ -43,14 +43,15 @@ class Points(msgspec.Struct, frozen=True):
 
 class Table(msgspec.Struct, frozen=True):
     """
-    Rows under a head.
+    A header row and data rows.
 
     Attributes:
-        head: One cell per column.
+        head: Cells of the header, one for each column.
         rows: As many cells in each; columns after the first are aligned right.
-        numbers: Whether the columns after the first hold numbers.
-        folded: Long and seldom read: a page may hide it until it is asked for.
-        caption: What it shows; needed where it is folded.
+        numbers: True if the columns after the first hold numbers.
+        folded: True if an HTML page may hide the table until the reader opens it: it is
+            long and seldom read.
+        caption: Description of the content; needed where it is folded.
     """
 
     head: tuple[Cell, ...]
@@ -61,7 +62,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """Drawings of our own making; only a page shows them, a table says the same."""
+    """SVG drawings of our own. Only HTML shows them; a table has the same figures."""
 
     svgs: tuple[str, ...]
     caption: str
@@ -71,7 +72,7 @@ Block = Line | Points | Table | Picture
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A heading and what stands under it."""
+    """A heading and the blocks under it."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -82,10 +83,10 @@ class Tile(msgspec.Struct, frozen=True):
     One figure at a glance.
 
     Attributes:
-        title: What it is.
+        title: Name of the figure.
         figure: The figure.
-        detail: What it holds for.
-        mood: `bad` where it needs attention.
+        detail: Rows or conditions that the figure holds for.
+        mood: `bad` if it needs attention.
     """
 
     title: str
@@ -95,7 +96,7 @@ class Tile(msgspec.Struct, frozen=True):
 
 
 class Card(msgspec.Struct, frozen=True):
-    """A whole model card."""
+    """A complete model card."""
 
     title: Line
     tiles: tuple[Tile, ...]
@@ -103,13 +104,13 @@ class Card(msgspec.Struct, frozen=True):
 
 
 def line(*pieces: Cell) -> Line:
-    """Make a paragraph."""
+    """Build a paragraph."""
     return Line(pieces=pieces)
 
 
 def visible(text: str) -> str:
-    """Return a text with line ends, control and invisible characters written out."""
-    # A file's name may hold half a surrogate pair, which no file of text can.
+    """Return a text with line ends, control and invisible characters escaped."""
+    # A file's name may hold half a surrogate pair, which UTF-8 cannot encode.
     whole = text.encode("utf-8", "backslashreplace").decode()
     return "".join(
         one if one.isprintable() else one.encode("unicode_escape").decode()

@@ -1,4 +1,4 @@
-"""The part of a card that says whom a model errs about, by what it is never shown."""
+"""Write the card section about errors by group of a sensitive attribute."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from converters.group_errors import LEAST
 from converters.quality_record import GroupErrors, Quality, Rate, Sensitive
 
 _FEW = "too few"
-_LOW_RATIO = 0.8  # what US enforcement agencies' four-fifths rule of thumb asks about
+_LOW_RATIO = 0.8  # US enforcement agencies' four-fifths rule of thumb
 
 
 def group_sections(quality: Quality) -> tuple[Section, ...]:
-    """Show errors by sensitive attribute; say which were not handed in."""
+    """Show errors by sensitive attribute; list the attributes without data."""
     if not (quality.sensitive or quality.unreported):
         return ()
     first, last = quality.levels.names[0], quality.levels.names[-1]
@@ -75,7 +75,7 @@ def _ratio(found: Rate | None) -> tuple[str, str]:
 
 
 def _far_apart(found: Sensitive, first: str) -> list[Block]:
-    """Name the groups whose share is far below the reference's."""
+    """List the groups whose share is far below the reference's."""
     names: list[Cell] = []
     for one in found.groups:
         if one.ratio is not None and one.ratio.share < _LOW_RATIO:

@@ -1,4 +1,4 @@
-"""Write a model card as one page of HTML that loads nothing and runs nothing."""
+"""Render a model card as one HTML page that loads no resource and runs no script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from converters.card_document import (
     visible,
 )
 
-# The page may use its own style and nothing else, whatever a name smuggles in.
+# Allow the page its own style and nothing else, whatever a name contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 _STYLE = """

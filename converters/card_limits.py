@@ -1,4 +1,4 @@
-"""The part of a card that says what its figures do not cover."""
+"""Write the card section that lists the limits of its figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = 12  # names in one sentence
 def limits(
     artifact: Artifact, quality: Quality | None, *, explanation: Explanation | None
 ) -> Section:
-    """List what is not proven, not known or not measured."""
+    """List everything that is not proven, not known or not measured."""
     points = [
         *_of_the_proof(artifact),
         *_of_the_rows(artifact),
@@ -141,7 +141,7 @@ def _of_the_quality(quality: Quality | None) -> list[Line]:
 
 
 def _some(names: Sequence[str]) -> list[Cell]:
-    """Name the first of many."""
+    """List the first few names and the number of the others."""
     pieces: list[Cell] = []
     for name in names[:_SHOWN]:
         pieces += [Name(name), ", "]

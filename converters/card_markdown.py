@@ -1,4 +1,4 @@
-"""Write a model card as Markdown that every renderer of tables reads the same way."""
+"""Render a model card as Markdown that every renderer of tables reads the same way."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from converters.card_document import (
     visible,
 )
 
-# What could begin markup, an address or a cell. A numeric entity never does.
+# Characters that could begin markup, an address or a cell. A numeric entity never does.
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|~&#$@]|:(?=//)|(?<=www)\.")
 _NOT_IN_CODE = re.compile(r"[\\`|]")
 
 
 def markdown_of(card: Card) -> str:
-    """Return a card as Markdown with tables as GitHub has them."""
+    """Return a card as GitHub-flavoured Markdown, with tables."""
     parts = [f"# {_line(card.title)}"]
     parts.append(
         "\n".join(
@@ -73,7 +73,7 @@ def _cell(cell: Cell) -> str:
     if not isinstance(cell, Name):
         return _prose(cell)
     shown = cell.shown
-    # A code span takes no entities, and a bar ends the cell even inside of one.
+    # A code span supports no entities, and a bar ends the cell even inside of one.
     plain = shown.strip() and shown == shown.strip() and not _NOT_IN_CODE.search(shown)
     return f"`{shown}`" if plain else _prose(shown)
 

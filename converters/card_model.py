@@ -1,4 +1,4 @@
-"""The part of a card that says what a model is, from its record."""
+"""Write the card sections about the model, its training rows and its explanation."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SHOWN_LEVELS = {
     1.0: "largest",
 }
 _SHOWN_CATEGORIES = 12
-_MANY_FEATURES = 40  # more make a table that is unfolded on demand
+_MANY_FEATURES = 40  # a longer table is folded
 
 
 def identity(artifact: Artifact) -> Section:
-    """Say what was converted into what."""
+    """Describe the source model and the graph that was converted from it."""
     source, graph = artifact.source, artifact.graph
     opsets = ", ".join(f"{domain} {found}" for domain, found in graph.opset.items())
     facts: list[tuple[str, Cell]] = [
@@ -74,7 +74,7 @@ def _list(found: Sequence[object], *, most: int = _SHOWN_CATEGORIES) -> Cell:
 
 
 def training(artifact: Artifact) -> Section:
-    """Say what is known of the rows it was trained on."""
+    """Describe the rows that it was trained on, as far as they are known."""
     found = artifact.training
     features = _features(artifact.features, found)
     blocks: list[Block] = [
@@ -142,7 +142,7 @@ def _features(names: tuple[str, ...], found: Training | None) -> Table:
 
 
 def _levels(found: Training) -> list[tuple[int, str]]:
-    """Choose which of the recorded quantiles are shown; position and title."""
+    """Choose which of the recorded quantiles to show; return position and title."""
     return [
         (at, _SHOWN_LEVELS[level])
         for at, level in enumerate(found.quantiles)
@@ -179,7 +179,7 @@ def _categories(known: dict[str, Vocabulary]) -> Table:
 
 
 def explanations(found: Explanation | None) -> Section:
-    """Say whether a score can be split into what each feature added."""
+    """State whether a score can be split into contributions of the features."""
     if found is None:
         text = "This folder has no explain.npz: single scores are not explained."
     elif found.trees is not None:

@@ -1,4 +1,4 @@
-"""Draw scores for a card: how many rows have which, and how often they are right."""
+"""Draw the score histogram and the reliability diagram of a card."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from converters.quality_record import Bin, Quality
 
 _WIDTH, _HEIGHT = 360, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 350, 24, 206  # the plot inside of it
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 350, 24, 206  # the plot area
 Z_95 = 1.959963984540054  # standard normal, two-sided 95 %
 
 
 def histogram(quality: Quality) -> str:
-    """Return an SVG of the rows per score, of either class, on a logarithmic axis."""
+    """Return an SVG of the number of rows by score and class, on a logarithmic axis."""
     top = max(1, *(max(one.positives, _negatives(one)) for one in quality.bins))
     decades = math.ceil(math.log10(top)) or 1
     parts = [_frame("rows (logarithmic)", "score")]
@@ -69,14 +69,14 @@ def _negatives(one: Bin) -> int:
 
 
 def _short(decade: int) -> str:
-    """Write a power of ten so that it fits beside the axis."""
+    """Format a power of ten so that it fits next to the axis."""
     mark = ("", "k", "M", "G")[decade // 3]
     return f"{10 ** (decade % 3)}{mark}"
 
 
 def _logarithmic(rows: int, decades: int) -> float:
-    """Return how high so many rows stand, 0 to 1."""
-    # One row must be seen: it is a bar of some height, not of none.
+    """Return the height of a bar for a number of rows, 0 to 1."""
+    # A single row must be visible, so its bar has some height.
     return (math.log10(rows) + 0.12) / (decades + 0.12) if rows else 0.0
 
 

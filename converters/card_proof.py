@@ -1,4 +1,6 @@
-"""The part of a card that says how a model was proven, how fast it is, what it lost."""
+"""
+Write the card sections about proof, speed and the cost of making the model smaller.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from converters.trade import Figures, Trade
 
 
 def proof(artifact: Artifact) -> Section:
-    """Show how far the converted model is from its source, per runtime."""
+    """Show the difference between the converted model and its source, per runtime."""
     reports = artifact.parity
     head: tuple[Cell, ...] = ("", *(Name(one.runtime) for one in reports))
     thresholds = ", ".join(f"{one:g}" for one in reports[0].thresholds) or "none"
@@ -49,7 +51,7 @@ def proof(artifact: Artifact) -> Section:
 
 
 def before_quantising(artifact: Artifact) -> bool:
-    """Tell whether the proof is of a model that int8 arithmetic has replaced."""
+    """Return whether the proof covers a model that int8 arithmetic has replaced."""
     return any(one.kind == "quantize" for one in artifact.trades)
 
 
@@ -87,7 +89,7 @@ def timing(artifact: Artifact) -> Section:
 
 
 def trades(artifact: Artifact) -> Section | None:
-    """Show what making the model smaller cost and gained; None when nobody did."""
+    """Show the cost and gain of making the model smaller; None if it was not done."""
     if not artifact.trades:
         return None
     blocks: list[Block] = []

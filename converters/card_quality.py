@@ -1,4 +1,4 @@
-"""The part of a card that says how good a model is, from its figures."""
+"""Write the card section about the model's quality, from its figures."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _TOO_GOOD = 0.99995  # shown as 1.0000
 
 
 def is_perfect(quality: Quality) -> bool:
-    """Tell whether the AUC is shown as 1.0000, which real outcomes hardly allow."""
+    """Return whether the AUC is shown as 1.0000, which real outcomes hardly allow."""
     return quality.overall.auc is not None and quality.overall.auc >= _TOO_GOOD
 
 
 def quality_sections(
     quality: Quality | None, *, trained_on: bool
 ) -> tuple[Section, ...]:
-    """Show quality overall and by segment; say so where nothing could be judged."""
+    """Show quality overall and by segment, or that nothing could be evaluated."""
     if quality is None and trained_on:
         nothing = line(
             "The only labelled rows are those it was trained on. They say nothing "

@@ -1,9 +1,9 @@
 """
-Measure what is said of smaller and faster models, on a model of your own.
+Measure the claims about smaller and faster models, on a model of your own.
 
     python -m converters.claims MODEL --sample ROWS --label COLUMN --thresholds 0.35,0.8
 
-Every figure is a ratio of times measured in turns within one run, on one thread.
+Every figure is a ratio of times measured alternately within one run, on one thread.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from converters.weighing import timed, weigh
 from tollgate.errors import InputError, TollgateError
 from tollgate.repository.speed import BATCHES
 
-WIDE = (512, 512)  # where products, not calls, take the time
+WIDE = (512, 512)  # here matrix products, not calls, take the time
 _TURNS = 200
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What is said, and what was measured."""
+    """A claim and its measurement."""
 
     said: str
     of: str
@@ -49,8 +49,9 @@ def claims(model: TrainedModel, judge: Judge) -> list[Claim]:
     Measure every claim on one tree model.
 
     Args:
-        model: In this process, so that its own predict is timed without a pipe.
-        judge: Labelled rows.
+        model: Model loaded in this process, so that its own predict is timed without a
+            pipe.
+        judge: Labelled rows to measure on.
     """
     facts, graph = model.facts, model.convert()
     kept = round(0.7 * facts.trees)
@@ -95,7 +96,11 @@ def claims(model: TrainedModel, judge: Judge) -> list[Claim]:
 
 
 def _wide(how: How, *, columns: int) -> Claim:
-    """Size and time do not depend on what the weights are: random ones will do."""
+    """
+    Measure int8 on a wide network with random weights.
+
+    Size and time do not depend on the values of the weights.
+    """
     random = np.random.default_rng(0)
     wide = MLPClassifier(hidden_layer_sizes=WIDE)
     sizes = (columns, *WIDE, 1)
@@ -120,7 +125,7 @@ def _wide(how: How, *, columns: int) -> Claim:
 
 
 def _compiled(model: TrainedModel, graph: bytes, *, rows: F32) -> str:
-    """Compare the framework's own answer with the converted model's, in turns."""
+    """Time the framework's own prediction and the converted model's alternately."""
     runner = onnx_runner(graph)
     fastest: dict[tuple[int, bool], float] = {}
     ways: tuple[tuple[bool, Callable[[F32], F32 | F64]], ...] = (
@@ -179,7 +184,7 @@ def table(found: Sequence[Claim]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table for one model; 2 when the input is of no use."""
+    """Print the table for one model; return 2 if the input is not usable."""
     parser = argparse.ArgumentParser(description="measure the field's claims")
     parser.add_argument("model", type=Path)
     parser.add_argument("--sample", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Compare kinds of models on rows of a table, and a model with simple ones."""
+"""Compare kinds of models on the rows of a table, and a model with simple ones."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ I8 = npt.NDArray[np.int8]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
-AHEAD = 0.01  # of AUC: a simple model that is so much better is a warning
+AHEAD = 0.01  # of AUC: warn if a simple model is so much better
 _FOLDS = 3
-_ONE_SPLIT = 50_000  # rows from which one split says enough
-_LAST = 0.2  # of the rows in time are judged on
-_MOST_CODES = 255  # of a category in scikit-learn's histogram boosting
+_ONE_SPLIT = 50_000  # from this number of rows on, one split is enough
+_LAST = 0.2  # share of the latest rows to evaluate on
+_MOST_CODES = 255  # most codes of a category in scikit-learn's histogram boosting
 
 
 class Compared(msgspec.Struct, frozen=True):
     """
-    A model and how well it ranks outcomes.
+    A model and its AUC.
 
     Attributes:
-        name: Of the model.
-        auc: On rows that it was not trained on.
+        name: Name of the model.
+        auc: AUC on rows that it was not trained on.
     """
 
     name: str
@@ -44,17 +44,17 @@ def compare_kinds(
     features: F32, label: I8, *, spec: FeatureSpec, time_us: I64, seed: int
 ) -> tuple[Compared, ...]:
     """
-    Judge each kind of model on parts of the rows that it is to learn from.
+    Evaluate each kind of model by splitting the rows available for training.
 
     Args:
-        features: As served; float32 [N, F].
+        features: Features as served; float32 [N, F].
         label: 0 or 1; [N].
         spec: The product's features.
-        time_us: When each row was, µs; all the same where that is not known; [N].
+        time_us: Time of each row, µs; all the same where it is not known; [N].
         seed: Random state.
 
     Returns:
-        The kinds, the best one first; empty where a part has one outcome only.
+        The kinds, the best one first; empty if a part has only one outcome.
     """
     scores: dict[Kind, list[float]] = {kind: [] for kind in KINDS}
     for learn, judge in _parts(label, time_us, seed=seed):
@@ -74,7 +74,7 @@ def compare_kinds(
 
 
 def _parts(label: I8, time_us: I64, *, seed: int) -> Iterator[tuple[I64, I64]]:
-    """Part rows into those to learn from and to judge on: by time, or in folds."""
+    """Split rows into training and evaluation rows: by time, or in folds."""
     order = np.argsort(time_us, kind="stable")
     if time_us[order[0]] != time_us[order[-1]]:
         cut = len(order) - round(_LAST * len(order))
@@ -93,14 +93,14 @@ def simple_models(
     features: F32, label: I8, *, spec: FeatureSpec, test: Bool, train: Bool
 ) -> tuple[Compared, ...]:
     """
-    Judge what takes no thought: the best column, a regression, a default boosting.
+    Evaluate simple models: the best column, a regression, a default boosting.
 
     Args:
-        features: As served; float32 [N, F].
+        features: Features as served; float32 [N, F].
         label: 0 or 1; [N].
         spec: The product's features.
-        test: The rows to judge on; bool [N].
-        train: The rows to learn from; bool [N].
+        test: The rows to evaluate on; bool [N].
+        train: The rows to train on; bool [N].
     """
     found = [_best_column(features, label, spec=spec, test=test, train=train)]
     rows, flags = features[train], label[train]
@@ -130,7 +130,7 @@ def simple_models(
 def _best_column(
     features: F32, label: I8, *, spec: FeatureSpec, test: Bool, train: Bool
 ) -> Compared:
-    """Rank by the column that ranks the rows to learn from best, by itself."""
+    """Evaluate the single column that ranks the training rows best."""
     best = Compared("no column", 0.0)
     judged = 0.5
     for column, feature in enumerate(spec.features):
@@ -146,20 +146,20 @@ def _best_column(
 
 
 def _column_score(values: F32, label: I8, *, train: Bool, coded: bool) -> F64:
-    """Turn a column into scores: numbers as they are, codes by their outcomes."""
+    """Convert a column into scores: numbers unchanged, codes by their outcomes."""
     if not coded:
         known = values[train & np.isfinite(values)]
         middle = float(np.median(known)) if known.size else 0.0
         return np.where(np.isfinite(values), values, middle).astype(np.float64)
-    places = np.nan_to_num(values, nan=-1).astype(np.int64) + 2  # -2 is the least
+    places = np.nan_to_num(values, nan=-1).astype(np.int64) + 2  # -2 is the least code
     size = int(places.max()) + 1
     rows = np.bincount(places[train], minlength=size)
     hits = np.bincount(places[train], weights=label[train], minlength=size)
-    shares = (hits + 10 * label[train].mean()) / (rows + 10)  # few rows say little
+    shares = (hits + 10 * label[train].mean()) / (rows + 10)  # shrink to the mean
     score: F64 = np.asarray(shares, np.float64)[places]
     return score
 
 
 def comparison_text(found: tuple[Compared, ...]) -> str:
-    """Write models and their AUC on a line."""
+    """Format models and their AUC on one line."""
     return ", ".join(f"{one.name} {one.auc:.4f}" for one in found)

@@ -1,4 +1,4 @@
-"""From a trained model to a proven one that fits its product."""
+"""Convert a trained model into a proven one that fits its product."""
 
 from __future__ import annotations
 
@@ -27,29 +27,31 @@ from tollgate.explanation.document import unexplained
 from tollgate.repository.made_from import MadeFrom, source_file
 from tollgate.repository.onnx_model import MODEL_FILE, onnx_findings
 
-_ANSWERED = 1_000  # rows that a source answers for a comparison
-# Texts that can only be meant in this order.
+_ANSWERED = 1_000  # rows that a source predicts for a comparison
+# Label texts with only one possible order.
 _PLAIN = {("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t")}
 
 
 class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
-    What is asked for.
+    Options of a conversion.
 
     Attributes:
         source: The model's file.
-        purpose: What the model is for.
+        purpose: Requirements of the product on the model.
         sample: File of rows to prove it on and to describe its training with.
-        label: Column of the sample with what each row really was.
-        segments: Columns of the sample to report on by value.
-        sensitive: The same, of what nobody may be judged by: never features.
-        targets: Releases of Triton to prove it for as well.
-        trust_pickle: Load a pickle, which runs the code in it.
-        python: Of the environment that trained it; None for our own.
-        missing: What stands for a missing value, where the file does not say.
-        shrinking: How to make it smaller.
-        expected: The author's answers to the rows of the sample; see `read_expected`.
-        columns: Names of its features in the order of its training, where its file has
+        label: Column of the sample with each row's true outcome.
+        segments: Columns of the sample whose values divide the quality report.
+        sensitive: Columns like segments, for attributes that must not influence a
+            decision; they are never features.
+        targets: Other Triton releases to prove it for.
+        trust_pickle: True to load a pickle, which runs the code in it.
+        python: Python of the environment that trained it; None for our own.
+        missing: Number that stands for a missing value, where the file does not say.
+        shrinking: Steps that make it smaller.
+        expected: File with the author's predictions for the sample's rows; see
+            `read_expected`.
+        columns: Names of its features in the order of its training, if its file has
             none; empty for none.
     """
 
@@ -75,7 +77,7 @@ def convert_file(asked: Conversion) -> Converted:
     Raises:
         InputError: A file cannot be used, or does not fit the product.
         ConversionError: The model cannot be converted.
-        TradeError: Made smaller, it loses more than it may.
+        TradeError: Made smaller, it loses more than allowed.
         RepositoryError: The model does not fit the configuration of its step.
     """
     columns = {"--segment": asked.segments, "--sensitive": asked.sensitive}
@@ -110,7 +112,7 @@ def convert_file(asked: Conversion) -> Converted:
 
 
 def made_from(asked: Conversion, folder: Path) -> MadeFrom:
-    """Record the files of a conversion, by where they are from its folder."""
+    """Record the files of a conversion, with paths relative to its folder."""
     sample = asked.sample
     return MadeFrom(
         source=source_file(asked.source, folder),
@@ -122,14 +124,14 @@ def made_from(asked: Conversion, folder: Path) -> MadeFrom:
 
 def source_answers(asked: Conversion) -> tuple[F64, F64]:
     """
-    Have the source answer the raw rows of the sample, in its own process.
+    Predict the raw rows of the sample with the source, in its own process.
 
     Returns:
-        At most 1,000 rows, evenly spaced, and its probabilities; float64 [N, F] and
+        At most 1,000 rows, evenly spaced, and their probabilities; float64 [N, F] and
         [N, K].
 
     Raises:
-        InputError: A file cannot be used, or there is no row that the source answers.
+        InputError: A file cannot be used, or the source predicts no row.
         ConversionError: The source cannot be read.
     """
     if asked.sample is None:
@@ -167,26 +169,26 @@ def convert_model(
     from_file: bool = False,
 ) -> Converted:
     """
-    Convert and prove a model that has been opened, made smaller where asked.
+    Convert and prove an opened model, and make it smaller if requested.
 
     Args:
         model: The source.
-        origin: What messages call it.
-        purpose: What it is for.
-        sample: Rows to prove it on; None makes some.
+        origin: Name of the model in messages.
+        purpose: Requirements of the product on the model.
+        sample: Rows to prove it on; None generates some.
         judged: Labelled rows to measure its quality on; None takes the sample, unless
-            that is what it was trained on.
-        targets: Releases of Triton to prove it for as well.
-        shrinking: How to make it smaller.
-        expected: The author's answers to the rows of the sample.
-        from_file: Whether the source was read from a file.
+            it was trained on that.
+        targets: Other Triton releases to prove it for.
+        shrinking: Steps that make it smaller.
+        expected: File with the author's predictions for the sample's rows.
+        from_file: True if the source was read from a file.
 
     Raises:
-        ParityError: It answers otherwise than the author expects.
+        ParityError: Its predictions differ from those that the author expects.
         InputError: Its features are not those of the product, a label is none of its
-            classes, or what is asked for does not go together.
+            classes, or the options do not go together.
         ConversionError: It cannot be converted.
-        TradeError: Made smaller, it loses more than it may.
+        TradeError: Made smaller, it loses more than allowed.
         RepositoryError: It does not fit the configuration of its step.
     """
     shrinking.require_possible(sample)
@@ -248,7 +250,7 @@ def convert_model(
 
 
 def _column_count(asked: Conversion) -> int | None:
-    """Count the features for a file that does not say; None where nobody says."""
+    """Return the number of features for a file that does not say; None if unknown."""
     if asked.columns:
         return len(asked.columns)
     if asked.purpose.names is not None:
@@ -259,7 +261,7 @@ def _column_count(asked: Conversion) -> int | None:
 
 
 def _rows(asked: Conversion, path: Path, *, facts: Facts | None) -> Sample:
-    """Read the sample, with words as the codes that the model has for them."""
+    """Read the sample, with words replaced by the codes that the model has for them."""
     own = None if facts is None else facts.names
     names = asked.purpose.names or own
     known = {} if facts is None or names is None else facts.categories
@@ -279,7 +281,9 @@ def _rows(asked: Conversion, path: Path, *, facts: Facts | None) -> Sample:
 
 
 def _judge(sample: Sample, purpose: Purpose, facts: Facts) -> Judge:
-    """Return the rows to judge on; a label that is no class is told before the work."""
+    """
+    Return the rows to evaluate on; fail early if a label is no class of the model.
+    """
     label = sample.classes(facts.classes)
     return Judge(rows=sample.rows, label=label, thresholds=purpose.thresholds)
 
@@ -287,7 +291,7 @@ def _judge(sample: Sample, purpose: Purpose, facts: Facts) -> Judge:
 def _names(
     origin: str, wanted: tuple[str, ...] | None, facts: Facts, sample: Sample | None
 ) -> tuple[str, ...]:
-    """Name the features; the model's own names must be those of the product."""
+    """Return the feature names; the model's own names must be those of the product."""
     columns, own = facts.columns, facts.names
     if wanted is None:
         known = own or (sample.names if sample is not None else ())
@@ -309,7 +313,7 @@ def _names(
 
 def _require_order(origin: str, classes: tuple[int | str, ...]) -> None:
     """
-    Demand that the second of two classes is the one that a policy acts on.
+    Raise unless the second of two classes is the one that a policy acts on.
 
     Libraries sort labels: of 'fraud' and 'genuine' the second is 'genuine', and its
     probability would be served as the score.

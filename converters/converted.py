@@ -1,4 +1,4 @@
-"""What came of a conversion, before it is written."""
+"""Hold the result of a conversion before it is written to a folder."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from tollgate.repository.oracle import Oracle
 
 I64 = npt.NDArray[np.int64]
 
-_ROWS = 65_536  # answered at once
+_ROWS = 65_536  # rows per call
 
 
 class Converted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
-    A converted model; its proof may say that it fails.
+    A converted model; its proof may have failed.
 
     Attributes:
         proven: The graph that was compared with its source.
-        model: The graph that is served: the same, or that one quantised.
-        names: Of its features.
-        purpose: What it is for.
-        sample: The rows that were handed in; None without.
+        model: The served graph: the same graph, or its quantised form.
+        names: Names of its features.
+        purpose: Requirements of the product on the model.
+        sample: The rows supplied by the user; None without.
         judged: Other rows that its quality is measured on; None for the sample's.
-        explanation: What its answers are a sum of, or why that is not known.
-        oracle: Against what it was proven.
-        trades: What was lost and won by making it smaller.
-        allowed: What might be lost; None without trades.
+        explanation: Additive explanation of its predictions, or the reason why there is
+            none.
+        oracle: The reference it was proven against.
+        trades: Loss and gain of each step that made it smaller.
+        allowed: Loss allowed for these steps; None without trades.
         sweep: Prunings that were tried; None without.
-        unseen: Positions of the sample rows that nothing was fitted to here; None
-            when that is all of them.
+        unseen: Positions of the sample rows that nothing was fitted to in this
+            conversion; None for all rows.
     """
 
     proven: Proven
@@ -58,18 +59,18 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def is_proven(self) -> bool:
-        """Tell whether the served graph is the one that was proven."""
+        """Return whether the served graph is the one that was proven."""
         return self.model == self.proven.model
 
     def probabilities(self, rows: F32) -> F32:
-        """Return what the served graph answers; float32 [N, K]."""
+        """Return the served graph's probabilities; float32 [N, K]."""
         return onnx_runner(self.model).batched(rows, size=_ROWS)
 
     def quality(self) -> Quality | None:
         """
-        Judge it on the labelled rows that nothing was fitted to; None without.
+        Evaluate it on the labelled rows that nothing was fitted to; None without.
 
-        Rows that it was trained on are never judged on.
+        Rows that it was trained on are never used.
         """
         sample = self.judged or self.sample
         if sample is None or sample.label is None or sample.origin == "training":

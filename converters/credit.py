@@ -1,4 +1,4 @@
-"""Train the credit product on applications as the simulator makes them."""
+"""Train the credit product on applications that the simulator generates."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tollgate.history import history_of
 if TYPE_CHECKING:
     import polars as pl
 
-# What must never work in an applicant's favour, and what never against: a reason that
-# is told has to point the way that it is told in.
+# The direction in which each feature may move the score: a reason given to an applicant
+# must be true in the direction in which it is stated.
 MONOTONE = MappingProxyType(
     {
         "income": -1,
@@ -47,20 +47,20 @@ def train_credit(
     kind: Kind = "boosting",
 ) -> Converted:
     """
-    Train, convert and prove; the last rows are kept back and judge the model.
+    Train, convert and prove a model; the last rows are held out to evaluate it.
 
     Args:
         frame: Applications in the order of time, with `label`, and the attributes that
             the policy calls sensitive.
         spec: The product's features.
-        purpose: What its policy and model step demand.
-        held_out: How many rows to keep back.
-        seed: Of the training.
-        kind: Of the model; only boosting honours MONOTONE.
+        purpose: Requirements of its policy and model step.
+        held_out: Number of rows to hold out.
+        seed: Seed of the training.
+        kind: Kind of model; only boosting supports MONOTONE.
 
     Raises:
         InputError: The table lacks a column, or cannot be trained on.
-        ConversionError: What was trained cannot be served faithfully.
+        ConversionError: The trained model cannot be served faithfully.
     """
     history = history_of(frame, spec=spec, source="applications")
     features = build(spec, history).astype(np.float32)

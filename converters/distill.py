@@ -1,12 +1,13 @@
 """
-Teach a small network to answer as a trained model does.
+Train a small network to predict as a trained model does (distillation).
 
-The student is a scikit-learn pipeline like any other: the median for what is missing,
-standardised inputs, a network of a few units. It is fitted to the teacher's
-log-odds, not to labels, so that it learns how sure the teacher is. Rows to learn on are
-the sample and copies near it: each copy of a row takes every value, with a chance of
-one in five, from another row of the sample, and the teacher answers it anew. Every
-fifth row of the sample is kept back, to judge the student on what it never saw.
+The student is an ordinary scikit-learn pipeline: the median replaces missing values,
+the inputs are standardised, and a network has a few units. It is fitted to the
+teacher's log-odds, not to labels, so that it learns how certain the teacher is. It
+learns on rows of the sample and on copies near them: each copy of a row takes every
+value, with a chance of one in five, from another row of the sample, and the teacher
+predicts the copy too. Every fifth row of the sample is held out, to evaluate the
+student on rows that it never saw.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from converters.weighing import weigh
 from tollgate.errors import ConversionError, InputError
 
 HIDDEN = (64, 32)
-HELD_BACK = 5  # one row in so many
-ROWS = 200_000  # to learn on: the sample and its copies
-SWAPPED = 0.2  # of a copy's values
+HELD_BACK = 5  # hold out one row in so many
+ROWS = 200_000  # training rows: the sample and its copies
+SWAPPED = 0.2  # share of a copy's values that come from another row
 LEAST_ROWS = 200
-_SUREST = 1e-4  # log-odds of a probability nearer to 0 or 1 are those of this one
+_SUREST = 1e-4  # clip probabilities to this distance from 0 and 1
 _EPOCHS = 60
 
 
 class Distilled(msgspec.Struct, frozen=True, eq=False):
     """
-    A student, and what it costs against its teacher.
+    A student network, and its cost compared with its teacher.
 
     Attributes:
         model: The student.
-        trade: Measured on the rows kept back.
-        judge: Those rows.
+        trade: Loss and gain, measured on the held-out rows.
+        judge: The held-out rows.
         rows: Sample rows that it was fitted to; float32 [N, F].
     """
 
@@ -55,12 +56,12 @@ class Distilled(msgspec.Struct, frozen=True, eq=False):
 
 class Student(SklearnModel):
     """
-    A pipeline that answers as its teacher.
+    A pipeline that predicts as its teacher does.
 
     Args:
         pipeline: The fitted pipeline.
-        teacher: What is known of the model it learnt from.
-        seed: Of copies and network.
+        teacher: Facts about the model it learned from.
+        seed: Seed of the copies and of the network.
     """
 
     def __init__(self, pipeline: Pipeline, *, teacher: Facts, seed: int) -> None:
@@ -70,7 +71,7 @@ class Student(SklearnModel):
 
     @property
     def facts(self) -> Facts:
-        """What is known of it; names and classes are its teacher's."""
+        """Return its facts; names and classes are its teacher's."""
         own = super().facts
         teacher = self._teacher
         trees = f", {teacher.trees} trees" if teacher.trees else ""
@@ -99,17 +100,18 @@ def distill(
     seed: int = 0,
 ) -> Distilled:
     """
-    Fit a student and measure it on the rows kept back.
+    Fit a student and measure it on the held-out rows.
 
     Args:
-        teacher: The model.
-        judge: The sample, of 200 rows or more; labels are used to judge, not to learn.
-        hidden: Units of each hidden layer.
-        seed: Of copies and network.
+        teacher: Model to learn from.
+        judge: The sample, of 200 rows or more; labels are used to evaluate, not to
+            learn.
+        hidden: Number of units of each hidden layer.
+        seed: Seed of the copies and of the network.
 
     Raises:
         InputError: The sample has too few rows.
-        ConversionError: The teacher answers too few of them.
+        ConversionError: The teacher refuses too many of them.
     """
     if len(judge.rows) < LEAST_ROWS:
         raise InputError(
@@ -162,9 +164,9 @@ def fitted(
         random_state=seed,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # judged by its answers
+        warnings.simplefilter("ignore", ConvergenceWarning)  # measured later
         network.fit(scaled, ((target - middle) / spread).astype(scaled.dtype).squeeze())
-    # Un-standardised in the last layer, so that it gives log-odds.
+    # Undo the standardisation in the last layer, so that it returns log-odds.
     network.coefs_[-1] = (network.coefs_[-1] * spread).astype(scaled.dtype)
     network.intercepts_[-1] = (network.intercepts_[-1] * spread + middle).astype(
         scaled.dtype

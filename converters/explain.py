@@ -1,7 +1,7 @@
 """
-Describe a model so that its answers can be explained: what explain.npz holds.
+Describe a model so that its scores can be explained: the content of explain.npz.
 
-What a source says of itself is believed only after its sums gave the source's own
+A description that a source gives is used only if its sums reproduce the source's own
 probabilities.
 """
 
@@ -18,8 +18,8 @@ from tollgate.errors import ConversionError
 from tollgate.explanation import Explainer, Explanation, encoded
 from tollgate.explanation.document import unexplained
 
-CHECKED_ROWS = 8192  # of the rows that a model is proven on, evenly spaced
-TOLERANCE = 1e-5  # of a probability: XGBoost and linear models answer in float32
+CHECKED_ROWS = 8192  # of the proof's rows, evenly spaced
+TOLERANCE = 1e-5  # of a probability: XGBoost and linear models predict in float32
 
 
 def explain(
@@ -30,14 +30,15 @@ def explain(
     reference: Reference | None = None,
 ) -> Explanation:
     """
-    Return what a model's answers are a sum of, or the reason why there is none.
+    Return a model's additive explanation, or the reason why there is none.
 
     Args:
         model: The source that was converted.
-        names: Of its features, as they are served.
-        samples: Rows as served; a linear model's contributions are measured from
-            their mean; without them from 0.
-        reference: What the model answers to the rows that it is proven on; None asks.
+        names: Names of its features, as served.
+        samples: Rows as served. A linear model's contributions are measured from their
+            mean; without rows, from 0.
+        reference: The model's predictions for the rows that it is proven on; None
+            computes them.
     """
     found = msgspec.structs.replace(model.explanation(), features=names)
     if found.reason:
@@ -55,7 +56,7 @@ def explain(
 
 
 def explained(make: Callable[[], Explanation], *, facts: Facts) -> Explanation:
-    """Return what `make` describes; where it refuses, the reason."""
+    """Return the description that `make` builds; the reason if it refuses."""
     try:
         return make()
     except ConversionError as error:
@@ -67,13 +68,13 @@ def explained(make: Callable[[], Explanation], *, facts: Facts) -> Explanation:
 
 
 def _difference(found: Explanation, reference: Reference) -> float:
-    """Return the largest difference."""
+    """Return the largest absolute difference."""
     count = len(reference.rows)
     at = np.linspace(0, count - 1, min(count, CHECKED_ROWS)).astype(int)
     with np.errstate(all="ignore"):
         sums = Explainer(found).probabilities(reference.rows[at])
         delta = np.abs(reference.probabilities[at] - sums)
-    # NaN where the source has an answer is as wrong as can be.
+    # NaN where the source has a value counts as the largest possible error.
     return float(np.nan_to_num(delta, nan=1.0).max(initial=0.0))
 
 

@@ -1,8 +1,8 @@
 """
-See through what stands around a classifier: steps in front of it, a calibration.
+Unwrap a classifier from the steps before it and the calibration around it.
 
-A calibration by one sigmoid is a margin of another scale and start, so it leaves the
-sums sums. The mean of several sigmoids, or a staircase (isotonic), does not.
+A calibration by one sigmoid rescales and shifts the margin, so a sum stays a sum. The
+mean of several sigmoids, or a step function (isotonic), does not preserve sums.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tollgate.errors import ConversionError
 
 class Opened(msgspec.Struct, frozen=True):
     """
-    A classifier and what stands around it.
+    A classifier, the steps before it and the calibration around it.
 
     Attributes:
-        steps: In front of it, in order.
+        steps: Steps before it, in order.
         last: The classifier itself.
-        slope: What its margin is multiplied by.
-        offset: What is added then.
+        slope: Factor of its margin.
+        offset: Number that is added after that.
     """
 
     steps: tuple[Any, ...]
@@ -35,10 +35,10 @@ class Opened(msgspec.Struct, frozen=True):
 
 def opened(estimator: Any) -> Opened:
     """
-    Return a classifier and what stands around it.
+    Separate a classifier from its steps and its calibration.
 
     Raises:
-        ConversionError: A calibration leaves no margin that is a sum.
+        ConversionError: After the calibration there is no margin that is a sum.
     """
     steps: list[Any] = []
     slope, offset = 1.0, 0.0
@@ -56,7 +56,7 @@ def opened(estimator: Any) -> Opened:
 
 
 def _only_sigmoid(model: Any) -> tuple[Any, Any]:
-    """Return the one sigmoid of a calibration, and the classifier that it is of."""
+    """Return the only sigmoid of a calibration, and the classifier it calibrates."""
     name = type(model).__name__
     parts = model.calibrated_classifiers_
     if model.method != "sigmoid":

@@ -1,4 +1,4 @@
-"""Read what a LightGBM classifier's answers are made of."""
+"""Extract the explanation of a LightGBM classifier: its trees and their covers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ def explain_lightgbm(text: str, *, facts: Facts) -> Explanation:
     """
     Describe the trees of a model's text.
 
-    Covers are row counts, as LightGBM's own `pred_contrib` takes them. What its
-    sigmoid multiplies a sum with, and what random forests divide it by, is in the
-    leaves here.
+    Covers are row counts, as LightGBM's own `pred_contrib` uses them. The leaves here
+    include the factor of the sigmoid and the divisor of random forests.
 
     Raises:
-        ConversionError: The text keeps no covers, or too many nodes.
+        ConversionError: The text has no covers, or too many nodes.
     """
     factor = refuse_unfaithful(text)
     outputs = int(header(text, "num_class"))

@@ -1,4 +1,4 @@
-"""Read what a scikit-learn classifier's answers are made of."""
+"""Extract the explanation of a scikit-learn classifier: its trees or coefficients."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ def explain_sklearn(
 
     Args:
         estimator: The classifier.
-        facts: Of it.
-        given: Makes of float32 rows what the classifier was trained on: with names.
+        facts: Facts about the classifier.
+        given: Function that converts float32 rows to the classifier's training input,
+            with column names.
 
     Raises:
-        ConversionError: Its answers are no sum over trees or coefficients of single
-            features; says why.
+        ConversionError: Its predictions are no sum over trees or coefficients of single
+            features; the error says why.
     """
     whole = opened(estimator)
     steps, last = whole.steps, whole.last
@@ -127,7 +128,9 @@ def _linear(model: Any, columns: list[Column]) -> tuple[Any, Linear]:
 
 
 def _trees(model: Any) -> tuple[Link, Any, list[SourceTree]]:
-    """Return link, base and trees, thresholds in float64 and of the last step."""
+    """
+    Return link, base and trees; thresholds are float64 and belong to the last step.
+    """
     zero = np.zeros(len(model.classes_))
     if isinstance(model, BaseDecisionTree) and is_classifier(model):
         return "identity", zero, [_shares(model.tree_, trees=1)]
@@ -153,7 +156,7 @@ def _trees(model: Any) -> tuple[Link, Any, list[SourceTree]]:
 
 
 def _boosted(model: Any) -> tuple[Link, Any, list[SourceTree]]:
-    # Its exponential loss gives probabilities of twice the sum.
+    # With exponential loss, the probability is the sigmoid of twice the sum.
     factor = 2.0 if model.loss == "exponential" else 1.0
     if not (model.init_ == "zero" or type(model.init_).__name__ == "DummyClassifier"):
         raise ConversionError("its trees start from what another model answers")

@@ -1,8 +1,8 @@
 """
-Trace what a pipeline's steps make of the features, column by column.
+Trace how the steps of a pipeline transform the features, column by column.
 
-Only steps that work on each column by itself leave contributions that belong to one
-feature; what mixes columns is refused here, with its name.
+A contribution belongs to one feature only if each step works on each column separately.
+A step that mixes columns is refused here; the error names it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tollgate.errors import ConversionError
 
 class Column(msgspec.Struct, frozen=True):
     """
-    What a step hands on: `slope * u + offset`, u one feature or one of its categories.
+    A column after a step: `slope * u + offset`, u one feature or one of its categories.
 
     Attributes:
-        source: The feature.
-        slope: As above.
-        offset: As above.
-        by_category: u is 1 where the feature is `category`, and 0 elsewhere.
-        category: NaN where none.
-        filled: The column where the feature is NaN; NaN where nothing fills it.
+        source: Position of the feature.
+        slope: Factor of u.
+        offset: Number added to the product.
+        by_category: True if u is 1 where the feature is `category`, and 0 elsewhere.
+        category: The category; NaN without one.
+        filled: The column's value where the feature is NaN; NaN if no step fills it.
     """
 
     source: int
@@ -60,16 +60,17 @@ class Column(msgspec.Struct, frozen=True):
 
     @property
     def plain(self) -> bool:
-        """The feature itself, missing values filled or not."""
+        """Return whether it is the unscaled feature, missing values filled or not."""
         return self.slope == 1 and self.offset == 0 and not self.by_category
 
 
 def columns_after(step: Any, columns: Sequence[Column]) -> list[Column]:
     """
-    Return the columns that a fitted step makes of those it is given.
+    Return the columns after a fitted step, from those before it.
 
     Raises:
-        ConversionError: It does not work on each column by itself; names it.
+        ConversionError: The step does not work on each column separately; the error
+            names it.
     """
     if step is None or isinstance(step, str):
         return [] if step == "drop" else list(columns)

@@ -1,12 +1,12 @@
 """
-Say a tree's thresholds in the features themselves, where scalers stand before it.
+Translate a tree's thresholds behind scalers into values of the features themselves.
 
-A step that works on each column by itself and never turns the order of two values
-around leaves every split a split of one feature. Which float32 is the last that goes
-left is asked of the steps themselves, by halves: so rounding inside a scaler is met
-exactly as it happens.
+If a step works on each column separately and never reverses the order of two values,
+every split remains a split of one feature. The steps themselves determine, by
+bisection, the last float32 that goes left, so the rounding inside a scaler is
+reproduced exactly.
 
-A split by a column that is 1 for one category and 0 for all else asks whether the
+A split by a column that is 1 for one category and 0 for all else tests whether the
 feature is that category.
 """
 
@@ -24,7 +24,7 @@ from converters.explain_trees import SourceTree
 from converters.model import F32
 from tollgate.errors import ConversionError
 
-_FARTHEST = np.float32(1e30)  # a scaler may refuse what overflows beyond
+_FARTHEST = np.float32(1e30)  # a scaler may refuse values that overflow beyond
 _HALVINGS = 33
 _CODES = 1 << 24  # float32 holds every whole number up to here
 
@@ -38,18 +38,18 @@ def behind_steps(
     width: int,
 ) -> list[SourceTree]:
     """
-    Return the trees with features and thresholds of the input.
+    Rewrite trees in features and thresholds of the input.
 
     Args:
-        trees: As the last step knows them.
-        steps: In front of it.
-        columns: What the steps hand on.
-        given: Makes of float32 rows what the first step was trained on.
+        trees: Trees as the last step holds them.
+        steps: Steps before the trees.
+        columns: Columns after the steps.
+        given: Function that converts float32 rows to the input of the first step.
         width: F, the number of features.
 
     Raises:
-        ConversionError: A step makes more of a feature than the same in another scale,
-            or than one of its categories, a whole number from 0.
+        ConversionError: A step changes a feature other than by scaling it, or by
+            testing one of its categories, a whole number from 0.
     """
     if any(one.slope <= 0 for one in columns):
         raise ConversionError("a scaler in front of its trees turns the order around")
@@ -98,19 +98,19 @@ def behind_steps(
 
 
 def _limits(trees: Sequence[SourceTree], *, among: Any) -> Any:
-    """List which thresholds there are in which of these columns; complex, by pair."""
+    """List the distinct thresholds of these columns, as complex pairs."""
     pairs = [_pairs(one)[_splits(one, among)] for one in trees]
     return np.unique(np.concatenate(pairs))
 
 
 def _splits(tree: SourceTree, among: Any) -> Any:
-    """Tell which nodes are splits by one of these columns; bool [nodes]."""
+    """Return which nodes are splits by one of these columns; bool [nodes]."""
     is_split = np.asarray(tree.left) >= 0
     return is_split & among[np.where(is_split, np.asarray(tree.feature), 0)]
 
 
 def _pairs(tree: SourceTree) -> Any:
-    """Return column + threshold i per node: numpy sorts and finds those as pairs."""
+    """Return column + threshold i per node: numpy sorts and finds such pairs."""
     found = np.empty(len(tree.left), dtype=np.complex128)
     found.real, found.imag = tree.feature, tree.threshold
     return found
@@ -119,10 +119,10 @@ def _pairs(tree: SourceTree) -> Any:
 def _last_left(
     transformed: Callable[[F32], Any], *, limits: Any, source: Any, width: int
 ) -> F32:
-    """Return the largest input that goes left, per limit; -inf or inf if none, all."""
+    """Return the largest input that goes left, per limit; -inf if none, inf if all."""
     column = limits.real.astype(int)
     feature = source[column]
-    # Limits of different features share a row: a step sees each column by itself.
+    # Limits of different features share a row: a step processes each column separately.
     place = np.zeros(len(limits), dtype=int)
     for one in np.unique(feature):
         place[feature == one] = np.arange(int((feature == one).sum()))
@@ -153,13 +153,13 @@ def _translated(
     filled: F32,
     among: Any,
 ) -> SourceTree:
-    """Return one tree in features and thresholds of the input."""
+    """Rewrite one tree in features and thresholds of the input."""
     is_split = np.asarray(tree.left) >= 0
     numeric = _splits(tree, among)
     of = np.where(is_split, np.asarray(tree.feature), 0)
     threshold = np.zeros(len(of), dtype=np.float32)
     threshold[numeric] = last[np.searchsorted(limits, _pairs(tree)[numeric])]
-    value = filled[of]  # what stands in a column whose feature is missing
+    value = filled[of]  # the column's value where its feature is missing
     missing_left = np.asarray(tree.missing_left, dtype=bool)
     return msgspec.structs.replace(
         tree,
@@ -172,7 +172,7 @@ def _translated(
 def _by_code(
     tree: SourceTree, original: SourceTree, *, columns: Sequence[Column]
 ) -> SourceTree:
-    """Return a tree whose splits by a category's column test the code instead."""
+    """Rewrite splits by a category's column as tests of the code."""
     left, right = np.array(tree.left), np.array(tree.right)
     missing_left = np.array(tree.missing_left)
     threshold, codes = np.array(tree.threshold), dict(tree.codes)
@@ -183,11 +183,11 @@ def _by_code(
         limit = original.threshold[node]
         inside = column.slope + column.offset <= limit
         outside = column.offset <= limit
-        if inside == outside:  # any code goes the one way
+        if inside == outside:  # every code goes the same way
             threshold[node] = np.inf if inside else -np.inf
             continue
         codes[node] = (int(column.category),)
-        if outside:  # what has the code goes right: a test by code sends it left
+        if outside:  # the code goes right: a test by code sends it left
             left[node], right[node] = right[node], left[node]
             missing_left[node] = not missing_left[node]
     return msgspec.structs.replace(

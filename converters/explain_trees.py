@@ -1,4 +1,4 @@
-"""Put the trees of any framework into the one form that is explained."""
+"""Convert the trees of any framework into the one form that `explain.npz` stores."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from tollgate.errors import ConversionError
 from tollgate.explanation import Trees
 
-# Unpacked, a node takes 35 bytes and 8 per value; where its rows are explained it takes
-# about 1 kB when paths test 15 features (measured).
+# Unpacked, a node takes 35 bytes and 8 per value; explaining its rows takes about 1 kB
+# per node when paths test 15 features (measured).
 MOST_NODES = 1_000_000
 MOST_VALUES = 16_000_000
 
@@ -26,11 +26,11 @@ class SourceTree(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         right: Child where it does not; [nodes].
         feature: Column that a node tests; [nodes].
         threshold: The test is `x <= threshold`; float32 [nodes].
-        missing_left: A missing value passes the test; [nodes].
+        missing_left: True if a missing value passes the test; [nodes].
         cover: Weight of the training rows that reached a node; [nodes].
-        value: What a node adds if it is a leaf; [nodes] or [nodes, outputs].
-        codes: Splits that test `x is one of these codes` instead.
-        output: Which margin it adds to; -1 when `value` has one per margin.
+        value: Value that a leaf adds; [nodes] or [nodes, outputs].
+        codes: Nodes that test `x is one of these codes` instead.
+        output: Margin to which it adds; -1 when `value` has one per margin.
     """
 
     left: Any
@@ -57,13 +57,14 @@ def packed(
 
     Args:
         trees: At least one.
-        missing: A number that stands for a missing value, besides NaN.
-        zero_is_missing: Columns in which 0 does.
-        codes_truncate: Codes lose their fraction toward zero, otherwise downward.
-        codes_exact: A code with a fraction is none.
+        missing: Number that stands for a missing value, in addition to NaN.
+        zero_is_missing: Columns in which 0 stands for a missing value.
+        codes_truncate: True if codes lose their fraction toward zero, otherwise
+            downward.
+        codes_exact: True if a code with a fraction matches no category.
 
     Raises:
-        ConversionError: They have too many nodes to be kept.
+        ConversionError: They have too many nodes to be stored.
     """
     nodes = sum(len(one.left) for one in trees)
     if nodes > MOST_NODES or sum(np.size(one.value) for one in trees) > MOST_VALUES:
@@ -105,7 +106,7 @@ _ARRAYS: dict[str, Any] = {
 
 
 def _ordered(tree: SourceTree, *, first: int) -> dict[str, Any]:
-    """Return the arrays of a tree whose root gets the number `first`."""
+    """Return the arrays of a tree; its root gets the number `first`."""
     left, right = np.asarray(tree.left), np.asarray(tree.right)
     levels = [np.zeros(1, dtype=np.int64)]
     while True:
@@ -113,7 +114,7 @@ def _ordered(tree: SourceTree, *, first: int) -> dict[str, Any]:
         if not len(splits):
             break
         levels.append(np.stack([left[splits], right[splits]], axis=1).ravel())
-    order = np.concatenate(levels)  # what no path reaches is left out
+    order = np.concatenate(levels)  # drop nodes that no path reaches
     split = left[order] >= 0
     child = np.full(len(order), -1, dtype=np.int64)
     child[split] = first + 1 + 2 * np.arange(int(split.sum()))

@@ -1,4 +1,4 @@
-"""Read what an XGBoost classifier's answers are made of."""
+"""Extract the explanation of an XGBoost classifier: its trees and their covers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tollgate.explanation import Explanation
 
 def explain_xgboost(booster: Booster, *, facts: Facts, missing: float) -> Explanation:
     """
-    Describe the trees that serve.
+    Describe the trees in use.
 
     Args:
-        booster: Served trees, without those after an early stop.
-        facts: Of the model.
-        missing: The number that stands for a missing value; NaN when NaN does.
+        booster: Trees in use, without those after an early stop.
+        facts: Facts about the model.
+        missing: Number that stands for a missing value; NaN if only NaN does.
 
     Raises:
-        ConversionError: They have too many nodes to be kept.
+        ConversionError: They have too many nodes to be stored.
     """
     document = json.loads(booster.save_raw("json"))
     model = document["learner"]["gradient_booster"]["model"]
@@ -56,11 +56,11 @@ def _tree(tree: dict[str, Any], *, output: int) -> SourceTree:
         left=np.where(turned, right, left),
         right=np.where(turned, left, right),
         feature=np.asarray(tree["split_indices"]),
-        # It writes x < t, which for float32 is x <= the number just below t.
+        # xgboost writes x < t, which for float32 is x <= the number just below t.
         threshold=np.nextafter(number, np.float32(-np.inf)),
         missing_left=missing_left ^ turned,
         cover=np.asarray(tree["sum_hessian"]),
-        value=number,  # a leaf keeps its value there
+        value=number,  # a leaf stores its value there
         codes=codes,
         output=output,
     )

@@ -1,4 +1,4 @@
-"""Write a converted model into a folder of its own, all or nothing."""
+"""Write a converted model into a new folder, completely or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SWEEP_FILE = "prune.png"
 
 
 def require_new_folder(folder: Path) -> None:
-    """Raise InputError unless a folder is absent or empty."""
+    """Raise InputError unless a folder does not exist or is empty."""
     if folder.is_dir() and not any(folder.iterdir()):
         return
     if folder.exists() or folder.is_symlink():
@@ -43,7 +43,7 @@ def write_converted(
 
     Args:
         converted: The model.
-        folder: Absent or empty.
+        folder: Folder that does not exist or is empty.
         made_from: The files it was converted from; None for none.
 
     Returns:
@@ -51,7 +51,7 @@ def write_converted(
 
     Raises:
         ParityError: The model failed its proof.
-        InputError: The folder is there already, or cannot be written.
+        InputError: The folder is not empty, or cannot be written.
     """
     converted.proven.check()
     require_new_folder(folder)
@@ -64,7 +64,7 @@ def write_converted(
             staged.mkdir()
             record = _write(converted, staged, made_from)
             sync_directory(staged)
-            os.rename(staged, target)  # onto nothing, or an empty folder
+            os.rename(staged, target)  # works if nothing or an empty folder is there
         sync_directory(target.parent)
     except OSError as error:
         raise InputError(folder, f"cannot be written: {error.strerror}") from error

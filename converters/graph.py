@@ -1,10 +1,10 @@
 """
-Write the graphs that all converters share: inputs put right, trees, probabilities.
+Write the graph around the trees that all converters share: repairs, probabilities.
 
-Trees give a summed margin; the step to probabilities is our own. A classifier node's
-LOGISTIC is 2 % off for small probabilities (onnxruntime issue 26281) and is skipped
-for trees that are single leaves (27533); its second output, the label, is of rank 1
-and Triton cannot batch it.
+Trees give a summed margin; this module adds the step to probabilities. A classifier
+node's LOGISTIC is 2 % off for small probabilities (onnxruntime issue 26281) and is
+skipped for trees that are single leaves (27533). Its second output, the label, has rank
+1, so Triton cannot batch it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tollgate.repository.targets import ML_DOMAIN
 from tollgate.schema import FEATURES, PROBABILITIES
 
-# Older than every release in `tollgate.repository.targets` reads at most; the
-# operators of our graphs have not changed since.
+# Older than the newest version that any release in `tollgate.repository.targets` reads;
+# the operators of our graphs have not changed since.
 OPSET = 15
 ML_OPSET = 1
 ML_OPSET_OF_DOUBLES = 3  # of trees with float64 thresholds
@@ -32,14 +32,14 @@ _ROWS = "N"
 
 class Repairs(msgspec.Struct, frozen=True):
     """
-    What is done to the features in front of the trees.
+    Changes to the features before the trees.
 
     Attributes:
-        missing: This number stands for a missing value; NaN when NaN does.
+        missing: Number that stands for a missing value; NaN if only NaN does.
         zero_is_missing: Columns in which zero stands for a missing value.
         categories: Columns of category codes.
-        codes_truncate: Codes lose their fraction toward zero (-0.5 is category 0),
-            as LightGBM reads them; otherwise downward (-0.5 is none), as xgboost.
+        codes_truncate: True if codes lose their fraction toward zero (-0.5 is category
+            0), as in LightGBM; otherwise downward (-0.5 is none), as in xgboost.
     """
 
     missing: float = float("nan")
@@ -50,11 +50,11 @@ class Repairs(msgspec.Struct, frozen=True):
 
 class Margin(msgspec.Struct, frozen=True):
     """
-    How probabilities follow from the sums of the trees.
+    Computation of probabilities from the sums of the trees.
 
     Attributes:
-        base: What the sums start from: one number, or one per class of three or more.
-        factor: What they are multiplied with before the last step.
+        base: Start value of the sums: one number, or one per class of three or more.
+        factor: Factor of the sums before the last step.
     """
 
     base: tuple[float, ...]
@@ -71,15 +71,15 @@ def tree_graph(
     wide: bool = False,
 ) -> bytes:
     """
-    Put repairs, trees and the step to probabilities into one model.
+    Combine repairs, trees and the step to probabilities into one model.
 
     Args:
         trees: Attributes of a TreeEnsembleRegressor: nodes_* and target_*.
-        name: Of the graph.
-        columns: F.
-        margin: From sums to probabilities.
-        repairs: In front of the trees.
-        wide: Features, thresholds and leaves are float64; the sums are float32.
+        name: Name of the graph.
+        columns: F, the number of features.
+        margin: Computation of probabilities from sums.
+        repairs: Changes to the features before the trees.
+        wide: True if features, thresholds and leaves are float64; the sums are float32.
 
     Returns:
         A serialized graph: `features` [N, F] to `probabilities`
@@ -131,7 +131,9 @@ def finish(
     constants: Sequence[onnx.TensorProto],
     wide: bool = False,
 ) -> bytes:
-    """Make a checked, serialized model of nodes between the two named tensors."""
+    """
+    Build a checked, serialized model from nodes between `features` and `probabilities`.
+    """
     value = helper.make_tensor_value_info
     given = TensorProto.DOUBLE if wide else TensorProto.FLOAT
     graph = helper.make_graph(
@@ -155,7 +157,7 @@ def finish(
 
 
 def doubled(trees: dict[str, Any]) -> dict[str, Any]:
-    """Write the numbers of a tree ensemble as float64, for float64 features."""
+    """Convert the numbers of a tree ensemble to float64, for float64 features."""
     numbers = ("nodes_values", "target_weights", "class_weights", "base_values")
     found = {
         name: value
@@ -170,7 +172,7 @@ def doubled(trees: dict[str, Any]) -> dict[str, Any]:
 
 
 def tree_attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """Read a converted classifier or regressor node as a regressor's attributes."""
+    """Convert a classifier or regressor node to the attributes of a regressor."""
     found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     trees = {name: found[name] for name in found if name.startswith("nodes_")}
     side = "class" if "class_ids" in found else "target"
@@ -186,7 +188,7 @@ def _constant(name: str, value: Any) -> onnx.TensorProto:
 def _repair_nodes(
     repairs: Repairs, *, columns: int, kind: Any
 ) -> tuple[list[onnx.NodeProto], str, list[onnx.TensorProto]]:
-    """Write the nodes that put features right; their output and their constants."""
+    """Write the nodes that repair features; return nodes, output name and constants."""
     nodes: list[onnx.NodeProto] = []
     constants = []
     last = FEATURES
@@ -208,7 +210,7 @@ def _repair_nodes(
         add("Equal", [last, "missing"], "is_missing")
         last = add("Where", ["is_missing", "nan", last], "given")
     if repairs.zero_is_missing:
-        # What LightGBM takes for zero: |x| <= 1e-35.
+        # LightGBM treats |x| <= 1e-35 as zero.
         constants.append(_constant("zero", kind(np.float32(1e-35))))
         add("Abs", [last], "size")
         add("LessOrEqual", ["size", "zero"], "is_zero")

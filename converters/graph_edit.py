@@ -1,4 +1,4 @@
-"""Put graphs right that other libraries wrote; needs onnx alone."""
+"""Correct graphs that other libraries wrote; needs only onnx."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 
 def set_shape(tensor: Any, *, columns: int | None) -> None:
-    """Make a tensor [N, columns]; None keeps the columns it has."""
+    """Set a tensor's shape to [N, columns]; None leaves the columns unchanged."""
     if columns is None:
         columns = tensor.shape.dim[1].dim_value
     del tensor.shape.dim[:]
@@ -18,7 +18,7 @@ def set_shape(tensor: Any, *, columns: int | None) -> None:
 
 
 def cast_first(model: bytes) -> bytes:
-    """Let a graph of float32 features take float64, which it rounds at once."""
+    """Make a graph of float32 features accept float64, which it rounds at once."""
     graph = onnx.load_from_string(model)
     given = graph.graph.input[0]
     single = _rounded(given.name)
@@ -31,7 +31,7 @@ def cast_first(model: bytes) -> bytes:
 
 
 def rounds_first(model: bytes) -> bool:
-    """Tell whether a graph is one that `cast_first` made."""
+    """Return whether `cast_first` made this graph."""
     graph = onnx.load_from_string(model).graph
     return bool(graph.node[0].output[0] == _rounded(graph.input[0].name))
 
@@ -55,7 +55,7 @@ def drop_unused(graph: onnx.GraphProto) -> None:
 
 
 def _outer_names(node: onnx.NodeProto) -> set[str]:
-    """Name what the graphs inside a node (If, Loop) read."""
+    """Return the names that the graphs inside a node (If, Loop) read."""
     return {
         name
         for attribute in node.attribute

@@ -1,8 +1,8 @@
 """
-Compare how a model errs by attributes that it is never shown.
+Compare a model's errors between groups of a sensitive attribute.
 
-A model that knows neither sex nor age can still decline more of one group: what it is
-shown depends on them. Here that is counted, group by group, on labelled rows.
+A model that sees neither sex nor age can still decline one group more often, because
+its features depend on them. This module counts that, group by group, on labelled rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from converters.quality_record import GroupErrors, Levels, Rate, Sensitive
 from converters.segments import groups_of
 from tollgate.evaluation import roc_auc
 
-LEAST = 30  # rows for a share of them
+LEAST = 30  # least rows for a share
 
 Bools = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]
@@ -35,20 +35,20 @@ def errors_by_group(
     levels: Levels,
 ) -> Sensitive:
     """
-    Count errors by the values of one column.
+    Count errors for each value of one column.
 
-    Approved is what is below the first threshold, declined what reaches the last; rules
-    and segments of a policy are not applied.
+    A row below the first threshold counts as approved, a row that reaches the last one
+    as declined; rules and segments of a policy are not applied.
 
     Args:
-        column: What the rows are divided by.
-        values: What each row has there, as text; empty where it has nothing; [N].
-        positive: Which rows turned out to be of the positive class; [N].
+        column: Name of the column that divides the rows.
+        values: Value of each row in that column, as text; empty without one; [N].
+        positive: True for rows of the positive class; [N].
         score: P(positive); float64 [N].
-        levels: Thresholds, and what they decide.
+        levels: Thresholds and their decisions.
 
     Returns:
-        The groups; ratios of approval rates are to the group that is approved most
+        The groups. Ratios of approval rates refer to the group that is approved most
         often, of those with enough rows.
     """
     approved = score < levels.thresholds[0]
@@ -76,14 +76,14 @@ def errors_by_group(
 
 
 class _Counts(msgspec.Struct, frozen=True):
-    """How many of how many."""
+    """Number of hits among a number of rows."""
 
     hits: int
     rows: int
 
 
 def _rate(hits: Bools) -> Rate | None:
-    """Return a share with its interval; None of too few rows."""
+    """Return a share with its interval; None if there are too few rows."""
     if len(hits) < LEAST:
         return None
     low, high = wilson(int(hits.sum()), len(hits))

@@ -1,4 +1,4 @@
-"""What every source of a model can do, whatever framework trained it."""
+"""Define the interface of a source model, whatever framework trained it."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ Parameter = str | int | float | bool
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    What is known of a trained model.
+    Facts about a trained model.
 
     Attributes:
         framework: Library that trained it.
-        version: Of the library that reads it.
-        objective: What it was trained for.
+        version: Version of the library that reads it.
+        objective: Training objective.
         classes: Class labels, in the order of the probabilities.
         columns: Number of features.
-        names: Of the features, where the model knows them.
-        trees: Trees that count, after early stopping; 0 for other models.
-        parameters: Those that were set.
+        names: Names of the features, where the model knows them.
+        trees: Number of trees in use, after early stopping; 0 for other models.
+        parameters: Parameters that were set.
         converter: Library that writes the graph, with its version.
         categories: Column -> the categories it knows; columns of categories only.
-        written_by: Version of the library that wrote the file, where the one that reads
-            it does not promise the same answers; otherwise empty.
-        unplaced: Words of all category columns, in the order of these, where the file
-            does not say which columns they are.
-        wide: It tells float64 numbers apart that are one float32.
+        written_by: Version of the library that wrote the file, if the one that reads it
+            does not guarantee the same predictions; otherwise empty.
+        unplaced: Words of all category columns, in the order of these columns, where
+            the file does not say which columns they are.
+        wide: True if the model distinguishes float64 numbers that are equal in float32.
     """
 
     framework: str
@@ -58,13 +58,13 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features; f0, f1, ... where the model knows none."""
+        """Return the names of the features; f0, f1, ... where the model knows none."""
         return self.names or tuple(f"f{number}" for number in range(self.columns))
 
 
 class Probes(msgspec.Struct, frozen=True, eq=False):
     """
-    Rows to compare on, and why each is there.
+    Rows for comparing two models, and the reason for each.
 
     Args:
         rows: float32 [N, F].
@@ -77,11 +77,11 @@ class Probes(msgspec.Struct, frozen=True, eq=False):
 
 class Pruning(msgspec.Struct, frozen=True):
     """
-    What to keep of a model's trees; None keeps all.
+    Limits of a model's trees; None keeps all.
 
     Attributes:
-        trees: At most so many, in whole rounds where a model is boosted.
-        depth: At most so many splits on a path.
+        trees: Maximum number of trees, in whole rounds where a model is boosted.
+        depth: Maximum number of splits on a path.
     """
 
     trees: int | None = None
@@ -89,34 +89,45 @@ class Pruning(msgspec.Struct, frozen=True):
 
 
 class TrainedModel(Protocol):
-    """A trained classifier that can be asked and converted."""
+    """A trained classifier that can predict and be converted."""
 
     @property
     def facts(self) -> Facts:
-        """What is known of it."""
+        """Return the facts about it."""
 
     def predict(self, rows: Floats) -> F64:
-        """Return the probabilities of rows [N, F] as float64 [N, K]; NaN when the
-        framework refuses a row. float32 and float64 are handed over as they are: not
-        every framework answers both alike."""
+        """
+        Return the probabilities of rows [N, F] as float64 [N, K].
+
+        A row that the framework refuses gets NaN. float32 and float64 are passed on
+        unchanged: not every framework predicts the same for both.
+        """
 
     def convert(self, *, wide: bool = False) -> bytes:
-        """Return an ONNX model from `features` [N, F], float64 where `wide`, else
-        float32, to `probabilities` [N, K]."""
+        """
+        Return an ONNX model from `features` [N, F] to `probabilities` [N, K].
+
+        The features are float64 where `wide`, else float32.
+        """
 
     def probes(self, samples: F32 | None) -> Probes:
-        """Return sample rows (made when None), rows around every split, extremes."""
+        """
+        Return sample rows (generated when None), rows around every split, extremes.
+        """
 
     def explanation(self) -> Explanation:
-        """Return what its answers are a sum of, or the reason why there is none."""
+        """Return its additive explanation, or the reason why there is none."""
 
     def pruned(self, *, trees: int | None, depth: int | None) -> TrainedModel:
-        """Return a copy with at most so many trees, and splits on a path; None keeps
-        all. Raises ConversionError where there are none to take away."""
+        """
+        Return a copy with at most so many trees, and splits on a path.
+
+        None keeps all. Raises ConversionError where there are none to remove.
+        """
 
 
 def plain_classes(found: npt.ArrayLike) -> tuple[int | str, ...]:
-    """Return class labels as JSON can hold them: False and 0.0 are 0, 1.0 is 1."""
+    """Convert class labels to JSON values: False and 0.0 become 0, 1.0 becomes 1."""
     return tuple(
         int(one)
         if isinstance(one, (bool, int, float)) and one == int(one)
@@ -126,7 +137,7 @@ def plain_classes(found: npt.ArrayLike) -> tuple[int | str, ...]:
 
 
 def plain_parameters(found: dict[str, object]) -> dict[str, Parameter]:
-    """Return the parameters that were set, as JSON can hold them: no infinity."""
+    """Return the parameters that were set, as JSON values: no infinity."""
     return {
         name: _plain(value)
         for name, value in sorted(found.items())

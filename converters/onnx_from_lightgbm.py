@@ -1,10 +1,11 @@
 """
-Turn trained LightGBM classifiers into ONNX that gives the same probabilities.
+Convert trained LightGBM classifiers to ONNX that gives the same probabilities.
 
-LightGBM compares float64 thresholds, and knows three ways of missing; a tree in ONNX
-has float32 thresholds and one way. So the model's own text is put into words that
-ONNX has, before onnxmltools writes the trees: every threshold is rounded down to
-float32, which no float32 row can tell apart, and every split says where NaN goes.
+LightGBM compares float64 thresholds and has three kinds of missing value; a tree in
+ONNX has float32 thresholds and one kind. So this module rewrites the model's own text
+in terms that ONNX supports, before onnxmltools writes the trees. Every threshold is
+rounded down to float32, which changes the path of no float32 row, and every split says
+where NaN goes.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ def onnx_from_lightgbm(booster: Booster, *, wide: bool = False) -> bytes:
 
     Args:
         booster: The model.
-        wide: Its features are float64, as LightGBM compares them; else float32.
+        wide: True if its features are float64, as LightGBM compares them; else float32.
 
     Returns:
         A serialized graph: input `features` [N, F], one output
         `probabilities` float32 [N, K], K classes, P(class 0) first.
 
     Raises:
-        ConversionError: The model is of a kind that would not convert faithfully.
+        ConversionError: A model of this kind cannot be converted faithfully.
     """
     text = served_text(booster)
     sigmoid = refuse_unfaithful(text)
@@ -61,7 +62,7 @@ def onnx_from_lightgbm(booster: Booster, *, wide: bool = False) -> bytes:
     plain, zero_is_missing = plain_text(text, exact=exact)
     trees = _converted_trees(plain, columns=columns)
     if exact is not None:
-        # What was written for a threshold is its number in the list.
+        # Replace each written threshold, a position in the list, by its exact value.
         trees["nodes_values"] = [
             exact[int(value) - 1] if mode == b"BRANCH_LEQ" else value
             for value, mode in zip(
@@ -85,16 +86,18 @@ def onnx_from_lightgbm(booster: Booster, *, wide: bool = False) -> bytes:
 
 
 def served_text(booster: Booster) -> str:
-    """Return the model's text: the trees that `predict` uses, early stop included."""
+    """
+    Return the model's text with the trees that `predict` uses, after early stopping.
+    """
     return str(booster.model_to_string())
 
 
 def refuse_unfaithful(text: str) -> float:
     """
-    Return the sigmoid's factor of a model that can be converted.
+    Return the sigmoid's factor; raise if the model cannot be converted.
 
     Raises:
-        ConversionError: It is of a kind that would not convert faithfully.
+        ConversionError: A model of this kind cannot be converted faithfully.
     """
     objective = header(text, "objective", default="none given")
     kind, _, settings = objective.partition(" ")
@@ -114,7 +117,7 @@ def refuse_unfaithful(text: str) -> float:
 
 
 def category_columns(text: str) -> tuple[int, ...]:
-    """List the columns that some tree splits by category code."""
+    """List the columns that at least one tree splits by category code."""
     found = {
         int(feature)
         for tree in tree_texts(text)
@@ -132,7 +135,7 @@ def header(text: str, name: str, *, default: str = "0") -> str:
 
 
 def tree_texts(text: str) -> list[str]:
-    """Return the part of each tree."""
+    """Return the section of each tree."""
     body = text.partition("\nend of trees")[0]
     return _TREE.split(body)[1:]
 
@@ -143,7 +146,7 @@ def values(tree: str, name: str) -> list[str]:
 
 
 def split_codes(tree: str, number: int) -> tuple[int, ...]:
-    """Read the categories that a split sends left: bits of 32-bit words."""
+    """Return the categories that a split sends left, from bits of 32-bit words."""
     bounds = [int(one) for one in values(tree, "cat_boundaries")]
     words = [int(one) for one in values(tree, "cat_threshold")]
     chosen = words[bounds[number] : bounds[number + 1]]
@@ -159,22 +162,25 @@ def plain_text(
     text: str, *, exact: list[float] | None = None
 ) -> tuple[str, tuple[int, ...]]:
     """
-    Say the same with thresholds in float32 and NaN as the only missing value.
+    Rewrite a text with float32 thresholds and NaN as the only missing value.
 
     Args:
-        text: The model's own.
-        exact: Gets the float64 thresholds; in the text stands the number of each, from
-            1, which float32 holds. None writes thresholds rounded down to float32.
+        text: Text of the model.
+        exact: List that receives the float64 thresholds; the text then contains the
+            position of each one, from 1, which float32 holds. None writes thresholds
+            rounded down to float32.
 
     Returns:
-        The text, and the columns in which zero has to become NaN in front of it.
+        The text, and the columns whose zeros must become NaN before the trees.
 
     Raises:
-        ConversionError: Zero is missing in one split of a column and not in another.
+        ConversionError: Zero counts as missing in one split of a column and not in
+            another.
     """
     ways: dict[int, set[bool]] = {}
     parts = re.split(r"(?m)^(?=Tree=\d+$|end of trees)", text)
-    # Bytes of each tree: wrong from now on, and not needed.
+    # Drop the byte counts of the trees: they would be wrong now, and nothing needs
+    # them.
     parts[0] = re.sub(r"(?m)^tree_sizes=.*\n", "", parts[0])
     for number, part in enumerate(parts):
         if not part.startswith("Tree="):
@@ -222,7 +228,7 @@ def _splits(tree: str) -> Iterator[tuple[int, float, int]]:
 
 
 def round_down(threshold: float) -> float:
-    """Return the largest float32 that is not above: `x <= t` for every float32 x."""
+    """Return the largest float32 not above t; `x <= t` stays the same for float32 x."""
     with np.errstate(over="ignore"):  # LightGBM writes 1e300 for infinity
         nearest = np.float32(threshold)
         if float(nearest) > threshold:
@@ -231,7 +237,7 @@ def round_down(threshold: float) -> float:
 
 
 def _beside_zero(threshold: float, *, kind: Any = np.float32) -> float:
-    """Move a threshold out of the numbers that LightGBM reads as 0: |x| <= 1e-35."""
+    """Move a threshold out of the range that LightGBM treats as 0: |x| <= 1e-35."""
     zero = kind(np.float32(1e-35))
     if not -zero <= threshold < zero:
         return threshold
@@ -239,7 +245,7 @@ def _beside_zero(threshold: float, *, kind: Any = np.float32) -> float:
 
 
 def _converted_trees(text: str, *, columns: int) -> dict[str, Any]:
-    """Let onnxmltools write the trees; return them as regressor attributes."""
+    """Convert the trees with onnxmltools; return them as regressor attributes."""
     converted = convert_lightgbm(
         Booster(model_str=text),
         name="lightgbm",

@@ -1,4 +1,8 @@
-"""Adopt a foreign ONNX classifier: check it, and give it the names the server reads."""
+"""
+Adopt an ONNX classifier that another tool exported.
+
+Check it, and give its tensors the names that the server reads.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ def read_onnx(path: Path) -> onnx.ModelProto:
     Read a model with its external data, in a file format that our onnxruntime reads.
 
     Raises:
-        InputError: It is no model, or keeps data outside its folder or too much.
+        InputError: It is no model, or stores data outside its folder or too much of it.
     """
     try:
         model = onnx.load_from_string(path.read_bytes())
@@ -66,8 +70,8 @@ def read_onnx(path: Path) -> onnx.ModelProto:
         )
     if wanted:
         onnx.load_external_data_for_model(model, str(folder))
-    # What newer file formats add are types and devices that a classifier over float32
-    # rows has no use for; one that does use them fails its proof.
+    # Newer file formats add types and devices that a classifier over float32 rows does
+    # not need; a model that uses them fails its proof.
     model.ir_version = min(model.ir_version, OURS.ir)
     return model
 
@@ -88,7 +92,7 @@ def _external_bytes(path: Path, entry: dict[str, str], *, available: int) -> int
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[Any]:
-    """Yield every constant of a graph, those inside nodes included."""
+    """Yield every constant of a graph, including those inside nodes."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -104,7 +108,7 @@ def adopted(model: onnx.ModelProto, *, columns: int | None = None) -> bytes:
     Normalise a classifier: one input, one output, no label, no ZipMap.
 
     Args:
-        model: As read.
+        model: Model as `read_onnx` returns it.
         columns: Number of features, where the file does not say.
 
     Raises:
@@ -197,7 +201,9 @@ def _refuse_too_new(model: onnx.ModelProto) -> None:
 
 
 def _probability_output(graph: onnx.GraphProto) -> str:
-    """Find the output with a probability per class, in front of a ZipMap if any."""
+    """
+    Return the output with a probability per class, before a ZipMap if there is one.
+    """
     zipped = {
         node.output[0]: node.input[0] for node in graph.node if node.op_type == "ZipMap"
     }
@@ -219,13 +225,13 @@ def _probability_output(graph: onnx.GraphProto) -> str:
 
 
 def _drop_constant_inputs(model: onnx.ModelProto, *, kept: str) -> None:
-    """Leave one input: old exporters list constants too, and in front of it."""
+    """Keep only the feature input: old exporters list constants as inputs too."""
     (only,) = (one for one in model.graph.input if one.name == kept)
     given = onnx.ValueInfoProto()
     given.CopyFrom(only)
     del model.graph.input[:]
     model.graph.input.append(given)
-    # Before this format, constants had to be inputs.
+    # Older formats require constants to be inputs.
     model.ir_version = max(model.ir_version, _CONSTANTS_APART_IR)
 
 

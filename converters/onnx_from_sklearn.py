@@ -1,8 +1,9 @@
 """
-Turn trained scikit-learn classifiers and pipelines into ONNX.
+Convert trained scikit-learn classifiers and pipelines to ONNX.
 
-skl2onnx converts; `converters.sklearn_operators` replaces steps that it rounds
-differently, `converters.sklearn_tree_repair` puts right what it leaves out of trees.
+skl2onnx converts. `converters.sklearn_operators` replaces the steps that skl2onnx
+rounds differently, and `converters.sklearn_tree_repair` restores what skl2onnx leaves
+out of trees.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def onnx_from_sklearn(estimator: Any, *, wide: bool = False) -> bytes:
 
     Args:
         estimator: The classifier.
-        wide: Its features are float64, as it computes with them; else float32.
+        wide: True if its features are float64, as it computes with them; else float32.
 
     Returns:
         A serialized graph: input `features` [N, F], one output
@@ -44,7 +45,7 @@ def onnx_from_sklearn(estimator: Any, *, wide: bool = False) -> bytes:
 
     Raises:
         ConversionError: It is no fitted classifier with probabilities, or has a step
-            that is not converted.
+            that is not supported.
     """
     refuse_unfaithful(estimator)
     numbered = by_position(estimator)
@@ -62,7 +63,7 @@ def _converted(estimator: Any, *, wide: bool) -> onnx.ModelProto:
     given = DoubleTensorType if wide else FloatTensorType
     try:
         with warnings.catch_warnings():
-            # It hands numpy flags to protobuf, which numpy will refuse one day.
+            # skl2onnx passes numpy flags to protobuf, which numpy will refuse one day.
             warnings.simplefilter("ignore", DeprecationWarning)
             found: onnx.ModelProto = convert_sklearn(
                 estimator,
@@ -80,7 +81,8 @@ def _converted(estimator: Any, *, wide: bool) -> onnx.ModelProto:
     except ConversionError:
         raise
     except Exception as error:
-        # skl2onnx raises whatever a step runs into; its first line says what.
+        # skl2onnx raises any error that a step causes; its first line names the
+        # problem.
         said = str(error).strip().splitlines() or [repr(error)]
         raise ConversionError(
             f"skl2onnx cannot convert {_names(estimator)}: {said[0]}"
@@ -89,10 +91,10 @@ def _converted(estimator: Any, *, wide: bool) -> onnx.ModelProto:
 
 def _margins_asked(estimator: Any) -> dict[int, dict[str, bool]]:
     """
-    Ask for the margin of what ends a calibrated pipeline.
+    Request the margin of the last step of a calibrated pipeline.
 
-    skl2onnx asks a calibrated classifier for it, and forgets to where that is a
-    pipeline: the calibration then reads probabilities.
+    skl2onnx requests the margin of a calibrated classifier, but not if that classifier
+    is a pipeline: the calibration then reads probabilities.
     """
     found = {}
     waiting = [estimator]
@@ -142,7 +144,7 @@ def by_position(estimator: Any) -> Any:
     while waiting:
         one = waiting.pop()
         waiting += children(one)
-        # A calibration keeps what it fitted copies of, too.
+        # A calibration also stores the estimator that it fitted copies of.
         if isinstance(one, ColumnTransformer) and hasattr(one, "transformers_"):
             chosen = one._transformer_to_input_indices
             one.transformers_ = [
@@ -159,7 +161,9 @@ def _names(estimator: Any) -> str:
 
 
 def _finished(model: onnx.ModelProto, *, classes: int) -> bytes:
-    """Drop the label, free the batch dimension, name what the server reads."""
+    """
+    Drop the label, free the batch dimension, and set the names that the server reads.
+    """
     graph = model.graph
     kept = [one for one in graph.output if one.name == PROBABILITIES]
     if len(kept) != 1:

@@ -1,9 +1,9 @@
 """
-Turn trained XGBoost classifiers into ONNX that gives the same probabilities.
+Convert trained XGBoost classifiers to ONNX that gives the same probabilities.
 
-`converters.xgboost_trees` writes the trees, `converters.graph` puts the rest around
-them: a `missing` other than NaN, category codes that are no whole numbers, and the step
-to probabilities.
+`converters.xgboost_trees` writes the trees. `converters.graph` adds the rest around
+them: a `missing` value other than NaN, category codes that are not whole numbers, and
+the step to probabilities.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from converters.xgboost_trees import tree_operator, tree_part, weigh_leaves
 from tollgate.errors import ConversionError
 
 OBJECTIVE = "binary:logistic"
-# softmax differs from softprob in what predict() returns, not in what was learnt;
-# reg:logistic from binary:logistic in the default metric alone.
+# softmax differs from softprob in the result of predict(), not in the trees;
+# reg:logistic from binary:logistic only in the default metric.
 OBJECTIVES = (OBJECTIVE, "reg:logistic", "multi:softprob", "multi:softmax")
 
 
@@ -33,15 +33,15 @@ def onnx_from_xgboost(
 
     Args:
         model: The trained classifier, or its trees alone.
-        missing: The number that stands for a missing value; None asks the classifier,
-            and is NaN for trees alone, which do not know it.
+        missing: Number that stands for a missing value. None takes the classifier's, or
+            NaN for trees alone, which do not know it.
 
     Returns:
         A serialized graph: input `features` float32 [N, F], one output
         `probabilities` float32 [N, K], K classes, P(class 0) first.
 
     Raises:
-        ConversionError: The model is of a kind that would not convert faithfully.
+        ConversionError: A model of this kind cannot be converted faithfully.
     """
     booster = served_booster(model)
     outputs = margins(booster)
@@ -61,12 +61,12 @@ def served_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
     """
     Return the trees that `predict_proba` uses, without column names and types.
 
-    Rows are asked without names here, and codes of categories as numbers. Trees after
-    the best iteration of an early stop are cut off; the leaves of a DART model are
-    multiplied with the weights of their trees.
+    Rows have no column names here, and codes of categories are numbers. Trees after the
+    best iteration of an early stop are cut off; the leaves of a DART model are
+    multiplied by the weights of their trees.
 
     Raises:
-        ConversionError: The model is of a kind that would not convert faithfully.
+        ConversionError: A model of this kind cannot be converted faithfully.
     """
     booster = sliced_booster(model)
     document = json.loads(booster.save_raw("json"))
@@ -85,10 +85,10 @@ def served_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
 
 def sliced_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
     """
-    Return the trees that `predict_proba` uses as they were saved.
+    Return the trees that `predict_proba` uses, in the form in which they were saved.
 
     Raises:
-        ConversionError: The model is of a kind that would not convert faithfully.
+        ConversionError: A model of this kind cannot be converted faithfully.
     """
     if isinstance(model, XGBClassifier):
         if not model.__sklearn_is_fitted__():
@@ -118,11 +118,11 @@ def sliced_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
 
 
 def column_types(booster: Booster) -> list[str] | None:
-    """Return "c" for columns that are split by category; None without any."""
+    """Return "c" for columns that are split by category; None if there are none."""
     categories = category_columns(booster)
     if not categories:
         return None
-    # Not stripped: a split by category belongs to a column declared as one.
+    # Keep the column type: a split by category belongs to a column declared as one.
     columns = range(booster.num_features())
     return ["c" if one in categories else "q" for one in columns]
 
@@ -134,7 +134,7 @@ def missing_value(model: XGBClassifier | XGBRegressor | Booster) -> float:
 
 
 def category_columns(booster: Booster) -> tuple[int, ...]:
-    """List the columns that some tree splits by category code."""
+    """List the columns that at least one tree splits by category code."""
     found = {
         tree["split_indices"][node]
         for tree in _gbtree(booster)["trees"]
@@ -144,7 +144,7 @@ def category_columns(booster: Booster) -> tuple[int, ...]:
 
 
 def _gbtree(booster: Booster) -> dict[str, Any]:
-    """Read the trees and the class of each as xgboost saves them."""
+    """Return the trees and the class of each, as xgboost saves them."""
     return tree_part(json.loads(booster.save_raw("json")))[0]
 
 
@@ -182,7 +182,7 @@ def margins(booster: Booster) -> int:
 
 
 def base_margin(booster: Booster, *, outputs: int) -> tuple[float, ...]:
-    """Return the margins every row starts from, in xgboost's own float32 steps."""
+    """Return the start margins of every row, in xgboost's own float32 steps."""
     learner = json.loads(booster.save_config())["learner"]["learner_model_param"]
     # "[5E-1]" or "[1E-1,2E-1]" since xgboost 3, "5E-1" before
     text = str(learner["base_score"]).strip("[]")

@@ -1,4 +1,6 @@
-"""Compare a converted model with its source on raw rows, and with its author."""
+"""
+Compare a converted model with its source on raw rows, and with its author's figures.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,18 @@ def oracle_of(
     from_file: bool,
 ) -> Oracle:
     """
-    Say what a converted model was proven against, and how far it is from that.
+    Record the reference a converted model was proven against, and its distance from it.
 
     Args:
         source: The trained model.
-        model: The graph.
-        sample: Rows that were handed in; None without.
-        expected: What the author says that the model answers to the sample's rows.
-        from_file: Whether the source was read from a file.
+        model: The converted graph.
+        sample: Rows supplied by the user; None without.
+        expected: File with the author's predictions for the sample's rows.
+        from_file: True if the source was read from a file.
 
     Raises:
-        InputError: The expected answers cannot be read or are of other rows.
-        ParityError: The converted model answers otherwise than expected.
+        InputError: The expected predictions cannot be read or belong to other rows.
+        ParityError: The converted model's predictions differ from the expected ones.
     """
     facts = source.facts
     told = Oracle(
@@ -67,7 +69,8 @@ def oracle_of(
     changes: dict[str, object] = {}
     if sample.raw is not None:
         answers = source.predict(sample.raw[chosen])
-        # Rows that the source refuses are no answers to compare with.
+        # Leave out rows that the source refuses: they have no prediction to compare
+        # with.
         known = ~np.isnan(answers).any(axis=1)
         if known.any():
             changes["raw_apart"] = apart(
@@ -91,12 +94,12 @@ def oracle_of(
 
 def apart(wanted: F64, found: F64, *, places: npt.NDArray[np.intp]) -> Apart:
     """
-    Compare probabilities; one that is no number differs.
+    Compare probabilities; NaN counts as a difference.
 
     Args:
-        wanted: By the source or the author; float64 [N, K], N >= 1.
-        found: As converted; float64 [N, K].
-        places: Of the rows in their file, from 0; int [N].
+        wanted: Probabilities of the source or the author; float64 [N, K], N >= 1.
+        found: Probabilities of the converted model; float64 [N, K].
+        places: Positions of the rows in their file, from 0; int [N].
     """
     each = np.abs(wanted - found)
     each[~np.isfinite(found)] = np.inf
@@ -117,17 +120,19 @@ def apart(wanted: F64, found: F64, *, places: npt.NDArray[np.intp]) -> Apart:
 
 def read_expected(path: Path, *, rows: int, classes: int) -> F64:
     """
-    Read the answers that a model's author gave.
+    Read the predictions that a model's author supplied.
 
-    A line for each row of the sample, in its order: the probability of the second of
-    two classes, or a probability for each class in the model's order. A first line of
-    names is skipped. CSV, TSV, texts parted by spaces, Parquet or JSON lines.
+    The file has a line for each row of the sample, in its order: the probability of the
+    second of two classes, or a probability for each class in the model's order. A
+    header line is skipped. The format is CSV, TSV, text separated by spaces, Parquet or
+    JSON lines.
 
     Returns:
         float64 [N, K].
 
     Raises:
-        InputError: It cannot be read, holds no probabilities, or is of other rows.
+        InputError: The file cannot be read, holds no probabilities, or belongs to other
+            rows.
     """
     found = _numbers(path)
     if len(found) != rows:

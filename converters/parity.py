@@ -1,4 +1,4 @@
-"""Prove that a converted model answers as its source does."""
+"""Prove that a converted model predicts as its source does."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tollgate.schema import MAX_BATCH_ROWS
 
 WORST_ROWS = 3
 DELTA_QUANTILES = (0.5, 0.9, 0.99, 0.999)
-# Rows of each kind that are asked alone too, evenly spaced; one call costs more than
-# a row does, and that a row depends on its company shows in few of them.
+# Rows of each kind that are also predicted alone, evenly spaced. A call costs more than
+# a row does, and few rows show whether a row depends on its batch.
 ALONE_ROWS = 4096
 
 
 class Reference(msgspec.Struct, frozen=True, eq=False):
     """
-    What the source answers to the probe rows; asked once for all runtimes.
+    The source's predictions for the probe rows; computed once for all runtimes.
 
     Attributes:
-        rows: Those that it answers; float32 [N, F].
-        kind: Why each is there; str [N].
+        rows: Rows that the source predicts; float32 [N, F].
+        kind: Reason for each row; str [N].
         probabilities: float64 [N, K].
         refused: Rows that it refuses; float32 [M, F].
     """
@@ -40,18 +40,18 @@ class Reference(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def unanswered(self) -> int:
-        """How many rows it refuses."""
+        """Return the number of rows that the source refuses."""
         return len(self.refused)
 
 
 class Comparison(msgspec.Struct, frozen=True, eq=False):
     """
-    A report and the numbers it was made from, to draw them.
+    A report and the numbers that it was computed from, for plots.
 
     Attributes:
         report: The figures.
-        source: float64 [N, K].
-        converted: float64 [N, K].
+        source: Probabilities of the source; float64 [N, K].
+        converted: Probabilities of the converted model; float64 [N, K].
         delta: Largest |source - converted| of each row; float64 [N].
     """
 
@@ -68,7 +68,7 @@ def compare(
     probes: Probes,
     thresholds: Sequence[float],
 ) -> ParityReport:
-    """Compare two models as `measure` does; return the figures alone."""
+    """Compare two models as `measure` does; return only the report."""
     return measure(source, converted, probes=probes, thresholds=thresholds).report
 
 
@@ -80,17 +80,17 @@ def measure(
     thresholds: Sequence[float],
 ) -> Comparison:
     """
-    Compare two models on probe rows; `ask` and `judge` in one.
+    Compare two models on probe rows: `ask`, then `judge`.
 
     Args:
         source: The trained model; features [N, F] to probabilities [N, K], NaN in
             rows that it refuses.
         converted: The converted model, in some runtime.
-        probes: At least one row that the source answers.
+        probes: Rows, at least one of which the source predicts.
         thresholds: Scores at which a decision changes, `score >= threshold`.
 
     Raises:
-        ConversionError: The source answers no row, or another number of classes.
+        ConversionError: The source predicts no row, or has another number of classes.
     """
     return judge(ask(source, probes), converted, thresholds=thresholds)
 
@@ -102,10 +102,10 @@ def ask(
     wide: bool = False,
 ) -> Reference:
     """
-    Ask a trained model for its answers to the probe rows, as float64 where `wide`.
+    Predict the probe rows with a trained model, as float64 where `wide`.
 
     Raises:
-        ConversionError: It answers none of them.
+        ConversionError: It predicts none of them.
     """
     rows = probes.rows.astype(np.float64) if wide else probes.rows
     found = np.asarray(source(rows), dtype=np.float64)
@@ -132,11 +132,11 @@ def judge(
     Compare a converted model with its source: in batches, shuffled and row by row.
 
     Args:
-        reference: What the source answers.
+        reference: Predictions of the source.
         converted: The converted model, in some runtime.
         thresholds: Scores at which a decision changes, `score >= threshold`.
-        tolerance: What a probability may differ by.
-        seed: Of the shuffling.
+        tolerance: Allowed difference of a probability.
+        seed: Seed of the shuffling.
 
     Raises:
         ConversionError: The two have different numbers of classes, or a row makes the
@@ -174,7 +174,7 @@ def _comparison(
     thresholds: Sequence[float],
     tolerance: float,
 ) -> Comparison:
-    """Put the answers of both models into figures."""
+    """Compute the figures from the predictions of both models."""
     expected, kind = reference.probabilities, reference.kind
     each = np.abs(batched - expected)
     each[~((batched >= 0) & (batched <= 1))] = np.inf
@@ -208,7 +208,7 @@ def _flips(expected: F64, found: F64, *, thresholds: Sequence[float]) -> int:
 
 
 def _alone(kind: npt.NDArray[np.str_]) -> npt.NDArray[np.int64]:
-    """Choose the positions of the rows that are asked alone."""
+    """Choose the positions of the rows that are predicted alone."""
     chosen = []
     for one in np.unique(kind):
         at = np.flatnonzero(kind == one)
@@ -221,10 +221,10 @@ def _shuffled_delta(
     converted: Runner, reference: Reference, *, batched: F64, seed: int
 ) -> float:
     """
-    Ask in another order, among the rows that the source refuses.
+    Compare predictions in another order, mixed with rows that the source refuses.
 
-    Whatever the converted model answers to those, it must not fail: the server puts
-    rows of several callers into one batch, and all of them would get its error.
+    For those the converted model may return anything, but it must not fail: the server
+    puts rows of several callers into one batch, and all of them would get its error.
     """
     rows = np.concatenate([reference.rows, reference.refused])
     order = np.random.default_rng(seed).permutation(len(rows))
@@ -238,7 +238,7 @@ def _alone_delta(converted: Runner, rows: F32, *, batched: F64) -> float:
 
 
 def _largest(one: F64, other: F64) -> float:
-    """Return the largest difference; infinite where either is no number."""
+    """Return the largest difference; infinite where either is NaN."""
     with np.errstate(invalid="ignore"):  # inf - inf
         delta = np.abs(one - other)
     return float(np.nan_to_num(delta, nan=np.inf).max())
@@ -247,7 +247,7 @@ def _largest(one: F64, other: F64) -> float:
 def _worst(
     each: F64, kind: npt.NDArray[np.str_], *, expected: F64, found: F64
 ) -> tuple[Disagreement, ...]:
-    """Name the rows that differ most; of two classes, P(1) speaks for both."""
+    """List the rows that differ most; of two classes, P(1) represents both."""
     delta = each.max(axis=1)
     label = each.argmax(axis=1) if each.shape[1] > 2 else np.ones(len(each), dtype=int)
     return tuple(
@@ -263,5 +263,5 @@ def _worst(
 
 
 def _answers(converted: Runner, rows: F32, *, size: int) -> F64:
-    """Return the probabilities of every row, asked for `size` rows at a time."""
+    """Return the probabilities of every row, predicted `size` rows at a time."""
     return converted.batched(rows, size=size).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Draw a proof: how far the scores are apart, and one against the other."""
+"""Plot a proof: the differences between the scores, and one score against the other."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from converters.parity import Comparison
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SMALLEST = 1e-10  # differences below are drawn here: a logarithm has no zero
+_SMALLEST = 1e-10  # smaller differences are drawn here: a logarithm has no zero
 
 
 def draw(comparisons: Sequence[Comparison], path: Path) -> None:
-    """Write a PNG, a row per runtime: a histogram of |Δp|, and score against score."""
+    """
+    Write a PNG with a row per runtime: a histogram of |Δp|, and score against score.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Write a linear model or network as float32 matrix products, which int8 builds on."""
+"""Rewrite a linear model or network as float32 matrix products, as int8 requires."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def plain_layers(model: bytes, *, samples: F32) -> bytes:
 
     Args:
         model: A converted model.
-        samples: Rows on which the rewritten one must answer as before, within 1e-5.
+        samples: Rows on which the rewritten model must predict as before, within 1e-5.
 
     Raises:
-        ConversionError: It holds trees or no matrix product, or answers otherwise.
+        ConversionError: It holds trees or no matrix product, or its predictions change.
     """
     graph = onnx.load_from_string(model)
     kinds = {node.op_type for node in graph.graph.node}
@@ -58,11 +58,11 @@ def plain_layers(model: bytes, *, samples: F32) -> bytes:
 
 def join_sums(graph: onnx.GraphProto) -> None:
     """
-    Make one Gemm of every product and the constant added to it, in place.
+    Merge every product and the constant added to it into one Gemm, in place.
 
-    onnxruntime does so anyway when it loads a model; done after quantisation, no
-    integer kernel fits any more, and weights are turned back to float32 in each run
-    (a network of 512x512 units then took 307 µs for one row instead of 15).
+    onnxruntime does so anyway when it loads a model. After quantisation that merge
+    leaves no integer kernel that fits, and each run converts the weights back to
+    float32 (a network of 512x512 units then took 307 µs for one row instead of 15).
     """
     constants = {one.name: one for one in graph.initializer}
     for node in [one for one in graph.node if one.op_type == "MatMul"]:
@@ -74,7 +74,7 @@ def join_sums(graph: onnx.GraphProto) -> None:
             continue
         if len(constants[added[0]].dims) != 1:
             continue
-        # Its own copy: as an integer it has the scale of this layer.
+        # A separate copy: quantised to integers it has the scale of this layer.
         bias = graph.initializer.add()
         bias.CopyFrom(constants[added[0]])
         bias.name = f"{node.output[0]}_bias"
@@ -89,7 +89,7 @@ def join_sums(graph: onnx.GraphProto) -> None:
 
 
 def _matrix(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
-    """Replace one LinearClassifier; its label output goes unused."""
+    """Replace one LinearClassifier; its label output becomes unused."""
     found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     weights = np.asarray(found["coefficients"], dtype=np.float32)
     offsets = np.asarray(found["intercepts"], dtype=np.float32)
@@ -129,7 +129,7 @@ def _matrix(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
 
 
 def _single(model: onnx.ModelProto) -> None:
-    """Compute in float32 what was computed in float64."""
+    """Convert float64 computation to float32."""
     graph = model.graph
     for at, constant in enumerate(graph.initializer):
         if constant.data_type == TensorProto.DOUBLE:
@@ -145,7 +145,9 @@ def _single(model: onnx.ModelProto) -> None:
 
 
 def _one_opset(model: onnx.ModelProto) -> None:
-    """Name the version of the standard operators once; skl2onnx may twice, or never."""
+    """
+    Import the standard operators exactly once; skl2onnx may do so twice, or never.
+    """
     versions = {one.domain: one.version for one in model.opset_import}
     versions.setdefault("", OPSET)
     del model.opset_import[:]

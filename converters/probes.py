@@ -1,8 +1,9 @@
 """
 Choose the rows on which a converted tree model could differ from its source.
 
-A tree model changes only at its split thresholds, so a row is sent to every split
-of every tree: just below its threshold, exactly on it, and just above.
+The output of a tree model changes only at its split thresholds. So this module builds
+rows for every split of every tree: just below its threshold, exactly on it, and just
+above.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ class Tree(msgspec.Struct, frozen=True, eq=False):
     One tree.
 
     Attributes:
-        left: Where node n goes if its feature < threshold; -1 for a leaf.
-        right: Where it goes otherwise.
+        left: Next node if the feature of node n < threshold; -1 for a leaf.
+        right: Next node otherwise.
         feature: Column that node n tests.
         threshold: float32 [nodes].
-        inclusive: The framework writes `<=`; `threshold` is the next float32 above
-            the largest that goes left.
-        codes: Category codes of the nodes that test those instead of a threshold.
+        inclusive: True if the framework compares with `<=`; `threshold` is then the
+            next float32 above the largest value that goes left.
+        codes: Category codes of the nodes that test codes instead of a threshold.
     """
 
     left: list[int]
@@ -53,7 +54,7 @@ class Tree(msgspec.Struct, frozen=True, eq=False):
 
 
 def trees_of(booster: Booster) -> list[Tree]:
-    """Read the trees from the booster's own JSON, not through the converter."""
+    """Read the trees from the booster's own JSON, independently of the converter."""
     document = json.loads(booster.save_raw("json"))
     trees = document["learner"]["gradient_booster"]["model"]["trees"]
     return [
@@ -69,7 +70,7 @@ def trees_of(booster: Booster) -> list[Tree]:
 
 
 def _codes(tree: dict[str, list[int]]) -> dict[int, tuple[int, ...]]:
-    """Read which categories each node tests; older files have no such fields."""
+    """Return the categories that each node tests; older files have no such fields."""
     spans = zip(
         tree.get("categories_nodes", ()),
         tree.get("categories_segments", ()),
@@ -110,7 +111,7 @@ def assemble(parts: dict[str, F32]) -> Probes:
 
 def split_rows(samples: F32, trees: list[Tree]) -> F32:
     """
-    Make three rows for every split that reach it: below, on and above its threshold.
+    Generate three rows that reach each split: below, on and above its threshold.
 
     Each is a sample row, changed only in the columns that the path tests.
 
@@ -141,7 +142,9 @@ def split_rows(samples: F32, trees: list[Tree]) -> F32:
 
 
 def category_rows(samples: F32, trees: list[Tree]) -> F32:
-    """Put every category that some tree tests, and codes that none does, into rows."""
+    """
+    Generate rows with every category that a tree tests, and codes that none tests.
+    """
     seen: dict[int, set[int]] = {}
     for tree in trees:
         for node, codes in tree.codes.items():
@@ -151,9 +154,9 @@ def category_rows(samples: F32, trees: list[Tree]) -> F32:
 
 def code_rows(samples: F32, seen: Mapping[int, Collection[float]]) -> F32:
     """
-    Put every category of a column, and codes that are none, into sample rows.
+    Generate sample rows with every category of a column, and with unknown codes.
 
-    Unseen are the code after the last, negative ones, and those with a fraction.
+    The unknown codes are the one after the last, negative ones, and fractions.
     """
     made = []
     for column, found in sorted(seen.items()):
@@ -166,10 +169,9 @@ def code_rows(samples: F32, seen: Mapping[int, Collection[float]]) -> F32:
 
 def special_rows(samples: F32) -> F32:
     """
-    Make rows with NaN, infinities, signed zeros, huge and tiny values.
+    Generate rows with NaN, infinities, signed zeros, huge and tiny values.
 
-    Each value stands once in every column, and in each single column of a few
-    sample rows.
+    Each value fills a whole row once, and each single column of a few sample rows.
     """
     columns = samples.shape[1]
     values = np.asarray(SPECIAL_VALUES, dtype=np.float32)
@@ -189,7 +191,7 @@ def _paths(tree: Tree, columns: int) -> Iterator[tuple[int, F32, F32]]:
         node, low, high = stack.pop()
         if tree.left[node] < 0:
             continue
-        if node in tree.codes:  # either way, whatever the other columns hold
+        if node in tree.codes:  # either path, whatever the other columns hold
             stack += [(tree.left[node], low, high), (tree.right[node], low, high)]
             continue
         yield node, low, high

@@ -1,4 +1,4 @@
-"""Convert a model and prove it, here and in the runtimes of other servers."""
+"""Convert a model and prove it, here and in the runtimes of other Triton releases."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Proven(msgspec.Struct, frozen=True, eq=False):
     A converted model with its proof.
 
     Attributes:
-        facts: What is known of the source.
-        model: The graph.
-        reference: What the source answers to the probe rows.
-        comparisons: One per runtime; the first is that of this machine's.
-        targets: Releases of Triton whose onnxruntime these are.
+        facts: Facts about the source.
+        model: The converted graph.
+        reference: The source's predictions for the probe rows.
+        comparisons: One comparison per runtime; the first is this machine's.
+        targets: Triton releases whose onnxruntime these are.
     """
 
     facts: Facts
@@ -38,21 +38,23 @@ class Proven(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def report(self) -> ParityReport:
-        """The figures in this machine's runtime."""
+        """Return the report of this machine's runtime."""
         return self.comparisons[0].report
 
     @property
     def reports(self) -> tuple[ParityReport, ...]:
-        """The figures of every runtime."""
+        """Return the report of every runtime."""
         return tuple(one.report for one in self.comparisons)
 
     @property
     def passed(self) -> bool:
-        """Tell whether every runtime agrees."""
+        """Return whether the model passed in every runtime."""
         return all(report.passed for report in self.reports)
 
     def check(self) -> None:
-        """Raise ParityError with the figures unless every runtime agrees."""
+        """
+        Raise ParityError with the figures unless the model passed in every runtime.
+        """
         for report in self.reports:
             report.check()
 
@@ -66,20 +68,20 @@ def prove(
     wide: bool = False,
 ) -> Proven:
     """
-    Convert a model and compare it with its source; the report may say that it fails.
+    Convert a model and compare it with its source; the report may say that it failed.
 
     Args:
         source: The model.
-        samples: Rows as served; float32 [N, F]; None makes some.
+        samples: Rows as served; float32 [N, F]; None generates some.
         thresholds: Scores at which the policy's decision changes.
-        targets: Releases of Triton in whose onnxruntime it is proven as well.
-        wide: Its features are served as float64.
+        targets: Triton releases in whose onnxruntime it is proven too.
+        wide: True if its features are served as float64.
 
     Raises:
         ConversionError: It cannot be converted, the sample does not fit, or the source
             refuses most of its rows, so that nothing would be proven.
         InputError: A target is not known.
-        SetupError: A target's environment cannot be made here.
+        SetupError: A target's environment cannot be created here.
     """
     facts = source.facts
     converted = source.convert(wide=wide)
@@ -92,7 +94,7 @@ def prove(
         at = np.linspace(0, len(samples) - 1, min(len(samples), SAMPLE_ROWS))
         samples = samples[at.astype(int)]
     probes = source.probes(samples)
-    # What the graph rounds first is compared as the source answers float32.
+    # If the graph rounds its input first, compare it with float32 predictions.
     exact = wide and not rounds_first(converted)
     reference = ask(source.predict, probes, wide=exact)
     _require_answers(probes, reference, made=samples is None)
@@ -106,7 +108,9 @@ def prove(
 
 
 def _require_answers(probes: Probes, reference: Reference, *, made: bool) -> None:
-    """Demand that the source answers half of the sample rows, handed in or made."""
+    """
+    Raise unless the source predicts half of the sample rows, supplied or generated.
+    """
     rows = int((probes.kind == "sample").sum())
     answered = int((reference.kind == "sample").sum())
     if 2 * answered < rows:
@@ -126,19 +130,19 @@ def prove_graph(
     targets: Sequence[str] = (),
 ) -> Proven:
     """
-    Compare a graph with what its source answered, in every runtime that is asked for.
+    Compare a graph with its source's predictions, in every requested runtime.
 
     Args:
-        model: ONNX, `features` to `probabilities`.
-        facts: What is known of the source.
-        reference: Its answers.
+        model: ONNX model, `features` to `probabilities`.
+        facts: Facts about the source.
+        reference: Predictions of the source.
         thresholds: Scores at which the policy's decision changes.
-        targets: Releases of Triton in whose onnxruntime it is proven as well.
+        targets: Triton releases in whose onnxruntime it is proven too.
 
     Raises:
         ConversionError: A runtime cannot load it, or it has other classes.
         InputError: A target is not known.
-        SetupError: A target's environment cannot be made here.
+        SetupError: A target's environment cannot be created here.
     """
     found = [judge(reference, onnx_runner(model), thresholds=thresholds)]
     others = [name for name in dict.fromkeys(targets) if name != OURS.release]

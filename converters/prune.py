@@ -1,10 +1,10 @@
 """
-Make trees fewer or shallower, and measure what that costs.
+Reduce the number or the depth of a model's trees, and measure the cost.
 
-It is done to the trained model, in its own framework, so that conversion, proof and
-explanation follow as for any other. Of two dozen candidates the best looks better on
-the rows it was chosen on than it is: where there are enough, `auto` chooses on one half
-of them and judges on the other.
+The trained model is pruned in its own framework, so conversion, proof and explanation
+work as for any other model. The best of two dozen candidates looks better on the rows
+that chose it than it really is. Where there are enough rows, `auto` therefore chooses
+on one half of them and evaluates on the other.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from converters.trade import Gate, Judge, Trade
 from converters.weighing import weigh
 from tollgate.errors import InputError
 
-SEED = 0  # of the halves
+SEED = 0  # seed of the halves
 LEAST_OF_A_CLASS = 100  # in each half; an AUC of 0.9 is then known to about ±0.04
 
 
 class Pruned(msgspec.Struct, frozen=True, eq=False):
-    """A pruned model, what it costs, and what else it could have been."""
+    """A pruned model, its cost, and the other candidates."""
 
     model: TrainedModel
     trade: Trade
@@ -36,10 +36,10 @@ class Pruned(msgspec.Struct, frozen=True, eq=False):
 
 def read_pruning(text: str) -> Pruning | None:
     """
-    Read `50` (trees), `50x4` (trees x depth), `x4` (depth) or `auto`, which is None.
+    Parse `50` (trees), `50x4` (trees x depth), `x4` (depth) or `auto`, which is None.
 
     Raises:
-        InputError: It is something else.
+        InputError: The text has another form.
     """
     if text == AUTO:
         return None
@@ -62,22 +62,22 @@ def prune(
     progress: Callable[[int, int], None] | None = None,
 ) -> Pruned:
     """
-    Prune a model as asked; with labels, beside other ways of doing it.
+    Prune a model as requested; with labels, compare it with other prunings.
 
     Args:
-        model: Of trees.
-        wanted: As `read_pruning` reads it. `auto` takes the fastest candidate that
+        model: Model with trees.
+        wanted: Text that `read_pruning` parses. `auto` takes the fastest candidate that
             loses no more than the gate allows; its trade says on which rows it was
-            chosen and judged.
+            chosen and evaluated.
         judge: Rows to measure on; a sweep needs their labels, of two classes.
-        gate: What `auto` may lose. What was asked for by number is not held against
-            it here: see `trade.require`.
+        gate: Loss that `auto` may cause. A pruning requested by number is not checked
+            against it here: see `trade.require`.
         progress: Called with (done, in all).
 
     Raises:
         InputError: `wanted` is no pruning, or `auto` without labels.
-        ConversionError: The model cannot be pruned so.
-        TradeError: `auto` finds none that stays inside the gate.
+        ConversionError: The model cannot be pruned in this way.
+        TradeError: `auto` finds no candidate within the gate.
     """
     asked = read_pruning(wanted)
     if len(model.facts.classes) != 2 or judge.label is None:
@@ -116,10 +116,10 @@ def prune(
 
 def halved(judge: Judge) -> tuple[Judge, Judge] | None:
     """
-    Divide labelled rows at random: one half to choose on, one to judge on.
+    Divide labelled rows at random: one half to choose on, one to evaluate on.
 
-    Each class is divided by itself. None where a half would have fewer than 100 rows of
-    a class, or there are no labels.
+    Each class is divided separately. Returns None if a half would have fewer than 100
+    rows of a class, or if there are no labels.
     """
     if judge.label is None:
         return None

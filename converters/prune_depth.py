@@ -1,4 +1,4 @@
-"""Cut a tree off below a depth, whatever framework it comes from."""
+"""Cut a tree off below a depth, whatever framework trained it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 class Cut(msgspec.Struct, frozen=True):
     """
-    What is left of a tree.
+    The remaining nodes of a tree.
 
     Attributes:
         kept: Numbers of the nodes that stay, breadth first, the root first.
@@ -26,18 +26,18 @@ class Cut(msgspec.Struct, frozen=True):
 
 def cut_below(left: Sequence[int], right: Sequence[int], *, depth: int) -> Cut:
     """
-    Make every split at a depth a leaf; the root has depth 0.
+    Turn every split at a depth into a leaf; the root has depth 0.
 
     Args:
         left: Left child of each node; negative for a leaf.
         right: Right child of each node.
-        depth: Most splits on a path, 1 or more.
+        depth: Maximum number of splits on a path, 1 or more.
     """
     kept, depths = [0], [0]
     new_left: list[int] = []
     new_right: list[int] = []
     ended = []
-    for at, node in enumerate(kept):  # grows while it is read
+    for at, node in enumerate(kept):  # grows during the loop
         if left[node] < 0 or depths[at] == depth:
             if left[node] >= 0:
                 ended.append(at)

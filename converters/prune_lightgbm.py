@@ -1,8 +1,9 @@
 """
-Take trees, or levels of trees, away from a LightGBM model.
+Remove trees, or levels of trees, from a LightGBM model.
 
-Its text is edited, and read again by lightgbm. A split that becomes a leaf answers its
-`internal_value`, which lightgbm keeps as its leaves are: shrunk, and with six digits.
+This module edits the model's text and lets lightgbm load the result. A split that
+becomes a leaf gets its `internal_value`, which lightgbm stores in the same form as leaf
+values: shrunk, and with six digits.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ def pruned_text(booster: Booster, *, trees: int | None, depth: int | None) -> st
     Return the text of a model with fewer or shallower trees.
 
     Args:
-        booster: The model, as far as its early stop.
-        trees: How many to keep at most, in whole rounds of one tree per class. A
-            random forest divides by the rounds it has, so the mean stays one.
-        depth: Most splits on a path.
+        booster: The model, up to its early stop.
+        trees: Maximum number of trees, in whole rounds of one tree per class. A random
+            forest divides by its number of rounds, so the mean stays a mean.
+        depth: Maximum number of splits on a path.
 
     Raises:
         ConversionError: Fewer trees than one round.
@@ -44,7 +45,8 @@ def pruned_text(booster: Booster, *, trees: int | None, depth: int | None) -> st
     if depth is None:
         return text
     parts = re.split(r"(?m)^(?=Tree=\d+$|end of trees)", text)
-    # Bytes of each tree: wrong from now on, and not needed.
+    # Drop the byte counts of the trees: they would be wrong now, and nothing needs
+    # them.
     parts[0] = re.sub(r"(?m)^tree_sizes=.*\n", "", parts[0])
     return "".join(
         _shallow(part, depth=depth) if part.startswith("Tree=") else part
@@ -53,7 +55,9 @@ def pruned_text(booster: Booster, *, trees: int | None, depth: int | None) -> st
 
 
 def _shallow(tree: str, *, depth: int) -> str:
-    """Cut one tree; lightgbm numbers splits and leaves apart, leaves as -1, -2, ..."""
+    """
+    Cut one tree; lightgbm numbers splits and leaves separately, leaves as -1, -2, ...
+    """
     splits = len(values(tree, "split_feature"))
     leaves = int(header(tree, "num_leaves"))
 

@@ -1,4 +1,4 @@
-"""Show a sweep of prunings: as a table, and as a picture of quality against time."""
+"""Show a pruning sweep as a table, and as a plot of quality against time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TICKS = [digit * 10.0**power for power in range(-2, 5) for digit in (1, 2, 3, 5
 
 
 def sweep_table(sweep: Sweep) -> Table:
-    """Make a table of the candidates, fastest first."""
+    """Build a table of the candidates, fastest first."""
     from rich.table import Table
 
     table = Table(title="pruned, fastest first", caption=sweep.note or None)
@@ -65,7 +65,9 @@ def draw_sweep(sweep: Sweep, path: Path) -> None:
 
 
 def _quality(axes: Axes, sweep: Sweep, values: list[float], *, name: str) -> None:
-    """Draw one measure: a line per depth, the front filled, the chosen ringed."""
+    """
+    Draw one measure: a line per depth, the Pareto front filled, the choice ringed.
+    """
     points = sweep.points
     depths = sorted({point.depth for point in points}, key=lambda one: -(one or 1e9))
     best = [value > max(values[:at], default=-1) for at, value in enumerate(values)]

@@ -1,10 +1,10 @@
 """
-Take trees, or levels of trees, away from a scikit-learn model.
+Remove trees, or levels of trees, from a scikit-learn model.
 
-A split that becomes a leaf answers what scikit-learn keeps for it: the class shares of
-a decision tree or forest, the unshrunk step of histogram boosting. Gradient boosting
-keeps none for splits, since only leaves get a Newton step: there it is the mean of the
-leaves below, by training rows.
+A split that becomes a leaf gets the value that scikit-learn stores for it: the class
+shares of a decision tree or forest, the unshrunk step of histogram boosting. Gradient
+boosting stores none for splits, since only leaves get a Newton step. There the value is
+the mean of the leaves below, weighted by training rows.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from tollgate.errors import ConversionError
 
 def pruned_estimator(estimator: Any, *, trees: int | None, depth: int | None) -> Any:
     """
-    Return a copy with fewer or shallower trees; of a pipeline, its last step.
+    Return a copy with fewer or shallower trees; a pipeline's last step is pruned.
 
     Args:
         estimator: The fitted classifier.
-        trees: How many to keep at most; of boosting over three classes and more in
-            whole rounds of one tree per class. A forest takes the mean of what stays.
-        depth: Most splits on a path.
+        trees: Maximum number of trees; boosting over three classes or more drops whole
+            rounds of one tree per class. A forest takes the mean of the remaining
+            trees.
+        depth: Maximum number of splits on a path.
 
     Raises:
-        ConversionError: It has no trees, or other models stand upon their answers.
+        ConversionError: It has no trees, or other models are fitted to its predictions.
     """
     smaller = copy.deepcopy(estimator)
     last = smaller
@@ -138,7 +139,7 @@ def _shallow(tree: Any, *, depth: int, mean: bool) -> Any:
 
 
 def _means(tree: Any) -> Any:
-    """Give every node the mean of the leaves below it, by training rows."""
+    """Return for every node the mean of the leaves below it, by training rows."""
     value, mass = tree.value.copy(), tree.weighted_n_node_samples
     for node in reversed(range(tree.node_count)):  # children come after parents
         left, right = tree.children_left[node], tree.children_right[node]

@@ -19,7 +19,7 @@ AUTO = "auto"
 FLAG = "--prune"
 SHARES_OF_TREES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15)
 SHARES_OF_DEPTH = (1.0, 0.85, 0.67, 0.5, 0.34)
-_TURN_S = 0.05  # two dozen models, three turns each
+_TURN_S = 0.05  # for two dozen models, three turns each
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -27,10 +27,11 @@ class Point(msgspec.Struct, frozen=True):
     One candidate of a sweep.
 
     Attributes:
-        trees: How many it has.
-        depth: Most splits on a path; None for as trained.
-        trade: What it costs against the whole model.
-        best: No other candidate is as good by AUC and faster, or better and as fast.
+        trees: Number of trees.
+        depth: Maximum number of splits on a path; None for as trained.
+        trade: Cost compared with the complete model.
+        best: True if no other candidate is as good by AUC and faster, or better and as
+            fast (Pareto front).
     """
 
     trees: int
@@ -40,23 +41,23 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def us(self) -> float:
-        """Time of one row of a full batch, µs."""
+        """Return the time of one row of a full batch, µs."""
         return self.trade.after.us_per_row[MAX_BATCH_ROWS]
 
     @property
     def auc(self) -> float:
-        """Area under its ROC curve; a sweep has labels."""
+        """Return the area under its ROC curve; a sweep has labels."""
         return self.trade.after.auc or 0.0
 
 
 class Sweep(msgspec.Struct, frozen=True):
     """
-    Candidates, fastest first, and the one that was taken.
+    Candidates, fastest first, and the chosen one.
 
     Attributes:
         points: The candidates.
-        chosen: Position of the one taken.
-        note: Why there is no shallower candidate; empty otherwise.
+        chosen: Position of the chosen candidate.
+        note: Reason why there is no shallower candidate; empty otherwise.
     """
 
     points: tuple[Point, ...]
@@ -73,7 +74,7 @@ def sweep(
     progress: Callable[[int, int], None] | None = None,
 ) -> Sweep:
     """
-    Try shares of the trees with shares of the depth, and what was asked for.
+    Try shares of the trees with shares of the depth, and the requested pruning.
 
     Args and errors are those of `prune`; `asked` is None for `auto`.
     """
@@ -107,9 +108,9 @@ def sweep(
 
 def depth_of(graph: bytes) -> int:
     """
-    Count the most splits on a path in the trees of a converted model; 0 for none.
+    Return the maximum number of splits on a path of a converted model; 0 for none.
 
-    A set of categories is one split, though it is written as a test of each.
+    A set of categories counts as one split, though the graph tests each category.
     """
     deepest = 0
     for node in onnx.load_from_string(graph).graph.node:
@@ -140,7 +141,7 @@ def depth_of(graph: bytes) -> int:
 
 
 def _join_sets(ways: dict[int, tuple[int, int]]) -> None:
-    """Let the first test of a set lead where the last one does, in place."""
+    """Let the first test of a set lead to where the last one leads, in place."""
     for at in reversed(list(ways)):  # from the end of a set: one step for each test
         yes, no = ways[at]
         while no in ways and ways[no][0] == yes:
@@ -157,7 +158,7 @@ def _candidates(trees: int, depth: int) -> list[Pruning]:
 
 
 def _binding(limit: int | None, depth: int) -> int | None:
-    """Return a limit that cuts something, or None."""
+    """Return a limit that removes something, or None."""
     return None if limit is None or limit >= depth else limit
 
 
@@ -167,7 +168,9 @@ def _points(
     whole: tuple[int, int | None],
     judge: Judge,
 ) -> tuple[Point, ...]:
-    """Time all candidates in turns, compare each with the whole; fastest first."""
+    """
+    Time all candidates alternately, compare each with the original; fastest first.
+    """
     times = timed([graph for graph, _, _ in made.values()], turn_s=_TURN_S)
     measured: dict[tuple[int, int | None], tuple[Answers, Figures]] = {
         key: (found, figures(graph, found, us=us, judge=judge))
@@ -199,15 +202,16 @@ def choose(
     points: tuple[Point, ...], *, asked: tuple[int, int | None] | None, gate: Gate
 ) -> int:
     """
-    Find what was asked for, or the fastest candidate that stays inside the gate.
+    Find the requested pruning, or the fastest candidate within the gate.
 
     Args:
-        points: Fastest first, the whole model among them.
-        asked: Its trees and depth; None for the fastest.
-        gate: What that one may lose. It is no slower than the whole model.
+        points: Candidates, fastest first; the complete model is one of them.
+        asked: Requested trees and depth; None for the fastest.
+        gate: Allowed loss of the fastest candidate, which is no slower than the
+            complete model.
 
     Raises:
-        TradeError: There is none.
+        TradeError: There is no such candidate.
     """
     whole = (max(point.trees for point in points), None)
     for number, point in enumerate(points):
@@ -226,6 +230,6 @@ def choose(
 
 
 def detail_of(whole: TrainedModel, smaller: TrainedModel, depth: int | None) -> str:
-    """Say what is left of a model."""
+    """Describe the remaining trees and depth of a model."""
     limit = "" if depth is None else f", depth at most {depth}"
     return f"{smaller.facts.trees:,} of {whole.facts.trees:,} trees{limit}"

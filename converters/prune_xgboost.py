@@ -1,9 +1,9 @@
 """
-Take trees, or levels of trees, away from an XGBoost model.
+Remove trees, or levels of trees, from an XGBoost model.
 
-Its JSON is edited, and read again by xgboost: what comes out is a booster like any
-other. A split that becomes a leaf answers what training would have put there, its base
-weight times the learning rate.
+This module edits the model's JSON and lets xgboost load the result, so the output is a
+normal booster. A split that becomes a leaf gets the value that training would have put
+there: its base weight times the learning rate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from converters.xgboost_trees import category_sets
 from tollgate.errors import ConversionError
 
 _FIT = 1e-4  # of the largest term: base weights are float32
-_LEAST_PARENTS = 4  # three numbers are fitted to them
+_LEAST_PARENTS = 4  # three numbers are fitted to their weights
 
 
 def pruned_booster(
@@ -29,14 +29,14 @@ def pruned_booster(
     Return a copy with fewer or shallower trees.
 
     Args:
-        booster: The model; trees after an early stop count as its own.
-        trees: How many to keep at most, in whole rounds of one tree per class; of a
-            random forest that many, which then take the mean of their own.
-        depth: Most splits on a path.
+        booster: The model; trees after an early stop count too.
+        trees: Maximum number of trees, in whole rounds of one tree per class. A random
+            forest drops single trees instead, and predicts the mean of the rest.
+        depth: Maximum number of splits on a path.
 
     Raises:
-        ConversionError: Fewer trees than one round, or base weights from which the
-            leaves cannot be told.
+        ConversionError: There are fewer trees than one round, or the leaves cannot be
+            computed from the base weights.
     """
     document = json.loads(booster.save_raw("json"))
     model = document["learner"]["gradient_booster"]["model"]
@@ -45,7 +45,7 @@ def pruned_booster(
         _keep_trees(model, trees=trees)
     if depth is not None:
         model["trees"] = [_shallow(one, depth=depth, rate=rate) for one in _all(model)]
-    # An early stop's best round would be cut off a second time.
+    # Otherwise the best round of an early stop would be cut off a second time.
     document["learner"]["attributes"].pop("best_iteration", None)
     document["learner"]["attributes"].pop("best_score", None)
     smaller = Booster()
@@ -145,7 +145,7 @@ def _shallow(tree: dict[str, Any], *, depth: int, rate: float) -> dict[str, Any]
 
 
 def _categories(tree: dict[str, Any], cut: Cut) -> dict[str, list[int]]:
-    """Keep the categories of the splits that stay, under their new numbers."""
+    """Keep the categories of the remaining splits, under their new numbers."""
     spans = category_sets(tree)
     found: dict[str, list[int]] = {
         name: []
@@ -167,17 +167,17 @@ def _categories(tree: dict[str, Any], cut: Cut) -> dict[str, list[int]]:
 
 def _learning_rate(trees: list[dict[str, Any]]) -> float:
     """
-    Tell the learning rate from the trees; model files do not keep it.
+    Compute the learning rate from the trees; model files do not store it.
 
-    Splitting by exact values keeps the base weight of a leaf too, and the rate is
-    their ratio. The histogram methods keep it of splits only: with G the sum of
-    gradients and H of hessians, a node's base weight is -G / (H + lambda) and a leaf
-    is that times the rate. G and H of a split are the sums of its two leaves, which
-    leaves rate and lambda to be fitted.
+    Splitting by exact values stores the base weight of a leaf too, and the rate is the
+    ratio of leaf value and base weight. The histogram methods store the base weight
+    only for splits: with G the sum of gradients and H of hessians, a node's base weight
+    is -G / (H + lambda) and a leaf value is that times the rate. G and H of a split are
+    the sums of its two leaves, so only rate and lambda must be fitted.
 
     Raises:
-        ConversionError: No rate fits: a penalty (reg_alpha), a limit (max_delta_step,
-            monotone constraints) or a changing rate stands between them.
+        ConversionError: No rate fits, because of a penalty (reg_alpha), a limit
+            (max_delta_step, monotone constraints) or a changing rate.
     """
     parents, totals, ratios = [], [], []
     for tree in trees:

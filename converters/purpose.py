@@ -1,4 +1,4 @@
-"""Say what a converted model is for: what its product demands of it."""
+"""State what a product requires of a converted model."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from tollgate.repository.told import load_policy_of
 
 class Purpose(msgspec.Struct, frozen=True, eq=False):
     """
-    What a converted model is for, and has to fit.
+    Requirements of a product on a converted model.
 
     Attributes:
         thresholds: Scores at which a decision changes; 0.5 without a product.
-        names: Of the features, in order; None without a product.
-        spec_hash: Of the features, 16 hexadecimal digits; None without a product.
+        names: Names of the features, in order; None without a product.
+        spec_hash: Hash of the features, 16 hexadecimal digits; None without a product.
         config: Configuration of the model step, a ModelConfig; None without.
-        levels: What its policy turns scores into, segments and rules aside.
-        sensitive: What its policy says that nobody may be judged by.
-        spec: Its features; None without a product.
+        levels: Decisions that its policy derives from scores; segments and rules are
+            left out.
+        sensitive: Attributes that, by its policy, must not influence a decision.
+        spec: Feature spec; None without a product.
     """
 
     thresholds: tuple[float, ...] = (0.5,)
@@ -42,7 +43,7 @@ class Purpose(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def wide(self) -> bool:
-        """Tell whether the model step takes float64 features."""
+        """Return whether the model step takes float64 features."""
         given = () if self.config is None else self.config.input
         return any(DataType.Name(one.data_type) == "TYPE_FP64" for one in given)
 
@@ -51,12 +52,12 @@ def purpose_of(
     repository: Path, product: str, *, new_spec: Path | None = None
 ) -> Purpose:
     """
-    Read what a model must fit to be served in a product.
+    Read the requirements of a product on a model that it serves.
 
     Args:
         repository: The model repository.
         product: Name of the ensemble.
-        new_spec: A features.yaml that is not in the repository yet, in the place of
+        new_spec: A features.yaml that is not in the repository yet, to use instead of
             the served one.
 
     Raises:

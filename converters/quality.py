@@ -1,6 +1,8 @@
 """
-Judge a model on labelled rows: how well it ranks, how true its scores are, what the
-policy's thresholds make of them; of all rows and of parts of them.
+Evaluate a model on labelled rows.
+
+Measure how well it ranks, how well its scores are calibrated, and which decisions the
+policy's thresholds make of them; for all rows and for parts of them.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from converters.segments import groups_of
 from tollgate.errors import InputError
 from tollgate.evaluation import average_precision, roc_auc
 
-# Of either class, for a figure of a segment: at an AUC of 0.9 and many negatives, 30
-# positives leave a 95 % interval of ±0.07 (Hanley and McNeil 1982, formula 2).
+# Least rows of either class for a figure of a segment: at an AUC of 0.9 and many
+# negatives, 30 positives leave a 95 % interval of ±0.07 (Hanley and McNeil 1982,
+# formula 2).
 LEAST_OF_A_CLASS = 30
 BINS = 10  # of the score, equally wide
-# What a probability of 0 or 1 counts as in the log loss: a score is a float32.
+# The log loss clips probabilities of 0 and 1 to this distance: a score is a float32.
 _SMALLEST = float(np.finfo(np.float32).eps)
 
 F64 = npt.NDArray[np.float64]
@@ -51,21 +54,23 @@ def measure_quality(
     origin: Literal["held out", "sample"] = "sample",
 ) -> Quality:
     """
-    Judge a model's answers; of two classes the second is the positive one.
+    Evaluate a model's predictions; of two classes the second is the positive one.
 
     Args:
-        label: Each row's class as a position; int [N].
-        probabilities: What the model answers; float [N, K].
+        label: Class of each row, as a position; int [N].
+        probabilities: Predictions of the model; float [N, K].
         classes: Labels of the K classes.
-        levels: Thresholds of the policy, and what they decide; two classes only.
-        segments: Column -> what each row has there, as text.
-        sensitive: The same of attributes that are no features; two classes only.
-        note: What the rows are, in words.
-        origin: Whether it is known that the model was not trained on them.
+        levels: Thresholds of the policy and their decisions; two classes only.
+        segments: Column -> value of each row, as text.
+        sensitive: Column -> value of each row, for attributes that are no features; two
+            classes only.
+        note: Description of the rows.
+        origin: `held out` if the model was not trained on the rows; `sample` if
+            unknown.
 
     Raises:
         InputError: The shapes do not match, no row is left, or errors by group are
-            asked of several classes.
+            requested for several classes.
     """
     known = np.asarray(label, dtype=np.int64)
     found = np.asarray(probabilities).astype(np.float64)
@@ -114,7 +119,7 @@ def measure_quality(
 
 
 class _Judge:
-    """Labels and answers, of which parts are judged."""
+    """Labels and predictions, parts of which are evaluated."""
 
     def __init__(self, label: I64, probabilities: F64, *, levels: Levels) -> None:
         self._label = label
@@ -142,7 +147,7 @@ class _Judge:
 
 
 def _too_few(counts: I64, *, least: int) -> str:
-    """Say which class has too few rows; empty when none has."""
+    """Return which class has too few rows; empty when none has."""
     if (counts >= least).all():
         return ""
     if len(counts) == 2:

@@ -1,4 +1,4 @@
-"""What is known of a model's quality on some rows; a card is made from it."""
+"""Record a model's quality on some rows; the model card is made from this record."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 
 class Levels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    What scores are turned into, by thresholds alone.
+    Decisions that thresholds alone derive from scores.
 
     Attributes:
-        names: Of the decisions, mildest first; one more than thresholds.
+        names: Names of the decisions, mildest first; one more than thresholds.
         thresholds: Scores at or above which the next decision is taken, ascending.
     """
 
@@ -30,9 +30,9 @@ class AtThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         name: The decision that begins there.
         threshold: The score.
-        rows: How many rows.
-        precision: Share of them that are positive; None when there are none.
-        recall: Share of the positives that are among them.
+        rows: Number of rows.
+        precision: Share of these rows that are positive; None when there are no rows.
+        recall: Share of all positives that are among these rows.
     """
 
     name: str
@@ -44,23 +44,23 @@ class AtThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    Figures of some rows; None where there are too few to say.
+    Figures of a group of rows; None where there are too few rows.
 
     Attributes:
-        name: What the rows have in common.
-        rows: How many.
-        positives: How many of them are of the positive class; None with more than
-            two classes.
+        name: Property that the rows share.
+        rows: Number of rows.
+        positives: Number of rows of the positive class; None with more than two
+            classes.
         decisions: Decision -> share of the rows; empty with more than two classes.
         auc: Area under the ROC curve; with more than two classes the mean of each
             class against the rest.
         interval: 95 % interval of the AUC (DeLong, on the logit scale); None with
             more than two classes, or when the AUC is exactly 0 or 1.
-        average_precision: Two classes only.
+        average_precision: Average precision; two classes only.
         brier: Mean squared error of P(positive); two classes only.
         log_loss: Mean of -log P(true class), natural logarithm.
-        at_thresholds: Per threshold of the policy; two classes only.
-        reason: Why figures are missing; empty when they are there.
+        at_thresholds: Figures for each threshold of the policy; two classes only.
+        reason: Reason why figures are missing; empty when they are there.
     """
 
     name: str
@@ -77,14 +77,14 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rows divided by one column; its groups hold each row once."""
+    """The rows divided by one column; every row is in exactly one group."""
 
     column: str
     groups: tuple[Group, ...]
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A share, or a ratio of two, of so many rows; with its 95 % interval."""
+    """A share, or a ratio of two shares, with its 95 % interval and number of rows."""
 
     share: float
     low: float
@@ -94,17 +94,18 @@ class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class GroupErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    How a model errs about some rows; None where there are too few to say.
+    Errors of a model on a group of rows; None where there are too few rows.
 
     Attributes:
-        name: What the rows have in common.
-        rows: How many.
-        positives: How many of them are of the positive class.
+        name: Property that the rows share.
+        rows: Number of rows.
+        positives: Number of rows of the positive class.
         approved: Share below the first threshold.
-        false_declines: Share of the others that reach the last threshold.
-        false_approvals: Share of the positives that are below the first.
-        ratio: Of `approved` to that of the reference; None for the reference itself.
-        auc: Of these rows alone.
+        false_declines: Share of the negatives that reach the last threshold.
+        false_approvals: Share of the positives below the first threshold.
+        ratio: Ratio of `approved` to that of the reference; None for the reference
+            itself.
+        auc: AUC of these rows alone.
         interval: Its 95 % interval.
     """
 
@@ -133,14 +134,14 @@ class Sensitive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Bin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    The rows whose score lies in [low, high), the last bin's in [low, high].
+    The rows whose score lies in [low, high); for the last bin, in [low, high].
 
     Attributes:
         low: Lower bound.
         high: Upper bound.
-        rows: How many rows.
-        positives: How many of them are positive.
-        mean_score: Of the rows; None when there are none.
+        rows: Number of rows.
+        positives: Number of positive rows.
+        mean_score: Mean score of the rows; None when there are none.
     """
 
     low: float
@@ -152,21 +153,23 @@ class Bin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    How good a model is on some rows.
+    Quality of a model on some rows.
 
     Attributes:
         classes: Class labels, in the order of the probabilities.
         positive: Label of the positive class; None with more than two.
-        levels: What scores are turned into.
+        levels: Decisions that thresholds derive from scores.
         overall: All rows.
         segments: The same rows, divided.
         bins: All rows by score; empty with more than two classes.
-        unanswered: Rows left out because the model's answer is not a number.
-        note: What the rows are, in words.
+        unanswered: Number of rows left out because the model's prediction is not a
+            number.
+        note: Description of the rows.
         origin: `held out` for rows that the model was not trained on; `sample` for rows
-            of which nobody knows that.
-        sensitive: The same rows, divided by what the model is never shown.
-        unreported: Attributes that the policy calls sensitive and nobody handed in.
+            whose role in training is unknown.
+        sensitive: The same rows, divided by attributes that the model does not see.
+        unreported: Attributes that the policy calls sensitive, for which no data was
+            supplied.
     """
 
     classes: tuple[int | str, ...]

@@ -1,9 +1,9 @@
 """
-Write the weights of a linear model or network as int8, through onnxruntime.
+Quantise the weights of a linear model or network to int8 with onnxruntime.
 
-Static quantisation fixes every scale beforehand, on sample rows. Dynamic quantisation
-computes the scale of each layer's input while it runs: for each row by itself, so that
-a score does not depend on the rows it comes with (`converters.row_scales`).
+Static quantisation fixes every scale in advance, on sample rows. Dynamic quantisation
+computes the scale of each layer's input at run time, separately for each row, so that a
+score does not depend on the other rows of its batch (`converters.row_scales`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ How = Literal["dynamic", "static"]
 CALIBRATION_ROWS = 4096
 _LAYERS = ("MatMul", "Gemm")
 _INTEGER = {"MatMulInteger", "QuantizeLinear"}
-# onnxruntime's option that leaves a product's sum in float32: 256 levels of log-odds
-# put many rows on the same score (AUC 0.857 instead of 0.870 on the fraud model).
+# onnxruntime's option that leaves a product's sum in float32: with 256 levels of
+# log-odds, many rows get the same score (AUC 0.857 instead of 0.870 on the fraud
+# model).
 _KEEP_SUMS = "OpTypesToExcludeOutputQuantization"
 
 
 class Quantized(msgspec.Struct, frozen=True, eq=False):
-    """An int8 model, and what it costs."""
+    """An int8 model and its cost."""
 
     model: bytes
     trade: Trade
@@ -47,7 +48,7 @@ def quantize(model: bytes, how: How, *, judge: Judge, samples: F32) -> Quantized
     Quantise a converted model and measure it.
 
     Args:
-        model: The converted model, proven.
+        model: Converted model that passed its proof.
         how: `dynamic` or `static`.
         judge: Rows to measure on.
         samples: Rows to calibrate on; float32 [N, F].
@@ -63,16 +64,17 @@ def quantize(model: bytes, how: How, *, judge: Judge, samples: F32) -> Quantized
 
 def int8(model: bytes, how: How, *, samples: F32) -> bytes:
     """
-    Return a converted model with int8 weights; args and errors are `quantize`'s.
+    Return a converted model with int8 weights; see `quantize` for args and errors.
 
     Weights get a scale per column. Both sides of a product are unsigned: with signed
     weights and unsigned inputs, sums of two products saturate at 16 bits on processors
-    with AVX2 or AVX-512 and no VNNI, so the same model would answer otherwise there.
+    with AVX2 or AVX-512 and no VNNI, so the same model would predict differently there.
     """
     if not len(samples):
         raise InputError("--sample", "holds no rows to quantise with")
     ready = onnx.load_from_string(plain_layers(model, samples=samples))
-    # onnxruntime advises its own preparation: shapes and folding these graphs have.
+    # Mark the model as prepared, which onnxruntime recommends: these graphs have shapes
+    # and need no folding.
     ready.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
     with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
         path = Path(folder) / "int8.onnx"
@@ -108,7 +110,7 @@ def _write_static(model: onnx.ModelProto, path: Path, *, samples: F32) -> None:
         path,
         _Rows(samples),
         quant_format=QuantFormat.QDQ,
-        # Softmax is calibrated and left out: onnxruntime 1.19 asks for its range.
+        # Calibrate Softmax but do not quantise it: onnxruntime 1.19 needs its range.
         op_types_to_quantize=[*_LAYERS, "Softmax"],
         nodes_to_exclude=[n.name for n in model.graph.node if n.op_type == "Softmax"],
         per_channel=True,
@@ -120,7 +122,7 @@ def _write_static(model: onnx.ModelProto, path: Path, *, samples: F32) -> None:
 
 def _make_unsigned(model: onnx.ModelProto) -> None:
     """
-    Write signed weights and their zero points as unsigned ones, 128 higher.
+    Convert signed weights and their zero points to unsigned ones, 128 higher.
 
     onnxruntime's static quantiser writes signed weights where each column has a scale,
     whatever `weight_type` says.
@@ -133,7 +135,7 @@ def _make_unsigned(model: onnx.ModelProto) -> None:
 
 
 class _Rows:
-    """Hands rows to the calibration, a batch at a time."""
+    """Supply rows to the calibration, a batch at a time."""
 
     def __init__(self, samples: F32) -> None:
         count = min(len(samples), CALIBRATION_ROWS)
@@ -151,7 +153,7 @@ def _batches(rows: F32) -> Iterator[dict[str, Any]]:
 
 
 def _finished(model: onnx.ModelProto) -> bytes:
-    """Leave out what onnxruntime notes down; name the producer as always."""
+    """Remove onnxruntime's metadata; set our producer name."""
     del model.metadata_props[:]
     used = {node.domain for node in model.graph.node}
     kept = [one for one in model.opset_import if one.domain in used]

@@ -1,4 +1,4 @@
-"""Make the record of a converted model."""
+"""Build the record (`artifact.json`) of a converted model."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def artifact_of(
     made_from: MadeFrom | None = None,
 ) -> Artifact:
     """
-    Record a converted model; times it.
+    Build the record of a converted model; this times the model.
 
     Args:
         converted: The model.
-        beside: Name -> content of the files beside it that are read later.
+        beside: Name -> content of the files in the same folder that programs read
+            later.
         made_from: The files it was converted from; None for none.
 
     Raises:
@@ -59,7 +60,7 @@ def artifact_of(
         made_from=made_from,
         training=_training(converted),
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        # What was quantised was judged in this machine's runtime alone.
+        # A quantised model was evaluated only in this machine's runtime.
         targets=proven.targets if converted.is_proven else proven.targets[:1],
         categories={names[at]: known for at, known in facts.categories.items()},
         us_per_row=us_per_row(converted.model),
@@ -84,7 +85,7 @@ def _graph(converted: Converted) -> Graph:
 
 
 def _training(converted: Converted) -> Training | None:
-    """Describe the rows of the sample, and the model's scores of them."""
+    """Describe the rows of the sample, and the model's scores for them."""
     sample, known = converted.sample, converted.proven.facts.classes
     if sample is None:
         return None

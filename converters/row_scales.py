@@ -1,9 +1,9 @@
 """
-Take the scale of a dynamically quantised layer over each row, not over the batch.
+Compute the scale of a dynamically quantised layer per row, not per batch.
 
-ONNX's DynamicQuantizeLinear looks for the smallest and largest value of all rows it is
-given: the same row then gets another score in other company, which no decision could
-be replayed from. Here a row is divided by its own largest value.
+ONNX's DynamicQuantizeLinear takes the smallest and largest value of all rows in the
+batch. The same row then gets another score in another batch, and no decision could be
+replayed. Here each row is divided by its own largest value.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-_AXES_ARE_AN_INPUT = 18  # of ReduceMax, since this opset
+_AXES_ARE_AN_INPUT = 18  # of ReduceMax, which takes axes as an input since this opset
 _LEVELS = 127  # on either side of zero
-_ZERO = 128  # a uint8's middle
+_ZERO = 128  # zero point: a uint8's middle
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
@@ -50,10 +50,10 @@ def scale_by_row(model: onnx.ModelProto) -> None:
 
 def _scale_weights_first(graph: onnx.GraphProto, scale: str) -> None:
     """
-    Write (sum * weights' scale) * rows' scale for sum * (both multiplied before).
+    Write (sum * weights' scale) * rows' scale, instead of sum * (product of scales).
 
-    onnxruntime 1.19 fuses the latter with the product and takes the rows' scale for
-    one number: the answers are wrong by up to 0.86, without an error.
+    onnxruntime 1.19 fuses the latter with the product and treats the rows' scale as one
+    number: the probabilities are wrong by up to 0.86, without an error.
     """
     for both in [one for one in graph.node if scale in one.input]:
         if both.op_type != "Mul":

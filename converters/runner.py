@@ -13,17 +13,17 @@ Infer = Callable[[Floats], F32]
 
 
 class Runner(Protocol):
-    """A loaded ONNX model that answers rows, here or in another runtime."""
+    """A loaded ONNX model that predicts rows, here or in another runtime."""
 
     @property
     def runtime(self) -> str:
-        """What runs it, with its version: `onnxruntime 1.19.2`."""
+        """Return the runtime's name and version: `onnxruntime 1.19.2`."""
 
     def __call__(self, rows: Floats) -> F32:
-        """Answer rows [N, F] in one run of the model; float32 [N, K]."""
+        """Predict rows [N, F] in one run of the model; float32 [N, K]."""
 
     def batched(self, rows: Floats, *, size: int) -> F32:
-        """Answer rows [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
+        """Predict rows [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
 
 
 class OnnxRunner:
@@ -46,23 +46,23 @@ class OnnxRunner:
 
     @property
     def runtime(self) -> str:
-        """What runs it, with its version."""
+        """Return the runtime's name and version."""
         return RUNTIME
 
     @property
     def wide(self) -> bool:
-        """Tell whether its features are float64."""
+        """Return whether its features are float64."""
         return self._session.wide
 
     def __call__(self, rows: Floats) -> F32:
-        """Answer rows [N, F] in one run of the model; float32 [N, K]."""
+        """Predict rows [N, F] in one run of the model; float32 [N, K]."""
         try:
             return self._session.run(rows)
         except SessionError as error:
             raise ConversionError(str(error)) from error
 
     def batched(self, rows: Floats, *, size: int) -> F32:
-        """Answer rows [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
+        """Predict rows [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
         return in_batches(self, rows, size=size)
 
 

@@ -1,4 +1,4 @@
-"""Read the rows that a model is proven and judged on."""
+"""Read the rows on which a model is proven and evaluated."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from converters.sample_files import read_table
 from tollgate.errors import InputError
 
 _TRUTH = {"true": "1", "false": "0"}
-MOST_SEGMENTS = 50  # texts of one column; more would be no report but a list
+MOST_SEGMENTS = 50  # distinct texts of one column that a report can show
 
 
 class Sample(msgspec.Struct, frozen=True, eq=False):
     """
-    Rows that somebody handed in.
+    Rows that a user supplied.
 
     Attributes:
         rows: Features as served; float32 [N, F].
-        raw: The same as the file has them; float64 [N, F], None where there is none.
-        names: Of the features.
-        source: The file, or what else a message should name.
-        label: What each row really was, as the file says it; [N] or None.
+        raw: The rows as the file has them; float64 [N, F], None if it has none.
+        names: Names of the features.
+        source: The file, or another name for messages.
+        label: True outcome of each row, as written in the file; [N] or None.
         label_name: Column of the labels; empty without.
-        segments: Column -> what each row has there, as text.
-        sensitive: Those of the segments that nobody may be judged by; no features.
-        origin: `training` for the very rows that a model was trained on; `held out` for
-            rows that were kept back from training; `sample` for rows of which nobody
-            knows that.
-        described: The rows in words; empty for what the origin says.
-        comparison: How simple models rank the rows, in words; empty where that was not
-            looked at.
+        segments: Column -> value of each row, as text.
+        sensitive: Names of segments that must not influence a decision; no features.
+        origin: `training` for exactly the rows that a model was trained on; `held out`
+            for rows excluded from training; `sample` for rows whose role in training is
+            unknown.
+        described: Description of the rows; empty for the one that the origin gives.
+        comparison: Text that says how simple models rank the rows; empty if that was
+            not measured.
     """
 
     rows: F32
@@ -54,7 +54,7 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def note(self) -> str:
-        """What the rows are, in words, and how simple models rank them."""
+        """Return the description of the rows, and how simple models rank them."""
         return self._origin + (f"; {self.comparison}" if self.comparison else "")
 
     @property
@@ -71,7 +71,7 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
         )
 
     def take(self, rows: npt.NDArray[np.int64]) -> Sample:
-        """Pick rows by position."""
+        """Return the rows at some positions."""
         return msgspec.structs.replace(
             self,
             rows=self.rows[rows],
@@ -123,13 +123,14 @@ def read_sample(
         path: The file.
         names: Columns to take, in order; None takes every column of numbers that is
             neither label nor segment.
-        label: Column with what each row really was.
-        segments: Columns to report on by value; a feature may be one.
-        sensitive: The same, of what nobody may be judged by: never features.
-        columns: How many features there are, where no name is known: where one too
-            many is a segment, segments of numbers are features too.
-        words: Column -> its words in the order of their codes; in it a word becomes
-            its code, an unseen one -2 and none -1.
+        label: Column with each row's true outcome.
+        segments: Columns whose values divide the report; a feature may be one.
+        sensitive: Columns like segments, for attributes that must not influence a
+            decision; they are never features.
+        columns: Number of features, if their names are unknown. Segments of numbers are
+            features only if exactly this many columns hold numbers, segments included.
+        words: Column -> its words in the order of their codes. A word becomes its code,
+            an unknown word -2 and a missing one -1.
 
     Raises:
         InputError: It cannot be read, is empty, lacks a column, or holds a text where
@@ -189,7 +190,7 @@ def _feature_names(
     segments: Sequence[str],
     columns: int | None,
 ) -> tuple[str, ...]:
-    """Take the columns of numbers for features, segments only where they are needed."""
+    """Choose the columns of numbers as features; segments only if they are needed."""
     found = tuple(
         name for name in frame.columns if name != label and _numeric(path, frame[name])
     )
@@ -198,7 +199,7 @@ def _feature_names(
 
 
 def _numeric(path: Path, column: pl.Series) -> bool:
-    """Tell whether a column is one of numbers; in CSV by its first value."""
+    """Return whether a column holds numbers; in CSV by its first value."""
     if column.dtype != pl.String:
         return column.dtype.is_numeric() or column.dtype == pl.Boolean
     first = column.drop_nulls().head(1)
@@ -208,7 +209,7 @@ def _numeric(path: Path, column: pl.Series) -> bool:
 
 
 def _numbers(path: Path, column: pl.Series) -> npt.NDArray[np.float64]:
-    """Return float64 [N], NaN where nothing stands."""
+    """Return float64 [N], NaN for an empty value."""
     number = column.dtype.is_numeric() or column.dtype == pl.Boolean
     if not number and column.dtype not in (pl.String, pl.Null):
         raise InputError(path, f"is {column.dtype}, not a number", where=column.name)
@@ -227,7 +228,7 @@ def _numbers(path: Path, column: pl.Series) -> npt.NDArray[np.float64]:
 
 
 def _holds_words(column: pl.Series, words: Sequence[str]) -> bool:
-    """Tell whether a column has words, where its codes could be, too."""
+    """Return whether a column holds words, where codes are possible too."""
     if not words or column.dtype not in (pl.String, pl.Categorical, pl.Enum):
         return False
     texts = column.cast(pl.String).drop_nulls()
@@ -236,7 +237,7 @@ def _holds_words(column: pl.Series, words: Sequence[str]) -> bool:
 
 
 def _codes(column: pl.Series, words: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Return the codes of words as features.yaml counts them; float64 [N]."""
+    """Convert words to the codes that features.yaml gives them; float64 [N]."""
     code = {word: float(at) for at, word in enumerate(words)}
     texts = column.cast(pl.String).to_list()
     return np.array([code.get(one, -2.0) if one else -1.0 for one in texts])
@@ -252,7 +253,9 @@ def _labels(path: Path, column: pl.Series) -> tuple[object, ...]:
 
 
 def _segment(path: Path, column: pl.Series) -> tuple[str, ...]:
-    """Return each row's value as text; empty where it has none. Numbers may be many."""
+    """
+    Return each row's value as text; empty without one. Numbers may have many values.
+    """
     if column.dtype.is_nested():
         raise InputError(path, f"is {column.dtype}, not a value", where=column.name)
     count = column.n_unique()
@@ -273,7 +276,7 @@ def _segment(path: Path, column: pl.Series) -> tuple[str, ...]:
 
 
 def _label_key(value: object) -> str:
-    """Return a label so that 1, 1.0, true and the text "1" are one class."""
+    """Normalise a label so that 1, 1.0, true and the text "1" are one class."""
     text = str(value)
     if text.lower() in _TRUTH:
         return _TRUTH[text.lower()]

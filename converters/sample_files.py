@@ -11,8 +11,8 @@ from tollgate.errors import InputError
 
 
 def _read_csv(path: Path) -> pl.DataFrame:
-    # Guessing types from the first rows would make a later text an error of the
-    # parser; as text, each value can be named with its row.
+    # Guessing types from the first rows would make a later text an error of the parser;
+    # as text, each value can be reported with its row.
     return pl.read_csv(path, infer_schema=False)
 
 
@@ -33,7 +33,7 @@ def read_table(path: Path) -> pl.DataFrame:
     Read a table; every value of a CSV is a text.
 
     Raises:
-        InputError: It is none of the three, or cannot be read.
+        InputError: The file has another format, or cannot be read.
     """
     reader = _READERS.get(path.suffix)
     if reader is None:

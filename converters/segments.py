@@ -1,4 +1,4 @@
-"""Divide rows by what they have in a column: by value, or by ranges of a number."""
+"""Divide rows by one column: by value, or by ranges of a number."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 import numpy.typing as npt
 
 MISSING = "(missing)"
-_MOST_VALUES = 12  # of one column; more numbers become ranges, more texts are pooled
-_RANGES = 5  # of about as many rows each
+_MOST_VALUES = 12  # of one column; more numbers become ranges, more texts one group
+_RANGES = 5  # with about as many rows each
 
 Mask = npt.NDArray[np.bool_]
 
 
 def groups_of(values: Sequence[str]) -> Iterator[tuple[str, Mask]]:
     """
-    Divide rows by one column, every row into one group.
+    Divide rows by one column; every row is in one group.
 
-    Up to 12 values are groups of their own, the largest first. More numbers than that
-    are divided into five ranges of about as many rows, more texts into the 11 most
-    frequent and the rest. Rows without a value come last.
+    Up to 12 values become one group each, the largest first. More numbers than that are
+    divided into five ranges of about as many rows, more texts into the 11 most frequent
+    and the rest. Rows without a value come last.
 
     Args:
-        values: What each row has there, as text; empty where it has nothing.
+        values: Value of each row, as text; empty without one; [N].
 
     Yields:
         A name for people, and which rows it holds; bool [N].
@@ -43,7 +43,7 @@ def groups_of(values: Sequence[str]) -> Iterator[tuple[str, Mask]]:
 
 
 def _numbers(found: npt.NDArray[np.str_]) -> npt.NDArray[np.float64] | None:
-    """Return texts as numbers; None when one of them is none."""
+    """Convert texts to numbers; return None if one of them is none."""
     try:
         numbers = found.astype(np.float64)
     except ValueError:
@@ -71,7 +71,7 @@ def _ranges(
     value = np.full(len(at), np.nan)
     value[there] = numbers[at[there]]
     ordered = np.sort(value[there])
-    # Observed values, so that a bound is as short as it was in the column.
+    # Use observed values, so that a bound is as short as it was in the column.
     cut = np.unique(ordered[(len(ordered) - 1) * np.arange(1, _RANGES) // _RANGES])
     cut = cut[cut < ordered[-1]]
     if not len(cut):
@@ -89,6 +89,6 @@ def _ranges(
 
 
 def _bound(number: float) -> str:
-    """Print a bound for people: whole numbers in full, others with six digits."""
+    """Format a bound for people: whole numbers in full, others with six digits."""
     whole = np.isfinite(number) and number == round(number) and abs(number) < 1e15
     return f"{int(number):,}" if whole else f"{number:.6g}"

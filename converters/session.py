@@ -1,8 +1,8 @@
 """
 Load and run an ONNX model with the settings of the model step.
 
-Imported here and in the environments of other releases, which have numpy and
-onnxruntime alone (`converters.target`).
+This project imports the module, and so do the environments of other releases, which
+contain only numpy and onnxruntime (`converters.target`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _Floats = npt.NDArray[np.floating[Any]]
 
 
 class SessionError(Exception):
-    """onnxruntime cannot load or run a model, or it is none of a model step."""
+    """
+    onnxruntime cannot load or run a model, or the model does not fit a model step.
+    """
 
 
 class Session:
@@ -64,7 +66,7 @@ class Session:
         self.wide = (inputs, outputs) == WIDE
 
     def run(self, rows: _Floats) -> _F32:
-        """Answer rows [N, F] in one run, in the precision of its input."""
+        """Predict rows [N, F] in one run, in the precision of its input."""
         given = rows.astype(np.float64 if self.wide else np.float32, copy=False)
         try:
             answer: _F32 = self._session.run([PROBABILITIES], {FEATURES: given})[0]
@@ -75,10 +77,10 @@ class Session:
 
 def in_batches(infer: Callable[[_Floats], _F32], rows: _Floats, *, size: int) -> _F32:
     """
-    Ask for rows [N, F], N >= 1, `size` rows at a time; float32 [N, K].
+    Predict rows [N, F], N >= 1, `size` rows at a time; float32 [N, K].
 
-    Two threads each ask for one half of the batches: a run of onnxruntime holds no
-    lock of Python's, and its answer depends on its own rows alone.
+    Two threads each predict one half of the batches: a run of onnxruntime does not hold
+    Python's lock, and its result depends only on its own rows.
     """
 
     def answers(starts: range) -> list[_F32]:
@@ -94,7 +96,7 @@ def in_batches(infer: Callable[[_Floats], _F32], rows: _Floats, *, size: int) ->
 
 
 def _reworded(error: Exception, what: str) -> Exception:
-    # onnxruntime's errors have no common base; they share a module.
+    # onnxruntime's errors have no common base class; they share a module.
     if type(error).__module__.startswith("onnxruntime."):
         return SessionError(f"{RUNTIME} {what}: {' '.join(str(error).split())}")
     return error

@@ -1,4 +1,4 @@
-"""Make a model smaller on its way to the server, and write down what that cost."""
+"""Make a model smaller before it is served, and record the cost."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tollgate.errors import InputError
 
 class Shrinking(msgspec.Struct, frozen=True):
     """
-    What is asked for; nothing by default.
+    Requested steps that make a model smaller; nothing by default.
 
     Attributes:
-        prune: Trees and depth to keep, as `converters.prune.read_pruning` reads it.
-        distill: Teach a small network to answer as the model does.
-        tensorize: How to write trees as plain operators.
-        quantize: How to write weights as int8.
-        gate: What may be lost by it.
+        prune: Trees and depth to keep, as `converters.prune.read_pruning` parses it.
+        distill: True to train a small network to predict as the model does.
+        tensorize: Strategy for writing trees as plain operators.
+        quantize: Method for writing weights as int8.
+        gate: Allowed loss.
     """
 
     prune: str | None = None
@@ -36,7 +36,7 @@ class Shrinking(msgspec.Struct, frozen=True):
     gate: Gate = Gate()
 
     def require_possible(self, sample: Sample | None) -> None:
-        """Raise InputError for what cannot be done together, or without a sample."""
+        """Raise InputError for steps that exclude each other, or that need a sample."""
         asked = {
             "--prune": self.prune is not None,
             "--distill": self.distill,
@@ -55,14 +55,14 @@ class Shrinking(msgspec.Struct, frozen=True):
 
 class Source(msgspec.Struct, frozen=True, eq=False):
     """
-    The model that is converted in the end.
+    The model that is finally converted.
 
     Attributes:
-        model: As handed in, pruned, or the student.
-        judge: Rows to judge what follows on; None without a sample.
-        fitted: Rows that it was fitted to here; None where that was done elsewhere.
+        model: The model as supplied, the pruned one, or the student.
+        judge: Rows to evaluate later steps on; None without a sample.
+        fitted: Rows that it was fitted to here; None if it was fitted elsewhere.
         unseen: Positions of the sample rows that it was not fitted to; None for all.
-        trades: What was lost and won so far.
+        trades: Loss and gain of each step so far.
         sweep: Prunings that were tried; None without.
     """
 
@@ -78,11 +78,11 @@ def smaller_source(
     model: TrainedModel, asked: Shrinking, *, judge: Judge | None
 ) -> Source:
     """
-    Prune or distil a model, as asked.
+    Prune or distil a model, as requested.
 
     Raises:
-        ConversionError: That cannot be done with it.
-        TradeError: It loses more than it may.
+        ConversionError: The model does not support it.
+        TradeError: It loses more than allowed.
     """
     if judge is None or not (asked.prune is not None or asked.distill):
         return Source(model, judge)
@@ -108,10 +108,10 @@ def smaller_source(
 
 def tensorized(proven: Proven, strategy: str, *, targets: Sequence[str]) -> Proven:
     """
-    Write trees as plain operators, and prove that anew.
+    Write trees as plain operators, and prove the result again.
 
     Raises:
-        ConversionError: There are none, or it would become too large.
+        ConversionError: It has no trees, or the result would become too large.
     """
     from converters.tensorize import tensorize
 
@@ -128,11 +128,11 @@ def quantized(
     proven: Proven, source: Source, *, asked: Shrinking
 ) -> tuple[bytes, Trade]:
     """
-    Write weights as int8; what that loses is a trade, not a proof.
+    Quantise weights to int8; the loss is recorded as a trade, not as a proof.
 
     Raises:
-        ConversionError: There are none that could be.
-        TradeError: It loses more than it may.
+        ConversionError: It has no weights that could be quantised.
+        TradeError: It loses more than allowed.
     """
     from converters.quantize import quantize
 

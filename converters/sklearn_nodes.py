@@ -10,7 +10,7 @@ from skl2onnx.common.data_types import DoubleTensorType
 
 
 class StepNodes:
-    """Adds nodes one after the other to what skl2onnx is writing."""
+    """Append nodes to the graph that skl2onnx is writing."""
 
     def __init__(self, scope: Any, container: Any) -> None:
         self._scope = scope
@@ -23,7 +23,7 @@ class StepNodes:
         return output
 
     def put(self, kind: str, *inputs: str, output: str, **attributes: Any) -> None:
-        """Add a node whose output has a name already."""
+        """Add a node whose output already has a name."""
         name = self._scope.get_unique_operator_name(kind)
         self._container.add_node(kind, list(inputs), output, name=name, **attributes)
 
@@ -42,12 +42,12 @@ class StepNodes:
         return name
 
     def joined(self, operator: Any) -> str:
-        """Return the step's input; several are put side by side."""
+        """Return the step's input; concatenate several."""
         names = [one.full_name for one in operator.inputs]
         return names[0] if len(names) == 1 else self.add("Concat", *names, axis=1)
 
     def is_wide(self, operator: Any) -> bool:
-        """Tell whether a step's input is float64."""
+        """Return whether a step's input is float64."""
         return isinstance(operator.inputs[0].type, DoubleTensorType)
 
     def cast(self, name: str, dtype: Any) -> str:

@@ -1,8 +1,8 @@
 """
-Steps of scikit-learn that skl2onnx writes less exactly than scikit-learn computes.
+Convert scikit-learn steps that skl2onnx reproduces less exactly.
 
-Each function writes the nodes of one fitted step, number by number as the step's own
-`transform` or `predict_proba` does; those of scalers are in `sklearn_scalers`.
+Each function writes the nodes of one fitted step, so that every number equals that of
+the step's own `transform` or `predict_proba`. Scalers are in `sklearn_scalers`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid"}
 
 def one_hot_encoder(scope: Any, operator: Any, container: Any) -> None:
     """
-    Compare with every category as a number; what is unknown is 0 everywhere.
+    Compare with every category as a number; an unknown value is 0 in each column.
 
-    Words are codes here (`converters.sources.estimator_words`). Where the encoder
-    would refuse the unknown it becomes NaN, and so does what a linear model makes of
-    it: an answer that no decision is taken from.
+    Words are codes here (`converters.sources.estimator_words`). If the encoder would
+    refuse an unknown value, that value becomes NaN. The probability of a linear model
+    is then NaN too, and no decision follows from it.
     """
     step = operator.raw_operator
     write = StepNodes(scope, container)
@@ -55,7 +55,7 @@ def one_hot_encoder(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _columns(write: StepNodes, operator: Any) -> list[str]:
-    """Take an encoder's input apart, one column each."""
+    """Split an encoder's input into single columns."""
     features = write.joined(operator)
     found = []
     for column, categories in enumerate(operator.raw_operator.categories_):
@@ -70,7 +70,9 @@ def _columns(write: StepNodes, operator: Any) -> list[str]:
 
 
 def _flags(write: StepNodes, value: str, categories: Any) -> str:
-    """Write 1 for the category that a value is, 0 for the others; float32 [N, K]."""
+    """
+    Write 1 for the category that equals a value, 0 for the others; float32 [N, K].
+    """
     categories = np.asarray(categories, dtype=np.float64)
     equal = write.add(
         "Equal", write.cast(value, np.float64), write.constant(categories[None])
@@ -102,7 +104,7 @@ def _one_hot(write: StepNodes, value: str, step: Any, *, column: int) -> str:
         place[np.arange(count), rare] = 1
         flags = write.add("MatMul", flags, write.constant(place))
         if step.handle_unknown in ("infrequent_if_exist", "warn"):
-            # The last column is that of the rare ones.
+            # The last column is that of the rare categories.
             last = np.zeros((1, place.shape[1]), dtype=np.float32)
             last[0, -1] = 1
             unknown = write.add("Sub", write.constant(np.ones(1, np.float32)), known)
@@ -116,7 +118,9 @@ def _one_hot(write: StepNodes, value: str, step: Any, *, column: int) -> str:
 
 
 def ordinal_encoder(scope: Any, operator: Any, container: Any) -> None:
-    """Write the place of every category; NaN where the encoder refuses the unknown."""
+    """
+    Write the position of each category; NaN where the encoder refuses unknown values.
+    """
     step = operator.raw_operator
     if getattr(step, "_infrequent_enabled", False):
         raise ConversionError(
@@ -148,7 +152,7 @@ def ordinal_encoder(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _where(write: StepNodes, flag: str, first: str, second: str) -> str:
-    """Choose the first where a flag is 1."""
+    """Select the first value where a flag is 1, otherwise the second."""
     chosen = write.add("Greater", flag, write.constant(np.array([[0.5]], np.float32)))
     return write.add("Where", chosen, first, second)
 
@@ -157,8 +161,8 @@ def logistic_regression(scope: Any, operator: Any, container: Any) -> None:
     """
     Write a linear model in the precision of its coefficients.
 
-    A calibration reads its margin. That of two classes is summed in float64: of huge
-    float32 numbers, one row alone and the same row in a batch overflow differently.
+    A calibration reads its margin. The margin of two classes is summed in float64: with
+    huge float32 numbers, a row alone and the same row in a batch overflow differently.
     """
     step = operator.raw_operator
     margin = container.get_options(step, {"raw_scores": False})["raw_scores"]
@@ -210,7 +214,9 @@ def _softmax(write: StepNodes, name: str) -> str:
 
 
 def _answer(write: StepNodes, name: str, operator: Any, *, dtype: Any) -> None:
-    """Write both columns of two classes, as float32, and the label skl2onnx wants."""
+    """
+    Write both columns of two classes as float32, and the label that skl2onnx expects.
+    """
     label, probabilities = (one.full_name for one in operator.outputs)
     classes = len(operator.raw_operator.classes_)
     if classes == 2:

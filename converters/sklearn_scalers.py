@@ -1,5 +1,5 @@
 """
-Scalers of scikit-learn, number by number as their own `transform` computes them.
+Convert scikit-learn's scalers so that every number equals that of their `transform`.
 
 A scaler that multiplies by 1 / s instead of dividing by s, as skl2onnx writes some,
 moves rows across the splits of the tree behind it.
@@ -17,7 +17,7 @@ from converters.sklearn_nodes import StepNodes
 
 
 def standard_scaler(scope: Any, operator: Any, container: Any) -> None:
-    """(x - mean) / scale, in the precision of the installed scikit-learn."""
+    """Write (x - mean) / scale, in the precision of the installed scikit-learn."""
     step = operator.raw_operator
     write = StepNodes(scope, container)
     wide = write.is_wide(operator)
@@ -35,7 +35,7 @@ def standard_scaler(scope: Any, operator: Any, container: Any) -> None:
 @functools.cache
 def _rounds_constants_first() -> bool:
     """
-    Ask scikit-learn how it scales float32 rows.
+    Detect how the installed scikit-learn scales float32 rows.
 
     Up to 1.7 each operation runs in float64 and its result is rounded; 1.9 rounds mean
     and scale to float32 and stays there. The two differ by an ulp, enough to move a row
@@ -47,7 +47,7 @@ def _rounds_constants_first() -> bool:
 
 
 def robust_scaler(scope: Any, operator: Any, container: Any) -> None:
-    """(x - center) / scale, each in float64 and rounded to float32."""
+    """Write (x - center) / scale, each in float64 and rounded to float32."""
     step = operator.raw_operator
     write = StepNodes(scope, container)
     double = _in_wide if write.is_wide(operator) else _in_double

@@ -1,10 +1,10 @@
 """
-Put right what skl2onnx leaves out of the trees of scikit-learn models.
+Restore what skl2onnx leaves out of the trees of scikit-learn models.
 
-Lost on the way are where a missing value goes (decision trees and forests), that a
-threshold is compared in float64 (histogram boosting), and that forests take their mean
-in float64: in float32 a sure answer sums up to 1.0000001, and 7 of 20 trees to
-something else than 0.35.
+skl2onnx loses three things: the direction of a missing value (decision trees and
+forests), the float64 comparison with a threshold (histogram boosting), and the float64
+mean of forests. In float32, a certain prediction sums to 1.0000001, and 7 of 20 trees
+to a value other than 0.35.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from converters.graph import ML_OPSET_OF_DOUBLES, doubled
 from converters.sklearn_trees import Nodes, ensembles, round_down
 from tollgate.repository.targets import ML_DOMAIN
 
-_NOTHING, _BELOW_ZERO = 1e-12, -1e-30  # no margin shows either
+_NOTHING, _BELOW_ZERO = 1e-12, -1e-30  # too small to show in a margin
 
 
 def repair(
     model: onnx.ModelProto, estimator: object, *, exact: object | None = None
 ) -> None:
     """
-    Write thresholds and ways of missing values into the trees of a graph.
+    Write thresholds and the direction of missing values into a graph's trees.
 
     Args:
-        model: Of the estimator.
-        estimator: With thresholds as they were converted.
-        exact: The same with its own float64 thresholds, where the features are
-            float64; None where they are float32.
+        model: Graph of the estimator.
+        estimator: Estimator with thresholds as they were converted.
+        exact: The same estimator with its own float64 thresholds, if the features are
+            float64; None if they are float32.
     """
     _let_margins_be_margins(model)
     waiting = list(ensembles(estimator))
@@ -49,7 +49,7 @@ def repair(
             if _same(trees, tree=tree, at=at, feature=of_column, limit=limit):
                 break
         else:
-            continue  # not one of ours to repair; parity decides
+            continue  # not a known tree; the proof decides
         place = waiting.index(trees)
         waiting.pop(place)
         own = wide.pop(place) if wide else None
@@ -79,7 +79,7 @@ def repair(
 def _compare_in_double(
     model: onnx.ModelProto, node: onnx.NodeProto, *, limits: Any
 ) -> None:
-    """Let trees of float64 features compare with float64 thresholds."""
+    """Make trees of float64 features compare with float64 thresholds."""
     found = {one.name: helper.get_attribute_value(one) for one in node.attribute}
     changed = doubled(found | {"nodes_values": limits})
     del node.attribute[:]
@@ -100,10 +100,10 @@ def _compare_in_single(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
 
 def _let_margins_be_margins(model: onnx.ModelProto) -> None:
     """
-    Keep onnxruntime from taking the margin of trees without a split for a probability.
+    Stop onnxruntime from treating the margin of trees without splits as a probability.
 
-    It does so where no weight of a leaf is negative: trees that
-    found nothing to split, of few rows, have one leaf each, of about 0.
+    It does so if no leaf weight is negative: trees that found nothing to split, from
+    few rows, have one leaf each, of about 0.
     """
     for node in model.graph.node:
         found = {one.name: one for one in node.attribute}
@@ -121,14 +121,14 @@ def _let_margins_be_margins(model: onnx.ModelProto) -> None:
 def _in_double(
     model: onnx.ModelProto, node: onnx.NodeProto, *, trees: list[Nodes]
 ) -> None:
-    """Let a forest sum in float64: double features, thresholds and weights."""
+    """Make a forest sum in float64: double features, thresholds and weights."""
     found = {
         one.name: helper.get_attribute_value(one)
         for one in node.attribute
         if one.name not in ("nodes_values", "class_weights", "nodes_hitrates")
     }
     values = next(one.floats for one in node.attribute if one.name == "nodes_values")
-    # Of two classes skl2onnx writes the second alone, under the number 0.
+    # For two classes skl2onnx writes only the second, with the number 0.
     second = trees[0].share.shape[1] == 2 and set(found["class_ids"]) == {0}
     weights = [
         trees[tree].share[at, 1 if second else label]
@@ -150,7 +150,7 @@ def _in_double(
     at = list(model.graph.node).index(node)
     cast = helper.make_node("Cast", [node.input[0]], [wide], to=TensorProto.DOUBLE)
     node.input[0] = wide
-    # 1 - 1.0000000000000002 is no probability.
+    # Clip, because 1 - 1.0000000000000002 is no probability.
     ends = [f"{wide}_{name}" for name in ("least", "most")]
     for name, value in zip(ends, (0, 1), strict=True):
         constant = numpy_helper.from_array(np.asarray(value, dtype=np.float32), name)
@@ -171,9 +171,9 @@ def _raise_opset(model: onnx.ModelProto) -> None:
 
 def _same(trees: list[Nodes], *, tree: Any, at: Any, feature: Any, limit: Any) -> bool:
     """
-    Tell whether a node's trees have the shape, columns and thresholds of these.
+    Return whether a node's trees have the shape, columns and thresholds of these.
 
-    Boosted stumps are alike in all but their thresholds.
+    Boosted stumps differ only in their thresholds.
     """
     sizes = [len(one.left) for one in trees]
     if len(tree) != sum(sizes) or tree.max() >= len(sizes):

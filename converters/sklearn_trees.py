@@ -1,4 +1,4 @@
-"""Read the trees of fitted scikit-learn models, and ready copies for skl2onnx."""
+"""Read the trees of fitted scikit-learn models, and prepare copies for skl2onnx."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tollgate.errors import ConversionError
 
 class Nodes:
     """
-    One tree as scikit-learn holds it; leaves have `left` -1.
+    One tree as scikit-learn stores it; leaves have `left` -1.
 
     Args:
-        left: Child when the feature is at most the threshold; [nodes].
+        left: Child if the feature is at most the threshold; [nodes].
         right: Child otherwise.
         feature: Column that a node tests.
         threshold: float64 [nodes].
-        missing_left: A missing value goes left.
-        share: What each node adds to the probabilities of a forest; float64
-            [nodes, K], None for other models.
-        histogram: Of histogram boosting, which compares float64 numbers; the other
-            trees round them to float32 first.
+        missing_left: True if a missing value goes left.
+        share: Contribution of each node to a forest's probabilities; float64 [nodes,
+            K], None for other models.
+        histogram: True if the tree is of histogram boosting, which compares float64
+            numbers; other trees round them to float32 first.
     """
 
     def __init__(
@@ -55,17 +55,12 @@ class Nodes:
 
     @property
     def split(self) -> Any:
-        """Which nodes are no leaves; bool [nodes]."""
+        """Return which nodes are no leaves; bool [nodes]."""
         return self.left >= 0
 
 
 def ensembles(estimator: object) -> Iterator[list[Nodes]]:
-    """
-    Find the trees inside a fitted model, ensemble by ensemble.
-
-    Raises:
-        ConversionError: Histogram boosting splits by category.
-    """
+    """Yield the trees inside a fitted model, ensemble by ensemble."""
     if not _is_fitted(estimator):
         return
     if isinstance(estimator, BaseDecisionTree):
@@ -96,8 +91,8 @@ def round_histograms(estimator: object) -> None:
     if isinstance(estimator, HistGradientBoostingClassifier):
         for of_round in estimator._predictors if _is_fitted(estimator) else ():
             for tree in of_round:
-                # skl2onnx would round to nearest, and fails where "all but missing"
-                # is written as 1e300.
+                # skl2onnx would round to nearest, and fails on 1e300, which
+                # scikit-learn writes for "all but missing".
                 nodes = tree.nodes.copy()
                 nodes["num_threshold"] = round_down(nodes["num_threshold"])
                 tree.nodes = nodes
@@ -108,10 +103,10 @@ def round_histograms(estimator: object) -> None:
 
 def forget_rows(estimator: object) -> None:
     """
-    Let forests forget which rows each tree was trained on, in place.
+    Remove the record of each tree's training rows from forests, in place.
 
-    skl2onnx looks at every attribute eight times, and `estimators_samples_` draws the
-    rows of each tree anew each time.
+    skl2onnx reads every attribute eight times, and `estimators_samples_` draws the rows
+    of each tree again each time.
     """
     if isinstance(estimator, BaseForest):
         estimator.bootstrap = False
@@ -128,7 +123,7 @@ def _is_fitted(estimator: object) -> bool:
 
 
 def children(estimator: object) -> Iterator[Any]:
-    """Yield the fitted models that another is made of."""
+    """Yield the fitted models inside a model."""
     for name, value in vars(estimator).items() if hasattr(estimator, "fit") else ():
         if not (name.endswith("_") or name in ("steps", "estimator")):
             continue
@@ -164,7 +159,7 @@ def _of_histogram(nodes: Any) -> Nodes:
 
 
 def round_down(threshold: Any) -> F32:
-    """Return the largest float32 numbers that are not above; [N]."""
+    """Return the largest float32 numbers not above the given ones; [N]."""
     with np.errstate(over="ignore"):
         nearest = np.asarray(threshold).astype(np.float32)
         below = np.nextafter(nearest, np.float32(-np.inf))
@@ -173,7 +168,7 @@ def round_down(threshold: Any) -> F32:
 
 
 def probe_trees(trees: list[Nodes]) -> list[Tree]:
-    """Return the trees as probes read them."""
+    """Convert trees to the form that probes read."""
     made = []
     for tree in trees:
         with np.errstate(over="ignore"):

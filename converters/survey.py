@@ -1,5 +1,5 @@
 """
-Convert a folder of models made by others, and print what came of each as Markdown.
+Convert a folder of models that other people trained; print each result as Markdown.
 
     python -m converters.survey ../shared/data/models [--trust-pickle] [--target 26.07]
 """
@@ -24,9 +24,10 @@ from tollgate.repository.targets import OURS, target
 
 THRESHOLDS = (0.1, 0.5, 0.9)
 MODEL_SUFFIXES = (".model", ".bst", ".onnx", ".cbm", ".joblib", ".pkl", ".dat", ".json")
-# LightGBM's texts beside data of the same suffix.
+# LightGBM texts with the same suffix as the data next to them.
 TEXT_MODELS = ("lg_breast_cancer.txt", "model_simple.txt", "toy_categorical_model.txt")
-# Model -> rows and the probabilities that its framework gave for them at the time.
+# Model -> rows, and the probabilities that its framework gave for them when it was
+# saved.
 EXPECTED = {
     "lg_dart_breast_cancer.model": (
         "breast_cancer_test.tsv",
@@ -39,15 +40,16 @@ EXPECTED = {
 
 class Row(msgspec.Struct, frozen=True):
     """
-    What came of one file.
+    Result for one file.
 
     Attributes:
         file: Its path inside the folder.
-        framework: What wrote it, where that could be read.
-        outcome: Converted with figures, or refused and why.
-        converted: Whether the converted model answers as its source.
-        expected_delta: Largest |Δp| to the predictions beside it; None without.
-        elsewhere: Figures in the onnxruntime of each other release asked for.
+        framework: Framework that wrote it, if that could be read.
+        outcome: Converted with figures, or refused with the reason.
+        converted: True if the converted model predicts as its source.
+        expected_delta: Largest |Δp| to the predictions in the same folder; None
+            without.
+        elsewhere: Figures in the onnxruntime of each other requested release.
     """
 
     file: str
@@ -67,10 +69,10 @@ def survey(
     Args:
         folder: The folder.
         trust_pickle: Load pickles too.
-        targets: Releases of Triton in whose onnxruntime each is proven as well.
+        targets: Triton releases in whose onnxruntime each model is proven too.
 
     Raises:
-        SetupError: A target's environment cannot be made here.
+        SetupError: A target's environment cannot be created here.
     """
     for path in sorted(folder.rglob("*")):
         if path.suffix in MODEL_SUFFIXES or path.name in TEXT_MODELS:
@@ -89,7 +91,7 @@ def _row(
             facts = source.facts
             framework = f"{facts.framework}, {facts.objective}"
             if samples is not None:
-                samples = samples[:, -facts.columns :]  # some tables begin with a label
+                samples = samples[:, -facts.columns :]  # some tables start with a label
             proven = prove(
                 source, samples=samples, thresholds=THRESHOLDS, targets=targets
             )
@@ -121,7 +123,7 @@ def _figures(report: ParityReport) -> str:
 
 
 def _probabilities(written: F32) -> F64:
-    """Read P(1), a probability per class, or margins of which some are negative."""
+    """Read P(1), a probability per class, or margins, some of which are negative."""
     values = written.astype(np.float64)
     if values.shape[1] == 1:
         return np.concatenate([1 - values, values], axis=1)

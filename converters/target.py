@@ -20,7 +20,7 @@ from tollgate.repository.targets import target
 
 TIMEOUT_S = 300.0
 
-# Ours stands last on its path: numpy and onnxruntime are the environment's own.
+# Our path comes last: numpy and onnxruntime are the environment's own.
 _START = """
 import sys
 import numpy, onnxruntime
@@ -31,33 +31,33 @@ main()
 
 
 class TargetRuntime(Protocol):
-    """Where the models of one release run."""
+    """Runtime for the models of one release."""
 
     @property
     def runtime(self) -> str:
-        """What runs them, with its version: `onnxruntime 1.27.0`."""
+        """Return the runtime's name and version: `onnxruntime 1.27.0`."""
 
     def runner(self, model: bytes) -> Runner:
         """
         Load a model.
 
         Raises:
-            ConversionError: It does not load there.
+            ConversionError: The runtime cannot load it.
         """
 
 
 @contextmanager
 def open_target(name: str, *, timeout_s: float = TIMEOUT_S) -> Iterator[TargetRuntime]:
     """
-    Open the onnxruntime of a release: ours, or a child's in an environment of its own.
+    Open the onnxruntime of a release: ours, or one in a child's environment.
 
     Args:
         name: The release, such as `26.07`.
-        timeout_s: How long one answer may take.
+        timeout_s: Seconds that one reply may take.
 
     Raises:
         InputError: There is no such release in the table.
-        SetupError: Its environment cannot be made, or does not run.
+        SetupError: Its environment cannot be created, or does not run.
     """
     wanted = f"onnxruntime {target(name).onnxruntime}"
     if wanted == RUNTIME:
@@ -109,7 +109,9 @@ class _Elsewhere:
     def ask(
         self, head: dict[str, Any], body: bytes = b""
     ) -> tuple[dict[str, Any], bytes]:
-        """Send a request, return the answer; ConversionError says why there is none."""
+        """
+        Send a request and return the reply; without a reply, raise ConversionError.
+        """
         try:
             found, data = unpack(self._child.ask(pack(head, body)))
         except ChildLost as lost:
@@ -128,7 +130,7 @@ class _Elsewhere:
 
 
 class _Runner:
-    """A model in a child process; all rows of a call go there and back at once."""
+    """A model in a child process; a call sends and receives all its rows at once."""
 
     def __init__(self, elsewhere: _Elsewhere, *, at: int) -> None:
         self._elsewhere = elsewhere
@@ -136,15 +138,15 @@ class _Runner:
 
     @property
     def runtime(self) -> str:
-        """What runs it, with its version."""
+        """Return the runtime's name and version."""
         return self._elsewhere.runtime
 
     def __call__(self, rows: Floats) -> F32:
-        """Answer float32 [N, F] in one run of the model; float32 [N, K]."""
+        """Predict float32 [N, F] in one run of the model; float32 [N, K]."""
         return self.batched(rows, size=max(1, len(rows)))
 
     def batched(self, rows: Floats, *, size: int) -> F32:
-        """Answer float32 [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
+        """Predict float32 [N, F], N >= 1, `size` rows a run; float32 [N, K]."""
         head = {
             "do": "run",
             "at": self._at,

@@ -1,8 +1,8 @@
 """
-Run models in another release's onnxruntime; started by `converters.target`.
+Run models in another release's onnxruntime; `converters.target` starts this script.
 
-A message is a line of JSON and, after it, numbers or a model as bytes. The
-environment has numpy and onnxruntime alone, so nothing else may be imported here.
+A message is a line of JSON followed by numbers or a model as bytes. The environment
+contains only numpy and onnxruntime, so this module must not import anything else.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from converters.sources.wire import receive, send, take_streams
 
 
 def pack(head: dict[str, Any], body: bytes = b"") -> bytes:
-    """Write a message."""
+    """Encode a message."""
     return json.dumps(head).encode() + b"\n" + body
 
 
 def unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
     """
-    Read a message.
+    Decode a message.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The bytes are no message.
     """
     head, _, body = message.partition(b"\n")
     found = json.loads(head)
@@ -37,16 +37,16 @@ def unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
 
 def answer(head: dict[str, Any], body: bytes, models: list[Session]) -> bytes:
     """
-    Do what is asked.
+    Handle a request.
 
     Args:
         head: `do` is `load` (a model), `run` (rows of a `shape`, `size` at a time,
             through model number `at`) or `runtime`.
         body: The model, or rows [N, F] of a `dtype`.
-        models: Those loaded so far.
+        models: Models loaded so far.
 
     Raises:
-        SessionError: The model cannot be loaded, or not be run.
+        SessionError: The model cannot be loaded or run.
     """
     if head["do"] == "load":
         models.append(Session(body))

@@ -1,8 +1,8 @@
 """
-Make the Python environment with the onnxruntime of another release, once.
+Create the Python environment with the onnxruntime of another release, once.
 
-It stands in the user's cache. It is built aside and renamed when it runs, so that
-one that exists is whole, whoever was killed while building.
+The environment is in the user's cache. It is built in a temporary folder and renamed
+once it runs, so an environment that exists is complete even if a builder was killed.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from pathlib import Path
 from tollgate.errors import SetupError
 from tollgate.repository.targets import Target
 
-# The newest that has wheels for Python 3.10, 3.11 and 3.12.
+# The newest NumPy that has wheels for Python 3.10, 3.11 and 3.12.
 NUMPY = "numpy==2.2.6"
 STEP_TIMEOUT_S = 900.0
 _PYTHON = Path("bin", "python")
-# Would send the packages elsewhere, or ask for others.
+# pip settings that would install elsewhere, or install other packages.
 _NOT_FOR_PIP = ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_CONSTRAINT")
 
 
 def environment(target: Target) -> Path:
     """
-    Return the Python that has a release's onnxruntime; the first time, make it.
+    Return the Python that has a release's onnxruntime; create it the first time.
 
-    It is of our own Python's version: onnxruntime brings its kernels along, they are
-    the same for each.
+    It has the same version as our own Python: onnxruntime contains its kernels, which
+    are the same for every Python version.
 
     Raises:
-        SetupError: It cannot be made here, and what would help.
+        SetupError: It cannot be created here; the error says what would help.
     """
     folder = environment_folder(target)
     python = folder / _PYTHON
@@ -59,14 +59,14 @@ def environment(target: Target) -> Path:
 
 
 def cache_folder() -> Path:
-    """Name the folder of all environments; it need not exist."""
+    """Return the folder of all environments; it need not exist."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     root = named if named.is_absolute() else Path.home() / ".cache"
     return root / "tollgate" / "targets"
 
 
 def environment_folder(target: Target) -> Path:
-    """Name the folder of a release's environment; it need not exist."""
+    """Return the folder of a release's environment; it need not exist."""
     version = "{}.{}".format(*sys.version_info)
     parts = (*requirements(target), version, sys.base_prefix, platform.machine())
     mark = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
@@ -74,13 +74,15 @@ def environment_folder(target: Target) -> Path:
 
 
 def requirements(target: Target) -> tuple[str, str]:
-    """Name all packages of an environment; onnxruntime needs no others to run."""
+    """List all packages of an environment; onnxruntime needs no others to run."""
     return (f"onnxruntime=={target.onnxruntime}", NUMPY)
 
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Wait until nobody else builds this environment; the kernel frees a dead one's."""
+    """
+    Lock the building of this environment; the kernel releases a dead process's lock.
+    """
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -90,9 +92,9 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 def _build(target: Target, folder: Path) -> None:
-    """Build an environment aside, try it, and rename it into place."""
+    """Build an environment in a temporary folder, try it, and rename it into place."""
     prefix = f".{folder.name}.new-"
-    for left in folder.parent.glob(f"{prefix}*"):  # by builders that were killed
+    for left in folder.parent.glob(f"{prefix}*"):  # from builders that were killed
         shutil.rmtree(left, ignore_errors=True)
     if folder.exists():  # its Python is gone
         shutil.rmtree(folder)
@@ -160,7 +162,9 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
 def _not_installed(
     target: Target, done: subprocess.CompletedProcess[str]
 ) -> SetupError:
-    """Say why pip failed: no index, no wheel for this Python, or its own words."""
+    """
+    Report why pip failed: no index, no wheel for this Python, or pip's own message.
+    """
     what = f"the environment of Triton {target.release}"
     missed = re.search(r"requirement (\S+) \(from versions: ([^)]*)\)", done.stderr)
     if missed is None:

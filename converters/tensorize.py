@@ -1,9 +1,9 @@
 """
-Write tree ensembles as plain ONNX operators, for runtimes that know no trees.
+Write tree ensembles as plain ONNX operators, for runtimes without tree operators.
 
-Two ways to do it: matrix products, whose work doubles twice with every level, for
-shallow trees; and walking down level by level for deeper ones. Neither rounds a
-test: a row goes where the tree operator sends it, NaN and infinities included.
+There are two strategies: matrix products for shallow trees, whose work doubles twice
+with every level; and walking down level by level for deeper trees. Neither rounds a
+test: each row takes the same path as in the tree operator, NaN and infinities included.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tollgate.repository.targets import ML_DOMAIN
 
 AUTO, GEMM, TRAVERSAL = "auto", "gemm", "traversal"
 STRATEGIES = (AUTO, GEMM, TRAVERSAL)
-GEMM_DEPTH = 5  # auto: products up to here; docs/conversion.md has the figures
-LARGEST_BYTES = 256 << 20  # of the constants; a protobuf ends at 2 GiB
-LARGEST_NODES = 2_000  # of the graph; a step of a walk is about 7
+GEMM_DEPTH = 5  # deepest trees that `auto` writes as products; docs/conversion.md
+LARGEST_BYTES = 256 << 20  # of the constants; the limit of a protobuf is 2 GiB
+LARGEST_NODES = 2_000  # of the graph; a step of a walk needs about 7
 _OLDEST_OPSET = 13  # ReduceSum with its axes as an input
 
 
@@ -42,8 +42,8 @@ class Tensorized(msgspec.Struct, frozen=True):
 
     Attributes:
         model: The serialized graph.
-        strategies: How each tree operator was written, in the graph's order.
-        depths: The depth of each one's deepest tree.
+        strategies: Strategy for each tree operator, in the graph's order.
+        depths: Depth of the deepest tree of each tree operator.
     """
 
     model: bytes
@@ -56,15 +56,15 @@ def tensorize(model: bytes, *, strategy: str = AUTO) -> Tensorized:
     Replace the tree ensembles of a converted graph by plain ONNX operators.
 
     The result has the same inputs and outputs and no operator of `ai.onnx.ml`. Prove
-    it against the source as any other converted model.
+    the result against the source like any other converted model.
 
     Args:
         model: A serialized graph.
         strategy: "gemm", "traversal", or "auto": "gemm" up to a depth of GEMM_DEPTH.
 
     Raises:
-        ConversionError: There is no tree in it, something is not handled, or the
-            result would be too large; says how large.
+        ConversionError: It has no trees, uses something that is not supported, or the
+            result would be too large; the error says how large.
     """
     if strategy not in STRATEGIES:
         raise ConversionError(
@@ -117,7 +117,7 @@ def _require_opset(model: onnx.ModelProto) -> None:
 
 
 def _require_size(forest: Forest, *, strategy: str) -> None:
-    """Refuse trees whose tensors would be too large, with the size."""
+    """Raise, with the size, if the trees' tensors would be too large."""
     if strategy == GEMM:
         size, count = gemm_bytes(forest), 0
     else:
@@ -142,9 +142,10 @@ def _features(
     graph: onnx.GraphProto, name: str, *, kinds: dict[str, int]
 ) -> tuple[str, type]:
     """
-    Name what the trees read, and its type.
+    Return the name and the type of the trees' input.
 
-    A forest reads float64 that were float32 a node before: those are read instead.
+    If a Cast from float32 to float64 precedes a forest, return the float32 input of
+    that Cast instead.
     """
     producer = next((one for one in graph.node if name in one.output), None)
     wide = kinds.get(name) == TensorProto.DOUBLE
@@ -161,7 +162,7 @@ def _features(
 
 
 def _columns(model: onnx.ModelProto, name: str, *, least: int) -> int:
-    """Count the features that trees read, at least as many as they use."""
+    """Return the number of features that trees read; at least as many as they use."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     for one in (*inferred.input, *inferred.value_info):
         dims = one.type.tensor_type.shape.dim
@@ -175,7 +176,7 @@ def _columns(model: onnx.ModelProto, name: str, *, least: int) -> int:
 def _write_scores(
     nodes: Nodes, node: onnx.NodeProto, sums: str, *, graph: onnx.GraphProto
 ) -> None:
-    """Turn the sums into what the operator's output holds, under its name."""
+    """Convert the sums to the operator's output, under its name."""
     found = {one.name: helper.get_attribute_value(one) for one in node.attribute}
     how = found.get("post_transform", b"NONE").decode()
     classifier = node.op_type == OPERATORS[0]
@@ -221,7 +222,7 @@ def _replace(graph: onnx.GraphProto, node: onnx.NodeProto, nodes: Nodes) -> None
 
 
 def _require_plain(model: onnx.ModelProto) -> None:
-    """Refuse what would still need ai.onnx.ml."""
+    """Raise if the graph would still need ai.onnx.ml."""
     left = sorted({one.op_type for one in model.graph.node if one.domain == ML_DOMAIN})
     if left:
         raise ConversionError(
@@ -231,7 +232,7 @@ def _require_plain(model: onnx.ModelProto) -> None:
 
 
 def _finished(model: onnx.ModelProto) -> bytes:
-    """Drop opsets that nothing uses, check the graph, serialize it."""
+    """Drop unused opsets, check the graph, serialize it."""
     newest = max(one.version for one in model.opset_import if not one.domain)
     del model.opset_import[:]
     model.opset_import.append(helper.make_opsetid("", newest))

@@ -1,4 +1,4 @@
-"""Hold the trees of one operator as arrays that tensors are made from."""
+"""Hold the trees of one operator as arrays from which tensors are built."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]
 
-LESS, AT_MOST, EQUAL = "Less", "LessOrEqual", "Equal"  # as ONNX calls them
+LESS, AT_MOST, EQUAL = "Less", "LessOrEqual", "Equal"  # ONNX operators
 
 
 class Forest(msgspec.Struct, frozen=True, eq=False):
     """
-    The trees of one operator, their nodes numbered through.
+    The trees of one operator, with consecutive node numbers.
 
     Attributes:
         roots: First node of each tree; int [T].
-        comparison: What a node tests; str [M], empty for a leaf.
-        feature: Which column; int [M].
-        threshold: Against what; float64 [M].
-        missing: Whether NaN takes the same way as a test that holds; bool [M].
-        true: Where a row goes if the test holds; int [M], a leaf's own number.
-        false: Where it goes otherwise; likewise.
-        values: What a leaf adds, the operator's base values included; float64 [M, K].
-        level: Steps from the root; int [M].
-        tree: Number of its tree; int [M].
+        comparison: Comparison at a node; str [M], empty for a leaf.
+        feature: Column that a node tests; int [M].
+        threshold: Value that a node compares with; float64 [M].
+        missing: True if NaN takes the path of a test that holds; bool [M].
+        true: Next node if the test holds; int [M], a leaf's own number.
+        false: Next node otherwise; int [M], a leaf's own number.
+        values: Value that a leaf adds, including the operator's base values; float64
+            [M, K].
+        level: Number of steps from the root; int [M].
+        tree: Number of the node's tree; int [M].
     """
 
     roots: Ints
@@ -43,23 +44,23 @@ class Forest(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def depth(self) -> int:
-        """Steps to the deepest leaf."""
+        """Return the number of steps to the deepest leaf."""
         return int(self.level.max())
 
     @property
     def leaf(self) -> Flags:
-        """Which nodes are leaves; bool [M]."""
+        """Return which nodes are leaves; bool [M]."""
         leaf: Flags = self.true == np.arange(len(self.true))
         return leaf
 
     @property
     def outputs(self) -> int:
-        """K: how many sums the trees give."""
+        """Return K, the number of sums of the trees."""
         return int(self.values.shape[1])
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The comparisons that occur, the most frequent first; at least one."""
+        """Return the comparisons in use, the most frequent first; at least one."""
         found, count = np.unique(
             self.comparison[self.comparison != ""], return_counts=True
         )
@@ -67,7 +68,7 @@ class Forest(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def odd(self) -> Flags:
-        """Nodes where NaN takes the way that minus infinity does not; bool [M]."""
+        """Return the nodes that send NaN another way than minus infinity; bool [M]."""
         lowest = np.full(len(self.threshold), -np.inf)
         holds = np.zeros(len(lowest), dtype=bool)
         for mode in self.modes:

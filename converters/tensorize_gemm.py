@@ -1,10 +1,10 @@
 """
-Trees as matrix products: all splits at once, then the one leaf they agree on.
+Write trees as matrix products: all splits at once, then the leaf that matches them.
 
-The GEMM strategy of "A Tensor Compiler for Unified Machine Learning Prediction
-Serving" (Nakandala et al., OSDI 2020): a leaf is reached when as many of its path's
-tests hold as must, and none that must not. All numbers are small integers until the
-leaf values, so nothing is rounded on the way.
+This is the GEMM strategy of "A Tensor Compiler for Unified Machine Learning Prediction
+Serving" (Nakandala et al., OSDI 2020): a row reaches a leaf if every test that must
+hold on the leaf's path holds, and none that must not. All numbers before the leaf
+values are small integers, so nothing is rounded on the way.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from converters.tensorize_nodes import (
     sum_parts,
 )
 
-_NEVER = -1.0  # no number of tests that hold; for leaves that fill up a smaller tree
+_NEVER = -1.0  # unreachable count of tests, for leaves that pad a smaller tree
 
 
 def gemm_bytes(forest: Forest) -> int:
-    """Tell how large the matrices of paths would be."""
+    """Return how large the matrices of paths would be."""
     inner, leaves = _sizes(forest)
     return 4 * len(forest.roots) * inner * leaves
 
@@ -36,10 +36,10 @@ def gemm_nodes(
     Write trees as matrix products.
 
     Args:
-        nodes: To add to.
+        nodes: Nodes to add to.
         given: The features; [N, columns].
         forest: The trees.
-        columns: F.
+        columns: F, the number of features.
         dtype: Type of the features.
 
     Returns:
@@ -50,7 +50,7 @@ def gemm_nodes(
     )
     parts = sum_parts(forest)
     paths = _Paths(forest)
-    # Rows last: a batch of any size is then the last dimension of every product.
+    # Put rows last: a batch of any size is then the last dimension of every product.
     turned = nodes.add("Transpose", [source], perm=(1, 0))
     at = nodes.constant("columns", column[paths.split])
     values = nodes.add("Gather", [turned, at], axis=0)
@@ -76,12 +76,12 @@ def gemm_nodes(
 
 class _Paths:
     """
-    Which tests lead to which leaf, trees filled up to the size of the largest.
+    The tests on the path to each leaf, with trees padded to the size of the largest.
 
     Attributes:
-        split: Node per place; int [T, I].
+        split: Node at each position; int [T, I].
         matrix: +1 where a test must hold, -1 where it must not; float32 [T, L, I].
-        wanted: How many must hold; float32 [T, L, 1].
+        wanted: Number of tests that must hold; float32 [T, L, 1].
         leaf: Node at the end of each path, -1 for none; int [T, L].
     """
 
@@ -114,7 +114,7 @@ class _Paths:
             found += 1
 
     def leaf_values(self, values: F64) -> F64:
-        """Arrange what leaves add, [M, K], as [T, K, L]."""
+        """Arrange the values of leaves, [M, K], as [T, K, L]."""
         placed = values[self.leaf] * (self.leaf >= 0)[:, :, None]
         arranged: F64 = np.swapaxes(placed, 1, 2)
         return arranged

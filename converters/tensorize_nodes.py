@@ -1,4 +1,4 @@
-"""Write the nodes and constants that stand for one tree operator."""
+"""Write the nodes and constants that replace one tree operator."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from onnx import helper, numpy_helper
 
 from converters.tensorize_forest import F64, Forest
 
-# A float32 adds whole numbers up to 2**24 without rounding; one bit is spared.
+# A float32 adds whole numbers up to 2**24 without rounding; one bit is a reserve.
 _EXACT_BITS = 23
 
 
 class Nodes:
     """
-    Nodes in the order they run in, with their constants.
+    Nodes in execution order, with their constants.
 
     Args:
-        prefix: Begins every name, so that two operators of a graph do not meet.
+        prefix: Start of every name, so that two operators of a graph do not collide.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -29,7 +29,7 @@ class Nodes:
         self.constants: list[onnx.TensorProto] = []
 
     def constant(self, name: str, value: npt.ArrayLike) -> str:
-        """Add a constant; its full name."""
+        """Add a constant; return its full name."""
         full = f"{self._prefix}{name}"
         self.constants.append(numpy_helper.from_array(np.asarray(value), full))
         return full
@@ -45,7 +45,7 @@ class Nodes:
         keepdims: int | None = None,
         output: str | None = None,
     ) -> str:
-        """Add a node of one output; the output's name."""
+        """Add a node with one output; return the output's name."""
         name = output or f"{self._prefix}{len(self.made)}_{kind.lower()}"
         node = helper.make_node(kind, list(inputs), [name], name=name)
         given = {"axis": axis, "to": to, "perm": perm, "keepdims": keepdims}
@@ -60,17 +60,17 @@ def feature_columns(
     nodes: Nodes, given: str, *, forest: Forest, columns: int, dtype: type
 ) -> tuple[str, npt.NDArray[np.int32]]:
     """
-    Prepare the columns that trees read, and say which one each node reads.
+    Prepare the columns that trees read, and return which one each node reads.
 
-    Where NaN goes the way of a test that holds, the node reads a copy of its column
+    Where NaN takes the path of a test that holds, the node reads a copy of its column
     with minus infinity for NaN. Columns are gathered: in a product with a matrix of
     zeros and ones, one infinity would make the whole row NaN.
 
     Args:
-        nodes: To add to.
+        nodes: Nodes to add to.
         given: The features; [N, columns].
         forest: The trees.
-        columns: F.
+        columns: F, the number of features.
         dtype: Type of the features.
 
     Returns:
@@ -89,11 +89,11 @@ def feature_columns(
 
 def sum_parts(forest: Forest) -> list[F64]:
     """
-    Cut leaf values into parts whose sums float32 holds exactly, in any order.
+    Split leaf values into parts whose sums float32 holds exactly, in any order.
 
     Each part is a multiple of a power of two, so coarse that no sum of one leaf per
-    tree needs more than 24 bits; the next part is what is left. The sum of a row is
-    then the same alone and in a batch, and as if it were made in float64.
+    tree needs more than 24 bits; the next part is the remainder. The sum of a row is
+    then the same alone and in a batch, and the same as in float64.
 
     Returns:
         One to three float64 [M, K] that hold exact float32; their sum is the values.

@@ -1,9 +1,9 @@
 """
-Read the trees of an ai.onnx.ml operator into arrays that tensors are made from.
+Read the trees of an ai.onnx.ml operator into arrays from which tensors are built.
 
-Every way to write a split becomes one of three, `x < t`, `x <= t` or `x == t`, with
-the children exchanged where the operator tests the opposite; so a strategy knows
-three comparisons, and which rows go where does not change.
+Every form of split becomes one of three: `x < t`, `x <= t` or `x == t`. Where the
+operator tests the opposite, the two children are exchanged. So a strategy handles only
+three comparisons, and each row takes the same path as before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from converters.tensorize_forest import AT_MOST, EQUAL, F64, LESS, Flags, Forest
 from tollgate.errors import ConversionError
 
 _LEAF = "LEAF"
-# Mode of a node -> comparison, and whether its children change places.
+# Mode of a node -> comparison, and whether its children are exchanged.
 _MODES = {
     "BRANCH_LT": (LESS, False),
     "BRANCH_LEQ": (AT_MOST, False),
@@ -36,12 +36,12 @@ def read_forest(node: onnx.NodeProto, *, dtype: type) -> Forest:
     Read a TreeEnsembleClassifier or TreeEnsembleRegressor.
 
     Args:
-        node: The operator.
-        dtype: Type of the features that it reads; thresholds become of that type,
-            rounded to the side on which no such number changes its way.
+        node: The tree operator.
+        dtype: Type of the features that it reads; thresholds are rounded to that type,
+            in the direction that changes the path of no such number.
 
     Raises:
-        ConversionError: It uses something that is not handled.
+        ConversionError: It uses something that is not supported.
     """
     found = _attributes(node)
     side = "class" if node.op_type == OPERATORS[0] else "target"
@@ -88,7 +88,7 @@ def read_forest(node: onnx.NodeProto, *, dtype: type) -> Forest:
 
 
 def class_labels(attributes: dict[str, Any]) -> list[Any]:
-    """List the labels of a classifier's attributes; empty for a regressor."""
+    """Return the labels in a classifier's attributes; empty for a regressor."""
     return [
         *attributes.get("classlabels_int64s", ()),
         *attributes.get("classlabels_strings", ()),
@@ -96,7 +96,7 @@ def class_labels(attributes: dict[str, Any]) -> list[Any]:
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """Read attributes, those that are tensors under the name of those that are not."""
+    """Read attributes; tensors get the name of the attribute without "_as_tensor"."""
     found = {}
     for one in node.attribute:
         value = helper.get_attribute_value(one)
@@ -115,13 +115,13 @@ def _values(
     leaf: Flags,
     tree: Ints,
 ) -> F64:
-    """Collect what each leaf adds to each sum; float64 [M, K]."""
+    """Collect the values that each leaf adds to each sum; float64 [M, K]."""
     ids = np.asarray(found[f"{side}_ids"], dtype=np.int64)
     if side == "target":
         outputs = int(found.get("n_targets", ids.max() + 1))
     else:
         labels = class_labels(found)
-        # Two classes and one sum: that of the second class, whatever its number.
+        # Two classes and one sum: the sum is the second class's, whatever its number.
         single = len(labels) == 2 and len(set(ids.tolist())) == 1
         ids = np.zeros_like(ids) if single else ids
         outputs = 1 if single else len(labels)
@@ -140,7 +140,7 @@ def _values(
             f"{len(base)} base values for {outputs} sums are not tensorised"
         )
     if len(base):
-        # Into the first tree: every row ends in exactly one of its leaves.
+        # Add it to the first tree: every row ends in exactly one of its leaves.
         values[leaf & (tree == 0)] += base
     return values
 
@@ -149,7 +149,7 @@ def _places(roots: Ints, *, true: Ints, false: Ints) -> tuple[Ints, Ints]:
     """
     Count the steps from the root to every node, and number its tree; int [M].
 
-    Several nodes may lead to one (a set of categories does): the longest way counts.
+    Several nodes may lead to one (a set of categories does): the longest path counts.
     """
     level = np.full(len(true), -1, dtype=np.int64)
     tree = level.copy()
@@ -169,7 +169,7 @@ def _places(roots: Ints, *, true: Ints, false: Ints) -> tuple[Ints, Ints]:
 
 
 def _rounded(threshold: F64, comparison: npt.NDArray[np.str_], *, dtype: type) -> F64:
-    """Round thresholds to a type so that no value of it goes another way."""
+    """Round thresholds to a type so that no value of that type changes its path."""
     with np.errstate(over="ignore"):
         same: npt.NDArray[Any] = threshold.astype(dtype)
         near: F64 = same.astype(np.float64)

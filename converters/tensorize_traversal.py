@@ -1,9 +1,9 @@
 """
-Trees as gathers: every row walks down all trees at once, one level per step.
+Write trees as gathers: every row walks down all trees at once, one level per step.
 
-The tree traversal strategy of "A Tensor Compiler for Unified Machine Learning
-Prediction Serving" (Nakandala et al., OSDI 2020). A leaf leads to itself, so all
-trees take as many steps as the deepest one.
+This is the tree traversal strategy of "A Tensor Compiler for Unified Machine Learning
+Prediction Serving" (Nakandala et al., OSDI 2020). A leaf points to itself, so all trees
+take as many steps as the deepest one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _NODES_PER_STEP = 7  # with one kind of comparison
 
 
 def traversal_nodes_count(forest: Forest) -> int:
-    """Tell how many nodes the graph would get, about."""
+    """Return about how many nodes the graph would get."""
     return forest.depth * (_NODES_PER_STEP + 3 * (len(forest.modes) - 1))
 
 
 def traversal_bytes(forest: Forest) -> int:
-    """Tell how large the tables of nodes and leaves would be, about."""
+    """Return about how large the tables of nodes and leaves would be."""
     return len(forest.true) * (16 + 12 * forest.outputs)
 
 
@@ -39,10 +39,10 @@ def traversal_nodes(
     Write trees as steps from node to node.
 
     Args:
-        nodes: To add to.
+        nodes: Nodes to add to.
         given: The features; [N, columns].
         forest: The trees.
-        columns: F.
+        columns: F, the number of features.
         dtype: Type of the features.
 
     Returns:
@@ -64,7 +64,7 @@ def traversal_nodes(
 
 
 class _Walk:
-    """The steps; where a row stands in each tree is int32 [N, T]."""
+    """Write the steps; a row's position in each tree is int32 [N, T]."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class _Walk:
         self._names: dict[str, str] = {}
 
     def first(self) -> str:
-        """Take the step from the roots, which are the same for every row."""
+        """Write the step from the roots, which are the same for every row."""
         add, roots = self._nodes.add, self._forest.roots
         chosen = {
             key: self._nodes.constant(f"root_{key}", table[roots])
@@ -100,7 +100,7 @@ class _Walk:
         return add("Where", [held, chosen["true"], chosen["false"]])
 
     def next(self, at: str) -> str:
-        """Take one step more."""
+        """Write one more step."""
         add = self._nodes.add
         if not self._names:
             self._names = {
@@ -115,14 +115,15 @@ class _Walk:
         return add("Where", [held, chosen["true"], chosen["false"]])
 
     def _held(self, value: str, chosen: dict[str, str]) -> str:
-        """Test the values against the chosen nodes."""
+        """Test the values at the chosen nodes."""
         add = self._nodes.add
         first, *others = self._forest.modes
         held = add(first, [value, chosen["threshold"]])
         for mode in others:
             one = add(mode, [value, chosen["threshold"]])
             of_mode = chosen[f"is_{mode.lower()}"]
-            # Not Where: TensorRT and onnxruntime both have And and Or of booleans.
+            # No Where here: TensorRT and onnxruntime both support And and Or of
+            # booleans.
             kept = add("And", [held, add("Not", [of_mode])])
             held = add("Or", [kept, add("And", [one, of_mode])])
         if "odd" in chosen:

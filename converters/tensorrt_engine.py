@@ -1,9 +1,9 @@
 """
 Build a TensorRT plan from an ONNX model, on the machine and GPU that will run it.
 
-What runs here without a GPU is everything up to the builder: reading the model, the
-operators, the choice of precision. The builder itself was never run by this project's
-tests: docs/conversion.md says so.
+Everything before the builder runs here without a GPU: reading the model, checking the
+operators, choosing the precision. This project's tests have never run the builder
+itself: docs/conversion.md says so.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tollgate.repository.plan import PlanRecord
 from tollgate.schema import FEATURES, MAX_BATCH_ROWS
 
 PRECISIONS = ("fp32", "fp16", "int8")
-# Rows of each optimization profile: least, tuned for, most. The first takes every
-# batch, because Triton uses it alone where a configuration names none.
+# Rows of each optimization profile: minimum, optimum, maximum. The first accepts every
+# batch, because Triton uses only that one if a configuration names none.
 PROFILES = ((1, MAX_BATCH_ROWS, MAX_BATCH_ROWS), (1, 8, 8), (1, 1, 1))
-_SHOWN = 3  # operators that a refusal names
+_SHOWN = 3  # operators that an error names
 _WORKSPACE_BYTES = 1 << 30
 
 
@@ -52,16 +52,16 @@ def engine_from_onnx(
 
     Args:
         path: The model: `features` float32 [N, F] to `probabilities`, N free.
-        out: The plan to write; its record is written beside it.
-        precision: "fp32"; "fp16", which rounds features too, so a tree's threshold
-            may be passed on the other side; "int8", for a graph that was quantised
-            (with QuantizeLinear nodes).
-        timing_cache: File that keeps what the builder measured, for the next build on
-            the same GPU; it is made when it is not there.
+        out: Path of the plan to write; its record is written next to it.
+        precision: "fp32"; "fp16", which rounds features too, so a value may cross a
+            tree's threshold; "int8", for a graph that was quantised (with
+            QuantizeLinear nodes).
+        timing_cache: File that stores the builder's measurements, for the next build on
+            the same GPU; it is created if it does not exist.
 
     Raises:
         InputError: The model cannot be read, or a file cannot be written.
-        ConversionError: TensorRT does not take it, with the operators.
+        ConversionError: TensorRT does not support it; the error names the operators.
         DeviceError: This machine has no GPU or no TensorRT.
     """
     if format_of(path) != "onnx":
@@ -92,7 +92,7 @@ def engine_from_onnx(
 
 
 def _require_buildable(model: onnx.ModelProto, *, precision: str) -> int:
-    """Refuse what TensorRT would not build as meant; the number of features."""
+    """Refuse what TensorRT would not build correctly; return the number of features."""
     if precision not in PRECISIONS:
         raise ConversionError(
             f"precision is {precision!r}; there are {', '.join(PRECISIONS)}"
@@ -123,13 +123,13 @@ def require_device(devices: Path = Path("/dev")) -> tuple[Any, str]:
     Find TensorRT and a GPU.
 
     Args:
-        devices: Where the machine shows its GPUs.
+        devices: Folder where the machine lists its GPUs.
 
     Returns:
         The library's module, and the name of the first GPU.
 
     Raises:
-        DeviceError: One of them is missing.
+        DeviceError: TensorRT or a GPU is missing.
     """
     if not any(devices.glob("nvidia[0-9]*")):
         raise DeviceError(
@@ -160,7 +160,7 @@ def _gpu_name(folder: Path) -> str:
 def _built(
     trt: Any, model: bytes, *, columns: int, precision: str, cache: Path | None
 ) -> bytes:
-    """Parse and build; the serialized plan."""
+    """Parse and build; return the serialized plan."""
     builder = trt.Builder(trt.Logger(trt.Logger.WARNING))
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, trt.Logger(trt.Logger.WARNING))

@@ -1,8 +1,9 @@
 """
-Which ONNX operators TensorRT's parser takes, and what in a graph it does not.
+List the ONNX operators that TensorRT's parser supports, and check graphs against it.
 
 The table is that of `docs/operators.md` in the repository onnx/onnx-tensorrt. The
-parser knows no operator of ai.onnx.ml: trees must be plain operators first.
+parser supports no operator of ai.onnx.ml: trees must be rewritten as plain operators
+first.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FLOATS = "FP32 FP16 BF16"
 _NUMBERS = f"{_FLOATS} INT32 INT64"
 _ALL = f"{_NUMBERS} BOOL"
 _QUANTIZED = "FP8 FP4 INT4"
-# Element types -> the operators that take them.
+# Element types -> the operators that support them.
 _BY_TYPES = {
     _FLOATS: """
         Acos Acosh Asin Asinh Atan Atanh AveragePool BatchNormalization Ceil Celu Clip
@@ -77,7 +78,7 @@ _KINDS: dict[int, str] = {
     TensorProto.UINT8: "UINT8",
     TensorProto.BOOL: "BOOL",
 }
-# Input that must be a constant; by its position.
+# Position of an input that must be a constant.
 _CONSTANT_INPUT = {
     "CumSum": 1,
     "OneHot": 1,
@@ -91,12 +92,12 @@ _LARGEST_K = 3839
 
 class Unsupported(msgspec.Struct, frozen=True):
     """
-    A node that TensorRT's parser would not take, or not as it is meant.
+    A node that TensorRT's parser would refuse or interpret differently.
 
     Attributes:
-        operator: Its type, with the domain where that is not the default one.
-        node: Its name, or its first output where it has none.
-        problem: Why.
+        operator: Operator type, with its domain if that is not the default one.
+        node: Name of the node, or its first output if it has no name.
+        problem: Reason.
     """
 
     operator: str
@@ -104,20 +105,20 @@ class Unsupported(msgspec.Struct, frozen=True):
     problem: str
 
     def __str__(self) -> str:
-        """Print it as `operator node: problem`."""
+        """Format it as `operator node: problem`."""
         return f"{self.operator} {self.node!r}: {self.problem}"
 
 
 def unsupported(model: onnx.ModelProto) -> list[Unsupported]:
     """
-    List what TensorRT's documented operators do not cover.
+    List the nodes that TensorRT's documented operators do not cover.
 
     Args:
-        model: The graph; those inside its nodes (If, Loop) are looked at too.
+        model: The graph; the graphs inside its nodes (If, Loop) are checked too.
 
     Returns:
-        One entry per node and problem, in the order of the graph; empty when all is
-        documented, which is no promise that the builder finds a kernel.
+        One entry per node and problem, in the order of the graph. It is empty when all
+        is documented, which does not guarantee that the builder finds a kernel.
     """
     found = [
         Unsupported(
@@ -165,7 +166,7 @@ def _problems(
     kinds: dict[str, int],
     constants: dict[str, onnx.TensorProto],
 ) -> Iterator[str]:
-    """Yield why one node is not covered."""
+    """Yield the reasons why one node is not covered."""
     if domain:
         yield f"TensorRT has no operators of {domain[:-1]}"
         return
@@ -197,7 +198,7 @@ def _problems(
 
 
 def _data_tensor(node: onnx.NodeProto) -> str:
-    """Name the tensor whose element type the table speaks of."""
+    """Return the tensor whose element type the table refers to."""
     if node.op_type == "Where":
         return str(node.input[1])  # the first is the condition
     return str(node.input[0] if node.input else node.output[0])

@@ -1,4 +1,4 @@
-"""Judge what a smaller model costs and gains, and demand that it is allowed."""
+"""Compare a smaller model with the original, and check that the loss is allowed."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ __all__ = [
 
 class Judge(msgspec.Struct, frozen=True, eq=False):
     """
-    The rows that both models answer.
+    Rows for comparing two models; both predict all of them.
 
     Attributes:
         rows: float32 [N, F], at least one.
-        label: 1 for fraud, 0 otherwise; [N]; None where it is not known.
+        label: 1 for fraud, 0 otherwise; [N]; None if labels are unknown.
         thresholds: Scores at which a decision changes, `score >= threshold`.
     """
 

@@ -1,4 +1,4 @@
-"""Show a trade on the terminal: before, after, and the ratio of both."""
+"""Print a trade on the terminal: before, after, and the ratio of both."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from rich.table import Table
 
 from converters.trade import Trade
 
-_NOT_ZERO = 1e-6  # float32 sums of other batches stay below
+_NOT_ZERO = 1e-6  # float32 sums in other batches differ by less
 
 
 def trade_table(trade: Trade) -> Table:
-    """Make a table of one trade, before and after side by side."""
+    """Build a table of one trade, with before and after in columns."""
     table = Table(title=f"{trade.kind}: {trade.detail}, judged on {trade.rows:,} rows")
     table.add_column("measure")
     for name in ("before", "after", "change"):
@@ -49,7 +49,7 @@ def trade_table(trade: Trade) -> Table:
 
 
 def times(before: float, after: float) -> str:
-    """Say how many times smaller, or larger, something became."""
+    """Format how many times smaller, or larger, something became."""
     if after <= before:
         return f"{before / after:.2f} times less"
     return f"{after / before:.2f} times more"

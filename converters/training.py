@@ -20,9 +20,9 @@ PARAMETERS = MappingProxyType(
         "n_estimators": 100,
         "max_depth": 6,
         "learning_rate": 0.3,
-        # On a busy machine xgboost's threads wait for one another: training on
-        # 67,000 rows took 2 s with two threads when idle and 20 s when not; one
-        # thread takes 4 s either way.
+        # On a busy machine xgboost's threads wait for one another: training on 67,000
+        # rows took 2 s with two threads when idle and 20 s when not; one thread takes 4
+        # s either way.
         "n_jobs": 1,
     }
 )
@@ -35,12 +35,12 @@ def train_xgboost(
     Train the pinned classifier.
 
     Args:
-        features: As served: no scaling, no missing columns; float32 [N, F].
+        features: Features as served: no scaling, no missing columns; float32 [N, F].
         label: 1 for fraud, 0 otherwise; [N].
         seed: Random state; the same data and seed give the same model.
 
     Raises:
-        InputError: Type or shape is wrong, or labels hold one class only.
+        InputError: Type or shape is wrong, or the labels have only one class.
     """
     check_training_rows(features, label)
     model = XGBClassifier(**PARAMETERS, random_state=seed)

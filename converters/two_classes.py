@@ -1,10 +1,10 @@
 """
-Write two-class tree classifiers so that every onnxruntime answers alike.
+Rewrite two-class tree classifiers so that every onnxruntime gives the same output.
 
-Of two classes exporters write the second alone, and the operator makes up the first:
-1 - p when no weight is negative, as forests and decision trees have it. onnxruntime
-1.26 and 1.27 make it -p (onnxruntime issue 28557). A regressor gives the same sum,
-and 1 - p is a step of the graph.
+For two classes exporters write only the second one, and the operator derives the first:
+1 - p when no weight is negative, as in forests and decision trees. onnxruntime 1.26 and
+1.27 return -p instead (onnxruntime issue 28557). A regressor gives the same sum, and
+the graph computes 1 - p in a separate node.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _SIDES = ("treeids", "nodeids", "ids", "weights", "weights_as_tensor")
 
 
 def write_first_class(model: onnx.ModelProto) -> None:
-    """Replace, in place, the classifiers whose first class is made up as 1 - p."""
+    """Replace, in place, the classifiers that derive their first class as 1 - p."""
     for node in list(model.graph.node):
         if node.op_type == "TreeEnsembleClassifier" and _makes_up_first(node):
             _replace(model.graph, node)
 
 
 def _makes_up_first(node: onnx.NodeProto) -> bool:
-    """Tell whether a node has the weights of one class only, and none negative."""
+    """Return whether a node has the weights of one class only, and none negative."""
     found = {one.name: one for one in node.attribute}
     classes = [
         len(found[name].ints or found[name].strings)
@@ -43,7 +43,7 @@ def _makes_up_first(node: onnx.NodeProto) -> bool:
 
 
 def _replace(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
-    """Let a regressor give p beside the classifier, which keeps its label only."""
+    """Add a regressor that returns p; the classifier then returns only its label."""
     probabilities = node.output[1]
     second, first, one = (
         f"{probabilities}_{part}" for part in ("second", "first", "one")

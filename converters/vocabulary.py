@@ -1,4 +1,4 @@
-"""Read which categories a trained model knows, from what its framework keeps."""
+"""Read the categories that a trained model knows, from its framework's data."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 from converters.model import Vocabulary, Words
 from converters.probes import Tree
 
-_MOST_KEPT = 1000  # codes of one feature; more would make the record a customer list
+_MOST_KEPT = 1000  # codes of one feature; a longer list could be a list of customers
 _SPAN = re.compile(r"\[(-?\d+):(-?\d+)\]")  # of a column of whole numbers
-_MOST_PLACINGS = 10_000  # ways to place lists of words that are tried
+_MOST_PLACINGS = 10_000  # combinations of columns that are tried for lists of words
 
 
 def of_trees(trees: Iterable[Tree]) -> dict[int, Vocabulary]:
@@ -34,7 +34,7 @@ def of_trees(trees: Iterable[Tree]) -> dict[int, Vocabulary]:
 
 def of_xgboost(raw: bytes) -> dict[int, Vocabulary]:
     """
-    Read the categories of a data frame that XGBoost 3.1 and later keep.
+    Read the categories of a data frame that XGBoost 3.1 and later store.
 
     Args:
         raw: The booster as JSON.
@@ -53,7 +53,7 @@ def _entries(entry: dict[str, list[int]]) -> Iterator[str | int | float]:
     if "offsets" not in entry:
         yield from entry["values"]
         return
-    # XGBoost 3.2 counts letters and cuts bytes: beyond ASCII its texts are cut off.
+    # XGBoost 3.2 counts letters but cuts bytes, so it truncates texts beyond ASCII.
     if min(entry["values"], default=0) < 0:
         return
     text = bytes(entry["values"])
@@ -65,19 +65,19 @@ def of_lightgbm(
     kept: Sequence[Sequence[Any]] | None, *, infos: Sequence[str]
 ) -> tuple[dict[int, Vocabulary], tuple[Words, ...]]:
     """
-    Read the categories of a data frame that LightGBM keeps.
+    Read the categories of a data frame that LightGBM stores.
 
     LightGBM lists the words of each category column in the order of the columns, and
-    does not say which columns these are. An ordered category is a number to it, with
-    its codes as values, and a column with one word is `none`.
+    does not say which columns these are. It treats an ordered category as a number,
+    with its codes as values, and writes `none` for a column with one word.
 
     Args:
         kept: The booster's `pandas_categorical`.
         infos: Its `feature_infos`: `[low:high]` for numbers, codes for categories.
 
     Returns:
-        The words by column, and, where several columns could have them, all lists of
-        words in the order of their columns.
+        The words by column; and, if several columns could have them, all lists of words
+        in the order of their columns.
     """
     lists = tuple(_plain(known) for known in kept or ())
     if not lists:
@@ -101,7 +101,9 @@ def _placings(
     coded: Sequence[int],
     others: Sequence[int],
 ) -> list[list[int]]:
-    """List the ways to give each list of words a column; [] too where they are many."""
+    """
+    List the ways to assign the lists of words to columns; [] if there are too many.
+    """
     longest = max(map(len, lists))
     others = [at for at in others if _may_hold(infos[at], longest)]
     more = len(lists) - len(coded)
@@ -119,8 +121,8 @@ def _placings(
 
 
 def _may_hold(info: str, count: int) -> bool:
-    """Tell whether a column's values may be the codes of so many words."""
-    if info == "none":  # the same in every row
+    """Return whether a column's values may be the codes of so many words."""
+    if info == "none":  # one value in all rows
         return True
     span = _SPAN.fullmatch(info)
     if span:
@@ -129,7 +131,7 @@ def _may_hold(info: str, count: int) -> bool:
 
 
 def of_sklearn(estimator: Any) -> dict[int, Vocabulary]:
-    """List the categories of the encoders that read features as they come."""
+    """List the categories of the encoders that read features unchanged."""
     return dict(sorted(_encoded(estimator, range(int(estimator.n_features_in_)))))
 
 
@@ -156,7 +158,7 @@ def _encoded(step: Any, columns: Sequence[int]) -> Iterator[tuple[int, Vocabular
 
 
 def _keeps_columns(step: Any, count: int) -> bool:
-    """Tell whether what comes out is what went in, column by column."""
+    """Return whether a step's output columns are its input columns, one by one."""
     from sklearn.base import OneToOneFeatureMixin
     from sklearn.impute import SimpleImputer
 
@@ -167,7 +169,7 @@ def _keeps_columns(step: Any, count: int) -> bool:
 
 
 def _plain(known: Any) -> Words:
-    """Return categories as JSON can hold them: no truth, NaN, infinity or None."""
+    """Convert categories to JSON values: no booleans, NaN, infinity or None."""
     values = np.asarray(known, dtype=object).tolist()
     return tuple(map(_plain_one, values))
 

@@ -1,8 +1,8 @@
 """
 Measure a model before and after it was made smaller, on the same rows.
 
-Both are timed in turns within one run, so that what else the machine does falls on
-both; the figures are to be read as ratios.
+Both models are timed alternately within one run, so that other load on the machine
+affects both. Read the times as ratios.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tollgate.evaluation import average_precision, roc_auc
 from tollgate.repository.speed import us_per_row
 from tollgate.schema import MAX_BATCH_ROWS
 
-ALONE_ROWS = 2048  # asked one by one too, evenly spaced
+ALONE_ROWS = 2048  # rows predicted one by one too, evenly spaced
 TURNS = 3
 TURN_S = 0.15
 
@@ -30,19 +30,19 @@ def weigh(
     before: bytes, after: bytes, *, kind: str, detail: str, judge: Judge
 ) -> Trade:
     """
-    Measure one model before and after.
+    Measure a model before and after it was made smaller.
 
     Args:
         before: A converted model.
         after: The smaller one.
         kind: `prune`, `quantize` or `distill`.
-        detail: What was done.
-        judge: Rows that both answer.
+        detail: Description of the change.
+        judge: Rows that both models predict.
 
     Raises:
-        InputError: There are no rows, or labels of one class only.
+        InputError: There are no rows, or the labels have only one class.
         ConversionError: onnxruntime cannot load one of them.
-        TradeError: The model before answers a row with NaN.
+        TradeError: The original model returns NaN for a row.
     """
     first, second = answers(before, judge), answers(after, judge)
     times = timed([before, after])
@@ -57,11 +57,11 @@ def weigh(
 
 class Answers(msgspec.Struct, frozen=True, eq=False):
     """
-    What a model answers to the judge's rows; float64 [N, K] each.
+    A model's predictions for the rows; float64 [N, K] each.
 
     Attributes:
-        batched: 32 rows a run.
-        alone: Row by row, of ALONE_ROWS of them.
+        batched: Predictions in batches of 32 rows.
+        alone: Predictions row by row, for ALONE_ROWS of them.
     """
 
     batched: F64
@@ -69,7 +69,7 @@ class Answers(msgspec.Struct, frozen=True, eq=False):
 
 
 def answers(model: bytes, judge: Judge) -> Answers:
-    """Ask a model for the judge's rows, alone and in batches."""
+    """Predict the rows with a model, alone and in batches."""
     if not len(judge.rows):
         raise InputError("--sample", "holds no rows to judge a smaller model on")
     runner = onnx_runner(model)
@@ -82,7 +82,7 @@ def answers(model: bytes, judge: Judge) -> Answers:
 def figures(
     model: bytes, found: Answers, *, us: dict[int, float], judge: Judge
 ) -> Figures:
-    """Collect what is measured of one model."""
+    """Compute the figures of one model."""
     auc = precision = None
     if judge.label is not None and found.batched.shape[1] == 2:
         score = found.batched[:, 1]
@@ -103,7 +103,7 @@ def compared(
     detail: str,
     judge: Judge,
 ) -> Trade:
-    """Put two models' answers and figures side by side."""
+    """Compare two models' predictions and figures."""
     first, second = before[0].batched, after[0].batched
     alone, at = after[0].alone, _alone(judge)
     wanted = _decided(first, judge)
@@ -124,14 +124,14 @@ def compared(
 
 def timed(models: Sequence[bytes], *, turn_s: float = TURN_S) -> list[dict[int, float]]:
     """
-    Time models in turns.
+    Time models alternately.
 
     Args:
         models: Converted models.
-        turn_s: How long each is timed in each of three turns.
+        turn_s: Seconds per model in each of three rounds.
 
     Returns:
-        For each, rows of a batch -> the fastest µs per row.
+        For each model, rows of a batch -> the fastest µs per row.
     """
     fastest: list[dict[int, float]] = [{} for _ in models]
     for _ in range(TURNS):
@@ -142,7 +142,7 @@ def timed(models: Sequence[bytes], *, turn_s: float = TURN_S) -> list[dict[int, 
 
 
 def _decided(probabilities: F64, judge: Judge) -> npt.NDArray[np.bool_]:
-    """Tell which side of each threshold scores are on; bool [T, N, 1 or K]."""
+    """Return on which side of each threshold scores are; bool [T, N, 1 or K]."""
     cut = np.asarray(judge.thresholds, dtype=np.float64)[:, None, None]
     first = 1 if probabilities.shape[1] == 2 else 0
     found: npt.NDArray[np.bool_] = probabilities[None, :, first:] >= cut

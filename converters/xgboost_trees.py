@@ -1,9 +1,9 @@
 """
-Write the trees of an XGBoost model as ONNX has them, from the model's own JSON.
+Write the trees of an XGBoost model in ONNX form, from the model's own JSON.
 
 onnxmltools copies everything below a split by category once per category: forty
-categories took it 40 s, three hundred ended in a RecursionError. Here the tests of a
-set share what is behind them.
+categories took it 40 s, three hundred ended in a RecursionError. Here all tests of one
+category set share the subtrees below them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def tree_part(
     document: Mapping[str, Any],
 ) -> tuple[dict[str, Any], Sequence[float] | None]:
     """
-    Find the trees in a booster's JSON, and the weights of a DART model.
+    Return the trees in a booster's JSON, and the weights of a DART model.
 
     Returns:
         The object with `trees`, and a weight for each or None. Until 3.2 a DART model
@@ -59,7 +59,7 @@ def tree_part(
 
 
 def weigh_leaves(tree: dict[str, Any], weight: float) -> None:
-    """Multiply the leaves of a tree, and what its splits would answer, in float32."""
+    """Multiply a tree's leaves, and the values that splits would have, in float32."""
     factor = np.float32(weight)
     for name in ("split_conditions", "base_weights"):
         tree[name] = [

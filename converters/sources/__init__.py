@@ -1,1 +1,1 @@
-"""Where trained models come from: objects in memory and files of each framework."""
+"""Read trained models: objects in memory and the files of each framework."""

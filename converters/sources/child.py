@@ -1,4 +1,4 @@
-"""Start a process that answers messages, and tell how it ended."""
+"""Start a child process that replies to messages, and report how it ended."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from collections.abc import Sequence
 
 from converters.sources.wire import receive, send
 
-# What an interpreter needs; secrets in the environment are not a model's business.
+# Variables that an interpreter needs; a model must not see secrets in the environment.
 _PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "VIRTUAL_ENV")
 
 
 class ChildLost(Exception):
     """
-    The child ended instead of answering.
+    Report that the child ended instead of replying.
 
     Args:
-        how: The signal's name or the exit status; empty when it was killed, because
-            it was late or out of memory.
+        how: The signal's name or the exit status; empty when it was killed because it
+            was late or out of memory.
     """
 
     def __init__(self, how: str) -> None:
@@ -32,14 +32,14 @@ class ChildLost(Exception):
 
 class Child:
     """
-    A process in a folder of its own that answers each message with one.
+    Run a process in a separate folder that replies to each message with one message.
 
     Args:
-        command: What to start.
-        timeout_s: How long one answer may take.
+        command: Command that starts the process.
+        timeout_s: Seconds that one reply may take.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The process cannot be started.
     """
 
     def __init__(self, command: Sequence[str], *, timeout_s: float) -> None:
@@ -63,10 +63,10 @@ class Child:
 
     def ask(self, body: bytes) -> bytes:
         """
-        Send a message and return the answer.
+        Send a message and return the reply.
 
         Raises:
-            ChildLost: There is none.
+            ChildLost: There is no reply.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -89,12 +89,12 @@ class Child:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                with contextlib.suppress(BrokenPipeError):  # what it did not read
+                with contextlib.suppress(BrokenPipeError):  # bytes that it did not read
                     stream.close()
         self._folder.cleanup()
 
     def _end(self) -> str:
-        # It has closed its pipe: it is ending, unless that was all it did.
+        # The child has closed its pipe: it is exiting, unless it closed only the pipe.
         try:
             status = self._process.wait(self.timeout_s)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""A model with other facts than its own file gives: names and words of its features."""
+"""Add facts to a model that its file lacks: feature names and category words."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tollgate.repository.vocabulary import word_differences
 
 class DescribedModel:
     """
-    A model that somebody knows more of than its file says.
+    A model with more facts than its file contains.
 
     Args:
         model: The model.
-        facts: What is known of it.
+        facts: The facts to use instead.
     """
 
     def __init__(self, model: TrainedModel, facts: Facts) -> None:
@@ -30,7 +30,7 @@ class DescribedModel:
         return getattr(self._model, name)
 
     def pruned(self, *, trees: int | None, depth: int | None) -> DescribedModel:
-        """Return it with fewer or shallower trees."""
+        """Return the model with fewer or shallower trees."""
         smaller = self._model.pruned(trees=trees, depth=depth)
         kept = msgspec.structs.replace(self.facts, trees=smaller.facts.trees)
         return DescribedModel(smaller, kept)
@@ -38,10 +38,10 @@ class DescribedModel:
 
 def placed(facts: Facts, columns: Sequence[int]) -> Facts:
     """
-    Give the words that have no column yet to columns that are known to hold words.
+    Assign lists of words without a column to the columns known to hold words.
 
     Args:
-        facts: Of a model.
+        facts: Facts about a model.
         columns: The columns of categories, ascending.
 
     Returns:
@@ -62,10 +62,11 @@ def with_names(
     model: TrainedModel, columns: tuple[str, ...], *, origin: str
 ) -> TrainedModel:
     """
-    Give the features of a model the names that a person states, where it has none.
+    Set the feature names that the user supplies, if the model has none.
 
     Raises:
-        InputError: They are more or fewer, one is there twice, or its file has others.
+        InputError: The number of names differs, a name appears twice, or the file has
+            other names.
     """
     if not columns:
         return model
@@ -84,10 +85,10 @@ def with_names(
 
 def with_words(origin: str, model: TrainedModel, spec: FeatureSpec) -> TrainedModel:
     """
-    Compare a model's words with those of the features it is to be served with.
+    Compare a model's words with those of the product's features.
 
     Returns:
-        The model; words that its file gives to no column are with their columns.
+        The model, with words that its file assigns to no column assigned to columns.
 
     Raises:
         InputError: A word, the order of words or their number differs.

@@ -1,9 +1,9 @@
 """
-Ask a model in the environment that trained it, and convert what it learned.
+Query a model in the environment that trained it, and convert what it learned.
 
-Two processes answer. The one with the given Python reads the file and answers rows:
-it is what the converted model is compared with. The other, with our own libraries,
-builds the same model from plain data and converts it.
+Two child processes do this. The one that runs the given Python reads the file and
+predicts rows; the converted model is compared with these predictions. The other runs
+our own libraries, rebuilds the same model from plain data and converts it.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from tollgate.errors import ConversionError, InputError, SetupError
 from tollgate.explanation import Explanation
 
 WORKER = Path(__file__).with_name("environment_worker.py")
-# Where a package is not called as what it is imported as.
+# Packages whose name differs from the module's.
 _PACKAGES = {"sklearn": "scikit-learn", "xgboost": "xgboost-cpu"}
 
 
 class EnvironmentModel:
     """
-    A model that another Python has read; use it as a context manager.
+    Use a model that another Python reads; a context manager.
 
     Args:
         path: Its file.
         python: The interpreter of the environment that trained it.
-        form: What the file is.
+        form: Format of the file.
         missing: The number that stands for a missing value, where the file does not
             say; None for NaN.
-        timeout_s: How long one answer may take.
+        timeout_s: Seconds that one reply may take.
 
     Raises:
         InputError: There is no such Python, or it cannot read the file.
         SetupError: The environment lacks a library that the model needs.
-        ConversionError: The model holds code of its user.
+        ConversionError: The model contains code written by its user.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class EnvironmentModel:
         self._path = path
         self._python = python
         value = "" if missing is None else repr(missing)
-        # Isolated: neither our modules nor the user's own stand on its path.
+        # Isolated mode: its path contains neither our modules nor the user's own.
         command = [
             str(python.absolute()),
             "-I",
@@ -82,7 +82,7 @@ class EnvironmentModel:
             raise
 
     def _opened(self, timeout_s: float) -> Facts:
-        """Carry the model over; return what is known of it."""
+        """Transfer the model as plain data; return its facts."""
         told, _ = self._ask({"do": "facts"})
         _, fitted = self._ask({"do": "fitted"}, whole=True)
         path = Path(self._folder.name, "model")
@@ -107,11 +107,11 @@ class EnvironmentModel:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End both processes."""
+        """Stop both processes."""
         self.close()
 
     def close(self) -> None:
-        """End both processes and remove what was carried over."""
+        """Stop both processes and remove the transferred data."""
         self._child.close()
         if self._converter is not None:
             self._converter.__exit__(None, None, None)
@@ -119,11 +119,11 @@ class EnvironmentModel:
 
     @property
     def facts(self) -> Facts:
-        """What is known of it; the version is that of its own environment."""
+        """Return its facts; the version is that of its own environment."""
         return self._facts
 
     def predict(self, rows: Floats) -> F64:
-        """Return what its own environment answers to [N, F]; float64 [N, K]."""
+        """Return its own environment's probabilities for [N, F]; float64 [N, K]."""
         rows = np.ascontiguousarray(rows)
         head = {"do": "predict", "shape": rows.shape, "dtype": rows.dtype.str}
         found, body = self._ask(head, rows.tobytes())
@@ -135,15 +135,21 @@ class EnvironmentModel:
         return self._built.convert(wide=wide)
 
     def explanation(self) -> Explanation:
-        """Return its trees and their covers, its coefficients, or why not."""
+        """
+        Return its trees and their covers, its coefficients, or why there are none.
+        """
         return self._built.explanation()
 
     def probes(self, samples: F32 | None) -> Probes:
-        """Return sample rows (made when None), rows around every split, extremes."""
+        """
+        Return sample rows (generated when None), rows around every split, extremes.
+        """
         return self._built.probes(samples)
 
     def pruned(self, *, trees: int | None, depth: int | None) -> EnvironmentModel:
-        """Raise ConversionError: the smaller model has no answers of its own."""
+        """
+        Raise ConversionError: a model of another environment cannot be pruned here.
+        """
         raise ConversionError(
             f"{self._path}: pruning is not done for a model of another environment: "
             "train a smaller one there"
@@ -157,7 +163,7 @@ class EnvironmentModel:
     def _ask(
         self, head: dict[str, Any], body: bytes = b"", *, whole: bool = False
     ) -> tuple[dict[str, Any], bytes]:
-        """Send a request; return head and body, or all as the body when `whole`."""
+        """Send a request; return head and body, or everything as body if `whole`."""
         line = json.dumps(head).encode() + b"\n"
         try:
             answer = self._child.ask(line + body)

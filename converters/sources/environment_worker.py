@@ -1,9 +1,10 @@
 """
-Answer for a model in the environment that trained it; run as a script, by its path.
+Serve a model in the environment that trained it; run as a script, by its path.
 
-Started by `converters.sources.environment` with the Python of that environment. It
-needs NumPy and the model's own libraries, nothing of Tollgate's, and keeps to Python
-3.8. A message is a line of JSON and, after it, the bytes of an array or a file.
+`converters.sources.environment` starts this script with the Python of that environment.
+It needs NumPy and the model's own libraries, nothing of Tollgate's, and stays
+compatible with Python 3.8. A message is a line of JSON followed by the bytes of an
+array or a file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 
 def _beside(name: str) -> Any:
-    """Import a module of this folder, whose others are called as libraries are."""
+    """Import a module of this folder under a name that collides with no library."""
     path = Path(__file__).with_name(name + ".py")
     spec = importlib.util.spec_from_file_location("tollgate_" + name, path)
     assert spec is not None
@@ -30,12 +31,12 @@ def _beside(name: str) -> Any:
 
 class Answers:
     """
-    A model that was read, and how it is asked.
+    A loaded model, and the way to query it.
 
     Args:
         path: Its file.
         form: `pickle`, `xgboost` or `lightgbm`.
-        missing: What stands for a missing value in a file of XGBoost.
+        missing: Number that stands for a missing value in an XGBoost file.
     """
 
     def __init__(self, path: str, form: str, *, missing: float | None) -> None:
@@ -82,7 +83,7 @@ class Answers:
         return found
 
     def facts(self) -> dict[str, Any]:
-        """Say what it is and which libraries answer."""
+        """Return the model's facts and the libraries that run it."""
         names = ("numpy", "sklearn", "xgboost", "lightgbm")
         return {
             "library": self.library,
@@ -96,7 +97,7 @@ class Answers:
         }
 
     def fitted(self) -> tuple[dict[str, Any], bytes]:
-        """Return what it learned: the library's own file, or plain data."""
+        """Return the trained state: the library's own file, or plain data."""
         parameters = {}
         if hasattr(self.model, "get_params") and self.library != "scikit-learn":
             parameters = {
@@ -159,7 +160,7 @@ class Answers:
 
 
 def answer(model: Answers, head: dict[str, Any], body: bytes) -> bytes:
-    """Do what is requested."""
+    """Handle a request."""
     import numpy as np
 
     if head["do"] == "fitted":
@@ -172,7 +173,7 @@ def answer(model: Answers, head: dict[str, Any], body: bytes) -> bytes:
 
 
 def packed(head: dict[str, Any], body: bytes = b"") -> bytes:
-    """Write a message."""
+    """Encode a message."""
     return json.dumps(head).encode() + b"\n" + body
 
 

@@ -1,8 +1,8 @@
 """
-Ask a trained classifier for its probabilities, rows it refuses included.
+Get the probabilities of a trained classifier, also where some rows are refused.
 
-The environments of other Pythons run this file as well: it needs NumPy and what the
-classifier itself needs, and keeps to Python 3.8.
+The environments of other Pythons run this file as well. It needs NumPy and the
+classifier's own requirements, and stays compatible with Python 3.8.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-MISSING_CODE = -1.0  # as tollgate.features writes a category without a word
-UNSEEN_CODE = -2.0  # and one that is not in the vocabulary
+MISSING_CODE = -1.0  # code of a missing category in tollgate.features
+UNSEEN_CODE = -2.0  # code of a word outside the vocabulary
 _HUGE = 1e25
 
 
 class EstimatorRows:
     """
-    A classifier of scikit-learn's kind that is asked with rows as they are served.
+    Predict served rows with a classifier that has scikit-learn's interface.
 
     Args:
-        estimator: Has `predict_proba` and `classes_`.
-        names: Of its columns, where it was trained on a data frame.
-        words: Column -> the words that its codes stand for: `known`, and `missing`,
-            which it saw where there was none.
+        estimator: Classifier with `predict_proba` and `classes_`.
+        names: Names of its columns, if it was trained on a data frame.
+        words: Column -> the words that its codes stand for: `known`, and `missing`, the
+            value it was trained with where there was no word.
     """
 
     def __init__(
@@ -44,14 +44,15 @@ class EstimatorRows:
         """
         Return the probabilities of [N, F] as float64 [N, K].
 
-        scikit-learn refuses a whole call for one NaN, infinity or unknown category;
-        here the rows it refuses are NaN and the others answered.
+        scikit-learn refuses a complete call because of one NaN, infinity or unknown
+        category; here the refused rows get NaN and the others their probabilities.
         """
         found = np.full((len(rows), len(self._estimator.classes_)), np.nan)
         plain = np.isfinite(rows).all(axis=1)
         self._answer(rows, np.flatnonzero(plain), found, apart=True)
         others = np.flatnonzero(~plain)
-        # Scaled, a huge number may be refused; rows that only lack one are not.
+        # After scaling, a huge number may be refused; group such rows separately from
+        # rows that only lack a value.
         huge = np.abs(rows[others]) >= _HUGE
         odd = np.isnan(rows[others]) * 1 + huge * 2
         patterns, group = np.unique(odd, axis=0, return_inverse=True)
@@ -61,7 +62,7 @@ class EstimatorRows:
         return found
 
     def _answer(self, rows: Any, chosen: Any, found: Any, *, apart: bool) -> None:
-        """Fill in the chosen rows; find the refused ones by halves when `apart`."""
+        """Predict the chosen rows; with `apart`, find refused rows by bisection."""
         if not len(chosen):
             return
         try:
@@ -76,7 +77,7 @@ class EstimatorRows:
                 self._answer(rows, chosen[half:], found, apart=True)
 
     def table(self, rows: Any) -> Any:
-        """Return rows as the model was trained on them: names and words included."""
+        """Return rows in the form of the training data: with names and words."""
         if self._names is None and not self._words:
             return rows
         columns = [
@@ -105,7 +106,7 @@ class EstimatorRows:
 
 
 def decoded(codes: Any, known: Sequence[str], *, missing: Any) -> Any:
-    """Return the words of codes; object [N]."""
+    """Convert codes to words; object [N]."""
     unseen = "unseen"
     while unseen in known:
         unseen += "_"
@@ -127,7 +128,9 @@ def _one_thread() -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _threads() -> Any:
-    """Find the libraries that make threads once: that takes longer than a limit."""
+    """
+    Find the libraries with thread pools once: that takes longer than setting a limit.
+    """
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -1,10 +1,10 @@
 """
-Find the columns of words that a fitted scikit-learn model reads, and its words.
+Find the text columns that a fitted scikit-learn model reads, and their words.
 
-A served category is a code: the place of its word in a vocabulary. A model that was
-trained on the words themselves has that vocabulary in its encoders. The environments
-of other Pythons run this file as well: it needs NumPy and scikit-learn, and keeps to
-Python 3.8.
+A served category is a code: the position of its word in a vocabulary. A model that was
+trained on the words themselves holds that vocabulary in its encoders. The environments
+of other Pythons run this file as well. It needs NumPy and scikit-learn, and stays
+compatible with Python 3.8.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-MISSING_CODE = -1.0  # as tollgate.features writes a category without a word
+MISSING_CODE = -1.0  # code of a missing category in tollgate.features
 
 
 class WordsError(ValueError):
-    """Words are read in a way that codes cannot stand for; the text says which."""
+    """The model uses words in a way that codes cannot represent; the text says how."""
 
 
 class Words:
@@ -28,9 +28,9 @@ class Words:
     The words of one column.
 
     Attributes:
-        known: In the order of their codes.
-        missing: What stood in training where there was no word: None, NaN or an
-            empty text; NaN where nothing says so.
+        known: The words in the order of their codes.
+        missing: Training value where there was no word: None, NaN or an empty text; NaN
+            if no step defines it.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Words:
         self._kinds: set[str] = set()
 
     def add(self, entries: Any) -> None:
-        """Add what an encoder or an imputer knows."""
+        """Add the words that an encoder or an imputer knows."""
         for one in entries:
             if is_missing(one):
                 self.missing = one
@@ -53,16 +53,16 @@ class Words:
             )
 
     def code(self, word: Any) -> float:
-        """Return the code of a word, or that of none."""
+        """Return the code of a word, or the code of a missing one."""
         return MISSING_CODE if is_missing(word) else float(self.known.index(word))
 
 
 def words_of(estimator: Any) -> dict[int, Words]:
     """
-    List the columns of words with their words, in the order of the columns.
+    List the columns of words with their words, in column order.
 
     Raises:
-        WordsError: A step reads words in a way that codes cannot stand for.
+        WordsError: A step uses words in a way that codes cannot represent.
     """
     found: dict[int, Words] = {}
     # Encoders before imputers: codes follow the encoder's own order.
@@ -82,7 +82,7 @@ def words_of(estimator: Any) -> dict[int, Words]:
 
 def coded(estimator: Any, words: dict[int, Words]) -> Any:
     """
-    Return a fitted model that reads codes where it read words.
+    Return a copy of a fitted model that reads codes instead of words.
 
     Raises:
         WordsError: An imputer reads words and numbers.
@@ -122,13 +122,13 @@ def text_steps(estimator: Any) -> list[tuple[Any, list[Any]]]:
     """
     List encoders and imputers, each with the features that it reads.
 
-    None stands for a column that another step made.
+    None stands for a column that another step computes.
     """
     return list(_steps(estimator, list(range(int(estimator.n_features_in_)))))
 
 
 def entries_of(step: Any) -> list[Any]:
-    """Return the categories of each column, or what an imputer fills it with."""
+    """Return the categories of each column, or an imputer's fill value."""
     if not _imputes(step):
         return list(step.categories_)
     entries = [(step.missing_values, one) for one in step.statistics_]
@@ -141,7 +141,7 @@ def _imputes(step: Any) -> bool:
 
 def is_text(entries: Any) -> bool:
     """
-    Tell whether categories are words.
+    Return whether categories are words.
 
     Raises:
         WordsError: They are neither words nor numbers.
@@ -162,7 +162,7 @@ def is_text(entries: Any) -> bool:
 
 
 def is_missing(word: Any) -> bool:
-    """Tell whether an entry among words stands for none."""
+    """Return whether an entry in a list of words stands for a missing one."""
     return word is None or (isinstance(word, float) and math.isnan(word)) or word == ""
 
 
@@ -191,7 +191,9 @@ def _steps(step: Any, columns: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _inside(step: Any) -> list[Any]:
-    """Return the models in a calibration, a vote or a search: they read its rows."""
+    """
+    Return the models inside a calibration, a vote or a search, which read its rows.
+    """
     if hasattr(step, "calibrated_classifiers_"):
         return [one.estimator for one in step.calibrated_classifiers_]
     if hasattr(step, "best_estimator_"):
@@ -202,7 +204,7 @@ def _inside(step: Any) -> list[Any]:
 
 
 def _passed_on(step: Any, columns: list[int | None]) -> list[int | None]:
-    """Say which features the next step of a pipeline reads."""
+    """Return which features the next step of a pipeline reads."""
     if step is None or isinstance(step, str):
         return columns
     statistics = getattr(step, "statistics_", None)
@@ -214,7 +216,7 @@ def _passed_on(step: Any, columns: list[int | None]) -> list[int | None]:
 
 
 def _width(step: Any, given: int) -> int:
-    """Count the columns that a step makes; as many as it reads where nobody knows."""
+    """Return the number of columns after a step; if unknown, the number it reads."""
     try:
         return len(step.get_feature_names_out())
     except (AttributeError, ValueError):

@@ -1,8 +1,8 @@
 """
-Every field of a model's file: read, without effect on an answer, or refused.
+List every field of each model file format: read, without effect, or refused.
 
-A field that stands in no table is refused by its name. `docs/conversion-formats.md`
-shows these tables; a test holds the page against them.
+A field that is in no table is refused by name. `docs/conversion-formats.md` shows these
+tables; a test compares the page with them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Field(msgspec.Struct, frozen=True):
     One field of a format.
 
     Attributes:
-        path: Where it stands: names joined by dots, `[]` for each entry of a list, `*`
-            for any name.
-        use: What happens to it.
-        why: What it is read for, or why it changes no answer, or is refused.
+        path: Path of the field: names joined by dots, `[]` for each entry of a list,
+            `*` for any name.
+        use: Treatment of the field.
+        why: Its purpose, or the reason why it changes no prediction, or is refused.
     """
 
     path: str
@@ -422,12 +422,12 @@ def unknown_field(
     rename: tuple[str, str] = ("", ""),
 ) -> tuple[str, str] | None:
     """
-    Return the path of a field that is not read, and why; None when all are known.
+    Return the path of a field that is not read, with the reason; None if all are known.
 
     Args:
-        document: Objects within objects.
-        fields: Those that are known.
-        rename: A part of paths, and what stands for it in the table.
+        document: Nested objects.
+        fields: The known fields.
+        rename: A part of a path, and its replacement in the table.
     """
     known = {one.path: one for one in fields}
     for path in _paths(document, ""):
@@ -451,6 +451,6 @@ def _paths(value: Any, path: str) -> Iterator[str]:
 
 
 def field_table(fields: Sequence[Field]) -> str:
-    """Write fields as the Markdown table of `docs/conversion-formats.md`."""
+    """Format fields as the Markdown table of `docs/conversion-formats.md`."""
     rows = [f"| `{one.path}` | {one.use} | {one.why} |" for one in fields]
     return "\n".join(["| field | use | note |", "|---|---|---|", *rows])

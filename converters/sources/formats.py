@@ -1,4 +1,4 @@
-"""Tell what a file is by what it holds; its name proves nothing."""
+"""Detect a file's format from its content; its name proves nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from tollgate.errors import InputError
 
-# "plain" is what a model of another environment is carried over as, in no file.
+# "plain" is the transfer format for a model of another environment; no file has it.
 Format = Literal["xgboost", "lightgbm", "pickle", "onnx", "plain"]
 
 LARGEST_BYTES = 1 << 30
@@ -21,13 +21,13 @@ _IMPORTING = {"GLOBAL", "INST", "STACK_GLOBAL", "REDUCE"}
 
 def format_of(path: Path) -> Format:
     """
-    Recognise a model's file.
+    Detect the format of a model file.
 
     Compressed files count as pickles: joblib writes those, and what is inside cannot
     be known without unpacking it.
 
     Raises:
-        InputError: It is missing, empty, too large or of no format that is read.
+        InputError: The file is missing, empty, too large or of an unsupported format.
     """
     try:
         size = path.stat().st_size
@@ -63,7 +63,7 @@ def format_of(path: Path) -> Format:
             "is in XGBoost's old binary format, which xgboost 3 does not read; save "
             "it as JSON with the version that wrote it",
         )
-    # A model begins with its IR version: field 1, a number below 128.
+    # A model starts with its IR version: field 1, a number below 128.
     if path.suffix == ".onnx" or (head[:1] == b"\x08" and len(head) > 8):
         return "onnx"
     raise InputError(
@@ -74,7 +74,9 @@ def format_of(path: Path) -> Format:
 
 
 def _is_pickle(head: bytes) -> bool:
-    """Read pickle instructions without executing them; text pickles have no mark."""
+    """
+    Read pickle instructions without executing them; text pickles have no signature.
+    """
     if head[:1] == b"\x80" and head[1:2] and 2 <= head[1] <= 5:
         return True
     seen = set()

@@ -1,4 +1,4 @@
-"""Import a library that needs OpenMP's runtime, which pip cannot bring."""
+"""Import a library that needs the OpenMP runtime, which pip cannot install."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _RUNTIME = "libgomp"
 
 def require_library(name: str) -> None:
     """
-    Import a library before anything else does.
+    Import a library before any other module does.
 
     Raises:
-        SetupError: OpenMP's runtime is missing on this machine.
+        SetupError: The OpenMP runtime is missing on this machine.
         ModuleNotFoundError: The library itself is not installed.
     """
     try:
         importlib.import_module(name)
     except Exception as error:
-        # An OSError, or a class of the very module that could not be imported.
+        # The library raises OSError, or an exception class of its own.
         said = [line.strip() for line in str(error).splitlines() if _RUNTIME in line]
         if not said:
             raise

@@ -1,4 +1,4 @@
-"""A trained LightGBM classifier as a source."""
+"""Use a trained LightGBM classifier as a source."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LightGbmModel:
         model: Its Booster, or the classifier that holds it.
 
     Raises:
-        ConversionError: It is of a kind that would not convert faithfully.
+        ConversionError: A model of this kind cannot be converted faithfully.
     """
 
     def __init__(self, model: lightgbm.Booster | lightgbm.LGBMClassifier) -> None:
@@ -73,7 +73,7 @@ class LightGbmModel:
 
     @property
     def facts(self) -> Facts:
-        """What is known of it."""
+        """Return the facts about it."""
         classes = max(2, int(header(self._text, "num_class")))
         categories, unplaced = of_lightgbm(
             self._booster.pandas_categorical,
@@ -100,7 +100,7 @@ class LightGbmModel:
         return found if found.ndim == 2 else np.stack([1 - found, found], axis=1)
 
     def convert(self, *, wide: bool = False) -> bytes:
-        """Return it as ONNX."""
+        """Return the model as ONNX."""
         return onnx_from_lightgbm(self._booster, wide=wide)
 
     def explanation(self) -> Explanation:
@@ -109,7 +109,9 @@ class LightGbmModel:
         return explained(lambda: explain_lightgbm(self._text, facts=facts), facts=facts)
 
     def probes(self, samples: F32 | None) -> Probes:
-        """Return sample rows (made when None), rows around every split, extremes."""
+        """
+        Return sample rows (generated when None), rows around every split, extremes.
+        """
         if samples is None:
             samples = made_rows(self._trees, columns=self._booster.num_feature())
         return probes(samples, self._trees)
@@ -119,7 +121,7 @@ class LightGbmModel:
         Return a copy with fewer or shallower trees.
 
         Raises:
-            ConversionError: As `pruned_text`.
+            ConversionError: See `pruned_text`.
         """
         text = pruned_text(self._booster, trees=trees, depth=depth)
         smaller = LightGbmModel(lightgbm.Booster(model_str=text))
@@ -129,10 +131,10 @@ class LightGbmModel:
 
 def read_lightgbm(path: Path) -> LightGbmModel:
     """
-    Read a model's text; every key of it is known or refused.
+    Read a model's text; unknown keys are refused.
 
     Raises:
-        ConversionError: It cannot be read, or not converted.
+        ConversionError: It cannot be read or converted.
     """
     model = read_lightgbm_text(path.read_text(encoding="utf-8", errors="replace"))
     try:
@@ -145,7 +147,7 @@ def read_lightgbm(path: Path) -> LightGbmModel:
 
 
 def _names(booster: lightgbm.Booster) -> tuple[str, ...] | None:
-    """Return the feature names, unless they only number the columns."""
+    """Return the feature names, unless they are only column numbers."""
     names = tuple(booster.feature_name())
     numbered = tuple(f"Column_{number}" for number in range(len(names)))
     return None if names == numbered else names

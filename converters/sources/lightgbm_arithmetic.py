@@ -1,8 +1,9 @@
 """
-Compute what a LightGBM text says, number by number, and hold lightgbm against it.
+Recompute the output of a LightGBM text, and compare lightgbm's output with it.
 
-Shares nothing with lightgbm and nothing with the converter: a library that ignores or
-misreads a key of the text is found here, before it serves as the source of a proof.
+The code shares nothing with lightgbm and nothing with the converter. So it detects a
+library that ignores or misreads a key of the text, before that library serves as the
+source of a proof.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from converters.sources.lightgbm_file import TextModel
 from tollgate.errors import ConversionError
 
 ROWS = 256
-_SLACK = 1e-9  # of the sum of all leaves
+_SLACK = 1e-9  # relative to the sum of all leaves
 _MISSING_SHARE = 0.1
 
 
 def text_sums(model: TextModel, rows: F32) -> F64:
-    """Return what the leaves of rows add up to, [N, K]; NaN is a missing value."""
+    """Return the sums of the rows' leaves, [N, K]; NaN is a missing value."""
     found = np.zeros((len(rows), model.outputs))
     for number, tree in enumerate(model.trees):
         found[:, number % model.outputs] += tree.leaf_value[tree.leaves(rows)]
@@ -40,11 +41,11 @@ def text_probabilities(model: TextModel, sums: F64) -> F64:
 
 def require_agreement(booster: lightgbm.Booster, model: TextModel) -> None:
     """
-    Compare lightgbm's answers with the text's own on rows around its thresholds.
+    Compare lightgbm's predictions with the text's own on rows around its thresholds.
 
     Args:
-        booster: What lightgbm read.
-        model: What the text says.
+        booster: Model as lightgbm read it.
+        model: Model as our reader read it.
 
     Raises:
         ConversionError: They differ: lightgbm misreads the text.
@@ -70,7 +71,9 @@ def require_agreement(booster: lightgbm.Booster, model: TextModel) -> None:
 
 
 def _rows(model: TextModel) -> F32:
-    """Draw each column from its thresholds, just below them, its codes, 0 and NaN."""
+    """
+    Draw each column from its thresholds, values just below them, its codes, 0 and NaN.
+    """
     random = np.random.default_rng(0)
     rows = random.normal(size=(ROWS, model.columns)).astype(np.float32)
     values: dict[int, list[F32]] = {}

@@ -1,9 +1,9 @@
 """
 Read LightGBM's text line by line, before lightgbm reads it.
 
-lightgbm ignores keys that it does not know, takes the last of two, and trusts the
-byte counts of `tree_sizes`. Here every key is known or refused, and numbers that
-contradict each other are refused.
+lightgbm ignores keys that it does not know, takes the last of two equal keys, and
+trusts the byte counts of `tree_sizes`. Here every key is known or refused, and
+contradictory numbers are refused.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _PART = re.compile(r"(?m)^(?=Tree=|end of trees$|feature.importances:$)")
 
 class TextModel(msgspec.Struct, frozen=True, eq=False):
     """
-    What a LightGBM text says, checked.
+    The checked content of a LightGBM text.
 
     Attributes:
-        text: The same without `tree_sizes`, which no answer depends on.
+        text: The text without `tree_sizes`, which does not affect predictions.
         columns: Number of features.
-        outputs: 1 for two classes, otherwise classes.
+        outputs: 1 for two classes, otherwise the number of classes.
         sigmoid: Factor of the margin.
-        averaged: Whether sums are divided by the number of rounds.
-        trees: In their order, one for each output in turn.
+        averaged: True if sums are divided by the number of rounds.
+        trees: The trees in order, one for each output in turn.
     """
 
     text: str
@@ -49,7 +49,7 @@ class TextModel(msgspec.Struct, frozen=True, eq=False):
 
 
 def checked_text(text: str) -> str:
-    """Return a text that lightgbm reads as it is meant; raise ConversionError."""
+    """Return a text that lightgbm reads correctly; raise ConversionError otherwise."""
     return read_lightgbm_text(text).text
 
 
@@ -58,8 +58,8 @@ def read_lightgbm_text(text: str) -> TextModel:
     Check a model's text.
 
     Raises:
-        ConversionError: It is cut off, of a kind that is not converted, or has a key
-            that is not read; names the key.
+        ConversionError: It is truncated, of a kind that is not converted, or has a key
+            that is not read; the error names the key.
     """
     try:
         return _read(text.replace("\r\n", "\n"))
@@ -69,7 +69,8 @@ def read_lightgbm_text(text: str) -> TextModel:
 
 def _read(text: str) -> TextModel:
     head, *parts = _PART.split(text)
-    # Since version 3 "end of trees" stands behind them, the importances in any.
+    # Since version 3, "end of trees" follows the trees; the importances follow in any
+    # version.
     trees = [part for part in parts if part.startswith("Tree=")]
     tail = "".join(part for part in parts if not part.startswith("Tree="))
     if not tail:
@@ -153,7 +154,7 @@ def _header(text: str) -> dict[str, str]:
 
 
 def _block(part: str, *, at: str) -> dict[str, str]:
-    """Read the lines of one tree; the first numbers it."""
+    """Read the lines of one tree; the first line numbers it."""
     first, *lines = part.split("\n")
     if first.strip() != at:
         raise BadField(first[:40], f"stands where {at} belongs")
@@ -171,7 +172,7 @@ def _block(part: str, *, at: str) -> dict[str, str]:
 
 
 def _footer(text: str) -> dict[str, Any]:
-    """Read what stands behind the trees: importances, parameters, categories."""
+    """Read the part after the trees: importances, parameters, categories."""
     parameters: dict[str, str] = {}
     found: dict[str, Any] = {"parameters": parameters}
     section, closed = "", True
@@ -249,7 +250,7 @@ def _objective(header: Mapping[str, str]) -> tuple[str, float]:
 
 
 def _numbers(header: Mapping[str, str], *, kind: str) -> tuple[int, int]:
-    """Return columns and outputs."""
+    """Return the numbers of columns and outputs."""
     found = {}
     for name in ("num_class", "num_tree_per_iteration", "max_feature_idx"):
         value = header.get(name, "missing")

@@ -1,4 +1,4 @@
-"""Check one tree of a LightGBM text, and walk it."""
+"""Check one tree of a LightGBM text, and evaluate it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tollgate.errors import ConversionError
 
 _WHOLE = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)")
-# Numbers that change no answer, and are handed on.
+# Numbers that affect no prediction, and are passed on.
 _NOTES = (
     *("split_gain", "leaf_weight", "leaf_count", "internal_value", "internal_weight"),
     *("internal_count", "shrinkage"),
 )
-_ZERO = 1e-35  # what lightgbm takes for zero, in float32
+_ZERO = 1e-35  # lightgbm treats |x| up to this float32 as zero
 _CATEGORY, _DEFAULT_LEFT, _ZERO_MISSING, _NAN_MISSING = 1, 2, 1, 2
 
 
@@ -32,8 +32,8 @@ class TextTree(msgspec.Struct, frozen=True, eq=False):
         feature: Column of each split.
         threshold: float64.
         decision: Bits: 1 categories, 2 missing goes left, 4 zero or 8 NaN is missing.
-        left: Where a row up to the threshold goes, and listed categories.
-        right: Where others go.
+        left: Next node for a row up to the threshold, and for listed categories.
+        right: Next node for other rows.
         leaf_value: float64.
         codes: Categories that each node sends to the left.
     """
@@ -58,7 +58,7 @@ class TextTree(msgspec.Struct, frozen=True, eq=False):
             decision = self.decision[node]
             kind = decision >> 2
             gap = np.isnan(value)
-            # lightgbm makes sparse rows first, in which such numbers are 0.
+            # lightgbm first converts to sparse rows, where such numbers are 0.
             value = np.where(np.abs(value) <= np.float32(_ZERO), 0.0, value)
             value = np.where(gap & (kind != _NAN_MISSING), 0.0, value)
             lost = (gap & (kind == _NAN_MISSING)) | (
@@ -103,7 +103,7 @@ def checked_tree(
         size = len(block.get(name, "").split())
         wanted = leaves if name.startswith("leaf") else splits
         wanted = 1 if name == "shrinkage" else wanted
-        # Older texts leave some out.
+        # Older texts omit some of these.
         if size != wanted and (size or (name in block and name == "shrinkage")):
             raise BadField(f"{at}: {name}", f"has {size} numbers, not {wanted}")
         if not np.isfinite(_floats(block, name, at=at, size=size)).all():

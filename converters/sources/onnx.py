@@ -1,4 +1,4 @@
-"""A foreign ONNX classifier as a source."""
+"""Use an ONNX classifier that another tool exported as a source."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tollgate.errors import ConversionError
 from tollgate.explanation import Explanation
 from tollgate.explanation.document import unexplained
 
-_SUM_SLACK = 1e-3  # float32 rows of many classes add up to 1 within this
+_SUM_SLACK = 1e-3  # tolerance for the sum of float32 rows of many classes
 
 
 class OnnxModel:
     """
-    A model as its exporter wrote it.
+    Use a model as its exporter wrote it.
 
     Args:
         path: The file.
@@ -88,7 +88,7 @@ class OnnxModel:
 
     @property
     def facts(self) -> Facts:
-        """What is known of it."""
+        """Return the facts about it."""
         producer = self._model.producer_name or "unknown"
         return Facts(
             framework="onnx",
@@ -112,18 +112,18 @@ class OnnxModel:
         return np.hstack([1 - found, found]) if found.shape[1] == 1 else found
 
     def convert(self, *, wide: bool = False) -> bytes:
-        """Return it with the names and shapes that the server reads."""
+        """Return the model with the names and shapes that the server reads."""
         return cast_first(self._normal) if wide else self._normal
 
     def pruned(self, *, trees: int | None, depth: int | None) -> OnnxModel:
-        """Raise ConversionError: a graph does not keep what its splits stood for."""
+        """Raise ConversionError: a graph does not store the values of its splits."""
         raise ConversionError(
             "an ONNX graph keeps no values of its splits; prune the model it was "
             "exported from, and adopt that"
         )
 
     def explanation(self) -> Explanation:
-        """Say that there is none."""
+        """Return the reason why there is no explanation."""
         facts = self.facts
         return unexplained(
             "an ONNX graph keeps no covers and no reason for its shape; convert the "
@@ -133,7 +133,7 @@ class OnnxModel:
         )
 
     def probes(self, samples: F32 | None) -> Probes:
-        """Return sample rows (made when None), rows around its jumps, extremes."""
+        """Return sample rows (generated when None), rows around its jumps, extremes."""
         if samples is None:
             samples = made_rows([], columns=self._columns)
         return assemble(
@@ -154,13 +154,15 @@ def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:
-        # Each of its errors has a class of its own, without a common base.
+        # Each onnxruntime error has its own class, without a common base.
         said = str(error).splitlines()[0][:200]
         raise ConversionError(f"onnxruntime cannot load it: {said}") from error
 
 
 def _table(answer: Any) -> Any:
-    """Return float rows; of a ZipMap's dictionaries too; None for labels."""
+    """
+    Convert an output to float rows, also from a ZipMap's dictionaries; None for labels.
+    """
     if isinstance(answer, list):
         return np.asarray([list(row.values()) for row in answer])
     array = np.asarray(answer)

@@ -1,9 +1,9 @@
 """
 Read an ONNX file field by field, before onnxruntime reads it.
 
-protobuf carries fields that it does not know along without a word, and onnxruntime
-trusts the lists of a tree operator. Here both are checked, and the class labels must
-stand in the order that libraries sort them in.
+protobuf silently passes on fields that it does not know, and onnxruntime trusts the
+lists of a tree operator. This module checks both, and requires the class labels to be
+in the order in which libraries sort them.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tollgate.errors import ConversionError
 from tollgate.repository.targets import ML_DOMAIN
 
 _LABELS = ("classlabels_int64s", "classlabels_strings", "classlabels_ints")
-# Operators that change no order of columns, between a classifier and its ZipMap.
+# Operators that keep the order of columns, between a classifier and its ZipMap.
 _SAME_ORDER = ("Normalizer", "Cast", "Identity")
 _USES = {one.path: one for one in ONNX}
 
 
 def check_onnx(model: onnx.ModelProto) -> tuple[int | str, ...] | None:
     """
-    Check a model.
+    Check a model for unknown fields and contradictions.
 
     Returns:
-        The class labels of its probabilities, where it names them.
+        The class labels of its probabilities, if it names them.
 
     Raises:
-        ConversionError: It has a field, an operator or an attribute that is not
-            known, or contradicts itself; names the place.
+        ConversionError: It has an unknown field, operator or attribute, or contradicts
+            itself; the error names the place.
     """
     try:
         for path, problem in _unread(model, ""):
@@ -98,7 +98,7 @@ def _nodes(graph: onnx.GraphProto, path: str) -> Iterator[tuple[str, onnx.NodePr
 
 
 def _check_attributes(model: onnx.ModelProto, node: onnx.NodeProto, path: str) -> None:
-    """Demand that the operator exists and has each attribute, once."""
+    """Raise unless the operator exists and has each attribute at most once."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     if any(
         (one.domain, one.name) == (node.domain, node.op_type) for one in model.functions
@@ -129,7 +129,7 @@ def _check_attributes(model: onnx.ModelProto, node: onnx.NodeProto, path: str) -
 
 
 def _check_linear(node: onnx.NodeProto, path: str) -> None:
-    """Demand a row of coefficients, an intercept and a label for each class."""
+    """Raise unless each class has a row of coefficients, an intercept and a label."""
     found = {one.name: helper.get_attribute_value(one) for one in node.attribute}
     factors = list(found.get("coefficients", ()))
     shift = list(found.get("intercepts", ()))

@@ -1,4 +1,4 @@
-"""Check that the lists of a tree operator in ONNX form trees."""
+"""Check that the lists of an ONNX tree operator form trees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MODES |= {b"BRANCH_NEQ", b"LEAF"}
 
 
 def check_trees(node: onnx.NodeProto, path: str) -> None:
-    """Raise BadField where a list contradicts another, or a number is not finite."""
+    """Raise BadField if a list contradicts another, or a number is not finite."""
     found = {one.name: helper.get_attribute_value(one) for one in node.attribute}
     if node.op_type == "TreeEnsemble":
         raise BadField(
@@ -61,7 +61,7 @@ def _check_numbers(lists: dict[str, list[Any]], path: str) -> None:
 
 
 def _check_shape(lists: dict[str, list[Any]], path: str) -> set[tuple[int, int]]:
-    """Demand that each node but the first of its tree has one way to it."""
+    """Raise unless each node except a tree's first has exactly one parent."""
     keys = list(zip(lists["treeids"], lists["nodeids"], strict=True))
     place = {key: at for at, key in enumerate(keys)}
     if len(place) != len(keys):
@@ -144,7 +144,9 @@ def _check_weights(
 def _check_scores(
     node: onnx.NodeProto, found: dict[str, Any], *, outputs: int, path: str
 ) -> None:
-    """Refuse what onnxruntime answers otherwise than the operator is defined."""
+    """
+    Refuse attributes for which onnxruntime deviates from the operator's definition.
+    """
     after = found.get("post_transform", b"NONE")
     if after == b"LOGISTIC" and set(found["nodes_modes"]) == {b"LEAF"}:
         raise BadField(

@@ -1,4 +1,4 @@
-"""Open a model's file, whatever wrote it."""
+"""Open a model file of any supported format."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def open_source(
     python: Path | None = None,
 ) -> Iterator[TrainedModel]:
     """
-    Read a model's file; what may run code or crash is read by another process.
+    Open a model file; a child process reads formats that may run code or crash.
 
     Args:
         path: The file.
-        trust_pickle: Loading a pickle runs the code in it; this says do.
-        missing: The number that stands for a missing value in XGBoost's files, which
-            do not keep it.
+        trust_pickle: True to load a pickle, which runs the code in it.
+        missing: Number that stands for a missing value in XGBoost's files, which do not
+            store it.
         columns: Number of features, for ONNX files that do not say.
-        python: Of the environment that trained it, which then reads and answers;
-            None for our own.
+        python: Python of the environment that trained it, which then reads the model
+            and predicts; None for our own.
 
     Raises:
-        InputError: It is missing, damaged, of no known format, or a pickle that is
+        InputError: It is missing, damaged, of an unknown format, or a pickle that is
             not trusted.
         ConversionError: Its model would not convert faithfully.
     """

@@ -1,4 +1,4 @@
-"""Check what boosters hold when a pickle brings them, before their library reads it."""
+"""Check the boosters inside a pickle before their library reads them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tollgate.errors import ConversionError
 @contextmanager
 def checked_boosters() -> Iterator[None]:
     """
-    Hold every booster that is unpickled meanwhile to the rules of its file format.
+    Check every booster unpickled inside the context by the rules of its file format.
 
     Raises:
-        ConversionError: A booster is newer than what is read, has a field that is not
+        ConversionError: A booster is newer than supported, has a field that is not
             read, or its library misreads it.
     """
     restored = []
@@ -44,7 +44,7 @@ def refuse_newer(wrote: Collection[str]) -> None:
     Refuse estimators of a scikit-learn that is newer than the installed one.
 
     Args:
-        wrote: Versions that the pickle names, where they are not the installed one.
+        wrote: Versions that the pickle names, other than the installed one.
 
     Raises:
         ConversionError: One is newer.
@@ -75,7 +75,7 @@ def _xgboost_state(original: Any) -> Any:
             original(self, state)
             return
         document = decode(bytes(state["handle"]))
-        # A pickle holds the model and the parameters of its training.
+        # A pickle contains the model and its training parameters.
         model = document.get("Model", document)
         if not isinstance(model, dict):
             raise ConversionError("the pickled booster has no model")

@@ -1,4 +1,4 @@
-"""Build a model that another environment has carried over as plain data."""
+"""Rebuild a model that another environment exported as plain data."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tollgate.errors import ConversionError
 
 def read_plain(path: Path) -> TrainedModel:
     """
-    Read what `environment_worker` wrote of a model.
+    Read a model that `environment_worker` wrote.
 
     Raises:
-        ConversionError: Our libraries do not take it, or it would not convert
+        ConversionError: Our libraries cannot load it, or it cannot be converted
             faithfully.
     """
     line, _, body = path.read_bytes().partition(b"\n")
@@ -49,7 +49,7 @@ def read_plain(path: Path) -> TrainedModel:
 
 
 def _described(model: TrainedModel, head: dict[str, Any]) -> TrainedModel:
-    """Give a booster the classes and parameters of the classifier it comes from."""
+    """Set the classes and parameters of the classifier that a booster comes from."""
     classes = head.get("classes")
     facts = msgspec.structs.replace(
         model.facts,

@@ -1,10 +1,10 @@
 """
-Write a fitted scikit-learn model as plain data, and build it again elsewhere.
+Write a fitted scikit-learn model as plain data, and rebuild it elsewhere.
 
 A pickle names code, and arrays of NumPy 2 name modules that NumPy 1 lacks. Plain data
-holds numbers, texts and the names of scikit-learn's own classes; building it again
-runs no code but theirs. The environments of other Pythons run this file as well: it
-needs NumPy alone, and keeps to Python 3.8.
+holds numbers, texts and the names of scikit-learn's own classes; rebuilding the model
+runs only the code of those classes. The environments of other Pythons run this file as
+well. It needs only NumPy, and stays compatible with Python 3.8.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import numpy as np
 
 _format: Any = np.lib.format
 _SCALARS = (bool, int, float, str, type(None))
-# Of a search: what was tried, which no prediction needs.
+# Attributes of a search that record its trials; no prediction needs them.
 _UNUSED = ("cv_results_", "_sklearn_version")
 
 
 class PlainStateError(ValueError):
-    """A model holds what plain data cannot; the text says what."""
+    """
+    A model contains something that plain data cannot represent; the text names it.
+    """
 
 
 def to_bytes(value: Any) -> bytes:
@@ -30,7 +32,7 @@ def to_bytes(value: Any) -> bytes:
     Write a fitted model.
 
     Raises:
-        PlainStateError: It holds code of its user, or something that is not known.
+        PlainStateError: It contains code written by its user, or an unknown type.
     """
     writer = _Writer()
     try:
@@ -44,10 +46,10 @@ def to_bytes(value: Any) -> bytes:
 
 def from_bytes(body: bytes) -> Any:
     """
-    Build a fitted model.
+    Rebuild a fitted model.
 
     Raises:
-        PlainStateError: A class is not there in this scikit-learn, or does not take
+        PlainStateError: This scikit-learn lacks a class, or the class does not accept
             the state.
     """
     line, _, rest = body.partition(b"\n")
@@ -60,13 +62,13 @@ def from_bytes(body: bytes) -> Any:
 
 
 class _Writer:
-    """Writes values as JSON; arrays go into buffers."""
+    """Convert values to JSON; arrays go into buffers."""
 
     def __init__(self) -> None:
         self.buffers: list[bytes] = []
 
     def write(self, value: Any) -> Any:
-        """Return a value as JSON can hold it."""
+        """Convert a value to JSON."""
         if type(value) in _SCALARS:
             return value
         if isinstance(value, np.ma.MaskedArray):
@@ -113,7 +115,7 @@ class _Writer:
         kind = type(value)
         module, name = kind.__module__, kind.__qualname__
         if module.startswith("numpy.random"):
-            return None  # nothing is drawn when a model answers
+            return None  # no model draws random numbers to predict
         named = isinstance(value, type) or hasattr(value, "__name__")
         if named and callable(value) and not hasattr(type(value), "fit"):
             return self._named(value)
@@ -143,13 +145,13 @@ class _Writer:
 
 
 class _Reader:
-    """Builds values from JSON and buffers."""
+    """Rebuild values from JSON and buffers."""
 
     def __init__(self, buffers: list[bytes]) -> None:
         self._buffers = buffers
 
     def read(self, value: Any) -> Any:
-        """Return what was written."""
+        """Return the rebuilt value."""
         if not isinstance(value, dict):
             return value
         (kind, inner), *_ = value.items()
@@ -206,7 +208,7 @@ class _Reader:
 
 
 def _descr(value: Any) -> Any:
-    """Turn the lists that JSON made of a structured type into tuples."""
+    """Convert the lists that JSON made of a structured type to tuples."""
     if isinstance(value, str):
         return value
     return [
@@ -219,7 +221,7 @@ def _descr(value: Any) -> Any:
 
 
 def _named(module: str, name: str) -> Any:
-    """Find a class or function of scikit-learn, or a builtin type."""
+    """Return a class or function of scikit-learn, or a builtin type, by its name."""
     root = module.partition(".")[0]
     if root not in ("sklearn", "builtins"):
         raise PlainStateError(f"{module}.{name} is not carried over")
@@ -237,7 +239,7 @@ def _named(module: str, name: str) -> Any:
 
 
 def _tree_state(state: dict[str, Any]) -> dict[str, Any]:
-    """Give a tree's nodes the fields that this scikit-learn has."""
+    """Add the fields to a tree's nodes that this scikit-learn has."""
     from sklearn.tree._tree import NODE_DTYPE
 
     nodes = state["nodes"]

@@ -1,4 +1,4 @@
-"""Ask a model that another process has read."""
+"""Query a model that a child process has read."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _RECORDED = re.compile(rb"_sklearn_version\x94?.{1,3}?(\d+\.\d+\.\d+)", re.DOTAL
 
 class FileModel:
     """
-    A model's file, read by a child process; use it as a context manager.
+    Use a model file that a child process reads; a context manager.
 
     Args:
         path: The file.
-        form: What it is.
+        form: Format of the file.
         missing: The number that stands for a missing value, where the file does not
             say; None for NaN.
         columns: Number of features, for ONNX files that do not say.
-        timeout_s: How long one answer may take.
+        timeout_s: Seconds that one reply may take.
         origin: The file that messages name; None for this one.
     """
 
@@ -70,12 +70,12 @@ class FileModel:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the child."""
+        """Stop the child."""
         self._child.close()
 
     @property
     def facts(self) -> Facts:
-        """What is known of it."""
+        """Return the facts about it."""
         found = self._ask("facts").facts
         if found is None:
             raise InputError(self._path, "the reading process gave no facts")
@@ -87,24 +87,28 @@ class FileModel:
         return found
 
     def convert(self, *, wide: bool = False) -> bytes:
-        """Return it as ONNX."""
+        """Return the model as ONNX."""
         return self._ask("convert wide" if wide else "convert").model
 
     def explanation(self) -> Explanation:
-        """Return its trees and their covers, its coefficients, or why not."""
+        """
+        Return its trees and their covers, its coefficients, or why there are none.
+        """
         return decode_explanation(self._ask("explain").model, source=self._path)
 
     def probes(self, samples: F32 | None) -> Probes:
-        """Return sample rows (made when None), rows around every split, extremes."""
+        """
+        Return sample rows (generated when None), rows around every split, extremes.
+        """
         reply = self._ask("probes", samples)
         return Probes(rows=self._array(reply.first), kind=self._array(reply.second))
 
     def pruned(self, *, trees: int | None, depth: int | None) -> FileModel:
         """
-        Return the model with fewer or shallower trees; the same child answers for it.
+        Return the model with fewer or shallower trees; the same child serves it.
 
         Raises:
-            ConversionError: There are none to take away.
+            ConversionError: There are none to remove.
         """
         smaller = copy.copy(self)
         smaller._pruning = Pruning(trees, depth)
@@ -143,7 +147,7 @@ class FileModel:
 
 
 def _wanted(path: Path) -> str:
-    """Say what a pickle records of its environment, read as bytes."""
+    """Return what a pickle records of its environment, read as bytes."""
     body = path.read_bytes()
     found = [f"scikit-learn {one.decode()}" for one in _RECORDED.findall(body)[:1]]
     if b"numpy._core" in body:

@@ -1,4 +1,4 @@
-"""A trained scikit-learn classifier or pipeline as a source."""
+"""Use a trained scikit-learn classifier or pipeline as a source."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SklearnModel:
 
     Args:
         estimator: The classifier, or a pipeline that ends in one.
-        written_by: Version of scikit-learn that wrote its file, if not this one.
+        written_by: Version of scikit-learn that wrote its file, if it is not this one.
 
     Raises:
         ConversionError: It is no fitted classifier with probabilities.
@@ -68,7 +68,7 @@ class SklearnModel:
 
     @property
     def facts(self) -> Facts:
-        """What is known of it."""
+        """Return the facts about it."""
         names = self._names
         return Facts(
             framework="scikit-learn",
@@ -93,13 +93,16 @@ class SklearnModel:
         """
         Return the probabilities of rows [N, F] as float64 [N, K].
 
-        Rows that scikit-learn refuses are NaN; where it reads words, codes are words.
+        Rows that scikit-learn refuses get NaN; where the model reads words, codes are
+        converted to words.
         """
         found: F64 = self._rows.predict(rows)
         return found
 
     def convert(self, *, wide: bool = False) -> bytes:
-        """Return it as ONNX; where float64 has no operators, rounded to float32."""
+        """
+        Return the model as ONNX; if a float64 operator is missing, rounded to float32.
+        """
         if not wide:
             return onnx_from_sklearn(self._coded)
         try:
@@ -114,7 +117,7 @@ class SklearnModel:
         Return a copy with fewer or shallower trees.
 
         Raises:
-            ConversionError: As `pruned_estimator`.
+            ConversionError: See `pruned_estimator`.
         """
         smaller = pruned_estimator(self._estimator, trees=trees, depth=depth)
         return SklearnModel(smaller, written_by=self._written_by)
@@ -130,8 +133,10 @@ class SklearnModel:
 
     def probes(self, samples: F32 | None) -> Probes:
         """
-        Return rows of the sample (made when None), around every split, with categories
-        of encoders and none, and extremes.
+        Return rows of the sample (generated when None) and rows for comparison.
+
+        These are rows around every split, rows with known and unknown categories of
+        encoders, and extremes.
         """
         raw = isinstance(self._estimator, Pipeline) or not self._trees
         trees = [] if raw else probe_trees(self._trees)
@@ -151,7 +156,7 @@ class SklearnModel:
 
 
 def _codes(known: Mapping[int, Vocabulary]) -> dict[int, list[float]]:
-    """Take the categories that are numbers, and the codes of those that are words."""
+    """Return the categories that are numbers, and the codes of those that are words."""
     return {
         column: list(map(float, range(len(words.known))))
         if words.codes

@@ -1,4 +1,4 @@
-"""Decode Universal Binary JSON, strictly: no field twice, nothing behind the end."""
+"""Decode Universal Binary JSON strictly: no duplicate field, no data after the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-# Marker -> big-endian number, as https://ubjson.org/type-reference/ has them.
+# Marker -> big-endian number, from https://ubjson.org/type-reference/.
 _NUMBERS = {
     ord(marker): struct.Struct(f">{code}")
     for marker, code in zip("iUIlLdD", "bBhiqfd", strict=True)
@@ -19,10 +19,10 @@ _DEEPEST = 32
 
 def decode_ubjson(data: bytes) -> Any:
     """
-    Return what the bytes hold; typed arrays of numbers become NumPy arrays.
+    Decode UBJSON bytes; typed arrays of numbers become NumPy arrays.
 
     Raises:
-        ValueError: They are no UBJSON, or cut off; says at which byte.
+        ValueError: They are no UBJSON, or truncated; the error names the byte.
     """
     reader = _Reader(data)
     try:
@@ -83,7 +83,7 @@ class _Reader:
         return part.decode()
 
     def _count(self) -> tuple[int, int]:
-        """Read the type and the count that may follow a bracket; -1 where neither."""
+        """Read the optional type and count after a bracket; -1 if there is neither."""
         kind = count = -1
         if self.data[self.at] == ord("$"):
             self.at += 1

@@ -1,7 +1,8 @@
 """
-Messages between a process and the child it started: a length, then that many bytes.
+Exchange messages with a child process: a length, then that many bytes.
 
-The standard library alone: the environments of other releases import this too.
+This module uses only the standard library: the environments of other releases import it
+too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def send(stream: IO[bytes], body: bytes) -> None:
 
 
 def receive(stream: IO[bytes]) -> bytes:
-    """Read one message; empty at the end of the stream, or when it is cut off."""
+    """Read one message; empty at the end of the stream, or if it is truncated."""
     size = stream.read(LENGTH.size)
     if len(size) < LENGTH.size:
         return b""
@@ -31,11 +32,11 @@ def receive(stream: IO[bytes]) -> bytes:
 
 def take_streams() -> tuple[IO[bytes], IO[bytes]]:
     """
-    Take standard input and output for messages.
+    Reserve standard input and output for messages.
 
     Returns:
-        Requests and replies. Whatever libraries print goes to standard error, and
-        they find standard input empty.
+        The streams of requests and replies. Output that libraries print goes to
+        standard error, and they find standard input empty.
     """
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.fdopen(os.dup(1), "wb")

@@ -1,10 +1,10 @@
 """
-Read one model's file in a process of its own and answer questions about it.
+Read one model file in a separate process and answer requests about the model.
 
-Started by `converters.sources.process`. A pickle may run any code and a damaged file
-may crash a native library; here that costs this process alone. Requests come on
-standard input, answers go to what was standard output; whatever the libraries print
-goes to standard error.
+`converters.sources.process` starts this module. A pickle may run any code and a damaged
+file may crash a native library; here that affects only this process. Requests arrive on
+standard input, and replies leave on what was standard output. Whatever the libraries
+print goes to standard error.
 """
 
 from __future__ import annotations
@@ -46,8 +46,12 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What to do: `facts`, `convert`, `convert wide` (of float64 features), `explain`,
-    `predict` rows, `probes` from samples; with the whole model or a pruned one."""
+    """
+    One request to the worker.
+
+    It is `facts`, `convert`, `convert wide` (of float64 features), `explain`, `predict`
+    rows, or `probes` from samples; with the complete model or a pruned one.
+    """
 
     do: str
     rows: Block | None = None
@@ -55,8 +59,12 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The answer, or in one line why there is none; `newer` when a pickle could not be
-    loaded because other versions of its libraries wrote it."""
+    """
+    A reply, or the reason in one line why there is none.
+
+    `newer` is set when a pickle could not be loaded because other versions of its
+    libraries wrote it.
+    """
 
     problem: str = ""
     newer: bool = False
@@ -92,7 +100,7 @@ def open_model(
 
 
 def _unpickled(path: Path, *, missing: float | None) -> TrainedModel:
-    """Load a pickle; note which other scikit-learn wrote it."""
+    """Load a pickle; record which other scikit-learn wrote it."""
     import joblib
     from sklearn.exceptions import InconsistentVersionWarning
 
@@ -118,11 +126,11 @@ def model_of(
 
     Args:
         trained: The model.
-        missing: What stands for a missing value, where the model does not say.
-        written_by: Version of scikit-learn that wrote its file, if not this one.
+        missing: Number that stands for a missing value, if the model does not say.
+        written_by: Version of scikit-learn that wrote its file, if it is not this one.
 
     Raises:
-        ConversionError: It is none, or of a kind that would not convert faithfully.
+        ConversionError: It is no model, or one that cannot be converted faithfully.
     """
     origin = type(trained).__module__.partition(".")[0]
     if origin == "xgboost":
@@ -139,7 +147,7 @@ def model_of(
 
 
 def answer(model: TrainedModel, request: Request) -> Reply:
-    """Do what is asked."""
+    """Handle a request."""
     rows = None if request.rows is None else request.rows.array()
     if request.do in ("convert", "convert wide"):
         return Reply(model=model.convert(wide=request.do == "convert wide"))
@@ -179,7 +187,8 @@ def main() -> None:
             said = " ".join(str(error).split())
             reply = Reply(problem=said.removeprefix(f"{path}: "))
         except Exception as error:  # noqa: BLE001  (the edge of this process)
-            # xgboost begins with the time and its source file, and ends in a stack.
+            # An xgboost error starts with the time and its source file, and ends in a
+            # stack trace.
             said = re.sub(r"^\[[\d:]+\] \S+ ", "", " ".join(str(error).split()))
             said = said.partition(" Stack trace:")[0][:300]
             reply = Reply(

@@ -1,4 +1,4 @@
-"""A trained XGBoost classifier as a source."""
+"""Use a trained XGBoost classifier as a source."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class XGBoostModel:
     A classifier in memory, or its trees alone.
 
     Args:
-        model: What was trained.
-        missing: The number that stands for a missing value; None asks the model.
+        model: Classifier or booster.
+        missing: Number that stands for a missing value; None takes the model's.
 
     Raises:
-        ConversionError: It is of a kind that would not convert faithfully.
+        ConversionError: A model of this kind cannot be converted faithfully.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class XGBoostModel:
         missing: float | None = None,
     ) -> None:
         self._model = model
-        # A DART model answers with its own weights; its trees are converted with the
+        # A DART model predicts with its own weights; its trees are converted with the
         # weights inside, so that the proof compares the two.
         self._answering = sliced_booster(model)
         self._served = served_booster(model)
@@ -68,7 +68,7 @@ class XGBoostModel:
 
     @property
     def facts(self) -> Facts:
-        """What is known of it."""
+        """Return the facts about it."""
         learner = json.loads(self._served.save_config())["learner"]
         classes = max(2, int(learner["learner_model_param"]["num_class"]))
         labels: tuple[int | str, ...] = tuple(range(classes))
@@ -116,13 +116,15 @@ class XGBoostModel:
         return own == self._missing or (math.isnan(own) and math.isnan(self._missing))
 
     def _raw(self) -> bytes:
-        """Return the trees as they were saved, categories and all, as JSON."""
+        """
+        Return the trees in the JSON form in which they were saved, with categories.
+        """
         model = self._model
         booster = model if isinstance(model, Booster) else model.get_booster()
         return bytes(booster.save_raw("json"))
 
     def convert(self, *, wide: bool = False) -> bytes:
-        """Return it as ONNX; XGBoost itself rounds to float32."""
+        """Return the model as ONNX; XGBoost itself rounds to float32."""
         found = onnx_from_xgboost(self._model, missing=self._missing)
         return cast_first(found) if wide else found
 
@@ -135,7 +137,9 @@ class XGBoostModel:
         )
 
     def probes(self, samples: F32 | None) -> Probes:
-        """Return sample rows (made when None), rows around every split, extremes."""
+        """
+        Return sample rows (generated when None), rows around every split, extremes.
+        """
         if samples is None:
             samples = made_rows(self._trees, columns=self._served.num_features())
         return probes(samples, self._trees)
@@ -145,7 +149,7 @@ class XGBoostModel:
         Return a copy with fewer or shallower trees.
 
         Raises:
-            ConversionError: As `pruned_booster`.
+            ConversionError: See `pruned_booster`.
         """
         booster = pruned_booster(self._served, trees=trees, depth=depth)
         if isinstance(self._model, Booster):
@@ -159,10 +163,10 @@ class XGBoostModel:
 
 def read_xgboost(path: Path, *, missing: float | None = None) -> XGBoostModel:
     """
-    Read a JSON or UBJSON file; every field of it is known or refused.
+    Read a JSON or UBJSON file; unknown fields are refused.
 
     Raises:
-        ConversionError: It cannot be read, or not converted.
+        ConversionError: It cannot be read or converted.
     """
     booster, noted = checked_booster(path.read_bytes())
     if noted is not None and missing is None:
@@ -175,10 +179,10 @@ def read_xgboost(path: Path, *, missing: float | None = None) -> XGBoostModel:
 
 def checked_booster(data: bytes) -> tuple[Booster, float | None]:
     """
-    Check a file, let xgboost read it, and hold its answers against the file's numbers.
+    Check a file, let xgboost read it, and compare its predictions with the file.
 
     Returns:
-        The booster, and the missing value that the file notes.
+        The booster, and the missing value that the file records.
 
     Raises:
         ConversionError: It cannot be read, or xgboost misreads it.
@@ -198,6 +202,6 @@ def checked_booster(data: bytes) -> tuple[Booster, float | None]:
 
 
 def first_line(error: Exception) -> str:
-    """Return the sentence of an xgboost error, without its time and stack trace."""
+    """Return the message of an xgboost error, without its time and stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].partition("] ")[2] or lines[0] if lines else type(error).__name__

@@ -1,8 +1,9 @@
 """
-Compute what an XGBoost file says, number by number, and hold xgboost against it.
+Recompute the output of an XGBoost file, and compare xgboost's output with it.
 
-Shares nothing with xgboost and nothing with the converter: a library that ignores or
-misreads a field of the file is found here, before it serves as the source of a proof.
+The code shares nothing with xgboost and nothing with the converter. So it detects a
+library that ignores or misreads a field of the file, before that library serves as the
+source of a proof.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from converters.sources.xgboost_tree_check import FileTree
 from tollgate.errors import ConversionError
 
 ROWS = 256
-# Of the sum of all leaves: what adding them up in float32 may cost.
+# Tolerance for float32 sums, relative to the sum of all leaves.
 _SLACK = 1e-6
 _MISSING_SHARE = 0.1
 
@@ -58,8 +59,8 @@ def require_agreement(booster: Booster, model: FileModel) -> None:
     Compare xgboost's margins with the file's own on rows around its thresholds.
 
     Args:
-        booster: What xgboost read, without column names and types.
-        model: What the file says.
+        booster: Booster as xgboost read it, without column names and types.
+        model: Model as our reader read it.
 
     Raises:
         ConversionError: They differ: xgboost misreads the file.
@@ -83,7 +84,9 @@ def require_agreement(booster: Booster, model: FileModel) -> None:
 
 
 def _rows(model: FileModel) -> F32:
-    """Draw each column from its thresholds, just below them, its codes, and NaN."""
+    """
+    Draw each column from its thresholds, values just below them, its codes, and NaN.
+    """
     random = np.random.default_rng(0)
     rows = random.normal(size=(ROWS, model.columns)).astype(np.float32)
     values: dict[int, list[npt.NDArray[np.float32]]] = {}

@@ -1,4 +1,4 @@
-"""Read one field of a decoded model file, or say by its path what is wrong with it."""
+"""Read one field of a decoded model file; an error names the field's path."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 class BadField(Exception):
     """
-    A field of a model's file is not what it must be.
+    A field of a model file has an invalid value.
 
     Args:
-        path: Where it stands.
-        problem: What is wrong.
+        path: Path of the field.
+        problem: Description of the error.
     """
 
     def __init__(self, path: str, problem: str) -> None:
@@ -29,7 +29,7 @@ def object_at(
     at: str = "",
     default: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return an object; raise BadField where it is none."""
+    """Return an object; raise BadField if the field is none."""
     found = holder.get(name, default)
     if not isinstance(found, dict):
         raise BadField(_path(at, name), _not(holder, name, "an object"))
@@ -37,7 +37,7 @@ def object_at(
 
 
 def text_at(holder: Mapping[str, Any], name: str, *, at: str) -> str:
-    """Return a text; raise BadField where it is none."""
+    """Return a text; raise BadField if the field is none."""
     found = holder.get(name)
     if not isinstance(found, str):
         raise BadField(_path(at, name), _not(holder, name, "a text"))
@@ -91,7 +91,7 @@ def numbers_at(
     size: int | None = None,
     finite: bool = True,
 ) -> npt.NDArray[np.float32]:
-    """Return a list of numbers as the float32 that XGBoost holds."""
+    """Return a list of numbers as float32, as XGBoost stores them."""
     found = _array(holder, name, at=at, size=size, kinds="iuf")
     with np.errstate(over="ignore"):
         single = found.astype(np.float32)

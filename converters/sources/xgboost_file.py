@@ -1,9 +1,9 @@
 """
 Read XGBoost's JSON and UBJSON field by field, before xgboost reads them.
 
-xgboost ignores the fields that it does not know: 3.2 reads a DART model of 3.4 without
-its weights. Here every field is known or refused, numbers that contradict each other
-are refused, and `weight_drop` is written where each xgboost from 3.0 on reads it.
+xgboost ignores fields that it does not know: 3.2 reads a DART model of 3.4 without its
+weights. Here every field is known or refused, contradictory numbers are refused, and
+`weight_drop` is written where each xgboost from 3.0 on reads it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from converters.sources.xgboost_fields import (
 from converters.sources.xgboost_tree_check import FileTree, checked_tree
 from tollgate.errors import ConversionError
 
-# Genuine files of these releases were read and compared with their own predictions.
+# Real files of these releases were read and compared with their own predictions.
 OLDEST, NEWEST = (1, 0), (3, 4)
 OBJECTIVES = ("binary:logistic", "reg:logistic", "multi:softprob", "multi:softmax")
 _OF_DART = (".gbtree.model", ".model")
@@ -39,17 +39,18 @@ _OF_DART = (".gbtree.model", ".model")
 
 class FileModel(msgspec.Struct, frozen=True, eq=False):
     """
-    What an XGBoost file says, checked.
+    The checked content of an XGBoost file.
 
     Attributes:
-        document: The file, `weight_drop` in the form `dart` of XGBoost 1.0 to 3.2.
+        document: The file, with `weight_drop` in the form `dart` of XGBoost 1.0 to 3.2.
         columns: Number of features.
-        base_score: As written: a probability for one output, else margins; float32.
-        trees: In their order.
+        base_score: Base score as written: a probability for one output, else margins;
+            float32.
+        trees: Trees in order.
         outputs: Class of each tree.
         weights: Factor of each tree; float32.
-        rewritten: Whether the document differs from the file.
-        missing: Number that stands for a missing value, where the file says one.
+        rewritten: True if the document differs from the file.
+        missing: Number that stands for a missing value, if the file has one.
     """
 
     document: dict[str, Any]
@@ -67,12 +68,12 @@ def read_xgboost_file(data: bytes, *, installed: tuple[int, int]) -> FileModel:
     Check a JSON or UBJSON file.
 
     Args:
-        data: The file.
-        installed: Major and minor version of the xgboost that will answer.
+        data: Content of the file.
+        installed: Major and minor version of the xgboost that will predict.
 
     Raises:
-        ConversionError: It is damaged, newer than what is read, or has a field that
-            is not read; names the field.
+        ConversionError: It is damaged, newer than supported, or has a field that is not
+            read; the error names the field.
     """
     try:
         document = decode(data)
@@ -86,7 +87,7 @@ def decode(data: bytes) -> dict[str, Any]:
     Decode JSON or UBJSON to objects, lists and NumPy arrays.
 
     Raises:
-        ConversionError: It is neither, cut off, or has a field twice.
+        ConversionError: It is neither, truncated, or has a field twice.
     """
     try:
         if data.lstrip()[1:].lstrip()[:1] in (b'"', b"}"):
@@ -110,7 +111,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """Write a document as JSON that every xgboost reads."""
+    """Encode a document as JSON that every xgboost reads."""
     return json.dumps(document, default=_plain).encode()
 
 
@@ -199,7 +200,7 @@ def _version(
 def _trees_and_weights(
     booster: dict[str, Any], *, kind: str
 ) -> tuple[str, dict[str, Any], tuple[str, dict[str, Any]] | None, bool]:
-    """Return path and object of the trees, where the weights stand, or None."""
+    """Return path and object of the trees, and the place of the weights or None."""
     path = "learner.gradient_booster"
     if kind == "gbtree":
         for name in ("gbtree", "weight_drop"):
@@ -238,7 +239,7 @@ def _as_dart(document: dict[str, Any]) -> dict[str, Any]:
 def _learner_numbers(
     learner: dict[str, Any], *, objective: dict[str, Any], name: str
 ) -> tuple[int, int, npt.NDArray[np.float32]]:
-    """Return columns, outputs, and what every row starts from."""
+    """Return columns, outputs, and the start value of every row."""
     at = "learner.learner_model_param"
     param = object_at(learner, "learner_model_param", at="learner")
     columns = count_at(param, "num_feature", at=at)
@@ -319,7 +320,7 @@ def _rounds(
     outputs: npt.NDArray[np.int64],
     classes: int,
 ) -> int:
-    """Return how many rounds there are; each has as many trees of every class."""
+    """Return the number of rounds; each has as many trees of every class."""
     param = model["gbtree_model_param"]
     if count_at(param, "size_leaf_vector", at=at, default=0) > 1:
         raise BadField(f"{at}.gbtree_model_param.size_leaf_vector", "is more than 1")
@@ -370,7 +371,9 @@ def _check_best(
 
 
 def _missing(learner: dict[str, Any]) -> float | None:
-    """Read what a classifier of XGBoost 1.x noted as missing; NaN needs no note."""
+    """
+    Return the missing value that an XGBoost 1.x classifier recorded; None for NaN.
+    """
     at = "learner.attributes.scikit_learn"
     note = learner.get("attributes", {}).get("scikit_learn")
     if note is None:
@@ -410,7 +413,7 @@ def _check_columns(
                 )
 
 
-# XGBoost's numbers for the types of typed arrays (its `Value::ValueKind`); whole ones.
+# XGBoost's numbers for the integer types of typed arrays (its `Value::ValueKind`).
 _WHOLE_TYPES: dict[int, type[np.integer[Any]]] = {
     9: np.int8,
     10: np.uint8,
@@ -423,7 +426,7 @@ _WHOLE_TYPES: dict[int, type[np.integer[Any]]] = {
 
 
 def _check_categories(model: dict[str, Any], *, at: str, columns: int) -> None:
-    """Check that the three parts of `cats` say the same."""
+    """Check that the three parts of `cats` agree."""
     if "cats" not in model:
         return
     cats = object_at(model, "cats", at=at)

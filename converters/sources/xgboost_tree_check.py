@@ -17,14 +17,14 @@ _NONE = -1
 
 class FileTree(msgspec.Struct, frozen=True, eq=False):
     """
-    One tree as its file has it.
+    One tree as stored in its file.
 
     Attributes:
-        left: Where a row below the threshold goes; -1 in leaves.
-        right: Where others go, and listed categories.
-        feature: Column.
+        left: Next node for a row below the threshold; -1 in leaves.
+        right: Next node for other rows, and for listed categories.
+        feature: Column of each split.
         value: Threshold of a split, value of a leaf; float32.
-        missing_left: Whether a missing value goes to the left.
+        missing_left: True if a missing value goes to the left.
         codes: Categories that each node sends to the right.
     """
 
@@ -37,7 +37,7 @@ class FileTree(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def leaves(self) -> npt.NDArray[np.float32]:
-        """Values of the leaves."""
+        """Return the values of the leaves."""
         return self.value[self.left < 0]
 
 
@@ -48,9 +48,9 @@ def checked_tree(
     Read a tree; raise BadField or ConversionError.
 
     Args:
-        tree: Its object.
-        at: Its path.
-        number: Its position.
+        tree: JSON object of the tree.
+        at: Path of the object.
+        number: Position of the tree.
         columns: Number of features.
     """
     param = tree.get("tree_param")
@@ -70,7 +70,7 @@ def checked_tree(
     left = whole_at(tree, "left_children", at=at, size=size, low=_NONE, high=size)
     right = whole_at(tree, "right_children", at=at, size=size, low=_NONE, high=size)
     reached = _reached(left, right, at=at)
-    if "parents" in tree:  # xgboost follows them without a look
+    if "parents" in tree:  # xgboost follows them without a check
         parents = whole_at(tree, "parents", at=at, size=size)
         inner = np.flatnonzero(reached & (left >= 0))
         for side in (left[inner], right[inner]):
@@ -115,7 +115,7 @@ def checked_tree(
 def _reached(
     left: npt.NDArray[np.int64], right: npt.NDArray[np.int64], *, at: str
 ) -> npt.NDArray[np.bool_]:
-    """Walk down; each node has one way to it."""
+    """Walk down the tree; each node must have exactly one parent."""
     reached = np.zeros(len(left), bool)
     level = np.zeros(1, np.int64)
     while len(level):
@@ -124,7 +124,7 @@ def _reached(
         reached[level] = True
         leaf = left[level] < 0
         if (leaf != (right[level] < 0)).any():
-            # Files before 2.1 write 0 there; what a leaf has on its right is not read.
+            # Files before 2.1 write 0 here; the right child of a leaf is not read.
             level_right = right[level]
             if ((level_right < 0) & ~leaf).any():
                 raise BadField(f"{at}.right_children", "is missing where left is not")
