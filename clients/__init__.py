@@ -1,1 +1,1 @@
-"""Ask a Tollgate server for decisions."""
+"""Request decisions from a Tollgate server."""

@@ -1,4 +1,4 @@
-"""The servers a client may ask, and which of them is next."""
+"""Hold the addresses of the servers and choose the next one to call."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tollgate.errors import InputError
 
 class Address(msgspec.Struct, frozen=True, eq=False):
     """
-    One server, or a name behind which gRPC finds several.
+    The address of one server, or a DNS name behind which gRPC finds several.
 
     Attributes:
-        name: As the caller gave it.
+        name: The address as the caller gave it.
         channel: The connection, kept alive and shared by all calls.
-        infer: The stub's method.
-        breaker: What is known of it.
+        infer: The stub's method for ModelInfer.
+        breaker: Circuit breaker of this address.
     """
 
     name: str
@@ -31,16 +31,17 @@ class Address(msgspec.Struct, frozen=True, eq=False):
 
 class Ring:
     """
-    Addresses, asked in turn; threads may share it.
+    Choose among addresses in round-robin order; threads may share it.
 
     Args:
-        names: At least one, each once.
-        opened: Opens the connection to one: its channel and its method.
-        rules: When a breaker opens.
-        clock: Monotonic, seconds.
+        names: At least one address, each once.
+        opened: Function that opens the connection to an address and returns its channel
+            and its method.
+        rules: Conditions under which a circuit breaker opens.
+        clock: Function that returns monotonic seconds.
 
     Raises:
-        InputError: There is none, or one twice.
+        InputError: `names` is empty, or holds an address twice.
     """
 
     def __init__(
@@ -63,13 +64,13 @@ class Ring:
 
     def pick(self, tried: Collection[Address]) -> Address | None:
         """
-        Take the next address whose breaker allows a call.
+        Return the next address whose circuit breaker allows a call.
 
         Args:
-            tried: Those that are left out.
+            tried: Addresses to leave out.
 
         Returns:
-            None when no other may be asked now.
+            The address; None when no other address may be called now.
         """
         first = next(self._turn)
         for step in range(len(self.addresses)):
@@ -79,7 +80,7 @@ class Ring:
         return None
 
     def others(self, tried: Collection[Address]) -> bool:
-        """Tell whether there is one more that is not known to be away."""
+        """Return whether another address is left that is not known to be down."""
         return any(
             address not in tried and not address.breaker.state
             for address in self.addresses

@@ -1,4 +1,6 @@
-"""What the calls of one client share, whatever becomes of each."""
+"""
+Hold the state that all calls of one client share: addresses, memory, counters, rule.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,14 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 class Call(msgspec.Struct, frozen=True):
     """
-    How a caller asked.
+    Describe one call of the caller.
 
     Attributes:
-        begun_s: When, on the client's clock.
-        deadline_at_s: Until when he waits.
-        dry_run: For an answer without effect.
-        traceparent: His W3C trace context; empty without.
-        span: Of the call, where calls are traced.
+        begun_s: Start of the call on the client's clock, seconds.
+        deadline_at_s: Time on the same clock when the caller stops waiting.
+        dry_run: True to decide without side effects.
+        traceparent: W3C trace context of the caller; empty without one.
+        span: Span of the call, where calls are traced.
     """
 
     begun_s: float
@@ -45,17 +47,18 @@ class Call(msgspec.Struct, frozen=True):
 
 class Asker:
     """
-    Addresses, memory, counts and the rule of a client; threads may share it.
+    Hold a client's addresses, memory, counters and rule; threads may share it.
 
     Args:
-        addresses: One, or several that are asked in turn.
-        opened: Opens the connection to one: its channel and its method.
-        fallback: What is decided when no server answers.
-        options: The rest.
-        clock: Monotonic, seconds.
+        addresses: One address, or several that are called in turn.
+        opened: Function that opens the connection to an address and returns its channel
+            and its method.
+        fallback: Rule that decides when no server responds.
+        options: All other options of the client.
+        clock: Function that returns monotonic seconds.
 
     Raises:
-        InputError: They do not fit together.
+        InputError: The arguments do not fit together.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class Asker:
     def begin(
         self, deadline_s: float | None, *, dry_run: bool, traceparent: str
     ) -> Call:
-        """Note when a call begins, and how long it may last."""
+        """Start a call: record its start time and its deadline, and begin its span."""
         begun_s = self.clock()
         wanted_s = self.options.deadline_s if deadline_s is None else deadline_s
         left_s = bounded(wanted_s)
@@ -93,7 +96,7 @@ class Asker:
         return Call(begun_s, begun_s + left_s, dry_run, span.traceparent, span)
 
     def check(self, purchase: Mapping[str, object]) -> Purchase | InvalidRequest:
-        """Check a purchase and write it; what is wrong with it comes as a value."""
+        """Check a purchase and encode it; return an invalid one as an error value."""
         try:
             return encode(
                 purchase, inputs=self.options.inputs, fields=self.options.fields
@@ -109,7 +112,7 @@ class Asker:
         Check the rows of one request.
 
         Raises:
-            InvalidRequest: There are none, or more than 32.
+            InvalidRequest: There are no rows, or more than 32.
         """
         if not 1 <= len(purchases) <= MAX_BATCH_ROWS:
             raise InvalidRequest(
@@ -120,7 +123,9 @@ class Asker:
     def without_server(
         self, purchase: Purchase, *, why: str, dry_run: bool
     ) -> Decision:
-        """Decide for a row that no server answered: as before, or by the rule."""
+        """
+        Decide a row that no server decided: from the client's memory, or by the rule.
+        """
         known = None if dry_run else self.memory.recall(purchase)
         if known is not None:
             return msgspec.structs.replace(known, source="cached", why=why)
@@ -128,7 +133,7 @@ class Asker:
         return Decision(decision=decision, source="fallback", why=why)
 
     def told(self, outcome: Outcome, call: Call) -> Outcome:
-        """Count what a caller is told, and say how long that took."""
+        """Count an outcome and set its latency, before the caller gets it."""
         if isinstance(outcome, InvalidRequest):
             self.counters.add("refused", "server")
             return outcome
@@ -142,14 +147,16 @@ class Asker:
         answers: Iterable[Outcome],
         call: Call,
     ) -> list[Outcome]:
-        """Tell what became of each row; the wrong ones stand in their places."""
+        """
+        Return the outcome of each row in order, with each invalid row in its position.
+        """
         following = (self.told(answer, call) for answer in answers)
         return [
             next(following) if isinstance(row, Purchase) else row for row in checked
         ]
 
     def metadata(self, traceparent: str) -> tuple[tuple[str, str], ...]:
-        """Write what goes with a request; a trace context that is none stays here."""
+        """Build the gRPC metadata of a request; drop a malformed trace context."""
         found = []
         if traceparent and _TRACEPARENT.fullmatch(traceparent):
             found.append(("traceparent", traceparent))
@@ -157,5 +164,5 @@ class Asker:
 
 
 def good_ones(checked: Iterable[Purchase | InvalidRequest]) -> list[Purchase]:
-    """Pick the rows that can be asked for."""
+    """Return the rows that are valid and can be sent."""
     return [row for row in checked if isinstance(row, Purchase)]

@@ -1,9 +1,10 @@
 """
-What both clients do around a call: whom to ask, how long, what became of it.
+Plan the attempts of one request: which address, how long, and what its end means.
 
-Nothing here waits. A client takes attempt after attempt out of an `Ask`, makes the
-call in its own way, and tells the ask how it ended; at last there is an outcome for
-every row, whatever happened.
+Shared by the blocking and the asyncio client; nothing in this module waits. A client
+takes one attempt after another from an `Ask`, makes the call in its own way, and
+reports to the `Ask` how the call ended. Finally the `Ask` gives an outcome for every
+row, whatever happened.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from tollgate.errors import (
     Overloaded,
 )
 
-# gRPC tells of a deadline that passed 1 to 3 ms after it did (grpcio 1.85).
+# gRPC reports a passed deadline 1 to 3 ms after it passed (grpcio 1.85).
 _WAY_BACK_S = 0.002
 
 
 class Attempt(msgspec.Struct, frozen=True, eq=False):
     """
-    One call to make.
+    Describe one gRPC call to make.
 
     Attributes:
-        address: Whom to ask.
-        request: What.
-        timeout_s: How long this attempt may take.
-        metadata: Trace and token.
-        compression: Of gRPC; None as it comes.
+        address: Address to call.
+        request: Request to send.
+        timeout_s: Time that this attempt may take, seconds.
+        metadata: Trace context and token.
+        compression: Compression that gRPC applies; None for none.
     """
 
     address: Address
@@ -52,7 +53,9 @@ class Attempt(msgspec.Struct, frozen=True, eq=False):
     compression: grpc.Compression | None
 
     def call(self) -> Any:
-        """Make it: gives the response, or what is to be awaited for it."""
+        """
+        Make the call and return the response, or the awaitable for it with asyncio.
+        """
         return self.address.infer(
             self.request,
             timeout=self.timeout_s,
@@ -63,12 +66,12 @@ class Attempt(msgspec.Struct, frozen=True, eq=False):
 
 class Ask:
     """
-    One request on its way to an answer.
+    Plan the attempts of one request and collect its outcomes.
 
     Args:
-        asker: Of the client.
-        purchases: 1 to 32.
-        call: How they are asked for.
+        asker: State of the client.
+        purchases: 1 to 32 purchases.
+        call: Deadline, trace context and mode of the call.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class Ask:
         asker.budget.earn()
 
     def next(self) -> Attempt | None:
-        """Plan the next attempt; None when there is nothing more to try."""
+        """Return the next attempt; None when there is nothing more to try."""
         asker = self._asker
         if self._rows or len(self._tried) >= asker.options.retry.attempts:
             return None
@@ -99,7 +102,7 @@ class Ask:
         if address is None:
             return None
         self._tried.append(address)
-        # A server that says nothing leaves time to ask another one.
+        # Leave time to call another server, in case this one does not respond.
         if len(self._tried) < asker.options.retry.attempts and asker.ring.others(
             self._tried
         ):
@@ -141,7 +144,7 @@ class Ask:
     def answered(
         self, attempt: Attempt, response: service_pb2.ModelInferResponse
     ) -> None:
-        """Take the answer to an attempt."""
+        """Process the response to an attempt."""
         try:
             answer = decisions_of(response, latency_s=0.0)
             self._rows = outcomes_of(answer, rows=len(self._purchases))
@@ -153,7 +156,7 @@ class Ask:
         self._asker.counters.add("calls", "answered")
 
     def failed(self, attempt: Attempt, error: grpc.RpcError) -> None:
-        """Take the failure of an attempt."""
+        """Process the failure of an attempt."""
         self._code = error.code()
         where = f"{self._asker.options.product} at {attempt.address.name}"
         mapped = client_error(
@@ -167,7 +170,8 @@ class Ask:
             self._rows = [refusal(one) for one in words]
             return
         if isinstance(mapped, Overloaded):
-            # It lives. Another one may have room; this one has none a moment later.
+            # The server is alive. Another one may have capacity; this one has none a
+            # moment later.
             self._code = grpc.StatusCode.RESOURCE_EXHAUSTED
             attempt.address.breaker.succeeded()
             self._asker.counters.add("calls", "overloaded")
@@ -177,7 +181,7 @@ class Ask:
         self._note_failure(attempt, str(mapped), after="late" if late else "failed")
 
     def outcomes(self) -> list[Outcome]:
-        """Give every row its answer; call it when there is no next attempt."""
+        """Return an outcome for every row; call it when `next` returns None."""
         asker = self._asker
         if not self._rows:
             asker.counters.add("fallbacks", self._after)
@@ -203,7 +207,7 @@ class Ask:
         self._why, self._after = why, after
 
     def _gave_up(self, why: str, *, after: str) -> None:
-        # What an earlier attempt said explains more than that there is no later one.
+        # The error of an earlier attempt explains more than the lack of a later one.
         if not self._why:
             self._why, self._after = why, after
 

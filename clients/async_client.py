@@ -1,4 +1,4 @@
-"""Ask for decisions from asyncio, and always get one."""
+"""Request decisions from asyncio; every call returns a decision."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _NOTHING = nullcontext()
 
 class AsyncDecisionClient:
     """
-    The asyncio twin of `DecisionClient`, made and used inside one event loop.
+    Offer `DecisionClient` for asyncio; create and use it inside one event loop.
 
-    Calls of `decide` that are under way together share requests.
+    Concurrent calls of `decide` share requests.
 
     Args:
-        addresses, fallback, options: As for `DecisionClient`.
-        coalescing: How calls share requests; None sends each by itself.
+        addresses, fallback, options: See `DecisionClient`.
+        coalescing: Rules by which calls share requests; None sends each call alone.
 
     Raises:
         InputError: Addresses, rule or options do not fit together.
@@ -65,16 +65,16 @@ class AsyncDecisionClient:
 
     @property
     def counters(self) -> Counters:
-        """What it counted so far; `clients.counters.register` tells Prometheus."""
+        """Return the client's counters; `clients.counters.register` exports them."""
         return self._asker.counters
 
     @property
     def addresses(self) -> Sequence[Address]:
-        """Whom it asks, and what it knows of them."""
+        """Return the addresses with the state of each one's circuit breaker."""
         return self._asker.ring.addresses
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """As `DecisionClient.wait_ready`."""
+        """Wait for connections; see `DecisionClient.wait_ready`."""
         await wait_connected_async(self.addresses, timeout_s)
 
     async def decide(
@@ -85,7 +85,11 @@ class AsyncDecisionClient:
         deadline_s: float | None = None,
         traceparent: str = "",
     ) -> Decision:
-        """As `DecisionClient.decide`; a caller that is cancelled disturbs no other."""
+        """
+        Decide one purchase; see `DecisionClient.decide`.
+
+        A caller that is cancelled affects no other caller.
+        """
         asker = self._asker
         call = asker.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
         with call.span or _NOTHING:
@@ -111,7 +115,11 @@ class AsyncDecisionClient:
         deadline_s: float | None = None,
         traceparent: str = "",
     ) -> list[Outcome]:
-        """As `DecisionClient.decide_rows`: one request, shared with no other call."""
+        """
+        Decide 1 to 32 purchases in one request that no other call shares.
+
+        See `DecisionClient.decide_rows`.
+        """
         asker = self._asker
         call = asker.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
         with call.span or _NOTHING:
@@ -145,7 +153,7 @@ class AsyncDecisionClient:
         return ask.outcomes()
 
     async def close(self) -> None:
-        """Wait for what is on its way and close the connections."""
+        """Wait for the requests in flight and close the connections."""
         for lane in self._lanes.values():
             await lane.close()
         for address in self.addresses:

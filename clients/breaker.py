@@ -1,13 +1,14 @@
 """
-When to leave an address alone, and when to try it again.
+Stop calling an address that fails, and try it again later: a circuit breaker.
 
     CLOSED ──too many failures──► OPEN ──┐ after a while: one call, as a trial
        ▲                            ▲    ▼
        └──────── it is answered ────┼─ HALF_OPEN
                                     └─ it fails
 
-The trial is a call of a caller's, so no thread probes. A trial whose end is never
-told (its caller was cancelled) is followed by another one after the same while.
+The trial is an ordinary call of a caller; no thread sends probes. If nothing reports
+how a trial ended (its caller was cancelled), the breaker allows another trial after the
+same interval.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 
 
 class State(enum.IntEnum):
-    """What the breaker lets through; the numbers are those of its metric."""
+    """State of a circuit breaker; the numbers are the values of its metric."""
 
     CLOSED = 0
     HALF_OPEN = 1
@@ -31,17 +32,18 @@ class State(enum.IntEnum):
 
 class BreakerRules(msgspec.Struct, frozen=True):
     """
-    When a breaker opens, and for how long.
+    Define when a circuit breaker opens, and for how long.
 
     Attributes:
-        failures_in_a_row: Opens it: a server that is away.
-        recent_calls: How many calls the share looks back on.
-        failed_share: Of these, opens it: a server that is slow now and then.
-        open_s: Until a trial.
-        jitter: Part of that by which it is varied, both ways, so that many callers
-            do not try a server that comes back all at once.
-        fair_s: A call with less time than this that runs out of it says nothing of
-            the server; a decision mostly takes less than 20 ms.
+        failures_in_a_row: Consecutive failures that open it: the server is down.
+        recent_calls: Number of latest calls over which `failed_share` is computed.
+        failed_share: Share of failures among those calls that opens it: the server is
+            slow now and then.
+        open_s: Seconds until a trial call.
+        jitter: Fraction of `open_s` by which the time varies in both directions, so
+            that many callers do not all try a recovering server at once.
+        fair_s: Shortest timeout, in seconds, whose expiry counts against the server; a
+            decision mostly takes less than 20 ms.
     """
 
     failures_in_a_row: int = 5
@@ -54,15 +56,15 @@ class BreakerRules(msgspec.Struct, frozen=True):
 
 class Breaker:
     """
-    The state of one address, as one client sees it; threads may share it.
+    Track the state of one address for one client; threads may share it.
 
     Args:
-        rules: When it opens and for how long.
-        clock: Monotonic, seconds.
+        rules: Conditions under which it opens, and for how long.
+        clock: Function that returns monotonic seconds.
 
     Attributes:
-        state: What it lets through.
-        opened: How often it opened.
+        state: Current state: closed, half-open or open.
+        opened: Number of times that it opened.
     """
 
     def __init__(self, rules: BreakerRules, clock: Callable[[], float]) -> None:
@@ -76,7 +78,9 @@ class Breaker:
         self._lock = threading.Lock()
 
     def allows(self) -> bool:
-        """Tell whether a call may go to the address now; a trial is given out once."""
+        """
+        Return whether a call may go to the address now; allow each trial only once.
+        """
         if self.state is State.CLOSED:
             return True
         with self._lock:
@@ -87,7 +91,7 @@ class Breaker:
             return True
 
     def succeeded(self) -> None:
-        """Note a call that was answered."""
+        """Record a call that the server responded to."""
         with self._lock:
             if self.state is not State.CLOSED:
                 self._recent.clear()
@@ -96,7 +100,7 @@ class Breaker:
             self._recent.append(False)
 
     def failed(self) -> None:
-        """Note a call that was not."""
+        """Record a call that failed."""
         with self._lock:
             self._in_a_row += 1
             self._recent.append(True)

@@ -1,4 +1,4 @@
-"""How a client talks to the server's gRPC; the same for every client."""
+"""Open gRPC connections to a server; all clients share these settings."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from clients.options import Options, Tls
 from tollgate.errors import Unavailable
 
 CHANNEL_OPTIONS = (
-    # The words for 32 bad rows travel as gRPC metadata, 8 KiB by default.
+    # The error texts of 32 bad rows travel as gRPC metadata, 8 KiB by default.
     ("grpc.max_metadata_size", 64 * 1024),
     ("grpc.absolute_max_metadata_size", 128 * 1024),
-    # A restarted server is found within a second, not within two minutes.
+    # Reconnect to a restarted server within a second, not within two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # An http_proxy meant for the web does not carry payments.
+    # Never send payments through an http_proxy that is meant for the web.
     ("grpc.enable_http_proxy", 0),
 )
-# A network that swallows everything is noticed by a ping without an answer: after 2 s
-# when gRPC's own was under way, else after 12. Without the ping_timeout it is not
-# (grpcio 1.85, a server under SIGSTOP). Pings go only while calls are on their way:
-# Triton counts others as abuse, and hangs up.
+# A ping without a response detects a network that drops every packet: after 2 s when
+# gRPC's own ping was in flight, else after 12. Without the ping_timeout nothing detects
+# it (grpcio 1.85, a server under SIGSTOP). Send pings only while calls are in flight:
+# Triton counts others as abuse, and closes the connection.
 _KEEP_ALIVE = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 2_000),
@@ -36,7 +36,7 @@ _KEEP_ALIVE = (
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
 )
-# Behind these gRPC finds several servers, and asks them in turn.
+# Behind these prefixes gRPC finds several servers, and calls them in turn.
 SERVICES = ("dns:", "ipv4:", "ipv6:")
 IN_TURN = (
     ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),
@@ -46,14 +46,14 @@ IN_TURN = (
 
 def opener(options: Options, grpc_module: Any) -> Callable[[str], tuple[Any, Any]]:
     """
-    Make what opens the connection to an address.
+    Return a function that opens the connection to an address.
 
     Args:
-        options: TLS or not.
+        options: Options of the client; they say whether to use TLS.
         grpc_module: `grpc`, or `grpc.aio`.
 
     Returns:
-        A function: address -> channel and the stub's ModelInfer.
+        Function from address to the channel and the stub's ModelInfer.
     """
 
     def open_(address: str) -> tuple[Any, Any]:
@@ -75,13 +75,13 @@ def open_channel(
     told: tuple[tuple[str, object], ...],
 ) -> Any:
     """
-    Open a connection, in the clear or by TLS.
+    Open a connection, in plain text or with TLS.
 
     Args:
-        address: host:port, or a name that gRPC knows.
+        address: host:port, or a name that gRPC can resolve.
         grpc_module: `grpc`, or `grpc.aio`.
-        tls: None for in the clear.
-        told: Arguments of the channel.
+        tls: TLS settings; None for plain text.
+        told: Additional channel arguments.
     """
     if tls is None:
         return grpc_module.insecure_channel(address, options=told)
@@ -103,7 +103,7 @@ def wait_connected(addresses: Sequence[Address], timeout_s: float) -> None:
     Wait until each address has a connection.
 
     Raises:
-        Unavailable: Some have none in time; names them.
+        Unavailable: Some addresses have no connection in time; the error names them.
     """
     until_s = time.monotonic() + timeout_s
     away = []
@@ -119,7 +119,7 @@ def wait_connected(addresses: Sequence[Address], timeout_s: float) -> None:
 
 
 async def wait_connected_async(addresses: Sequence[Address], timeout_s: float) -> None:
-    """As `wait_connected`, for connections of asyncio."""
+    """Wait until each asyncio address has a connection; see `wait_connected`."""
     tasks = [asyncio.ensure_future(one.channel.channel_ready()) for one in addresses]
     _, late = await asyncio.wait(tasks, timeout=timeout_s)
     for task in late:

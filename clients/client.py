@@ -1,4 +1,4 @@
-"""Ask for decisions, and wait for them."""
+"""Send rows to one server and wait for its decisions; server errors are raised."""
 
 from __future__ import annotations
 
@@ -18,31 +18,34 @@ from clients.pipeline import answers
 from tollgate.errors import DeadlineExceeded, InputError, InvalidRequest
 from tollgate.schema import MAX_BATCH_ROWS
 
-TIMEOUT_S = 1.0  # a payment has less: pass what is left as deadline_s
+TIMEOUT_S = 1.0  # a payment has less: pass the rest as deadline_s
 IN_FLIGHT = 4
-# What payments wait behind: with 32 their p99 doubled, with 8 it grew by a tenth.
+# Payments wait behind bulk requests: with 32 rows each, payments' p99 doubled; with 8,
+# it grew by a tenth.
 BULK_ROWS = 8
 
 
 class Client:
     """
-    A connection to one server for one product; threads may share it.
+    Connect to one server for one product; threads may share it.
 
     Args:
         url: host:port of the server's gRPC.
-        product: Name of the ensemble.
-        inputs: The product's inputs: name -> BYTES, FP64 or INT64.
-        fields: Its optional ones, which its features.yaml declares: BYTES or FP64.
-        timeout_s: Deadline of a request that brings none of its own.
-        bulk: Whether its requests can wait, and give way to payments.
-        store_deadline_ms: How long the store may take for its rows, ms; the server
-            has a limit. None for no longer than it may for a payment.
-        tls: None asks in the clear.
-        token: A key, sent as `authorization: Bearer …`; a function is called for
-            every request. In the clear only to this very machine.
+        product: Name of the Triton ensemble.
+        inputs: Inputs of the product: name -> BYTES, FP64 or INT64.
+        fields: Optional inputs, which the product's features.yaml declares: BYTES or
+            FP64.
+        timeout_s: Deadline, in seconds, of a request that has no `deadline_s`.
+        bulk: True if its requests can wait, and give way to payments.
+        store_deadline_ms: Time that the store may take for its rows, ms; the server
+            limits it. None for the same limit as for a payment.
+        tls: TLS settings; None sends in plain text.
+        token: API key, sent as `authorization: Bearer …`; a function is called for
+            every request. Without TLS it is sent only to this same machine.
 
     Raises:
-        InputError: A token would travel in the clear, or the store may take no time.
+        InputError: A token would travel without TLS, or the store deadline is zero or
+            negative.
     """
 
     def __init__(
@@ -84,16 +87,17 @@ class Client:
         Decide 1 to 32 rows.
 
         Args:
-            columns: Per input one column of N values; see `check_columns`.
-            dry_run: Answer as if, and write nothing.
-            deadline_s: Seconds left for the answer; the client's timeout if None.
+            columns: For each input one column of N values; see `check_columns`.
+            dry_run: Decide without writing anything.
+            deadline_s: Seconds left for the response; the client's timeout if None.
 
         Raises:
             InvalidRequest: A column is missing or of a wrong type, or every row is
                 bad: a line `row i: field: value: rule` for each.
-            DeadlineExceeded: No answer in time.
-            Unavailable: No server, or it refused to work.
-            Overloaded: One such, for it has too much to do; nothing was done.
+            DeadlineExceeded: No response in time.
+            Unavailable: No server responded, or the server refused to work.
+            Overloaded: Subclass of `Unavailable`: the server has too much to do and did
+                nothing.
         """
         left_s = self._left_s(deadline_s)
         rows = check_columns(columns, inputs=self._inputs, fields=self._fields)
@@ -120,21 +124,22 @@ class Client:
         """
         Decide any number of rows, several requests at a time.
 
-        What is refused because there is too much to do is asked for again, later and
-        later, for half a minute.
+        A request that the server refuses because of overload is retried with growing
+        waits, for half a minute.
 
         Args:
-            columns: As in `decide`.
-            batch_rows: Rows per request, 1 to 32; None for 32, or 8 of bulk.
-            in_flight: Requests on their way at once, at least 1.
-            dry_run, deadline_s: As in `decide`, for each request.
+            columns: See `decide`.
+            batch_rows: Rows per request, 1 to 32; None for 32, or 8 with `bulk`.
+            in_flight: Requests in flight at once, at least 1.
+            dry_run, deadline_s: See `decide`; they apply to each request.
 
         Returns:
-            The answers to each request, in the order of the rows. A request of bad
-            rows only is answered too, with the words for each row in `error`.
+            The response to each request, in the order of the rows. A request with only
+            bad rows has a response too, with the error text of each row in `error`.
 
         Raises:
-            ClientError: As `decide`: for columns at once, for a request in its turn.
+            ClientError: See `decide`: for wrong columns at once, for a request when its
+                turn comes.
         """
         if batch_rows is None:
             batch_rows = BULK_ROWS if self._bulk else MAX_BATCH_ROWS
@@ -155,7 +160,7 @@ class Client:
         )
 
     def close(self) -> None:
-        """Cancel what is on its way and close the connection."""
+        """Cancel the requests in flight and close the connection."""
         self._channel.close()
 
     def __enter__(self) -> Client:
@@ -168,7 +173,7 @@ class Client:
         return (*bearer(self._token), *waits(self._bulk))
 
     def _left_s(self, deadline_s: float | None) -> float:
-        """Return the time a request has; none left is not worth sending."""
+        """Return the time left for a request, in seconds; raise if none is left."""
         left_s = self._timeout_s if deadline_s is None else deadline_s
         if not left_s > 0:
             raise DeadlineExceeded(f"{self._where}: no time left to ask")

@@ -1,10 +1,10 @@
 """
-Gathering rows that are asked for at the same time into requests.
+Combine rows of concurrent calls into one request.
 
-A request costs a server almost the same with 1 row and with 32. So a row that finds
-nothing on its way goes at once, with all that are asked for in the same turn of the
-event loop; one that finds a request on its way waits for that to return, for company
-to fill a request, or for a millisecond, whichever is first.
+A request costs a server almost the same with 1 row as with 32. If no request is in
+flight, a row is sent at once, together with all rows of the same turn of the event
+loop. If one is in flight, the row waits until that request returns, until enough rows
+fill a request, or for a millisecond, whichever comes first.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from clients.decision import Decision, Outcome
 from clients.purchase import Purchase
 from tollgate.schema import MAX_BATCH_ROWS
 
-# Part of what a caller has left that a row may wait for company.
+# Part of a caller's remaining time that a row may wait for other rows.
 _PATIENCE = 0.1
 
 
 class Coalescing(msgspec.Struct, frozen=True):
     """
-    How rows are gathered.
+    Define how rows are combined into requests.
 
     Attributes:
-        rows: Most in one request, 1 to 32.
-        wait_s: Longest that a row waits for company.
+        rows: Maximum number of rows in one request, 1 to 32.
+        wait_s: Longest time that a row waits for other rows, seconds.
     """
 
     rows: int = MAX_BATCH_ROWS
@@ -38,12 +38,12 @@ class Coalescing(msgspec.Struct, frozen=True):
 
 class Waiting(msgspec.Struct, frozen=True, eq=False):
     """
-    A row whose caller waits.
+    A pending row whose caller waits for the outcome.
 
     Attributes:
-        purchase: What is asked.
-        call: How.
-        answer: Where its caller finds the outcome.
+        purchase: Purchase to decide.
+        call: Deadline, trace context and mode of the call.
+        answer: Future that gets the outcome.
     """
 
     purchase: Purchase
@@ -53,10 +53,10 @@ class Waiting(msgspec.Struct, frozen=True, eq=False):
 
 def shared_call(calls: Sequence[Call]) -> Call:
     """
-    Make one call of several that are alike but for their time and trace.
+    Combine several calls that differ only in their time and trace into one.
 
-    The request lives as long as one of its callers waits. It can have one trace only:
-    the first that there is.
+    The request lives as long as one of its callers waits. It can have only one trace
+    context: the first one that a caller gave.
     """
     first = calls[0]
     return Call(
@@ -69,12 +69,13 @@ def shared_call(calls: Sequence[Call]) -> Call:
 
 class Lane:
     """
-    Rows that may travel together: all wet, or all dry.
+    Batch rows that may share a request: all dry runs, or none.
 
     Args:
-        send: Asks for some rows; gives each an outcome, in their order.
-        late: Decides for a row whose caller's time is over.
-        rules: How rows are gathered.
+        send: Function that sends some rows and returns an outcome for each, in their
+            order.
+        late: Function that decides a row whose caller's deadline has passed.
+        rules: Limits for combining rows into requests.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Lane:
         self._due: asyncio.Handle | None = None
 
     async def ask(self, purchase: Purchase, call: Call) -> Outcome:
-        """Wait for the outcome of one row, no longer than its caller has."""
+        """Wait for the outcome of one row, no longer than its caller waits."""
         row = Waiting(purchase, call, self._loop.create_future())
         alarm = self._loop.call_at(call.deadline_at_s, self._give_up, row)
         self._waiting.append(row)
@@ -103,13 +104,13 @@ class Lane:
             alarm.cancel()
 
     async def close(self) -> None:
-        """Send what waits and wait for what is on its way."""
+        """Send the pending rows and wait for the requests in flight."""
         self._flush()
         while self._on_their_way:
             await asyncio.wait(self._on_their_way)
 
     def _plan(self, row: Waiting, *, now_s: float) -> None:
-        """See to it that the row is sent in time."""
+        """Schedule the sending of the row."""
         if len(self._waiting) >= self._rules.rows:
             self._flush()
         elif not self._on_their_way:
@@ -124,7 +125,7 @@ class Lane:
                 return
             self._due.cancel()
         elif self._due is not None:
-            return  # it comes with this turn of the loop
+            return  # this turn of the event loop sends it
         self._due = (
             self._loop.call_later(after_s, self._flush)
             if after_s > 0
@@ -132,7 +133,7 @@ class Lane:
         )
 
     def _flush(self) -> None:
-        """Send all rows that wait and whose callers still do."""
+        """Send all pending rows whose callers still wait."""
         if self._due is not None:
             self._due.cancel()
             self._due = None
@@ -148,7 +149,7 @@ class Lane:
         try:
             outcomes = await self._send(rows)
         except BaseException as error:
-            # A mistake of ours must not leave callers waiting for nothing.
+            # A bug of ours must not leave callers waiting forever.
             for row in rows:
                 if not row.answer.done():
                     row.answer.set_exception(error)
@@ -160,9 +161,9 @@ class Lane:
     def _returned(self, task: asyncio.Task[None]) -> None:
         self._on_their_way.discard(task)
         if not task.cancelled():
-            task.exception()  # its callers have it
+            task.exception()  # its callers have the error
         if self._waiting:
-            # After the callers that were just answered, who may ask again.
+            # Run after the callers that just got an outcome, who may send another row.
             self._schedule(0.0, now_s=self._loop.time())
 
     def _give_up(self, row: Waiting) -> None:

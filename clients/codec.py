@@ -1,8 +1,9 @@
 """
-Turn columns into requests and an answer into decisions.
+Encode columns as requests and decode a response into decisions.
 
-The only place that touches the wire: KServe's protobuf messages, tensors as raw
-little-endian bytes, BYTES elements each after their length in four bytes.
+The only module that reads or writes the wire format: KServe's protobuf messages,
+tensors as raw little-endian bytes, each BYTES element preceded by its length in four
+bytes.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ def requests_of(
     store_deadline_ms: int | None = None,
 ) -> Iterator[service_pb2.ModelInferRequest]:
     """
-    Cut rows into requests; each is written when it is asked for.
+    Split rows into requests; each is encoded only when the iterator reaches it.
 
     Args:
         rows: Checked columns.
-        product: Name of the ensemble.
+        product: Name of the Triton ensemble.
         size: Rows per request; the last may have fewer.
-        dry_run: Ask for an answer without effect.
-        deadline_s: What is left for the answer.
-        store_deadline_ms: How long the store may take; None for no longer than it
-            may for a payment.
+        dry_run: Request decisions without side effects.
+        deadline_s: Time left for the response, seconds.
+        store_deadline_ms: Time that the store may take, ms; None for the same limit as
+            for a payment.
     """
     for start in range(0, rows.count, size):
         request = service_pb2.ModelInferRequest(model_name=product)
@@ -73,13 +74,13 @@ def request_of(
     dry_run: bool,
 ) -> service_pb2.ModelInferRequest:
     """
-    Put checked purchases into one request; its deadline is set when it is sent.
+    Encode checked purchases as one request; its deadline is set when it is sent.
 
     Args:
-        purchases: 1 to 32.
-        product: Name of the ensemble.
+        purchases: 1 to 32 purchases.
+        product: Name of the Triton ensemble.
         kinds: Name -> type on the wire, in the order of the purchases' parts.
-        dry_run: Ask for an answer without effect.
+        dry_run: Request decisions without side effects.
     """
     request = service_pb2.ModelInferRequest(model_name=product)
     columns = zip(*(purchase.parts for purchase in purchases), strict=True)
@@ -92,7 +93,7 @@ def request_of(
 
 
 def set_deadline(request: service_pb2.ModelInferRequest, *, left_s: float) -> None:
-    """Tell the server how much time is left."""
+    """Write into the request how much time is left."""
     request.parameters[DEADLINE_US].int64_param = int(left_s * 1e6)
 
 
@@ -100,10 +101,11 @@ def decisions_of(
     response: service_pb2.ModelInferResponse, *, latency_s: float
 ) -> Decisions:
     """
-    Read an answer.
+    Decode a response.
 
     Raises:
-        ClientError: It lacks an output, outputs differ in length, or one is torn.
+        ClientError: The response lacks an output, its outputs differ in length, or one
+            is truncated.
     """
     names = [output.name for output in response.outputs]
     raw = dict(zip(names, response.raw_output_contents, strict=False))
@@ -136,13 +138,13 @@ def _read(raw: Mapping[str, bytes], *, latency_s: float) -> Decisions:
 
 
 def bytes_tensor(values: Sequence[bytes]) -> bytes:
-    """Write texts as one BYTES tensor."""
+    """Encode texts as one BYTES tensor."""
     lengths = map(_LENGTH.pack, map(len, values))
     return b"".join(chain.from_iterable(zip(lengths, values, strict=True)))
 
 
 def texts_of(raw: bytes) -> list[str]:
-    """Read the texts of a BYTES tensor; bytes that are not UTF-8 become U+FFFD."""
+    """Decode the texts of a BYTES tensor; bytes that are not UTF-8 become U+FFFD."""
     texts = []
     offset = 0
     while offset < len(raw):

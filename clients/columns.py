@@ -1,4 +1,4 @@
-"""Check what a caller hands in, before anything is sent."""
+"""Check the columns that a caller passes, before anything is sent."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ FRAUD_INPUTS = MappingProxyType(
 NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 
 _NOTHING: Mapping[str, object] = {"BYTES": b"", "FP64": float("nan")}
-_SHOWN = 40  # characters of a bad value in a message
+_SHOWN = 40  # characters of a bad value that a message shows
 
 
 class Rows(msgspec.Struct, frozen=True, eq=False):
     """
-    Checked columns, ready to be cut into requests.
+    Checked columns, ready to be split into requests.
 
     Attributes:
-        count: How many rows.
+        count: Number of rows.
         inputs: Name -> type on the wire.
-        values: Per name, the encoded texts, or a little-endian array.
+        values: For each name, the encoded texts, or a little-endian array.
     """
 
     count: int
@@ -55,20 +55,20 @@ def check_columns(
     fields: Mapping[str, str] = NO_FIELDS,
 ) -> Rows:
     """
-    Check names, types and lengths of columns.
+    Check the names, types and lengths of columns.
 
     Args:
-        columns: Per input one column of N values. BYTES: str, or bytes as they
+        columns: For each input one column of N values. BYTES: str, or bytes as they
             are; FP64: numbers; INT64: integers, or datetime64 in UTC.
         inputs: Name -> type on the wire.
-        fields: Optional inputs, which features.yaml declares: None stands for a row
-            without a value, a column that is left out for none in any row. All are
-            sent in any case: Triton makes no batch of requests of which some have
-            an optional input and some have not.
+        fields: Optional inputs, which features.yaml declares. None stands for a row
+            without a value; a missing column, for no value in any row. All are always
+            sent, because Triton does not batch requests that have an optional input
+            with requests that lack it.
 
     Raises:
-        InvalidRequest: A column is missing, unknown, of another length or holds
-            a value of another type; names column, row and value.
+        InvalidRequest: A column is missing, unknown, of another length or holds a value
+            of another type; the error names column, row and value.
     """
     for name in inputs:
         if name not in columns:
@@ -96,7 +96,7 @@ def check_columns(
 
 
 def _filled(column: Column, nothing: object) -> Column:
-    """Put what says "not there" on the wire in the place of None."""
+    """Replace None by the wire value for "not there"."""
     if isinstance(column, (str, bytes)) or not hasattr(column, "__len__"):
         return column
     if isinstance(column, np.ndarray) and column.dtype.kind != "O":
@@ -105,7 +105,7 @@ def _filled(column: Column, nothing: object) -> Column:
 
 
 def _texts(name: str, column: Column) -> list[bytes]:
-    """Encode a column of texts."""
+    """Encode a text column."""
     if isinstance(column, (str, bytes)) or not hasattr(column, "__len__"):
         raise InvalidRequest(f"{name}: must be a column, one value per row")
     values = column.tolist() if isinstance(column, np.ndarray) else list(column)
@@ -123,7 +123,7 @@ def _texts(name: str, column: Column) -> list[bytes]:
 
 
 def _floats(name: str, column: Column) -> npt.NDArray[np.float64]:
-    """Turn a column of numbers into float64."""
+    """Convert a column of numbers to float64."""
     array = _array(name, column)
     if array.dtype.kind not in "iuf":
         raise _first_bad(name, column, types=(int, float, np.number), wanted="a number")
@@ -131,7 +131,7 @@ def _floats(name: str, column: Column) -> npt.NDArray[np.float64]:
 
 
 def _integers(name: str, column: Column) -> npt.NDArray[np.int64]:
-    """Turn a column of integers or of datetime64 into int64; times to µs."""
+    """Convert a column of integers or datetime64 to int64; times to µs."""
     array = _array(name, column)
     if array.dtype.kind == "M":
         if np.isnat(array).any():
@@ -145,7 +145,7 @@ def _integers(name: str, column: Column) -> npt.NDArray[np.int64]:
 
 
 def _array(name: str, column: Column) -> npt.NDArray[Any]:
-    """Make a one-dimensional array."""
+    """Convert a column to a one-dimensional array."""
     try:
         array = np.asarray(column)
     except ValueError as error:
@@ -162,7 +162,7 @@ def _array(name: str, column: Column) -> npt.NDArray[Any]:
 def _first_bad(
     name: str, column: Column, *, types: tuple[type, ...], wanted: str
 ) -> InvalidRequest:
-    """Find the first value of a wrong type, or else the largest."""
+    """Find the first value of a wrong type, or otherwise the largest value."""
     values = list(column)
     for row, value in enumerate(values):
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, types):
@@ -172,7 +172,7 @@ def _first_bad(
 
 
 def _bad_value(name: str, row: int, value: object, *, wanted: str) -> InvalidRequest:
-    """Name column, row and value."""
+    """Build an error that names column, row and value."""
     shown = repr(value)[:_SHOWN]
     return InvalidRequest(f"{name}: row {row}: {shown} is not {wanted}")
 

@@ -1,4 +1,4 @@
-"""What a client counts, and how Prometheus reads it."""
+"""Count a client's events and export them to Prometheus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from clients.addresses import Address
 from tollgate.errors import SetupError
 
-# Counter -> its one label and what it counts.
+# Counter -> its only label and its description.
 COUNTERS = {
     "decisions": ("source", "rows decided: by model, cached, fallback"),
     "refused": ("by", "rows with a mistake of the caller's: found by client, server"),
@@ -25,14 +25,14 @@ _PREFIX = "tollgate_client_"
 
 
 class Counters:
-    """Counts of one client; threads may share it, and read it as a mapping."""
+    """Count a client's events; threads may share it, and read it as a mapping."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
 
     def add(self, name: str, label: str, *, count: int = 1) -> None:
-        """Count; `name` is one of COUNTERS."""
+        """Increment a counter; `name` is one of COUNTERS."""
         with self._lock:
             self._counts[name, label] += count
 
@@ -40,26 +40,26 @@ class Counters:
         return self._counts[key]
 
     def snapshot(self) -> dict[tuple[str, str], int]:
-        """Copy all counts: (name, label) -> count."""
+        """Copy all counters: (name, label) -> count."""
         with self._lock:
             return dict(self._counts)
 
 
 class Counted(Protocol):
-    """What Prometheus needs to know of a client."""
+    """The part of a client that Prometheus needs."""
 
     @property
     def counters(self) -> Counters:
-        """What it counted."""
+        """Return the client's counters."""
 
     @property
     def addresses(self) -> Sequence[Address]:
-        """Whom it asks."""
+        """Return the client's addresses."""
 
 
 def register(client: Counted, registry: Any) -> None:
     """
-    Let Prometheus read a client's counts and the state of its breakers.
+    Export a client's counters and the state of its circuit breakers to Prometheus.
 
     Args:
         client: A DecisionClient or an AsyncDecisionClient.

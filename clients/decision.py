@@ -1,4 +1,4 @@
-"""One decision, and where it came from."""
+"""Represent one decision and its source: model, cache or fallback rule."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Source = Literal["model", "cached", "fallback"]
 
 WORDS = tuple(level.name.lower() for level in Level)  # approve, review, decline
 _KNOWN = frozenset(WORDS)
-# The one row error that is not the caller's doing: time ran out on the way.
+# The only row error that is not the caller's fault: time ran out on the way.
 _TIME_RAN_OUT = f"{DEADLINE_US}:"
 
 
 class Decision(msgspec.Struct, frozen=True):
     """
-    The answer to one purchase.
+    The decision for one purchase.
 
     Attributes:
         decision: `approve`, `review` or `decline`; always one of these.
-        source: `model`: a server decided, just now. `cached`: no server did in time,
-            and this is what one had decided, a while ago, for the same purchase.
-            `fallback`: neither; the declared rule decided.
-        score: P(fraud), 0 to 1; NaN for a fallback, or when the model gave none.
-        reason_codes: Of the policy; none for a fallback.
+        source: `model`: a server decided just now. `cached`: no server decided in time,
+            and this is a server's stored decision for the same purchase. `fallback`:
+            neither; the declared rule decided.
+        score: P(fraud), 0 to 1; NaN for a fallback, or when the model returned none.
+        reason_codes: Reason codes of the policy; none for a fallback.
         degraded: Bits of `tollgate.schema.Degraded`; 0 for a fallback.
-        release: Which release decided; empty for a fallback.
-        latency_s: Seconds from the call to the answer.
-        why: Why it is not the model's; empty when it is.
+        release: Release that decided; empty for a fallback.
+        latency_s: Seconds from the call to the decision.
+        why: Reason why no model decided just now; empty when one did.
     """
 
     decision: str
@@ -47,24 +47,24 @@ class Decision(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-# What became of a row: a decision, or the reason why the row can have none.
+# Outcome of a row: a decision, or the reason why the row can have none.
 Outcome = Decision | InvalidRequest
 
 
 def outcomes_of(answer: Decisions, *, rows: int) -> list[Outcome | ClientError]:
     """
-    Split an answer into its rows.
+    Split a response into the outcomes of its rows.
 
     Args:
-        answer: As the codec read it.
-        rows: How many were asked.
+        answer: Response as the codec decoded it.
+        rows: Number of rows in the request.
 
     Returns:
-        Per row a decision; an InvalidRequest when the row itself is wrong; another
-        ClientError when the server had no time for it.
+        For each row a decision; an InvalidRequest when the row itself is invalid;
+        another ClientError when the server had no time for it.
 
     Raises:
-        ClientError: Another number of rows, or a word that is no decision.
+        ClientError: The number of rows differs, or a value is not a decision.
     """
     if len(answer) != rows:
         raise ClientError(f"{rows} rows were asked and {len(answer)} are answered")
@@ -83,7 +83,9 @@ def outcomes_of(answer: Decisions, *, rows: int) -> list[Outcome | ClientError]:
 
 
 def refusal(error: str) -> ClientError:
-    """Tell a row's own fault from time that ran out."""
+    """
+    Map a row's error: InvalidRequest for an invalid row, ClientError if time ran out.
+    """
     if error.startswith(_TIME_RAN_OUT):
         return ClientError(error)
     return InvalidRequest(error)

@@ -1,4 +1,4 @@
-"""Ask for decisions, and always get one."""
+"""Request decisions; every call returns a decision."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _NOTHING = nullcontext()
 
 class DecisionClient:
     """
-    A client of one product on one or more servers; threads may share it.
+    Call the servers of one product; threads may share the client.
 
         rule = Fallback(bands=(Band(below=50, decision="approve"),), otherwise="review")
         with DecisionClient(["fraud-0:8001", "fraud-1:8001"], fallback=rule) as client:
             answer = client.decide(purchase)
 
-    Trouble of the servers is never an error: `decide` answers within its deadline,
-    by what was decided before for the same purchase, or else by the rule. A mistake
-    in the purchase always is one. A process that forks makes its client after that.
+    A server failure never raises an error: `decide` returns within its deadline, with
+    the stored decision for the same purchase, or else by the rule. An invalid purchase
+    always raises one. A process that forks creates its client after the fork.
 
     Args:
-        addresses: host:port of each server, asked in turn; or one name behind which
-            there are many, such as dns:///fraud.payments.svc:8001.
-        fallback: What is decided when no server answers.
-        options: The rest.
+        addresses: host:port of each server, called in turn; or one name that resolves
+            to many servers, such as dns:///fraud.payments.svc:8001.
+        fallback: Rule that decides when no server responds.
+        options: All other options.
 
     Raises:
         InputError: Addresses, rule or options do not fit together.
@@ -60,21 +60,21 @@ class DecisionClient:
 
     @property
     def counters(self) -> Counters:
-        """What it counted so far; `clients.counters.register` tells Prometheus."""
+        """Return the client's counters; `clients.counters.register` exports them."""
         return self._asker.counters
 
     @property
     def addresses(self) -> Sequence[Address]:
-        """Whom it asks, and what it knows of them."""
+        """Return the addresses with the state of each one's circuit breaker."""
         return self._asker.ring.addresses
 
     def wait_ready(self, timeout_s: float) -> None:
         """
-        Wait for connections, which the first decisions then need not open.
+        Wait for connections, so that the first decisions need not open them.
 
         Raises:
-            Unavailable: An address has none in time. Decisions can be asked for all
-                the same.
+            Unavailable: An address has no connection in time. The client can decide
+                nevertheless.
         """
         wait_connected(self.addresses, timeout_s)
 
@@ -91,12 +91,13 @@ class DecisionClient:
 
         Args:
             purchase: Input -> value; see `clients.purchase.encode`.
-            dry_run: Answer as if, and write nothing.
-            deadline_s: Seconds left for the answer; the client's own if None.
+            dry_run: Decide without writing anything.
+            deadline_s: Seconds left for the decision; the client's own if None.
             traceparent: W3C trace context to pass on.
 
         Raises:
-            InvalidRequest: The purchase is wrong, or its id was used for another one.
+            InvalidRequest: The purchase is invalid, or another purchase has used its
+                id.
         """
         (outcome,) = self.decide_rows(
             [purchase], dry_run=dry_run, deadline_s=deadline_s, traceparent=traceparent
@@ -117,11 +118,11 @@ class DecisionClient:
         Decide 1 to 32 purchases in one request.
 
         Returns:
-            In the order asked, a Decision for each; the InvalidRequest in the place
-            of one that is wrong.
+            A Decision for each purchase, in the order given; an InvalidRequest in the
+            position of an invalid one.
 
         Raises:
-            InvalidRequest: There are none, or more than 32.
+            InvalidRequest: There are no purchases, or more than 32.
         """
         asker = self._asker
         call = asker.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
@@ -145,7 +146,7 @@ class DecisionClient:
         return ask.outcomes()
 
     def close(self) -> None:
-        """Cancel what is on its way and close the connections."""
+        """Cancel the requests in flight and close the connections."""
         for address in self.addresses:
             address.channel.close()
 

@@ -1,4 +1,4 @@
-"""What a caller gets back."""
+"""Hold the responses to many rows as columns."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import numpy.typing as npt
 
 class Decisions(msgspec.Struct, frozen=True, eq=False):
     """
-    The answers to N rows, in the order in which they were asked.
+    Decisions for N rows, in the order in which the rows were sent.
 
     Attributes:
         decision: `approve`, `review` or `decline`; empty for a bad row; str [N].
         score: P(fraud), 0 to 1; NaN for a bad row; float32 [N].
-        reason_codes: Of the policy, per row; may be empty.
+        reason_codes: Reason codes of the policy for each row; may be empty.
         degraded: Bits of `tollgate.schema.Degraded`, 0 is full quality; uint32 [N].
-        error: `field: value: rule`; empty when the row was fine; str [N].
-        release: Which release decided; str [N].
-        latency_s: Seconds between sending the row's request and its answer;
-            float64 [N].
+        error: `field: value: rule`; empty for a valid row; str [N].
+        release: Release that decided; str [N].
+        latency_s: Seconds from sending the row's request to its response; float64 [N].
     """
 
     decision: npt.NDArray[np.str_]
@@ -34,12 +33,12 @@ class Decisions(msgspec.Struct, frozen=True, eq=False):
     latency_s: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
-        """Count the rows."""
+        """Return the number of rows."""
         return len(self.reason_codes)
 
 
 def join(parts: Sequence[Decisions]) -> Decisions:
-    """Put the answers to several requests one after the other; at least one part."""
+    """Concatenate the decisions of several requests; at least one part."""
     return Decisions(
         decision=np.concatenate([part.decision for part in parts]),
         score=np.concatenate([part.score for part in parts]),
@@ -52,7 +51,7 @@ def join(parts: Sequence[Decisions]) -> Decisions:
 
 
 def bad_rows(errors: Sequence[str], *, latency_s: float) -> Decisions:
-    """Answer rows that were all refused, each with its own words."""
+    """Build the decisions of rows that were all refused, each with its error text."""
     rows = len(errors)
     return Decisions(
         decision=np.full(rows, "", dtype=np.str_),

@@ -1,4 +1,4 @@
-"""Turn what gRPC and Triton report into errors of our own; the only such place."""
+"""Map the errors of gRPC and Triton to ours; the only module that does so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tollgate.errors import (
 )
 from tollgate.schema import OVERLOADED
 
-# What Triton puts in front of a step's own words.
+# Prefixes that Triton adds to a step's own message.
 _PREFIX = re.compile(
     r"^(?:\[request id: [^\]]*\] ?|in ensemble '[^']*', ?"
     r"|Failed to process the request\(s\) for model(?: instance)? '[^']*',? ?"
@@ -29,9 +29,9 @@ def client_error(error: grpc.RpcError, *, where: str, deadline_s: float) -> Clie
     Map a failed call to InvalidRequest, DeadlineExceeded, Overloaded or Unavailable.
 
     Args:
-        error: As raised by a stub's method.
+        error: Error as a stub's method raised it.
         where: Product and address, for the message.
-        deadline_s: What the call was given.
+        deadline_s: Timeout of the call, seconds.
     """
     words = clean(error.details() or "")
     code = error.code()
@@ -45,7 +45,7 @@ def client_error(error: grpc.RpcError, *, where: str, deadline_s: float) -> Clie
 
 
 def clean(message: str) -> str:
-    """Strip what Triton puts in front of the words that matter."""
+    """Strip the prefixes that Triton adds to a message."""
     while match := _PREFIX.match(message):
         message = message[match.end() :]
     return message.strip()
@@ -53,14 +53,14 @@ def clean(message: str) -> str:
 
 def row_errors(message: str, *, rows: int) -> list[str] | None:
     """
-    Read `row i: field: value: rule` lines, the refusal of a request of bad rows.
+    Parse the `row i: field: value: rule` lines that refuse a request of bad rows.
 
     Args:
-        message: Cleaned words of an InvalidRequest.
-        rows: How many rows were sent.
+        message: Cleaned message of an InvalidRequest.
+        rows: Number of rows sent.
 
     Returns:
-        `field: value: rule` per row, or None when these are other words.
+        `field: value: rule` for each row, or None when the message has another form.
     """
     _, *parts = _ROW.split(message)
     numbers, errors = parts[::2], parts[1::2]

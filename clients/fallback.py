@@ -1,4 +1,4 @@
-"""What is decided when no server answers in time: a rule, declared as data."""
+"""Declare the rule that decides when no server responds in time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SOURCE = "fallback"
 
 class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    Purchases up to an amount.
+    Decision for purchases below an amount.
 
     Attributes:
-        below: Amounts under this; in the product's currency, above 0.
+        below: Upper bound of the amount, exclusive; in the product's currency, above 0.
         decision: `approve`, `review` or `decline`.
     """
 
@@ -28,17 +28,17 @@ class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    A decision by amount alone: the first band that the amount lies below.
+    Decide by amount alone: the first band whose bound the amount lies below.
 
         Fallback(bands=(Band(below=50, decision="approve"),), otherwise="review")
 
     Attributes:
-        otherwise: For all that no band takes.
-        bands: In ascending order of `below`.
+        otherwise: Decision for all purchases that no band covers.
+        bands: Bands in ascending order of `below`.
 
     Raises:
-        InputError: A word is no decision, or the bands are not ascending; names the
-            band.
+        InputError: A word is no decision, or the bands are not ascending; the error
+            names the band.
     """
 
     otherwise: str
@@ -59,7 +59,7 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             last = band.below
 
     def decide(self, amount: float) -> str:
-        """Decide for an amount."""
+        """Return the decision for an amount."""
         for band in self.bands:
             if amount < band.below:
                 return band.decision
@@ -68,12 +68,13 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def fallback_from(document: Mapping[str, object]) -> Fallback:
     """
-    Read a rule out of a configuration, such as a part of a YAML file.
+    Read a rule from a configuration, such as a section of a YAML file.
 
         {"bands": [{"below": 50, "decision": "approve"}], "otherwise": "review"}
 
     Raises:
-        InputError: As `Fallback`; or a key is missing, unknown or of a wrong type.
+        InputError: See `Fallback`; also if a key is missing, unknown or of a wrong
+            type.
     """
     try:
         return msgspec.convert(dict(document), Fallback)

@@ -1,4 +1,4 @@
-"""Answers that a client remembers, for the same purchase asked once more."""
+"""Cache server responses on the client, for repeated requests of the same purchase."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from clients.purchase import Purchase
 
 class Memory:
     """
-    The last answers of servers, by transaction id; threads may share it.
+    Cache the latest decisions of servers by transaction id; threads may share it.
 
     Args:
-        size: How many at most; the oldest leaves first.
-        age_s: How long one may be used. No longer than the server's own window for
-            answers to an id, after which it would decide anew.
-        clock: Monotonic, seconds.
+        size: Maximum number of entries; the oldest is evicted first.
+        age_s: Maximum age of an entry, seconds. It must not exceed the server's window
+            for stored decisions, after which the server would decide again.
+        clock: Function that returns monotonic seconds.
     """
 
     def __init__(self, size: int, *, age_s: float, clock: Callable[[], float]) -> None:
@@ -34,7 +34,7 @@ class Memory:
         return len(self._known)
 
     def remember(self, purchase: Purchase, decision: Decision) -> None:
-        """Keep what a server answered; the first answer to a purchase stays."""
+        """Store a server's decision; the first decision for a purchase stays."""
         if not self._size or not purchase.transaction_id:
             return
         with self._lock:
@@ -47,7 +47,9 @@ class Memory:
             self._known[purchase.transaction_id] = entry
 
     def recall(self, purchase: Purchase) -> Decision | None:
-        """Find the answer to the same purchase: same id, same content, not too old."""
+        """
+        Return the stored decision for the same id and content, unless it is too old.
+        """
         with self._lock:
             return self._found(purchase)
 

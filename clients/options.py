@@ -1,4 +1,4 @@
-"""What a client can be told, with its defaults named once."""
+"""Define the options of a client and their defaults."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from clients.retry import RetryRules
 from tollgate.errors import InputError
 from tollgate.schema import BULK, CLASS_HEADER
 
-LONGEST_S = 3600.0  # that anybody waits for an answer
+LONGEST_S = 3600.0  # the longest that a caller waits for a response
 
 
 class Tls(msgspec.Struct, frozen=True):
     """
-    How a connection is proven and encrypted; PEM.
+    TLS settings of a connection; all files in PEM format.
 
     Attributes:
-        authority: Who signs servers' certificates; None trusts the system's.
-        certificate: The caller's own, for mTLS.
-        key: Of that.
-        server_name: What the server's certificate says, if not the address.
+        authority: CA that signs servers' certificates; None trusts the system's CAs.
+        certificate: The client's own certificate, for mTLS.
+        key: Private key of that certificate.
+        server_name: Name in the server's certificate, if it is not the address.
     """
 
     authority: bytes | None = None
@@ -49,7 +49,7 @@ def tls_from(
     Read certificates from files.
 
     Raises:
-        InputError: One cannot be read, or certificate and key are not both given.
+        InputError: A file cannot be read, or only one of certificate and key is given.
     """
     read: list[bytes | None] = []
     for path in (authority, certificate, key):
@@ -62,27 +62,29 @@ def tls_from(
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How a client asks.
+    Options of a client.
 
     Attributes:
-        product: Name of the ensemble.
-        inputs: Its inputs: name -> BYTES, FP64 or INT64.
-        fields: Its optional ones, which its features.yaml declares.
-        deadline_s: Of a call that brings none of its own; over an hour is an hour.
-        retry: How often one call may ask.
-        breaker: When an address is left alone.
-        remembered: How many answers are kept for `cached`; 0 keeps none. About a
+        product: Name of the Triton ensemble.
+        inputs: Inputs of the product: name -> BYTES, FP64 or INT64.
+        fields: Optional inputs, which the product's features.yaml declares.
+        deadline_s: Deadline, in seconds, of a call that has none of its own; a longer
+            one than an hour counts as an hour.
+        retry: Limits of retries.
+        breaker: Conditions under which the client stops calling an address.
+        remembered: Number of decisions stored for `cached`; 0 stores none. About a
             kilobyte each.
-        remember_s: For how long; not beyond the server's window for answers to an id.
-        tls: None asks in the clear.
-        token: Sent as `authorization: Bearer …`; a function is called for every
-            request, and must neither raise nor take its time. In the clear only to
-            this very machine.
-        compress_above_bytes: Requests larger than this travel gzipped; None never.
-            docs/clients.md says when that pays.
-        bulk: Whether its requests can wait, and give way to payments.
-        traces: Whether each call is a span of OpenTelemetry's, passed on to servers;
-            docs/tracing.md.
+        remember_s: Seconds for which they are stored; not longer than the server's
+            window for stored decisions.
+        tls: TLS settings; None sends in plain text.
+        token: API key, sent as `authorization: Bearer …`; a function is called for
+            every request, and must neither raise nor take long. Without TLS it is sent
+            only to this same machine.
+        compress_above_bytes: Larger requests are compressed with gzip; None compresses
+            none. docs/clients.md says when that pays.
+        bulk: True if the client's requests can wait, and give way to payments.
+        traces: True if each call is an OpenTelemetry span whose trace context goes to
+            the servers; docs/tracing.md.
     """
 
     product: str = "fraud"
@@ -107,7 +109,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_secrecy(self, address: str) -> None:
         """
-        Refuse to send a token in the clear to another machine.
+        Refuse to send a token without TLS to another machine.
 
         Raises:
             InputError: There is a token, no TLS, and the address is not loopback.
@@ -119,7 +121,7 @@ def check_secrecy(
     address: str, *, tls: Tls | None, token: str | Callable[[], str] | None
 ) -> None:
     """
-    Refuse to send a token in the clear to another machine.
+    Refuse to send a token without TLS to another machine.
 
     Raises:
         InputError: There is a token, no TLS, and the address is not loopback.
@@ -130,7 +132,7 @@ def check_secrecy(
 
 
 def bearer(token: str | Callable[[], str] | None) -> tuple[tuple[str, str], ...]:
-    """Write a token as gRPC metadata; None as no metadata."""
+    """Encode a token as gRPC metadata; None gives no metadata."""
     if token is None:
         return ()
     text = token if isinstance(token, str) else token()
@@ -138,7 +140,9 @@ def bearer(token: str | Callable[[], str] | None) -> tuple[tuple[str, str], ...]
 
 
 def waits(bulk: bool) -> tuple[tuple[str, str], ...]:
-    """Write as gRPC metadata that a request can wait; nothing for one that cannot."""
+    """
+    Encode as gRPC metadata that a request can wait; no metadata for one that cannot.
+    """
     return ((CLASS_HEADER, BULK),) if bulk else ()
 
 
@@ -153,7 +157,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def bounded(deadline_s: float) -> float:
-    """Take a deadline for an hour where it is longer: gRPC knows no endless one."""
+    """Limit a deadline to an hour: gRPC supports no infinite one."""
     return min(deadline_s, LONGEST_S)
 
 

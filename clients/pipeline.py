@@ -1,4 +1,4 @@
-"""Keep several requests on their way and hand out their answers in order."""
+"""Keep several requests in flight and return their responses in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIRST_WAIT_S, _LAST_WAIT_S = 0.02, 1.0
 
 
 class Call:
-    """One request on its way."""
+    """One request in flight."""
 
     def __init__(
         self,
@@ -50,17 +50,18 @@ class Call:
         self._answered = perf_counter()
 
     def cancel(self) -> None:
-        """Give up on the answer."""
+        """Cancel the request."""
         self._future.cancel()
 
     def answer(self, *, where: str) -> Decisions:
         """
-        Wait for the answer; rows that were all refused become rows with errors.
+        Wait for the response; a request of only bad rows gives rows with errors.
 
-        An overloaded server is asked again, after a wait that doubles.
+        A request that an overloaded server refuses is sent again, after a wait that
+        doubles.
 
         Raises:
-            InvalidRequest, DeadlineExceeded, Unavailable: As `client_error`.
+            InvalidRequest, DeadlineExceeded, Unavailable: See `client_error`.
         """
         until = perf_counter() + _PATIENCE_S
         wait_s = _FIRST_WAIT_S
@@ -70,7 +71,7 @@ class Call:
             except Overloaded:
                 if perf_counter() + wait_s > until:
                     raise
-            sleep(wait_s * uniform(0.5, 1.0))  # callers must not come back together
+            sleep(wait_s * uniform(0.5, 1.0))  # callers must not all retry at once
             wait_s = min(2 * wait_s, _LAST_WAIT_S)
             self._send()
 
@@ -90,7 +91,7 @@ class Call:
         return decisions_of(response, latency_s=self._latency_s())
 
     def _latency_s(self) -> float:
-        # The result can be there a moment before its callback ran.
+        # The result can be available a moment before its callback ran.
         return (self._answered or perf_counter()) - self._sent
 
 
@@ -104,19 +105,19 @@ def answers(
     where: str,
 ) -> Iterator[Decisions]:
     """
-    Send requests, at most `in_flight` unanswered, and yield answers in order.
+    Send requests, at most `in_flight` at once, and yield responses in order.
 
     Args:
-        requests: Written one by one, when there is room.
+        requests: Requests; each is encoded only when there is room for it.
         infer: The stub's method.
         in_flight: At least 1.
-        deadline_s: For each request, from its sending.
-        metadata: Gives that of each.
+        deadline_s: Seconds for each request, from its sending.
+        metadata: Function that returns the metadata of a request.
         where: Product and address, for messages.
 
     Raises:
-        InvalidRequest, DeadlineExceeded, Unavailable: In the turn of the request
-            that failed; the later ones are cancelled.
+        InvalidRequest, DeadlineExceeded, Unavailable: Raised when the failed request's
+            turn comes; the later ones are cancelled.
     """
     calls = (
         Call(infer, request, deadline_s=deadline_s, metadata=metadata)

@@ -1,8 +1,8 @@
 """
-One purchase, checked and written as it travels.
+Check one purchase and encode it for the wire.
 
-What can be told without a server is told here, in the server's own words, so that a
-wrong purchase is the caller's to know even when no server answers.
+Every check that needs no server runs here and uses the server's wording, so the caller
+learns of an invalid purchase even when no server responds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tollgate.schema import (
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 _INT64 = range(-(2**63), 2**63)
-_SHOWN = 40  # characters of a bad value in a message
+_SHOWN = 40  # characters of a bad value that a message shows
 _TEXT = struct.Struct("<I")
 _FP64 = struct.Struct("<d")
 _INT = struct.Struct("<q")
@@ -37,12 +37,12 @@ _INT = struct.Struct("<q")
 
 class Purchase(msgspec.Struct, frozen=True, eq=False):
     """
-    A checked purchase.
+    A checked and encoded purchase.
 
     Attributes:
-        transaction_id: Its id; empty when the product has no such input.
-        amount: NaN when the product has no such input.
-        parts: Per input, then per declared field, its bytes in a raw tensor.
+        transaction_id: Transaction id; empty when the product has no such input.
+        amount: Amount; NaN when the product has no such input.
+        parts: Bytes in a raw tensor, for each input and then for each declared field.
     """
 
     transaction_id: bytes
@@ -57,17 +57,18 @@ def encode(
     fields: Mapping[str, str],
 ) -> Purchase:
     """
-    Check a purchase and write it.
+    Check a purchase and encode it.
 
     Args:
         purchase: Name -> value. BYTES: str, or bytes; FP64: a number; INT64: an
             integer, or for a time a datetime with a time zone or a datetime64.
         inputs: The product's inputs: name -> type on the wire.
-        fields: Its declared fields, likewise; None, or left out: it has none.
+        fields: Declared fields of the product: name -> type on the wire; a value of
+            None, or none at all, means that the purchase has no value.
 
     Raises:
-        InvalidRequest: An input is missing, unknown, of a wrong type, or breaks a
-            rule of the contract: `field: value: rule`.
+        InvalidRequest: An input is missing, unknown, of a wrong type, or breaks a rule
+            of the contract: `field: value: rule`.
     """
     parts = []
     transaction_id, amount = b"", math.nan
@@ -159,7 +160,7 @@ def _amount_rule(amount: float) -> str:
 
 
 def _check_time(time_us: int) -> None:
-    # "Over a day ahead" is for the server's clock to say.
+    # Only the server's clock can decide "over a day ahead".
     if time_us < MIN_EVENT_TIME_US:
         raise _bad(EVENT_TIME, time_us, "is before the year 2000")
 

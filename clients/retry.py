@@ -1,8 +1,8 @@
 """
-Asking once more: only within the deadline, and only because answers are idempotent.
+Limit retries: only within the deadline, and only because decisions are idempotent.
 
-The same transaction id gets the same answer and counts once, so a request whose fate
-is unknown may be sent again. What an answer cannot change is not sent again.
+The same transaction id gets the same decision and counts once, so a client may resend a
+request whose fate is unknown. It does not resend a request whose result cannot change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import grpc
 import msgspec
 
 _CODE = grpc.StatusCode
-# What another server, or the same one a moment later, may answer.
+# Codes after which another server, or the same one a moment later, may respond.
 WORTH_IT = frozenset(
     {
         _CODE.UNAVAILABLE,
@@ -27,22 +27,22 @@ WORTH_IT = frozenset(
         _CODE.DATA_LOSS,
     }
 )
-# Of these, what the same server may answer: a connection broke, and opens again.
+# Codes after which the same server may respond: a connection broke, and reopens.
 WORTH_IT_THERE = frozenset({_CODE.UNAVAILABLE})
 
 
 class RetryRules(msgspec.Struct, frozen=True):
     """
-    How often one call may ask.
+    Limit how often one call may be sent.
 
     Attributes:
-        attempts: At most, the first one included.
-        first_part: Of the time left, that a server may take while there is another
-            to ask. Half left too little for healthy servers on a busy machine: their
-            p99 was 29 ms.
-        share: Of all calls, that may be retried; more would load servers that are
-            in trouble with work of no use.
-        burst: Retries that are free, when there were none for a while.
+        attempts: Maximum number of attempts, the first one included.
+        first_part: Fraction of the remaining time that a server may take while another
+            one can be called. Half left too little for healthy servers on a busy
+            machine: their p99 was 29 ms.
+        share: Fraction of all calls that may be retried; more would burden failing
+            servers with useless work.
+        burst: Retries available at once after a time without retries.
     """
 
     attempts: int = 2
@@ -52,7 +52,7 @@ class RetryRules(msgspec.Struct, frozen=True):
 
 
 class RetryBudget:
-    """What is left of a client's retries; threads may share it."""
+    """Count a client's remaining retries; threads may share it."""
 
     def __init__(self, rules: RetryRules) -> None:
         self._rules = rules
@@ -60,12 +60,12 @@ class RetryBudget:
         self._lock = threading.Lock()
 
     def earn(self) -> None:
-        """Note a call."""
+        """Add the share of one call to the budget."""
         with self._lock:
             self._left = min(self._left + self._rules.share, float(self._rules.burst))
 
     def spend(self) -> bool:
-        """Take one retry; False when none is left."""
+        """Take one retry; return False when none is left."""
         with self._lock:
             if self._left < 1:
                 return False

@@ -1,8 +1,9 @@
 """
-Spans of a client's calls, where OpenTelemetry is installed and asked for.
+Record a client's calls as OpenTelemetry spans, if OpenTelemetry is installed.
 
-Whoever asked for the decisions has set up OpenTelemetry, its sampling and where spans
-go; without that nothing is recorded, and no server is told of a trace.
+The application that calls the client sets up OpenTelemetry: its sampling and where
+spans go. Without that setup the client records nothing and sends no trace context to
+servers.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _HEADER = "traceparent"
 
 class Tracer:
     """
-    Makes the spans of one client.
+    Create the spans of one client.
 
     Args:
-        product: What it asks.
+        product: Product that the client calls.
 
     Raises:
         SetupError: OpenTelemetry is not installed.
@@ -43,7 +44,7 @@ class Tracer:
         self._product = product
 
     def call(self, traceparent: str) -> CallSpan:
-        """Begin the span of a call, in the caller's trace or in one of its own."""
+        """Start the span of a call, in the caller's trace or in a new one."""
         context = self._propagator.extract({_HEADER: traceparent})
         span = self._tracer.start_span(
             f"decide {self._product}",
@@ -55,10 +56,10 @@ class Tracer:
 
     def request(self, calls: Sequence[CallSpan]) -> CallSpan:
         """
-        Begin the span of a request that several calls share.
+        Start the span of a request that several calls share.
 
-        It is in the trace of the first that is recorded, and linked with the others;
-        where none is, nothing is.
+        The span belongs to the trace of the first recorded call and has links to the
+        others. If no call is recorded, the request is not either.
         """
         recorded = [call for call in calls if call.traceparent]
         if not recorded:
@@ -77,11 +78,11 @@ class Tracer:
 
 class CallSpan:
     """
-    One span, ended with its context.
+    One span; it ends when its context ends.
 
     Attributes:
-        span: OpenTelemetry's.
-        traceparent: What a server is told; empty when nothing is recorded.
+        span: The OpenTelemetry span.
+        traceparent: Trace context sent to the server; empty when nothing is recorded.
     """
 
     def __init__(self, span: Any) -> None:
@@ -94,7 +95,9 @@ class CallSpan:
     def tell(
         self, purchases: Sequence[Mapping[str, object]], outcomes: Sequence[Outcome]
     ) -> None:
-        """Note what was asked and what became of it: no score, customer or amount."""
+        """
+        Record each purchase's id and outcome on the span: no score, customer or amount.
+        """
         if not self.traceparent:
             return
         told = [
@@ -117,7 +120,7 @@ class CallSpan:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # The words of an error may hold what was asked.
+        # The text of an error may contain values of the request.
         if kind is not None and not issubclass(kind, InvalidRequest):
             self.span.set_attribute("error.type", kind.__name__)
         self.span.end()

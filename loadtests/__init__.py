@@ -1,1 +1,1 @@
-"""Load tests: what a running product answers, and how quickly."""
+"""Load tests: measure the answers of a running product and their latency."""

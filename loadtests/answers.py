@@ -1,4 +1,4 @@
-"""Read the answers that vary.c kept, and count what they say."""
+"""Read the answers that vary.c recorded, and count their decisions and errors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _DATA, _CLOSE, _STATUS, _MESSAGE, _SENT = range(5)
 
 class Answer(msgspec.Struct, frozen=True):
     """
-    How one request ended.
+    Result of one request.
 
     Attributes:
-        ended_us: When its stream was closed; microseconds since 1970.
+        ended_us: Time at which its stream was closed; microseconds since 1970.
         body: The gRPC body; empty when it failed.
-        failure: Why it failed, empty when it did not.
+        failure: Reason of the failure; empty without one.
     """
 
     ended_us: int
@@ -39,13 +39,13 @@ class Answer(msgspec.Struct, frozen=True):
 
 class Kept(msgspec.Struct, frozen=True):
     """
-    What vary.c wrote down.
+    Records of vary.c.
 
     Attributes:
         answers: Requests in the order of their end.
-        offered: Bodies sent, the unanswered included.
-        continued: How often flow control cut a body, so that its rest may have come
-            from another one.
+        offered: Number of bodies sent, including unanswered ones.
+        continued: Number of times flow control cut a body, so that its rest may have
+            come from another one.
     """
 
     answers: list[Answer]
@@ -55,14 +55,14 @@ class Kept(msgspec.Struct, frozen=True):
 
 class Tally(msgspec.Struct, frozen=True):
     """
-    What the answers of one run say.
+    Counts of the answers of one run.
 
     Attributes:
-        requests: Answered.
-        rows: Decided, in these.
+        requests: Answered requests.
+        rows: Rows decided in these.
         refused_rows: Rows answered with an error instead of a decision.
         degraded_rows: Rows with any degraded bit.
-        degraded: Rows by bit.
+        degraded: Degraded rows by bit.
         failures: Requests without an answer, by reason.
     """
 
@@ -79,7 +79,7 @@ def read_answers(path: Path) -> Kept:
     Read the file that vary.c wrote.
 
     Raises:
-        InputError: It is cut: h2load did not end by itself.
+        InputError: The file is truncated: h2load was killed.
     """
     content = path.read_bytes()
     bodies: dict[tuple[int, int], bytearray] = {}
@@ -107,7 +107,7 @@ def read_answers(path: Path) -> Kept:
 
 
 def _failure(words: dict[int, bytes], *, code: int) -> str:
-    """Say why a request failed; nothing when it did not."""
+    """Return the reason of a failed request; empty without a failure."""
     status = words.get(_STATUS, b"").decode(errors="replace")
     if code == 0 and status == "0":
         return ""
@@ -119,10 +119,10 @@ def _failure(words: dict[int, bytes], *, code: int) -> str:
 
 def tally(answers: Iterable[Answer]) -> Tally:
     """
-    Count what answers say.
+    Count decisions, errors and degraded bits of answers.
 
     Raises:
-        InputError: An answer is not one of a product.
+        InputError: An answer is not a response of a product.
     """
     failures: Counter[str] = Counter()
     degraded: Counter[str] = Counter()
@@ -150,7 +150,9 @@ def tally(answers: Iterable[Answer]) -> Tally:
 
 
 def _read(body: bytes) -> tuple[npt.NDArray[np.uint32], int]:
-    """Read the degraded bits of an answer's rows, and how many rows have an error."""
+    """
+    Return the degraded bits of an answer's rows, and the number of rows with an error.
+    """
     response = service_pb2.ModelInferResponse.FromString(unframe(body))
     names = [output.name for output in response.outputs]
     raw = dict(zip(names, response.raw_output_contents, strict=True))
@@ -158,7 +160,7 @@ def _read(body: bytes) -> tuple[npt.NDArray[np.uint32], int]:
         if name not in raw:
             raise InputError("answer", f"lacks {name}; it has {', '.join(names)}")
     bits = np.frombuffer(raw["degraded"], "<u4")
-    # Four bytes of length per text: a tensor without any text has no more than these.
+    # Each text has a length of four bytes: a tensor of empty texts has only these.
     if len(raw["error"]) == 4 * len(bits):
         return bits, 0
     return bits, sum(1 for text in texts_of(raw["error"]) if text)

@@ -1,4 +1,4 @@
-"""How much of a time each step was busy, and how many of them at once."""
+"""Compute the share of time that each step is busy, and that several are at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from loadtests.watching import I64
 
 class AtOnce(msgspec.Struct, frozen=True):
     """
-    Shares of a time; a step is busy while it has a batch in hand.
+    Shares of a time span; a step is busy while it has a batch in progress.
 
     Attributes:
-        busy: Step -> share in which it was.
-        together: Place n: share in which exactly n steps were.
+        busy: Step -> share of the time in which it was busy.
+        together: Index n: share of the time in which exactly n steps were busy.
     """
 
     busy: Mapping[str, float]
@@ -27,13 +27,13 @@ def at_once(
     spans: Mapping[str, tuple[I64, I64]], *, from_us: int, until_us: int
 ) -> AtOnce:
     """
-    Add up times of work.
+    Compute the shares of busy time.
 
     Args:
-        spans: Step -> begin and end of its batches, µs; those of several instances
-            may cover each other, and count once.
-        from_us: Begin of the time that is looked at.
-        until_us: Its end.
+        spans: Step -> begin and end of its batches, µs; those of several instances may
+            overlap, and count once.
+        from_us: Begin of the time span.
+        until_us: End of the time span.
     """
     whole_us = until_us - from_us
     edges = [np.array([from_us, until_us])]
@@ -55,7 +55,7 @@ def at_once(
 
 
 def _merged(start: I64, end: I64) -> tuple[I64, I64]:
-    """Join spans that cover or touch each other; ascending."""
+    """Join spans that overlap or touch each other; ascending."""
     if not len(start):
         return start, end
     order = np.argsort(start, kind="stable")

@@ -1,9 +1,9 @@
 """
-Request bodies by the ten thousand, all of one length.
+Write tens of thousands of request bodies, all of one length.
 
-One request is written by the client's own code; the others are copies of its bytes
-with other values in the places of the first one's. That works because every value has
-a fixed width: numbers by their type, ids by how they are made.
+The client's own code writes one request; the others are copies of its bytes with other
+values at the same positions. That works because every value has a fixed width: numbers
+by their type, ids by the way they are generated.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from tollgate.errors import InputError
 
 _FRAME = struct.Struct(">BI")  # of gRPC: compressed or not, length of the message
 _LENGTH_BYTES = 4  # before each element of a BYTES tensor
-DEADLINE_S = 1.0  # what the client asks for by default
+DEADLINE_S = 1.0  # the client's default deadline
 
 Columns = Mapping[str, npt.NDArray[np.generic]]
 
 
 def frame(message: bytes) -> bytes:
-    """Put gRPC's five bytes before a message."""
+    """Put gRPC's five-byte header before a message."""
     return _FRAME.pack(0, len(message)) + message
 
 
 def unframe(body: bytes) -> bytes:
     """
-    Take the message out of a gRPC body.
+    Return the message in a gRPC body.
 
     Raises:
-        InputError: It is compressed, cut, or more than one message.
+        InputError: It is compressed, truncated, or more than one message.
     """
     if len(body) < _FRAME.size:
         raise InputError("gRPC body", f"{len(body)} bytes are less than its head")
@@ -58,15 +58,15 @@ def bodies_of(
     ids: npt.NDArray[np.bytes_] | None = None,
 ) -> npt.NDArray[np.uint8]:
     """
-    Cut columns into gRPC bodies.
+    Convert columns to gRPC bodies.
 
     Args:
         columns: Inputs of the fraud product, B x rows values each; BYTES as "S" that
             fill their width.
-        rows: Per body.
+        rows: Rows per body.
         product: Name of the ensemble.
-        deadline_s: What each says is left for its answer.
-        ids: What each is called, "S" [B] that fill their width; None for no name.
+        deadline_s: Deadline of each request, s.
+        ids: Id of each request, "S" [B] that fill their width; None for no id.
 
     Returns:
         uint8 [B, L].
@@ -104,7 +104,7 @@ def _write(
     head: int,
     rows: int,
 ) -> None:
-    """Write one tensor of every body; each element leaves its head as it is."""
+    """Write one tensor of every body, without the header of each element."""
     width = column.dtype.itemsize
     if head and (np.char.str_len(column.astype(np.bytes_)) != width).any():
         raise InputError("ids", f"are not all {width} bytes long")

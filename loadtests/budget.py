@@ -1,4 +1,4 @@
-"""What each layer of a running product takes under a stated load."""
+"""Measure the time that each layer of a running product takes under a stated load."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from tollgate.repository.product import Product
 from tollgate.server.address import Address
 
 _TIMEOUT_S = 1.0
-_FEWEST = 100  # requests that a 99th percentile is made of
-_MOST = 2_000_000  # requests: they are made beforehand
-_OLD_S = 5.0  # of the newest purchase: not ahead of any clock
+_FEWEST = 100  # least requests for a 99th percentile
+_MOST = 2_000_000  # requests: they are written before the run
+_OLD_S = 5.0  # age of the newest purchase: not ahead of any clock
 
 
 class Load(msgspec.Struct, frozen=True):
     """
-    What is sent.
+    Requests to send.
 
     Attributes:
-        rate_per_s: Requests, on average; they come at random (Poisson).
-        seconds: For so long.
-        warm_up_s: The first of them, which do not count.
-        rows: In each request.
-        dry: Whether nothing is kept of them.
-        seed: What they are made of.
+        rate_per_s: Mean requests per second; they arrive at random (Poisson).
+        seconds: Duration, s.
+        warm_up_s: Time at the beginning that does not count, s.
+        rows: Rows in each request.
+        dry: True if they are dry runs, which store nothing.
+        seed: Seed of their generation.
     """
 
     rate_per_s: float = 200.0
@@ -54,16 +54,16 @@ class Load(msgspec.Struct, frozen=True):
 
 class Measured(msgspec.Struct, frozen=True, eq=False):
     """
-    What became of it.
+    Results of a load.
 
     Attributes:
-        load: What was sent.
-        sent: What became of each request that counts.
+        load: The load.
+        sent: Results of each request that counts.
         split: The layers of those that were answered.
-        counts: What Triton counted of the product and of each step meanwhile.
-        at_once: How much of the time steps were busy.
-        lost: Batches that were not told.
-        sender: Who sent: `compiled` or `asyncio`.
+        counts: Triton's counts of the product and of each step for the run.
+        at_once: Share of the time in which steps were busy.
+        lost: Number of batches that were not reported.
+        sender: Name of the sender: `compiled` or `asyncio`.
     """
 
     load: Load
@@ -76,12 +76,12 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def others(self) -> int:
-        """Requests that somebody else sent meanwhile: they are in `counts`, too."""
+        """Return the requests of other callers meanwhile: they are in `counts`, too."""
         every = next(iter(self.counts.values())).requests
         return max(0, every - int(self.sent.answered.sum()))
 
     def in_time_percent(self, within_ms: float) -> float:
-        """Tell how many requests were decided by then."""
+        """Return the share of requests decided within a time, %."""
         in_time = self.sent.answered & (self.sent.latency_s * 1e3 <= within_ms)
         return 100 * float(np.mean(in_time))
 
@@ -97,20 +97,20 @@ def measure(
     fields: Mapping[str, str],
 ) -> Measured:
     """
-    Send a load to a running server of this machine, and look at its steps meanwhile.
+    Send a load to a running server of this machine, and record its batches meanwhile.
 
     Args:
-        server: Where it is.
-        load: What is sent; purchases that nobody made.
-        state: Its state folder.
+        server: Address of the server.
+        load: The load, of synthetic purchases.
+        state: State folder of the server.
         models: The product.
-        spec: What its requests have.
+        spec: Feature spec; says what its requests contain.
         inputs: Their required inputs: name -> type on the wire.
-        fields: Their declared fields, likewise.
+        fields: Its declared fields: name -> type on the wire.
 
     Raises:
-        InputError: The load is too small to say anything.
-        ServerError: The server is not there, or tells nothing.
+        InputError: The load is too small for a result.
+        ServerError: The server does not answer, or reports no batches.
     """
     requests, left_out = _planned(load, models.name, spec, inputs, fields)
     warm_up, requests = requests[:left_out], requests[left_out:]
@@ -141,7 +141,7 @@ def measure(
 
 
 def _at_once(batches: Batches, sent: Sent) -> AtOnce:
-    """Look at the steps from the first of these requests until the last was due."""
+    """Compute busy shares from the first of these requests until the last was due."""
     spans = {
         step: (batches.start_us[of], batches.end_us[of])
         for place, step in enumerate(batches.steps)
@@ -161,14 +161,14 @@ def measure_answers(
     fields: Mapping[str, str],
 ) -> Sent:
     """
-    Send a load to a server anywhere, as `measure` does, and look at its answers alone.
+    Send a load to a server anywhere, as `measure` does, and record its answers only.
 
     Args:
         grpc_url: host:port, or dns:///host:port for several servers in turn.
 
     Raises:
-        InputError: The load is too small to say anything.
-        ServerError: Nobody answers there.
+        InputError: The load is too small for a result.
+        ServerError: No server answers there.
     """
     requests, left_out = _planned(load, product, spec, inputs, fields)
     try:
@@ -192,8 +192,8 @@ def _planned(
     inputs: Mapping[str, str],
     fields: Mapping[str, str],
 ) -> tuple[list[Any], int]:
-    """Make the requests, and tell how many of them do not count."""
-    if not load.rate_per_s * load.seconds <= _MOST:  # nor is NaN
+    """Write the requests; return them and the number that does not count."""
+    if not load.rate_per_s * load.seconds <= _MOST:  # also refuses NaN
         problem = f"so many requests are more than {_MOST:,}"
         raise InputError("--rate and --seconds", problem)
     count = round(load.rate_per_s * load.seconds)

@@ -1,4 +1,4 @@
-"""What goes wrong with a server, and how it is made to."""
+"""The faults of a server, and how each is injected."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tollgate.server.embedded import Embedded
 PRODUCT = "fraud"
 SLOW_S = 0.1
 _LOCKED_S = 30.0
-_ENDING_S = 3.0  # for a server that fails to write its last words
+_ENDING_S = 3.0  # for a server that fails to write its last log lines
 _FEATURES = "fraud_features"
 _STUB = "triton_python_backend_stub"
 
 
 class Trouble(msgspec.Struct, frozen=True):
     """
-    Something that goes wrong.
+    A fault.
 
     Attributes:
-        name: What `--only` calls it.
-        words: For the table.
-        servers: How many addresses the client has.
+        name: Name of the fault in `--only`.
+        words: Description for the table.
+        servers: Number of addresses that the client has.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where it happens."""
+    """The server and the proxy that get the fault."""
 
     server: Embedded
     repository: Path
@@ -86,11 +86,11 @@ def _kill_stub(place: Place) -> None:
 
 def _load_step(place: Place) -> None:
     """
-    Start the step anew, as a supervisor would.
+    Restart the step, as a supervisor does.
 
     A step that is killed while it holds the lock of the memory that it shares with the
     server takes the server with it (docs/supervisor.md), at the next call, which may be
-    this one; then that is started.
+    this one; then the server is started.
     """
     try:
         place.server.serving[PRODUCT].renew(_FEATURES)
@@ -119,7 +119,7 @@ def _speed_up(place: Place) -> None:
     place.proxy.order("pass")
 
 
-# Trouble -> how it begins, and how it ends.
+# Fault -> functions that begin and end it.
 ORDERS: dict[str, tuple[Callable[[Place], None], Callable[[Place], None]]] = {
     "none": (_nothing, _nothing),
     "killed": (_kill_server, _start_server),
@@ -134,7 +134,7 @@ def _stubs_of(pid: int, *, model: str) -> list[int]:
     Find the processes that run a Python step.
 
     Raises:
-        ServerError: There is none.
+        ServerError: There is no such process.
     """
     found = list(_stubs(pid, model=model))
     if not found:
@@ -145,7 +145,7 @@ def _stubs_of(pid: int, *, model: str) -> list[int]:
 def _stubs(pid: int, *, model: str) -> Iterator[int]:
     for child in descendants([pid]):
         words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        # A server of ours serves the step under a private name.
+        # Our server serves the step under a private name.
         named = any(f"/{model}/" in public_name(word.decode()) for word in words)
         if words[0].endswith(_STUB.encode()) and named:
             yield child

@@ -1,4 +1,4 @@
-"""What callers of a client see while servers are in trouble, in figures."""
+"""Figures and table of the results that callers of a client see under faults."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SOURCES = ("model", "cached", "fallback")
 
 class Calls(msgspec.Struct, frozen=True, eq=False):
     """
-    What became of N calls.
+    Results of N calls.
 
     Attributes:
-        latency_s: From the call to its answer; infinite without one; float64 [N].
-        source: Number in SOURCES; -1 without an answer; int8 [N].
-        begun: Number of the first call after the trouble began.
-        ended: Likewise after it ended.
-        load: Load average of the machine, of the last minute.
+        latency_s: Time from the call to its answer; infinite without one; float64 [N].
+        source: Index in SOURCES; -1 without an answer; int8 [N].
+        begun: Number of the first call after the fault began.
+        ended: Number of the first call after the fault ended.
+        load: Load average of the machine in the last minute.
     """
 
     latency_s: npt.NDArray[np.float64]
@@ -37,7 +37,7 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
 def to_markdown(
     rows: Sequence[tuple[Trouble, Calls]], told: str, *, deadline_s: float
 ) -> str:
-    """Write the table, and under it where it comes from."""
+    """Write the table, and under it a description of the measurement."""
     head = (
         *("trouble", "calls", "answered", f"within {deadline_s * 1e3:g} + 5 ms"),
         *("p50 ms", "p99 ms", "p99.9 ms", "maximum ms"),
@@ -70,7 +70,7 @@ def _cells(trouble: Trouble, calls: Calls, *, deadline_s: float) -> list[str]:
 
 
 def _share(chosen: npt.NDArray[np.bool_]) -> str:
-    """Write a part of all in per cent; 100 % only when it is all."""
+    """Format a share in per cent; 100 % only for all."""
     if not len(chosen):
         return "none"
     hundredths = int(chosen.sum() * 10_000 // len(chosen))

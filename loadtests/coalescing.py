@@ -1,8 +1,8 @@
 """
-What gathering calls into requests is worth: `python -m loadtests.coalescing`.
+Benefit of coalescing calls into requests: `python -m loadtests.coalescing`.
 
-Many callers in one asyncio process, each asking again as soon as it is answered, with
-coalescing on and off in turn, against one server that runs all the while.
+Many callers in one asyncio process, each sending its next call as soon as the last is
+answered, with coalescing on and off in turn, against one server that runs throughout.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from tollgate.server.redis import EmbeddedRedis
 
 MODES = {"off": None, "on": Coalescing()}
 _REVIEW_ALL = Fallback(otherwise="review")
-# Long, so that both modes answer everything and queues show as latency.
+# Long, so that both modes answer all requests and queues show as latency.
 _DEADLINE_S = 30.0
 _WARM_S = 0.5
-_AT_ONCE = 10_000  # purchases that are written together
+_AT_ONCE = 10_000  # purchases per write
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the command line says."""
+    """Options of the command line."""
 
     callers: int
     rounds: int
@@ -54,14 +54,14 @@ class Options(msgspec.Struct, frozen=True):
 
 class Block(msgspec.Struct, frozen=True, eq=False):
     """
-    What one mode did in one block.
+    Results of one mode in one block.
 
     Attributes:
-        seconds: Measured, without the warm-up.
-        latency_us: Per decision of the model; int64 [N].
-        requests: That reached the server.
-        client_cpu_s: Of this process.
-        server_cpu_s: Of server and store.
+        seconds: Measured time, without the warm-up, s.
+        latency_us: Latency per decision of the model; int64 [N].
+        requests: Requests that reached the server.
+        client_cpu_s: Processor time of this process, s.
+        server_cpu_s: Processor time of server and store, s.
     """
 
     seconds: float
@@ -72,16 +72,16 @@ class Block(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def rate_per_s(self) -> float:
-        """Decisions a second."""
+        """Return the decisions per second."""
         return len(self.latency_us) / self.seconds
 
     def latency_ms(self, percent: float) -> float:
-        """A latency that occurred."""
+        """Return a percentile of the latency, ms; it is a sample that occurred."""
         return percentile(np.sort(self.latency_us), percent) / 1e3
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print or write the table; a known error is one line."""
+    """Measure, and print or write the table; a known error prints one line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.coalescing")
     parser.add_argument("--callers", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
@@ -105,10 +105,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_all(options: Options, *, command: str) -> tuple[dict[str, list[Block]], str]:
     """
-    Serve the product and ask it in both ways, block by block in turn.
+    Serve the product and call it in both modes, block by block in turn.
 
     Returns:
-        Per mode its blocks, and where and how they were measured.
+        The blocks of each mode, and a description of the measurement.
     """
     blocks: dict[str, list[Block]] = {mode: [] for mode in MODES}
     with _served() as (server, traffic):
@@ -153,7 +153,7 @@ def _served() -> Iterator[tuple[Embedded, Traffic]]:
 
 
 def _purchases(traffic: Traffic) -> Iterator[dict[str, object]]:
-    """Write purchases without end; no two alike."""
+    """Yield purchases without end; no two are alike."""
     for first in itertools.count(0, _AT_ONCE):
         columns = traffic.columns(first, _AT_ONCE)
         lists = [column.tolist() for column in columns.values()]
@@ -168,7 +168,7 @@ async def _block(
     *,
     options: Options,
 ) -> Block:
-    """Let all callers ask, again and again, for some seconds."""
+    """Let all callers send requests in a closed loop for some seconds."""
     ended_us: list[int] = []
     latency_us: list[int] = []
     stop = False
@@ -216,7 +216,7 @@ async def _block(
 
 
 def to_markdown(blocks: dict[str, list[Block]], told: str) -> str:
-    """Write a row per mode, one of the ratios, and where they come from."""
+    """Write a row per mode, one of the ratios, and a description of the measurement."""
     head = (
         *("coalescing", "decisions/s", "p50 ms", "p99 ms", "rows per request"),
         *("client CPU ms per 1,000", "server CPU ms per 1,000"),

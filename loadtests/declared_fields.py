@@ -1,9 +1,9 @@
 """
-What declared fields cost: `python -m loadtests.declared_fields`.
+Cost of declared fields: `python -m loadtests.declared_fields`.
 
-Products without windows that differ in how many fields they declare, three of five
-numbers and the rest words, each served by a server of its own; asked in turns, so that
-what else this machine does falls on all of them.
+Products without windows that differ in the number of fields they declare; of five
+fields, three are numbers and the rest strings. Each has its own server. They are loaded
+in turns, so that other work on this machine affects all of them.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Served(msgspec.Struct, frozen=True, eq=False):
 
 class Block(msgspec.Struct, frozen=True, eq=False):
     """
-    What became of some requests of one shape.
+    Results of some requests of one shape.
 
     Attributes:
-        latency_us: Of each; int64 [N].
-        seconds: In all.
-        cpu_s: Processor time of server and store.
+        latency_us: Latency of each; int64 [N].
+        seconds: Duration of all, s.
+        cpu_s: Processor time of server and store, s.
     """
 
     latency_us: npt.NDArray[np.int64]
@@ -72,7 +72,7 @@ class Block(msgspec.Struct, frozen=True, eq=False):
 
 
 def fields_of(count: int) -> dict[str, str]:
-    """Name so many fields, with their types on the wire."""
+    """Name `count` fields, with their types on the wire."""
     number = [at % 5 < 3 for at in range(count)]
     return {
         f"{'n' if one else 'w'}{at}": "FP64" if one else "BYTES"
@@ -81,7 +81,7 @@ def fields_of(count: int) -> dict[str, str]:
 
 
 def spec_text(fields: dict[str, str]) -> str:
-    """Write the features.yaml of a product that has these fields alone."""
+    """Write the features.yaml of a product that has only these fields."""
     words = ", ".join(WORDS)
     lines = ["version: 1", f"product: {_NAME}", "amount: false", "fields:"]
     for name, kind in fields.items():
@@ -99,7 +99,7 @@ def spec_text(fields: dict[str, str]) -> str:
 
 
 def columns_of(fields: dict[str, str], rows: int, *, tag: str) -> dict[str, Any]:
-    """Draw columns of rows that are new by their ids."""
+    """Draw columns of rows with new ids."""
     chance = np.random.default_rng(rows)
     return {
         "transaction_id": [f"{tag}-{row}" for row in range(rows)],
@@ -114,7 +114,7 @@ def columns_of(fields: dict[str, str], rows: int, *, tag: str) -> dict[str, Any]
 
 
 def make(repository: Path, fields: dict[str, str]) -> None:
-    """Write a product of these fields."""
+    """Write a product with these fields."""
     spec = write_product(
         repository,
         spec_text=spec_text(fields),
@@ -125,7 +125,7 @@ def make(repository: Path, fields: dict[str, str]) -> None:
 
 
 def open_served(stack: ExitStack, folder: Path, fields: dict[str, str]) -> Served:
-    """Make a product, serve it and open a client of it."""
+    """Write a product, serve it and open a client for it."""
     repository = folder / "model_repository"
     make(repository, fields)
     state = folder / "state"
@@ -141,7 +141,7 @@ def open_served(stack: ExitStack, folder: Path, fields: dict[str, str]) -> Serve
 
 
 def ask(served: Served, rows: int, in_flight: int, requests: int, *, tag: str) -> Block:
-    """Ask for decisions of new rows; every one must have one."""
+    """Request decisions of new rows; fail if one is missing."""
     roots = [served.server.triton.pid]
     if served.server.redis is not None:
         roots.append(served.server.redis.pid)
@@ -161,7 +161,7 @@ def ask(served: Served, rows: int, in_flight: int, requests: int, *, tag: str) -
 
 
 def measure(counts: Sequence[int], *, runs: int) -> list[str]:
-    """Ask every product in turns; a table."""
+    """Load every product in turns; return a table."""
     head = "| fields | rows | in flight | run | p50 ms | p99 ms | rows/s | CPU, ms |"
     lines = [head, "|---:" * 8 + "|"]
     with (
@@ -197,7 +197,7 @@ def _line(cells: Sequence[int], block: Block, *, rows: int) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print a table; a known error is one line."""
+    """Measure, and print a table; a known error prints one line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.declared_fields")
     parser.add_argument("--fields", type=int, nargs="+", default=[5, 25, 100])
     parser.add_argument("--runs", type=int, default=3)

@@ -1,10 +1,10 @@
 """
-What sharing identical dry requests saves: `python -m loadtests.dry_share`.
+Saving of sharing identical dry requests: `python -m loadtests.dry_share`.
 
-The feature step runs in this process over a real Redis that knows a history, once with
-`dry_share_ms` of 0 and once of 1000, in turns. It is asked, dry, about a few purchases
-again and again, as those who tune a rule or show a case do. What is compared is work,
-not waiting: calls of the store, CPU of Redis, CPU of the step.
+The feature step runs in this process over a real Redis that holds a history, with
+`dry_share_ms` of 0 and of 1000, in turns. It gets dry requests for a few purchases
+again and again, as from a user who tunes a rule or demonstrates a case. The comparison
+is of work, not of waiting: calls of the store, CPU of Redis, CPU of the step.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tollgate.server.redis import EmbeddedRedis
 _ROWS = 32
 _WARM_UP = 50
 _SHARES_MS = (0, 1000)
-# So that a busy machine costs time and no answers.
+# So that a busy machine costs time but no answers.
 _DEADLINE_MS = "1000"
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What some batches cost: calls of the store, and ms of CPU per 1,000 rows."""
+    """Cost of some batches: calls of the store, and ms of CPU per 1,000 rows."""
 
     calls: int
     redis_ms: float
@@ -45,7 +45,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print a table; a known error is one line."""
+    """Measure, and print a table; a known error prints one line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.dry_share")
     parser.add_argument("--batches", type=int, default=1_000, help="of 32 requests")
     parser.add_argument("--runs", type=int, default=3)
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(*, batches: int, runs: int, distinct: int) -> list[str]:
-    """Ask with and without sharing, in turns; a table of every run."""
+    """Send requests with and without sharing, in turns; return a table of every run."""
     spec = load_spec(STEP / "1" / "features.yaml")
     history = simulated_history(spec, customers=500, terminals=1_000, days=HISTORY_DAYS)
     columns = traffic_of(history, days=HISTORY_DAYS).columns(0, distinct)

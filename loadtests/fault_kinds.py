@@ -1,4 +1,4 @@
-"""What goes wrong with a store, and how it is made to."""
+"""The faults of a store, and how each is injected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tollgate.server.redis import EmbeddedRedis
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """What the faults happen to, and the store that they do not happen to."""
+    """The server and the store that get the faults, and the store that does not."""
 
     server: Embedded
     redis: EmbeddedRedis
@@ -58,7 +58,7 @@ def _pause(bench: Bench) -> None:
     import redis
 
     with redis.Redis.from_url(bench.redis.url) as client:
-        # It ends by itself: a paused Redis takes no CLIENT UNPAUSE either.
+        # It ends on its own: a paused Redis refuses CLIENT UNPAUSE, too.
         client.execute_command("CLIENT", "PAUSE", round(bench.fault_s * 1e3), "ALL")
 
 
@@ -80,7 +80,7 @@ FAULTS = (
     Fault("slow", "every answer takes 50 ms more", behind_proxy=True),
     Fault("cut", "every answer is cut off half-way", behind_proxy=True),
 )
-# Fault -> how it begins, and how it ends.
+# Fault -> functions that begin and end it.
 ORDERS: dict[str, tuple[Callable[[Bench], None], Callable[[Bench], None]]] = {
     "none": (_nothing, _nothing),
     "stopped": (_shut_down, _start_again),

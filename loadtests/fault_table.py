@@ -1,4 +1,4 @@
-"""What a fault cost, in figures."""
+"""Figures and table of the cost of a fault."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from loadtests.open_loop import Sent
 from loadtests.repaired import Repaired
 from tollgate.schema import Degraded
 
-# As many whole answers one after the other are no accident.
+# So many complete answers one after the other are no accident.
 WHOLE_IN_A_ROW = 20
 
 
 class Fault(msgspec.Struct, frozen=True):
     """
-    Something that goes wrong with the store.
+    A fault of the store.
 
     Attributes:
-        name: What `--only` calls it.
-        words: For the table.
-        behind_proxy: Whether the store is reached through the proxy.
+        name: Name of the fault in `--only`.
+        words: Description for the table.
+        behind_proxy: True if the store is reached through the proxy.
     """
 
     name: str
@@ -34,22 +34,22 @@ class Fault(msgspec.Struct, frozen=True):
 
 class Outcome(msgspec.Struct, frozen=True):
     """
-    What callers saw.
+    Results that callers saw.
 
     Attributes:
-        fault: What happened.
+        fault: The fault.
         sent: Requests that were due while it lasted.
-        answered: Of these, with a decision.
-        last_known: Answers that say LAST_KNOWN_VECTOR, and no default.
-        defaulted: Answers that say STORE_UNAVAILABLE.
-        degraded: Answers with any bit.
-        failed: Without a decision.
-        p50_ms: Of the whole decision, from the scheduled moment.
-        p99_ms: Likewise.
-        recovered_s: From the fault's end to the first of many whole answers; None
-            when there was none.
+        answered: Those of them with a decision.
+        last_known: Answers with LAST_KNOWN_VECTOR, and no default.
+        defaulted: Answers with STORE_UNAVAILABLE.
+        degraded: Answers with any degraded bit.
+        failed: Requests without a decision.
+        p50_ms: Median latency of the decision, from the scheduled time.
+        p99_ms: 99th percentile of it.
+        recovered_s: Time from the fault's end to the first of many complete answers, s;
+            None when there was none.
         late_after: Degraded answers after that.
-        repaired: The store afterwards, compared with one that had no fault.
+        repaired: Comparison of the store with one that had no fault, at the end.
     """
 
     fault: Fault
@@ -70,13 +70,13 @@ def outcome_of(
     fault: Fault, sent: Sent, *, edges: tuple[float, float], repaired: Repaired
 ) -> Outcome:
     """
-    Sum a run up.
+    Compute the outcome of a run.
 
     Args:
-        fault: What happened.
+        fault: The fault.
         sent: All requests of the run.
-        edges: When the fault began and ended, on the clock of `sent`.
-        repaired: What the store held at last.
+        edges: Times at which the fault began and ended, on the clock of `sent`.
+        repaired: Comparison of the stores at the end.
     """
     begun_s, ended_s = edges
     during = (sent.due_s >= begun_s) & (sent.due_s < ended_s)
@@ -113,7 +113,7 @@ def _microseconds(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 
 
 def _first_of_many(whole: npt.NDArray[np.bool_]) -> int | None:
-    """Find where the first run of whole answers begins that is long enough."""
+    """Return the index of the first run of complete answers that is long enough."""
     in_a_row = 0
     for place, one in enumerate(whole.tolist()):
         in_a_row = in_a_row + 1 if one else 0
@@ -123,7 +123,7 @@ def _first_of_many(whole: npt.NDArray[np.bool_]) -> int | None:
 
 
 def to_markdown(outcomes: Sequence[Outcome], told: str) -> str:
-    """Write the table, and under it where it comes from."""
+    """Write the table, and under it a description of the measurement."""
     head = (
         *("fault", "sent", "answered", "degraded", "of these last known, defaults"),
         *("failed", "p50 ms", "p99 ms", "s to recover", "degraded after that"),

@@ -1,10 +1,11 @@
 """
-How long the feature step takes for a batch: `python -m loadtests.feature_step`.
+Duration of a batch in the feature step: `python -m loadtests.feature_step`.
 
-The step runs in this process, over a real Redis that knows a history; Triton's
-messages around it are not in these figures (`python -m loadtests.h2load` has them).
-Beside waiting stands what does not depend on who else has a core: processor time of
-the step's thread and of Redis, and how often Redis read from its sockets.
+The step runs in this process, over a real Redis that holds a history; these figures
+leave out Triton's messages around it (`python -m loadtests.h2load` has them). Next to
+the elapsed time stand figures that do not depend on other users of the cores:
+processor time of the step's thread and of Redis, and the number of times Redis read
+from its sockets.
 """
 
 from __future__ import annotations
@@ -42,56 +43,56 @@ _TEXTS = ("transaction_id", "customer_id", "terminal_id")
 
 
 class Tensor(msgspec.Struct, frozen=True, eq=False):
-    """A tensor, in the place of Triton's."""
+    """Substitute for Triton's tensor."""
 
     called: str
     array: Any
 
     def name(self) -> str:
-        """Give its name."""
+        """Return its name."""
         return self.called
 
     def as_numpy(self) -> Any:
-        """Give the array."""
+        """Return the array."""
         return self.array
 
     def shape(self) -> tuple[int, ...]:
-        """Give its shape."""
+        """Return its shape."""
         return tuple(self.array.shape)
 
 
 class Response(msgspec.Struct, frozen=True, eq=False):
-    """An answer, in the place of Triton's."""
+    """Substitute for Triton's response."""
 
     tensors: list[Tensor] | None = None
     error: Any = None
 
 
 class Request(msgspec.Struct, frozen=True, eq=False):
-    """A request, in the place of Triton's."""
+    """Substitute for Triton's request."""
 
     tensors: dict[str, Tensor]
     told: str = "{}"
 
     def inputs(self) -> list[Tensor]:
-        """Give its tensors."""
+        """Return its tensors."""
         return list(self.tensors.values())
 
     def parameters(self) -> str:
-        """Give its parameters, as Triton writes them."""
+        """Return its parameters, as Triton writes them."""
         return self.told
 
 
 class Timed(msgspec.Struct, frozen=True, eq=False):
     """
-    What some batches took.
+    Times of some batches.
 
     Attributes:
-        total_us: Each, in all; int64 [B].
-        store_us: Of it waiting for the store; int64 [B].
+        total_us: Duration of each batch; int64 [B].
+        store_us: The part of it spent waiting for the store; int64 [B].
         step_ms: Processor time of the step's thread, per batch.
-        redis_ms: And of Redis.
-        reads: How often Redis read from a socket, per batch: 1 is one round trip.
+        redis_ms: Processor time of Redis, per batch.
+        reads: Number of times Redis read from a socket, per batch: 1 is one round trip.
     """
 
     total_us: Any
@@ -102,16 +103,16 @@ class Timed(msgspec.Struct, frozen=True, eq=False):
 
 
 class Metric:
-    """A metric that costs nothing: Triton's cost is measured elsewhere."""
+    """A metric that does nothing, so that Triton's metrics cost no time here."""
 
     COUNTER = GAUGE = HISTOGRAM = 0
     _kept: ClassVar[float] = 0.0
 
     def __init__(self, *, name: str, description: str, kind: int) -> None:
-        """Take what Triton's takes."""
+        """Accept the arguments of Triton's class."""
 
     def Metric(self, *, labels: object, buckets: object = None) -> Metric:
-        """Make one."""
+        """Return a metric."""
         return self
 
     def increment(self, by: float) -> None:
@@ -121,7 +122,7 @@ class Metric:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print a table; a known error is one line."""
+    """Measure, and print a table; a known error prints one line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.feature_step")
     parser.add_argument("--batches", type=int, default=2_000, help="of each size")
     parser.add_argument("--runs", type=int, default=3)
@@ -136,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(*, batches: int, runs: int) -> list[str]:
-    """Run the step over batches of each size, in turns; a table of every run."""
+    """Run the step over batches of each size, in turns; return a table of every run."""
     spec = load_spec(STEP / "1" / "features.yaml")
     history = simulated_history(spec, customers=500, terminals=1_000, days=HISTORY_DAYS)
     traffic = traffic_of(history, days=HISTORY_DAYS)
@@ -176,7 +177,7 @@ def _cells(timed: Timed) -> str:
 def open_step(
     store_url: str, parameters: Mapping[str, str] | None = None
 ) -> FeatureStep:
-    """Open the step over a store; with parameters of its configuration."""
+    """Open the step over a store, with parameters of its configuration."""
     triton: Any = types.ModuleType("triton_python_backend_utils")
     triton.MetricFamily = Metric
     triton.Tensor = Tensor
@@ -184,7 +185,7 @@ def open_step(
     given = parameters or {}
     texts = {name: {"string_value": text} for name, text in given.items()}
     step = FeatureStep()
-    # Both are looked at here alone; what runs later in this process must not see them.
+    # Only this code uses both; later code in this process must not see them.
     with (
         mock.patch.dict(sys.modules, {triton.__name__: triton}),
         mock.patch.dict(
@@ -206,7 +207,7 @@ def open_step(
 def _time(
     step: FeatureStep, columns: dict[str, Any], *, rows: int, client: redis.Redis
 ) -> Timed:
-    """Time batches of one-row requests, the first ones aside."""
+    """Time batches of one-row requests, without the first ones."""
     whole = len(columns[_TEXTS[0]])
     count = whole // rows - _WARM_UP
     total_us, store_us = np.zeros((2, count), np.int64)
@@ -227,12 +228,12 @@ def _time(
         store_us=store_us,
         step_ms=step_s / count * 1e3,
         redis_ms=(after_s - redis_s) / count * 1e3,
-        reads=(reads_after - reads - 1) / count,  # one was to ask this
+        reads=(reads_after - reads - 1) / count,  # one of them read this query
     )
 
 
 def _work(client: redis.Redis) -> tuple[float, int]:
-    """Ask Redis for its processor time so far, s, and how often it read."""
+    """Query Redis for its processor time so far, s, and its number of reads."""
     told = client.info()
     cpu_s = float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
     return cpu_s, int(told["total_reads_processed"])

@@ -1,4 +1,4 @@
-"""A store that knows a history, as a product's does after its first weeks."""
+"""Fill a store with a history, as a product's store has after its first weeks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tollgate.store.redis import RedisStore
 if TYPE_CHECKING:
     import redis
 
-# Whole weeks, so that what follows keeps its weekends, and more than the 38 days that
-# the longest window, the delay and the lateness of the fraud product reach back.
+# Whole weeks, so that the traffic after it keeps its weekends, and more than the 38
+# days that the longest window, the delay and the lateness of the fraud product reach
+# back.
 HISTORY_DAYS = 42
 _LOAD_DEADLINE_S = 30.0
 _COMPACT_S = 60.0
@@ -30,7 +31,7 @@ def served_spec(repository: Path) -> FeatureSpec:
     Read the features of the release that the fraud product serves.
 
     Raises:
-        TollgateError: There is none, or it cannot be read.
+        TollgateError: There is no release, or it cannot be read.
     """
     step = repository / "fraud_features"
     versions = read_release(repository, product="fraud").versions
@@ -40,10 +41,10 @@ def served_spec(repository: Path) -> FeatureSpec:
 def simulated_history(
     spec: FeatureSpec, *, customers: int, terminals: int, days: int
 ) -> History:
-    """Simulate the purchases that the store knows before the load."""
+    """Simulate the purchases that the store holds before the load."""
     from tollgate.simulate import simulate
 
-    # A small map, for a small population: everyone reaches a terminal.
+    # A small map, for a small population: every customer reaches a terminal.
     radius = 5.0 if terminals >= 10_000 else 30.0
     frame = simulate(customers=customers, terminals=terminals, days=days, radius=radius)
     return history_of(frame, spec=spec, source="simulated history")
@@ -57,7 +58,7 @@ def fill_store(
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """
-    Apply a history and its labels, as a feed would have.
+    Apply a history and its labels, as a feed does.
 
     Raises:
         StoreError: The store has no answer.
@@ -75,10 +76,10 @@ def fill_store(
 
 def compact_store(store_url: str) -> None:
     """
-    Let the store compact its file now, so that it need not while we measure.
+    Let the store compact its file now, so that it does not during the measurement.
 
     Raises:
-        ServerError: It does not come to an end.
+        ServerError: The compaction does not end.
     """
     import redis
 

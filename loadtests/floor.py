@@ -1,10 +1,10 @@
 """
-What the ensemble costs without any work: `python -m loadtests.floor`.
+Cost of the ensemble without any work: `python -m loadtests.floor`.
 
-The same configurations, tensors and queue delays, with three Python steps that look at
-nothing, write to no store and answer with tensors that they made once. What they take
-is the server's, the messages' and the interpreter's share, for batches of the size that
-is told: quick steps gather smaller ones. Measured in turns with the product.
+The same configurations, tensors and queue delays, with three Python steps that read
+nothing, write to no store and answer with tensors that they made once. Their time is
+the share of the server, the messages and the interpreter, for batches of the size that
+is printed: quick steps form smaller batches. Measured in turns with the product.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ Runs = Mapping[tuple[str, str], Sequence[Run]]
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the command line says."""
+    """Options of the command line."""
 
     scenarios: tuple[Scenario, ...]
     seconds: float
@@ -96,7 +96,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure in turns, and print Markdown; a known error is one line."""
+    """Measure in turns, and print Markdown; a known error prints one line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.floor")
     names = [scenario.name for scenario in SCENARIOS]
     parser.add_argument("--only", choices=names, nargs="+", default=names)
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def write_floor(repository: Path, *, source: Path) -> None:
     """
-    Write an ensemble whose steps do nothing, with the configurations of one that works.
+    Write an ensemble whose steps do nothing, with the configurations of a real one.
 
     Args:
         repository: Folder to write to.
@@ -145,12 +145,12 @@ def write_floor(repository: Path, *, source: Path) -> None:
 @contextmanager
 def floor(repository: Path, *, state: Path, store_url: str) -> Iterator[Embedded]:
     """
-    Serve what `write_floor` wrote.
+    Serve the ensemble of `write_floor`.
 
     Args:
-        repository: Where it is.
+        repository: Folder of the ensemble.
         state: Folder for logs and the backend directory.
-        store_url: A store whose counters are read; the steps do not know it.
+        store_url: A store with counters to read; the steps do not use it.
     """
     with TritonServer(repository, state=state, store_url="", journal_url="") as triton:
         for model in (*STEPS, PRODUCT):
@@ -171,7 +171,7 @@ def run_all(options: Options, *, command: str) -> tuple[Runs, str]:
     Serve both, and load them in turns.
 
     Returns:
-        The runs, and how and where they were measured.
+        The runs, and a description of the measurement.
     """
     runs: dict[tuple[str, str], list[Run]] = {}
     source = CHECKOUT / "model_repository"
@@ -221,7 +221,7 @@ def run_all(options: Options, *, command: str) -> tuple[Runs, str]:
 
 
 def cpu_us(run: Run) -> float:
-    """Tell what server, steps and store used of the processors for a row, µs."""
+    """Return the processor time of server, steps and store per row, µs."""
     return run.work.cpu_s / max(1, run.work.purchases) * 1e6
 
 

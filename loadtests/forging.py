@@ -1,13 +1,14 @@
 """
-Try to forge decisions of a running server, and count what it accepts.
+Try to forge decisions of a running server, and count the forgeries that it accepts.
 
-    python -m loadtests.forging                 # beside `tollgate up`
+    python -m loadtests.forging                 # on the machine of `tollgate up`
     python -m loadtests.forging --url 127.0.0.1:8443 --tls-ca ca.pem --token-file key
 
-The attempts call the steps of a product by their public names, hand the decision step
-contexts of random bytes, and replay and change genuine contexts. Where the state folder
-of the server is at hand, the private names of its steps are taken from it, so that the
-signatures are tried and not the names alone. Exit status 1 if anything was accepted.
+The attempts call the steps of a product by their public names, send contexts of random
+bytes to the decision step, and replay and change genuine contexts. If the server's
+state folder is readable here, the attempts use the private names of its steps from it,
+so that they test the signatures and not the names alone. Exit status 1 if the server
+accepted any.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class Target(msgspec.Struct, frozen=True):
     A server, as an attacker reaches it.
 
     Attributes:
-        stub: Of Triton's service.
+        stub: Stub of Triton's service.
         product: The product to forge decisions of.
-        metadata: Of each call.
-        inside: The server's own description, if its state folder is at hand.
+        metadata: Metadata of each call.
+        inside: The server's own description, if its state folder is readable here.
     """
 
     stub: Any
@@ -55,7 +56,7 @@ class Target(msgspec.Struct, frozen=True):
     inside: Address | None
 
     def private(self, step: str) -> str:
-        """Give the best name there is for a step."""
+        """Return the private name of a step if it is known, else its public one."""
         name = f"{self.product}_{step}"
         return served_name(self.inside, name) if self.inside else name
 
@@ -115,7 +116,7 @@ def attempt(target: Target, *, count: int, seed: int) -> Counter[tuple[str, str]
     Make attempts of all kinds in turn.
 
     Returns:
-        How many of each kind had which outcome: `accepted`, or the error's status.
+        Number of attempts by kind and outcome: `accepted`, or the error's status.
     """
     rng = np.random.default_rng(seed)
     outcomes: Counter[tuple[str, str]] = Counter()
@@ -128,7 +129,11 @@ def attempt(target: Target, *, count: int, seed: int) -> Counter[tuple[str, str]
 
 
 def _genuine(target: Target, rng: np.random.Generator) -> Tensors:
-    """Have a signed context decided as the ensemble would; later uses are replays."""
+    """
+    Let the decision step decide a signed context, as the ensemble does; return it.
+
+    Later uses of the returned tensors are replays.
+    """
     signed = _call(target, target.private("features"), _purchase(rng))
     tensors = {**signed, "probabilities": np.array([[0.1, 0.9]], np.float32)}
     _call(target, target.private("decision"), tensors)

@@ -1,7 +1,8 @@
 """
-The gateway's nginx before a server, without TLS: the compiled sender speaks none.
+The gateway's nginx before a server, without TLS: the compiled sender has no TLS.
 
-What bounds the requests under way is the gateway's own configuration, line by line.
+The limits on requests in flight come from the gateway's own configuration, line by
+line.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from tollgate.gateway.nginx import Nginx
 from tollgate.gateway.template import TEMPLATE, Gateway
 
 _HOST = "127.0.0.1"
-_NO_LIMIT = 1_000_000  # requests/s of a caller; another limit than that of this test
+_NO_LIMIT = 1_000_000  # requests/s of a caller; this test does not measure that limit
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Requests under way at most: of all, of one caller, of bulk."""
+    """Maximum of requests in flight: of all, of one caller, of bulk."""
 
     in_flight: int
     caller_in_flight: int
@@ -32,12 +33,12 @@ class Limits(msgspec.Struct, frozen=True):
 
 class Gate(msgspec.Struct, frozen=True):
     """
-    A gateway that runs.
+    A running gateway.
 
     Attributes:
-        url: host:port, in the clear.
-        pid: Of nginx.
-        keys: Caller -> what it shows, as metadata.
+        url: host:port, without TLS.
+        pid: Process id of nginx.
+        keys: Caller -> metadata with its key.
     """
 
     url: str
@@ -50,13 +51,13 @@ def open_gate(
     upstream: str, *, limits: Limits, callers: tuple[str, ...], folder: Path
 ) -> Iterator[Gate]:
     """
-    Run the gateway's nginx in the clear.
+    Run the gateway's nginx without TLS.
 
     Args:
         upstream: host:port of Triton's gRPC.
-        limits: What may be under way.
-        callers: Who gets a key.
-        folder: For its files; must exist.
+        limits: Maximum of requests in flight.
+        callers: Names of callers that get a key.
+        folder: Folder for its files; must exist.
 
     Raises:
         SetupError: There is no nginx, or no openssl.
@@ -93,7 +94,7 @@ def open_gate(
 
 
 def in_the_clear(template: str) -> str:
-    """Take TLS out of the gateway's configuration: one word."""
+    """Remove TLS from the gateway's configuration: one word."""
     return template.replace(" ssl http2 ", " http2 ")
 
 

@@ -1,7 +1,7 @@
 """
-What the gateway costs: `python -m loadtests.gateway`.
+Cost of the gateway: `python -m loadtests.gateway`.
 
-The same requests to one server, in turn directly, through nginx in the clear, with TLS
+The same requests to one server, in turn directly, through nginx without TLS, with TLS
 and a key with and without the inspection, and with mTLS; closed loop, by one asyncio
 process.
 """
@@ -36,12 +36,12 @@ from tollgate.errors import ServerError, TollgateError
 _METHOD = "/inference.GRPCInferenceService/"
 _TIMEOUT_S = 30.0
 _WARM_S = 0.5
-_AT_ONCE = 20_000  # bodies that are written together
+_AT_ONCE = 20_000  # bodies per write
 _CONNECTIONS = 20  # opened in each block
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the command line says."""
+    """Options of the command line."""
 
     rounds: int
     seconds: float
@@ -51,12 +51,12 @@ class Options(msgspec.Struct, frozen=True):
 
 class Block(msgspec.Struct, frozen=True):
     """
-    One way, once.
+    Results of one path in one round.
 
     Attributes:
-        p50_ms, p99_ms: Of requests.
-        rate_per_s: Answered.
-        connect_ms: A new connection and its first answer; median.
+        p50_ms, p99_ms: Latency of requests.
+        rate_per_s: Answered requests per second.
+        connect_ms: Median time of a new connection and its first answer.
     """
 
     p50_ms: float
@@ -69,7 +69,7 @@ Blocks = dict[tuple[int, str], list[Block]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print or write the table; a known error is one line."""
+    """Measure, and print or write the table; a known error prints one line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.gateway")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each block")
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def measure(options: Options, *, command: str) -> str:
     """
-    Serve the product, open the ways to it, and ask by each in turn.
+    Serve the product, open the paths to it, and load each in turn.
 
     Returns:
         Markdown.
@@ -132,7 +132,7 @@ def measure(options: Options, *, command: str) -> str:
 
 
 def _bodies(bench: Bench) -> Iterator[bytes]:
-    """Write requests without end; no two alike."""
+    """Yield requests without end; no two are alike."""
     for first in itertools.count(0, _AT_ONCE):
         columns = bench.traffic.columns(first, _AT_ONCE)
         for body in bodies_of(columns, rows=1, deadline_s=_TIMEOUT_S):
@@ -142,7 +142,7 @@ def _bodies(bench: Bench) -> Iterator[bytes]:
 async def _block(
     way: Way, bodies: Iterator[bytes], in_flight: int, *, options: Options
 ) -> Block:
-    """Ask by one way for some seconds."""
+    """Send requests by one path for some seconds."""
     latency_s: list[float] = []
     begun_s = perf_counter() + _WARM_S
     ended_s = begun_s + options.seconds
@@ -190,7 +190,7 @@ async def _ask(call: Any, body: bytes, way: Way) -> None:
 
 
 def to_markdown(blocks: Blocks, told: str) -> str:
-    """Write a line for each way: medians of rounds, and ratios within rounds."""
+    """Write a line for each path: medians of rounds, and ratios within rounds."""
     lines = [
         told,
         "",

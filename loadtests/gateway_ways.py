@@ -1,4 +1,4 @@
-"""The ways to a server that loadtests.gateway compares."""
+"""The paths to a server that loadtests.gateway compares."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tollgate.gateway.nginx import Nginx, find_nginx
 from tollgate.gateway.template import TEMPLATE, Gateway
 
 DIRECT = "direct"
-_UNLIMITED = 1_000_000  # a limit that is counted and not reached
+_UNLIMITED = 1_000_000  # a limit that is counted but never reached
 
 
 class Way(msgspec.Struct, frozen=True):
     """
-    One way.
+    One path to the server.
 
     Attributes:
-        name: What the table calls it.
+        name: Name in the table.
         address: host:port.
-        server: Version of nginx; empty without one.
-        token: Sent as a key; None without.
-        authority: Who signs the gateway's certificate; None for in the clear.
-        certificate, private_key: The caller's own; None without.
+        server: Version of nginx; empty without nginx.
+        token: Key to send; None without one.
+        authority: Certificate authority of the gateway's certificate; None without TLS.
+        certificate, private_key: Files of the caller; None without mTLS.
     """
 
     name: str
@@ -116,7 +116,7 @@ def _version() -> str:
 
 
 def free_port() -> int:
-    """Find a port that is free."""
+    """Return a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Run h2load with a body of its own for every request."""
+"""Run h2load with a different body for every request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadtests.scenarios import Scenario
 from tollgate.errors import InputError, ServerError, SetupError
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
-# The tail of each run is cut off: there, fewer requests are under way than said.
+# The tail of each run is cut off: in it, fewer requests are in flight than planned.
 TAIL_S = 0.5
 _SOURCE = Path(__file__).with_name("vary.c")
 _GRACE_S = 30.0
@@ -25,7 +25,7 @@ _PACKAGES = "install it, on Debian and Ubuntu: apt-get install"
 
 
 class Log(msgspec.Struct, frozen=True, eq=False):
-    """What h2load wrote of each request: µs since 1970, HTTP status, µs; int64 [N]."""
+    """h2load's log of each request: µs since 1970, HTTP status, µs; int64 [N]."""
 
     start_us: npt.NDArray[np.int64]
     status: npt.NDArray[np.int64]
@@ -34,12 +34,12 @@ class Log(msgspec.Struct, frozen=True, eq=False):
 
 class Generated(msgspec.Struct, frozen=True):
     """
-    One run of h2load.
+    Result of one run of h2load.
 
     Attributes:
         log: Every request that ended.
         kept: Every answer.
-        cpu_s: What h2load itself used of the processors.
+        cpu_s: Processor time of h2load, s.
     """
 
     log: Log
@@ -48,7 +48,7 @@ class Generated(msgspec.Struct, frozen=True):
 
 
 class Generator(msgspec.Struct, frozen=True):
-    """h2load and what is preloaded into it."""
+    """h2load and the library that is preloaded into it."""
 
     binary: str
     version: str
@@ -57,10 +57,10 @@ class Generator(msgspec.Struct, frozen=True):
 
 def make_generator(folder: Path) -> Generator:
     """
-    Find h2load and compile what makes it vary its bodies.
+    Find h2load, and compile the library that varies its bodies.
 
     Args:
-        folder: Where the compiled library goes.
+        folder: Folder for the compiled library.
 
     Raises:
         SetupError: h2load or a C compiler is missing.
@@ -95,8 +95,8 @@ def command_line(
     """
     Write h2load's command: prior-knowledge HTTP/2, one thread.
 
-    A closed loop, unless a rate is given: then so many requests are sent in a second,
-    as long as fewer are under way than the scenario says.
+    A closed loop, unless a rate is given: then it sends so many requests per second, as
+    long as fewer are in flight than the scenario says.
     """
     paced = ["--rps", str(rate_per_s // scenario.connections)] if rate_per_s else []
     return [
@@ -156,18 +156,18 @@ def run_h2load(
     write_command: Callable[..., list[str]] = command_line,
 ) -> Generated:
     """
-    Send bodies, one after the other and from the first again when they end.
+    Send bodies, one after the other and from the first again at the end.
 
     Args:
         generator: From `make_generator`.
-        scenario: How many at once.
+        scenario: Number of connections and of requests in flight.
         bodies: uint8 [B, L].
         grpc_url: The server.
-        run_s: From the first request on, warm-up and tail included.
-        folder: For files; what an earlier run left there is replaced.
-        rate_per_s: Requests in a second; 0 for a closed loop.
+        run_s: Duration from the first request, warm-up and tail included, s.
+        folder: Folder for files; files of an earlier run are replaced.
+        rate_per_s: Requests per second; 0 for a closed loop.
         write_command: `command_line`, or one like it for another protocol. vary.c
-            keeps the answers of gRPC alone.
+            records the answers of gRPC only.
 
     Raises:
         ServerError: h2load failed.
@@ -210,7 +210,7 @@ def run_h2load(
 
 
 def _run(command: list[str], *, environment: dict[str, str], timeout_s: float) -> str:
-    """Run h2load; return what it says."""
+    """Run h2load; return its output."""
     try:
         done = subprocess.run(
             command,
@@ -229,10 +229,10 @@ def _run(command: list[str], *, environment: dict[str, str], timeout_s: float) -
 
 def read_log(path: Path) -> Log:
     """
-    Read h2load's log: a line per request, three numbers with tabs between.
+    Read h2load's log: a line per request, three numbers separated by tabs.
 
     Raises:
-        InputError: It is empty or has other lines.
+        InputError: It is empty or has lines of another form.
     """
     numbers = []
     for line, text in enumerate(path.read_text().splitlines(), start=1):

@@ -1,5 +1,5 @@
 """
-The limit: how much one machine decides, and how quickly.
+Measure the maximum throughput of one machine, and the latency at that load.
 
     python -m loadtests.h2load [--seconds 10] [--runs 3] [--out FILE] [--only NAME]
 """
@@ -34,7 +34,7 @@ WARM_UP_S = 2.0
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the command line says."""
+    """Options of the command line."""
 
     repository: Path
     scenarios: tuple[Scenario, ...]
@@ -47,7 +47,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print or write the report; a known error is one line."""
+    """Measure, and print or write the report; a known error prints one line."""
     try:
         options = _options(arguments)
         command = shlex.join(["python", "-m", "loadtests.h2load", *arguments])
@@ -97,10 +97,10 @@ def _options(arguments: Sequence[str]) -> Options:
 
 def run_all(options: Options, *, command: str) -> Report:
     """
-    Serve the product from a throw-away state, fill its store, and measure.
+    Serve the product from a temporary state, fill its store, and measure.
 
     Raises:
-        SetupError: This machine lacks something.
+        SetupError: This machine lacks a program or a library.
         ServerError: The product or h2load failed.
     """
     from tollgate.server.embedded import serve
@@ -139,7 +139,9 @@ def run_all(options: Options, *, command: str) -> Report:
 
 
 def _measure_all(bench: Bench, options: Options) -> tuple[Measured, ...]:
-    """Do all runs; each goes on where the one before stopped in the traffic."""
+    """
+    Measure all runs; each continues in the traffic where the previous one stopped.
+    """
     first = 0
     measured = []
     for scenario in options.scenarios:

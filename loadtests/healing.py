@@ -1,9 +1,10 @@
 """
-What callers see while processes are killed: `python -m loadtests.healing`.
+Results that callers see while processes are killed: `python -m loadtests.healing`.
 
 `tollgate up` under a steady load of single rows; each Python step (three times in a
 row), tritonserver and Redis get SIGKILL in random order until the time is over, each
-once the one before has healed. Nobody helps. Prints the table of docs/reliability.md.
+one once the previous has recovered, without human help. Prints the table of
+docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -33,20 +34,22 @@ from loadtests.traffic import traffic_of
 from tollgate.errors import TollgateError
 
 _TIMEOUT_S = 1.0
-_MOST_S = 30.0  # for one to heal, before it counts as never
+_MOST_S = 30.0  # limit of a recovery, before it counts as never
 _STEPS = ("fraud_features", "fraud_model", "fraud_decision")
-_TIMES = 3  # that the same step is killed in a row
+_TIMES = 3  # number of times that the same step is killed in a row
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """One kill: of what, and when on time.perf_counter."""
+    """One kill: its target, and its time on time.perf_counter."""
 
     part: str
     at_s: float
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Kill until the time is over and print the table; status 1: one did not heal."""
+    """
+    Kill until the time is over, print the table; exit status 1 if one did not recover.
+    """
     parser = argparse.ArgumentParser(prog="python -m loadtests.healing")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--rate", type=float, default=100.0, help="requests per second")
@@ -119,7 +122,9 @@ async def _kill_under_load(
 
 
 def _order(chance: random.Random) -> Iterator[str]:
-    """Name what to kill next, for ever; a step comes three times in a row."""
+    """
+    Yield the targets of the kills, without end; a step comes three times in a row.
+    """
     while True:
         parts = [*_STEPS, "tritonserver", "redis-server"]
         chance.shuffle(parts)
@@ -128,7 +133,9 @@ def _order(chance: random.Random) -> Iterator[str]:
 
 
 def _healed_s(kill: Kill, sent: Sent) -> float | None:
-    """Measure from a kill to the first of many answers in a row; None for never."""
+    """
+    Return the time from a kill to the first of many answers in a row; None for never.
+    """
     after = np.flatnonzero(sent.due_s >= kill.at_s)
     in_a_row = 0
     for place in after.tolist():

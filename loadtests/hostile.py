@@ -1,9 +1,9 @@
 """
-Hostile requests beside good ones: `python -m loadtests.hostile`.
+Send hostile requests at the same time as good ones: `python -m loadtests.hostile`.
 
 `tollgate up` behind the gateway. One caller sends fuzzed requests, another sends good
 ones at a steady rate. The command reports how many good requests were lost, how the
-gateway took the fuzzed ones, and whether tritonserver is still the same process.
+gateway handled the fuzzed ones, and whether tritonserver is still the same process.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from tollgate.gateway.nginx import Nginx
 from tollgate.gateway.template import SUSPENSIONS_FOLDER, Gateway
 
 _TIMEOUT_S = 10.0
-_SETTLE_S = 2.0  # in which good requests go on after the last hostile one
+_SETTLE_S = 2.0  # time in which good requests continue after the last hostile one
 _SENDERS = 4
 _RAW_SENDERS = 2
-_SUSPENDED = "suspended for"  # as inspection.js says it
+_SUSPENDED = "suspended for"  # text of inspection.js
 _GRPC_STATUS = re.compile(r"recv \(stream_id=\d+\) grpc-status: (\d+)")
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the command line says."""
+    """Options of the command line."""
 
     requests: int
     rate: float
@@ -67,9 +67,9 @@ class Place(msgspec.Struct, frozen=True):
     A gateway and its two callers.
 
     Attributes:
-        gateway: What it is told.
-        authority: Who signs its certificate.
-        good, hostile: The keys of the callers.
+        gateway: Parameters of the gateway.
+        authority: Certificate authority of the gateway's certificate.
+        good, hostile: Keys of the callers.
     """
 
     gateway: Gateway
@@ -80,19 +80,19 @@ class Place(msgspec.Struct, frozen=True):
 
 class Figures(msgspec.Struct, frozen=True):
     """
-    What became of all requests.
+    Results of all requests.
 
     Attributes:
-        good_sent: Good requests.
-        good_answered: Of these, with a decision for each row.
-        good_lost: The others, by status and words.
-        hostile_sent: Fuzzed requests.
-        outcomes: What the gateway's metrics say of the hostile caller, by outcome and
-            status; a request that found its caller suspended was sent again.
+        good_sent: Number of good requests.
+        good_answered: Number of these with a decision for each row.
+        good_lost: The others, by status and message.
+        hostile_sent: Number of fuzzed requests.
+        outcomes: The gateway's metrics of the hostile caller, by outcome and status; a
+            request that found its caller suspended was sent again.
         passed: Kinds of fuzzed requests that were answered with OK.
-        pids: Of tritonserver, before and after.
-        mended: What the supervisor mended.
-        seconds: How long it took.
+        pids: Process id of tritonserver, before and after.
+        mended: Parts that the supervisor recovered.
+        seconds: Duration, s.
     """
 
     good_sent: int
@@ -107,12 +107,12 @@ class Figures(msgspec.Struct, frozen=True):
 
     @property
     def sound(self) -> bool:
-        """Tell whether nothing was lost and tritonserver is the same process."""
+        """Return whether nothing was lost and tritonserver is the same process."""
         return not self.good_lost and self.pids[0] == self.pids[1]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Send and report; exit status 1 where a good request was lost."""
+    """Send and report; exit status 1 if a good request was lost."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.hostile")
     parser.add_argument("--requests", type=int, default=20_000, help="fuzzed ones")
     parser.add_argument("--rate", type=float, default=200.0, help="fuzzed ones/s")
@@ -146,7 +146,7 @@ def run(options: Options) -> Figures:
 
 
 def make_place(folder: Path, *, upstream: str) -> Place:
-    """Make certificates, keys and the description of a gateway."""
+    """Create certificates, keys and the description of a gateway."""
     make_certificates(folder, names=["127.0.0.1"], callers=[], days=2)
     keys = folder / "keys"
     good, hostile = (add_key(keys, caller) for caller in ("good", "hostile"))
@@ -159,7 +159,7 @@ def make_place(folder: Path, *, upstream: str) -> Place:
         tls_key=folder / "server.key",
         keys=keys,
         requests=folder / "requests.log",
-        # A slow machine is not to refuse good requests as too many.
+        # A slow machine must not refuse good requests as too many.
         rate=100_000,
         in_flight=400,
         caller_in_flight=300,
@@ -191,14 +191,14 @@ def _measure(options: Options, product: Supervised, place: Place) -> Figures:
 
 class Sender:
     """
-    Sends requests of both kinds through a gateway, and notes what becomes of them.
+    Sends requests of both kinds through a gateway, and records their results.
 
     Args:
         place: The gateway.
-        folder: Where bodies for nghttp are written.
+        folder: Folder for the bodies of nghttp.
 
     Attributes:
-        lost: Good requests without a decision, by status and words.
+        lost: Good requests without a decision, by status and message.
         passed: Hostile requests with the status OK, by kind.
     """
 
@@ -210,13 +210,13 @@ class Sender:
         self.passed: Counter[str] = Counter()
 
     def channel(self) -> Any:
-        """Open a connection of its own to the gateway."""
+        """Open a new connection to the gateway."""
         own = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
         tls = tls_from(authority=self._place.authority)
         return open_channel(self._place.gateway.listen, grpc.aio, tls=tls, told=own)
 
     async def send_good(self, infer: Any, tag: str) -> None:
-        """Send a good request; without a decision it is lost."""
+        """Send a good request; count it as lost without a decision."""
         request = good_request(1, tag=tag)
         try:
             answer = await infer(
@@ -231,7 +231,7 @@ class Sender:
 
     async def send_hostile(self, channel: Any, one: Hostile) -> str:
         """
-        Send a hostile request, and lift its caller's suspension where it meets one.
+        Send a hostile request, and lift its caller's suspension if there is one.
 
         Returns:
             The status that the caller got, such as INVALID_ARGUMENT.
@@ -260,7 +260,7 @@ class Sender:
         return "OK", ""
 
     async def _send_raw(self, one: Hostile) -> tuple[str, str]:
-        """Post a body as it is: no client of gRPC writes such frames."""
+        """Post a body unchanged: no gRPC client writes such frames."""
         async with self._raw:
             return await post(
                 self._place.gateway.listen,
@@ -274,10 +274,10 @@ async def post(
     address: str, one: Hostile, *, key: str, folder: Path
 ) -> tuple[str, str]:
     """
-    Post a body with nghttp, whatever its frames are.
+    Post a body with any frames, with nghttp.
 
     Returns:
-        The name of gRPC's status, and its words.
+        The name of gRPC's status, and its message.
     """
     handle, name = tempfile.mkstemp(dir=folder)
     try:
@@ -303,7 +303,7 @@ async def post(
 
 
 def lift_suspensions(gateway: Gateway) -> None:
-    """Let suspended callers in again, so that a fuzzer's requests are inspected."""
+    """Admit suspended callers again, so that a fuzzer's requests are inspected."""
     for record in (gateway.state / SUSPENSIONS_FOLDER).iterdir():
         record.unlink(missing_ok=True)
 
@@ -311,7 +311,7 @@ def lift_suspensions(gateway: Gateway) -> None:
 async def _send_both(
     sender: Sender, metrics: GatewayMetrics, *, options: Options
 ) -> tuple[int, int]:
-    """Send good requests for as long as hostile ones are sent; how many of each."""
+    """Send good requests while hostile ones are sent; return the number of each."""
     ended = asyncio.Event()
     good = asyncio.create_task(_good(sender, options.good_rate, ended=ended))
     counting = asyncio.create_task(_count(metrics, ended=ended))
@@ -325,7 +325,7 @@ async def _send_both(
         ended.set()
     sent = await good
     await counting
-    await asyncio.sleep(_SETTLE_S)  # nginx writes what it counted after a second
+    await asyncio.sleep(_SETTLE_S)  # nginx writes its counts after a second
     metrics.look()
     return sent, options.requests
 
@@ -340,7 +340,7 @@ def _some(requests: Iterator[Hostile], count: int) -> Iterator[Hostile]:
 async def _hostile(
     sender: Sender, requests: Iterator[Hostile], *, options: Options
 ) -> None:
-    """Send one after the other, no faster than this sender's part of the rate."""
+    """Send one after the other, at most at this sender's share of the rate."""
     step_s = _SENDERS / options.rate
     channel = sender.channel()
     due_s = perf_counter()
@@ -352,7 +352,7 @@ async def _hostile(
 
 
 async def _good(sender: Sender, rate: float, *, ended: asyncio.Event) -> int:
-    """Send at fixed times, whatever becomes of the ones before; how many."""
+    """Send at fixed times, regardless of earlier answers; return the number sent."""
     channel = sender.channel()
     infer = channel.unary_unary(
         MODEL_INFER,

@@ -1,8 +1,8 @@
 """
-Requests that nobody should send: every part of a ModelInferRequest, mutated.
+Generate invalid requests: every part of a ModelInferRequest, mutated.
 
-All are made with google.protobuf or by hand, never with the gateway's own rules. One
-seed gives the same requests again.
+All are made with google.protobuf or by hand, never with the gateway's own rules. The
+same seed gives the same requests.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Hostile(msgspec.Struct, frozen=True):
     One request.
 
     Attributes:
-        kind: Which part is wrong.
-        body: What follows the HTTP headers, gRPC's frames included.
-        path: The method.
+        kind: Part of the request that is wrong.
+        body: Bytes after the HTTP headers, gRPC's frames included.
+        path: Path of the gRPC method.
     """
 
     kind: str
@@ -85,8 +85,8 @@ def good_request(rows: int, *, tag: str) -> Request:
     Write a request that the fraud product answers.
 
     Args:
-        rows: Purchases in it.
-        tag: What makes its transaction ids unique.
+        rows: Number of purchases.
+        tag: Makes its transaction ids unique.
     """
     now_us = time.time_ns() // 1000
     request = Request(model_name="fraud")
@@ -105,7 +105,7 @@ def good_request(rows: int, *, tag: str) -> Request:
 
 
 def hostile_requests(seed: int) -> Iterator[Hostile]:
-    """Yield requests without end, one of each kind in turn, and one wrong framing."""
+    """Yield requests without end: in turn each kind, a bad framing, a bad method."""
     rng = random.Random(seed)
     number = 0
     while True:
@@ -130,7 +130,7 @@ def _texts(values: Sequence[bytes]) -> bytes:
 
 
 def _set_parameter(rng: random.Random, parameter: Message) -> None:
-    """Give a parameter a value of any kind, or none."""
+    """Set a parameter to a value of any type, or to none."""
     kind = rng.choice(("bool", "int64", "int64", "string", "double", "uint64", ""))
     if kind == "bool":
         parameter.bool_param = rng.random() < 0.5  # type: ignore[attr-defined]
@@ -371,7 +371,7 @@ def _mutated(rng: random.Random, request: Request) -> bytes:
 
 
 def _length_lie(rng: random.Random, request: Request) -> bytes:
-    """Claim another length for one part of the message."""
+    """Write a wrong length for one part of the message."""
     part = rng.choice(("inputs", "outputs", "raw_input_contents", "parameters"))
     number = {"inputs": 5, "outputs": 6, "raw_input_contents": 7, "parameters": 4}
     payload = rng.choice((b"", b"\x0a\x03abc", rng.randbytes(20)))
@@ -419,7 +419,7 @@ def _unknown_field(rng: random.Random, request: Request) -> bytes:
 
 
 def _twice(rng: random.Random, request: Request) -> bytes:
-    """Say a field again, so that readers disagree about which one counts."""
+    """Repeat a field, so that parsers disagree about which one counts."""
     other = Request()
     how = rng.randrange(4)
     if how == 0:
@@ -506,7 +506,7 @@ FRAMINGS: dict[str, Callable[[random.Random, bytes], bytes]] = {
 
 
 def _other_method(rng: random.Random) -> tuple[bytes, str]:
-    """Ask for health or metadata with something else than these messages."""
+    """Call health or metadata with another message than theirs."""
     path = rng.choice(
         (
             *(f"{SERVICE}ServerLive", f"{SERVICE}ServerReady", HEALTH),

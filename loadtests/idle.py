@@ -1,13 +1,13 @@
 """
-Processor time of a server that nobody asks anything.
+Measure the processor time of a server that gets no requests.
 
     python -m loadtests.idle                                   # this checkout
     python -m loadtests.idle --before ../other/.venv/bin/python   # and another one's
 
 Each run starts `tollgate up`, waits until it is ready and settled, and reads the
-processor time of the supervisor and of everything that it started from /proc, at the
+processor time of the supervisor and of all processes that it started from /proc, at the
 beginning and at the end. With `--before` the two checkouts run in turns. The last table
-is a tritonserver of the same machine that has loaded nothing.
+shows a tritonserver on the same machine that has loaded no model.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def idle_up(repository: Path, state: Path, python: Path, seconds: float) -> Shar
 
 
 def idle_triton(repository: Path, state: Path, seconds: float) -> Shares:
-    """Measure a tritonserver that has loaded nothing, without a supervisor."""
+    """Measure a tritonserver that has loaded no model, without a supervisor."""
     with TritonServer(repository, state=state, store_url="redis://127.0.0.1:1") as one:
         time.sleep(SETTLE_S / 4)
         return shares_of(one.pid, seconds)
@@ -112,14 +112,14 @@ def _cpu_s(root: int) -> dict[tuple[int, str], float]:
         try:
             name = Path(f"/proc/{pid}/comm").read_text().strip()
         except FileNotFoundError:
-            continue  # it ended just now
+            continue  # the process has just ended
         known = "supervisor" if pid == root and name != _SERVER else name
         named.append((pid, _NAMES.get(known, known), "", str(pid)))
     return {(int(one.instance), one.process): one.cpu_s for one in look(iter(named))}
 
 
 def to_text(shares: dict[str, list[Shares]], bare: Shares) -> str:
-    """Lay the table out: the median of the runs, and their range for the sum."""
+    """Write the table: the median of the runs, and their range for the sum."""
     names = list(shares)
     kinds = sorted({kind for runs in shares.values() for one in runs for kind in one})
     lines = [f"| % of a core | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]

@@ -1,11 +1,11 @@
 """
-Make every background loop of a process raise an error that nobody foresaw.
+Raise an unforeseen error in every background loop of a process.
 
-Nothing in `tollgate/` knows of this: `loadtests.unforeseen` has it imported by the
-processes that it starts. A round begins when another number stands in the file
-`round` of a folder: then the next step of each loop raises, in odd rounds before it
-has done anything, in even ones when all is done. What was injected, and whether the
-loop has worked since, is written to a file for each process.
+Nothing in `tollgate/` knows of this: `loadtests.unforeseen` makes the processes that it
+starts import this module. A round begins when the number in the file `round` of a
+folder changes: then the next step of each loop raises, in odd rounds before it has done
+anything, in even ones when all is done. Each process writes a file that says which
+errors were injected, and whether the loop has worked since.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _KINDS = (RuntimeError, KeyError, OverflowError, ValueError, IndexError, MemoryE
 
 class Loop(msgspec.Struct):
     """
-    What became of one loop.
+    Results of one loop.
 
     Attributes:
-        name: The name of its worker.
-        injected: Errors that it got.
-        alive: Whether a step has worked since the last of these.
+        name: Name of its worker.
+        injected: Number of injected errors.
+        alive: True if a step has worked since the last of these.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Loop(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """What one process writes."""
+    """Report of one process."""
 
     pid: int
     loops: list[Loop]
@@ -69,7 +69,7 @@ class _Injector:
         Worker._attempt = attempt  # type: ignore[method-assign]
 
     def attempt(self, loop: Worker) -> None:
-        """Run a step, or fail in its place."""
+        """Run a step, or raise an error in its place."""
         entry = self._loops.setdefault(loop, Loop(loop.name))
         if loop not in self._due:
             self._attempt(loop)
@@ -84,7 +84,7 @@ class _Injector:
         raise kind(f"injected in round {self._round}")
 
     def live(self) -> None:
-        """Begin rounds and report, for as long as the process lives."""
+        """Start rounds and write reports, for as long as the process lives."""
         while True:
             time.sleep(_LOOK_S)
             try:
@@ -122,7 +122,7 @@ def install(folder: str) -> None:
     A second call does nothing: a step reads its .pth files twice.
 
     Args:
-        folder: Where rounds are announced and reports are written.
+        folder: Folder of the round number and of the reports.
     """
     if any(one.name == _THREAD for one in threading.enumerate()):
         return

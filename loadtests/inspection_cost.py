@@ -1,12 +1,12 @@
 """
-Processor time that the gateway takes to inspect a request.
+Measure the processor time that the gateway takes to inspect a request.
 
     python -m loadtests.inspection_cost
 
-h2load posts one good request again and again through two gateways in turn: as they are,
-and with the inspection taken out. Behind them nginx answers at once, so no server's
-time is in it. What is measured is the processor time of the gateway's processes, which
-a busy machine changes little.
+h2load posts one good request again and again through two gateways in turn: one
+unchanged, one with the inspection removed. Behind them nginx answers at once, so the
+result contains no time of a server. The figure is the processor time of the gateway's
+processes, which a busy machine changes little.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _span(values: list[float]) -> str:
 def _cost_us(
     nginx: Nginx, gateway: Gateway, body: Path, *, key: str, requests: int
 ) -> float:
-    """Post a body so many times; processor time of a gateway's processes for each."""
+    """Post a body `requests` times; return the processor time of a gateway for each."""
     before = _seconds(nginx)
     done = subprocess.run(
         [

@@ -1,10 +1,10 @@
 """
-What the journal costs: `python -m loadtests.journal_cost`.
+Cost of the journal: `python -m loadtests.journal_cost`.
 
-Three servers stand side by side: one journals, two do not. They are loaded in turns,
+Three servers run at the same time: one journals, two do not. They are loaded in turns,
 a window each, and their processor time per 1,000 decisions (Triton, its steps and
 Redis together) is compared within each round. The second of those without a journal
-is the control: against the first it must show nothing.
+is the control: it must show no difference from the first.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def difference(one: F64, other: F64) -> Difference:
 
     Args:
         one: At least two measurements; float64 [N].
-        other: Taken beside them.
+        other: Measurements paired with these; float64 [N].
 
     Source: the quantile by Cornish and Fisher's expansion; within 0.1 % from 6 pairs
         on (Abramowitz and Stegun, 26.7.5).
@@ -75,7 +75,7 @@ def difference(one: F64, other: F64) -> Difference:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print a table; a known error is one line."""
+    """Measure, and print a table; a known error prints one line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.journal_cost")
     parser.add_argument("--rounds", type=int, default=20, help="per scenario")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a window")
@@ -95,7 +95,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def compare(scenarios: Sequence[Scenario], *, rounds: int, seconds: float) -> list[str]:
-    """Serve three times, fill the stores alike, and measure in turns; a table."""
+    """
+    Serve three times, fill the stores alike, and measure in turns; return a table.
+    """
     spec = load_spec(_REPOSITORY / "fraud_features" / "1" / "features.yaml")
     history = simulated_history(
         spec, customers=1_000, terminals=2_000, days=HISTORY_DAYS

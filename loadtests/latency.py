@@ -1,4 +1,4 @@
-"""Percentiles of raw samples."""
+"""Compute percentiles of raw samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tollgate.errors import InputError
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Milliseconds; each figure is a sample that occurred, none is interpolated."""
+    """Percentiles in ms; each is a sample that occurred, none is interpolated."""
 
     p50_ms: float
     p90_ms: float
@@ -21,23 +21,23 @@ class Latency(msgspec.Struct, frozen=True):
 
 def percentile(ordered: npt.NDArray[np.int64], percent: float) -> int:
     """
-    Pick the smallest sample that at least `percent` of all do not exceed.
+    Return the smallest sample that at least `percent` of all do not exceed.
 
     Args:
         ordered: Samples in ascending order; at least one.
         percent: Above 0, up to 100.
     """
-    # Rounded, because 99.9 / 100 * 1000 is a hair above 999.
+    # Rounded, because 99.9 / 100 * 1000 is slightly above 999.
     rank = int(np.ceil(round(percent / 100 * len(ordered), 6)))
     return int(ordered[max(rank, 1) - 1])
 
 
 def latency_of(samples_us: npt.NDArray[np.int64]) -> Latency:
     """
-    Sum up one run.
+    Compute the percentiles of one run.
 
     Args:
-        samples_us: Microseconds per request, in any order.
+        samples_us: Latency per request, µs, in any order.
 
     Raises:
         InputError: There is no sample.

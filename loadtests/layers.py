@@ -1,9 +1,10 @@
 """
-The time of an answer, cut into the layers of a product's budget.
+Split the latency of a request into the layers of a product's budget.
 
-The steps say when they took the batch of a request and when they were done; the sender
-says when it was sent and answered. All on one machine's monotonic clock. How long one
-request was in a queue nobody says: of that, Triton's statistics give the mean.
+The steps report when they took the batch of a request and when they finished it; the
+sender reports when it sent the request and got the answer. All use the monotonic clock
+of one machine. Nothing reports the queue time of a single request: Triton's statistics
+give its mean.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from tollgate.errors import ServerError
 from tollgate.repository.slo import Layers
 
 MEASURED = tuple(name for name in Layers.__struct_fields__ if name != "reserve")
-# Of one request, only that and the queue together are known.
+# For one request, only its sum with the queue time is known.
 MEAN_ONLY = ("request",)
-_FEATURES, _DECISION = 0, 2  # places of steps
+_FEATURES, _DECISION = 0, 2  # indices of steps
 
 
 class Queues(msgspec.Struct, frozen=True):
-    """What requests waited on average while they were sent, by Triton; ms."""
+    """Mean queue times of the requests in the two steps, by Triton's count; ms."""
 
     features_ms: float
     decision_ms: float
@@ -35,14 +36,15 @@ class Queues(msgspec.Struct, frozen=True):
 
 class Split(msgspec.Struct, frozen=True, eq=False):
     """
-    Where the time of M requests went.
+    Layers of the time of M requests.
 
     Attributes:
-        layers_ms: Layer -> float64 [M], none below 0; of each request they add up to
-            the time from its being sent to its answer, and their means are exact.
-            `request` is the mean for all but those whose whole way was shorter. What
-            lies between features and decision is split as its means are.
-        in_server_ms: From the queue of the feature step to the end of the decision
+        layers_ms: Layer -> float64 [M], none below 0; for each request they add up to
+            the time from its sending to its answer, and their means are exact.
+            `request` is the mean for all requests except those whose time before the
+            feature step was shorter. The time between features and decision is split in
+            proportion to its means.
+        in_server_ms: Time from the queue of the feature step to the end of the decision
             step, as docs/contract.md has it; float64 [M].
     """
 
@@ -52,14 +54,14 @@ class Split(msgspec.Struct, frozen=True, eq=False):
 
 class Judged(msgspec.Struct, frozen=True):
     """
-    One layer against its budget.
+    Comparison of one layer with its budget.
 
     Attributes:
         layer: Its name.
-        mean_ms: Of all requests.
-        p50_ms: What half of the requests stay under; None where only the mean is known.
-        p99_ms: What 99 of 100 do; likewise.
-        limit_ms: What the 99th percentile, or the mean, may be.
+        mean_ms: Mean of all requests.
+        p50_ms: Median of the requests; None where only the mean is known.
+        p99_ms: 99th percentile of the requests; None where only the mean is known.
+        limit_ms: Limit of the 99th percentile, or of the mean.
     """
 
     layer: str
@@ -70,39 +72,39 @@ class Judged(msgspec.Struct, frozen=True):
 
     @property
     def judged_ms(self) -> float:
-        """What is held against the limit."""
+        """Return the figure that is compared with the limit."""
         return self.mean_ms if self.p99_ms is None else self.p99_ms
 
     @property
     def broken(self) -> bool:
-        """Whether it takes longer than it may."""
+        """Return whether it exceeds the limit."""
         return self.judged_ms > self.limit_ms
 
 
 def queues_of(features: Counts, decision: Counts) -> Queues:
-    """Take the means out of what Triton counted."""
+    """Compute the mean queue times from Triton's counts."""
     return Queues(features_ms=features.queue_ms, decision_ms=decision.queue_ms)
 
 
 def split(batches: Batches, sent: Sent, *, queues: Queues, first: int = 0) -> Split:
     """
-    Cut requests into layers.
+    Split requests into layers.
 
     Args:
-        batches: What was told of features, model and decision; the names of requests
+        batches: Reported batches of features, model and decision; the ids of requests
             are their numbers among those sent.
-        sent: When they were sent and answered.
-        queues: What Triton counted while all of them were sent.
+        sent: Times at which they were sent and answered.
+        queues: Mean queue times while all of them were sent.
         first: The first request that counts; those before it warm up.
 
     Raises:
-        ServerError: Not one of them was told and answered.
+        ServerError: No request was both reported and answered.
     """
     arrival_s, scored_s = _times(batches, _FEATURES, len(sent.due_s))
     began_s, ended_s = _times(batches, _DECISION, len(sent.due_s))
     answered_s = sent.due_s + sent.latency_s
-    # A request of somebody else may have the name of ours, but not its times. NaN, of
-    # what was not told exactly once, is in no order.
+    # A request of another caller may have the id of ours, but not its times. NaN, of
+    # requests that were not reported exactly once, makes every comparison false.
     whole = sent.answered & (sent.sent_s <= arrival_s) & (ended_s <= answered_s)
     way_ms = (arrival_s - sent.sent_s) * 1e3
     if not whole[first:].any():
@@ -126,10 +128,10 @@ def split(batches: Batches, sent: Sent, *, queues: Queues, first: int = 0) -> Sp
 
 def _level(way_ms: F64, queue_ms: float) -> float:
     """
-    Tell what of its way each request spends before the queue, if all spend the same.
+    Compute the time before the queue, assumed equal for all requests.
 
-    Those whose whole way is shorter spend that. So what is left of all ways is the
-    queue's mean, and no request waited less than nothing.
+    A request that the step took sooner than that spent all of its time there. So the
+    mean of the remaining times is the mean queue time, and none of them is negative.
     """
     ordered = np.sort(way_ms)
     count = len(ordered)
@@ -141,9 +143,9 @@ def _level(way_ms: F64, queue_ms: float) -> float:
 
 def _times(batches: Batches, place: int, count: int) -> tuple[F64, F64]:
     """
-    Tell when a step took each request and when it was done, s; float64 [count] each.
+    Return when a step took each request and when it was done, s; float64 [count] each.
 
-    NaN where that was not told, or several times: a caller who asked again.
+    NaN where that was not reported, or several times: a caller who retried.
     """
     of_step = batches.step[batches.batch] == place
     ours = of_step & (batches.request < count)
@@ -163,7 +165,9 @@ def _spread(us: I64, request: I64, once: npt.NDArray[np.bool_]) -> F64:
 
 
 def judge(found: Split, budget: Layers) -> list[Judged]:
-    """Hold each layer against its budget, in the order of the way of a request."""
+    """
+    Compare each layer with its budget, in the order in which a request passes them.
+    """
     judged = []
     for layer, spent_ms in found.layers_ms.items():
         p50_ms, p99_ms = np.percentile(spent_ms, [50, 99]).tolist()

@@ -21,9 +21,9 @@ from loadtests.crowd.crowd import BY_HAND, Crowd, names
 from loadtests.paced.calls import ANSWERED
 from tollgate.errors import TollgateError
 
-init_gevent()  # before the first channel: gRPC waits as greenlets do
+init_gevent()  # before the first channel: gRPC then waits as greenlets do
 
-_TICK_S = 1.0  # how often Locust asks a shape
+_TICK_S = 1.0  # interval at which Locust calls a shape
 _SAYS = logging.getLogger("tollgate")
 _crowd: Crowd | None = None
 
@@ -46,7 +46,7 @@ def _add_options(parser: Any) -> None:
     add("--mix", default="", help=mix_help)
     pace_help = "Requests/s of each user, at random; 0: as soon as there is an answer"
     add("--per-user", type=float, default=2.0, help=pace_help)
-    # Files and folders are for whoever starts it, not for whoever sees its page.
+    # Files and folders are options of the command line only, not of the page.
     hidden = {"include_in_web_ui": False}
     raw_help = "File for loadtests.page; needs a scenario"
     add("--raw", default="", help=raw_help, **hidden)
@@ -58,7 +58,7 @@ def _add_options(parser: Any) -> None:
 
 @events.init.add_listener
 def _check(environment: Any, **_: Any) -> None:
-    """End at once, in one line, when the options make no sense."""
+    """Exit at once with one line, if the options are not valid or no server runs."""
     try:
         Crowd(environment.parsed_options, host=environment.host or "").close()
     except TollgateError as error:
@@ -67,12 +67,14 @@ def _check(environment: Any, **_: Any) -> None:
 
 
 class Scenes(LoadTestShape):
-    """As many users as the scenario wants, or as somebody said."""
+    """
+    The number of users that the scenario requires, or that the user of Locust set.
+    """
 
     use_common_options = True
 
     def reset_time(self) -> None:
-        """Begin anew, with what the page says now."""
+        """Restart with the present options of the page."""
         global _crowd
         super().reset_time()
         environment = self.runner.environment
@@ -84,7 +86,7 @@ class Scenes(LoadTestShape):
             _crowd = None
 
     def tick(self) -> tuple[int, float] | None:
-        """Tell users and users a second; None ends it."""
+        """Return users and users started per second; None ends the run."""
         options = self.runner.environment.parsed_options
         if _crowd is None:
             return None
@@ -118,21 +120,21 @@ def _end(environment: Any, **_: Any) -> None:
 
 
 class Caller(User):
-    """Asks for a decision of the mix, waits for it, waits for its next time."""
+    """Requests a decision of the mix, waits for the answer, then for its next time."""
 
     def on_start(self) -> None:
-        """Come at a time of one's own."""
+        """Start at a random time."""
         assert _crowd is not None
         self._pace = _crowd.pace()
         gevent.sleep(self._pace.wait_s())
 
     def wait_time(self) -> float:
-        """As the pace says."""
+        """Return the wait of the pace."""
         return self._pace.wait_s()
 
     @task
     def ask(self) -> None:
-        """Tell Locust what became of one request."""
+        """Send one request, and report its result to Locust."""
         assert _crowd is not None
         one = _crowd.ask()
         self.environment.events.request.fire(

@@ -1,4 +1,4 @@
-"""Purchases that nobody made, for a product of any kind."""
+"""Generate synthetic purchases for a product of any kind."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tollgate.features.definition import FeatureSpec, Field
 from tollgate.schema import AMOUNT, EVENT_TIME, MAX_CENTS, TRANSACTION_ID
 
 _MEDIAN_CENTS, _SPREAD = 3_000, 1.0  # of amounts, lognormal
-_MISSING = 0.02  # share of declared fields that a row has not
-_NO_BOUND = 1e6  # numbers that may be anything stay below
+_MISSING = 0.02  # share of declared fields that are missing in a row
+_NO_BOUND = 1e6  # upper bound of numbers without a limit
 
 
 def made_up(
     spec: FeatureSpec, count: int, *, seed: int, first_us: int, ids: int = 1_000
 ) -> dict[str, Any]:
     """
-    Make up purchases.
+    Generate synthetic purchases.
 
     Args:
-        spec: What a request of the product has.
-        count: How many; N.
+        spec: Feature spec; says what a request of the product contains.
+        count: Number of purchases; N.
         seed: The same seed, the same purchases.
-        first_us: Event time of the first, µs since the epoch; the next come 1 ms
-            apart.
-        ids: How many ids each entity has.
+        first_us: Event time of the first, µs since the epoch; the next follow at 1 ms
+            intervals.
+        ids: Number of ids of each entity.
 
     Returns:
         Input -> column of N values, as clients take them.

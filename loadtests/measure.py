@@ -1,4 +1,4 @@
-"""One run: what came in, what came out, what it cost."""
+"""Measure one run: requests, answers, latency, processor time and memory."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tollgate.server.embedded import Embedded
 
 class Work(msgspec.Struct, frozen=True):
     """
-    What the server counted, warm-up and tail included.
+    Counts of the server, warm-up and tail included.
 
     Attributes:
-        answered: Requests, by the ensemble.
-        failed: Requests, by the ensemble; it counts those cut off by the end of a
-            run, some of them twice.
+        answered: Requests that the ensemble answered.
+        failed: Requests that failed, by the ensemble; it counts those cut off by the
+            end of a run, some of them twice.
         purchases: Rows that reached the feature step.
-        feature_batches: Times it was called.
-        model_batches: Times the model was called.
+        feature_batches: Number of calls of the feature step.
+        model_batches: Number of calls of the model.
         writes: Values written to the store: of entities, and decisions.
-        cpu_s: Processor time of all its processes.
+        cpu_s: Processor time of all processes of the server, s.
     """
 
     answered: int
@@ -47,23 +47,23 @@ class Work(msgspec.Struct, frozen=True):
 
 class Run(msgspec.Struct, frozen=True):
     """
-    One run.
+    Results of one run.
 
     Attributes:
-        measured_s: Warm-up and tail left out.
-        requests_per_s: Answered.
-        decisions_per_s: Rows answered with a decision.
-        latency: Of the requests that ended inside the measured time.
-        tally: What their answers say.
-        new_share: Of all bodies sent, those that were not sent before.
+        measured_s: Duration without warm-up and tail, s.
+        requests_per_s: Answered requests per second.
+        decisions_per_s: Rows answered with a decision, per second.
+        latency: Latency of the requests that ended inside the measured time.
+        tally: Counts of their answers.
+        new_share: Share of the sent bodies that were sent for the first time.
         writes_per_purchase: Values written. 3 when every purchase is applied to both
-            its entities and its decision is kept; a customer who comes twice in one
-            batch is written once, and a store that does not answer in time may have
-            written or not.
+            its entities and its decision is stored; a customer who occurs twice in one
+            batch is written once, and a store that does not answer in time may or may
+            not have written.
         continued_bodies: Bodies that flow control cut; see vary.c.
-        work: What the server counted.
+        work: Counts of the server.
         use: Memory at the end of the run.
-        generator_cpu_s: What h2load used of the processors.
+        generator_cpu_s: Processor time of h2load, s.
     """
 
     measured_s: float
@@ -80,7 +80,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """What all runs share."""
+    """State that all runs share."""
 
     server: Embedded
     generator: Generator
@@ -92,17 +92,17 @@ def measure(
     bench: Bench, scenario: Scenario, *, first: int, warm_up_s: float, measured_s: float
 ) -> tuple[Run, int]:
     """
-    Do one run.
+    Measure one run.
 
     Args:
-        bench: What all runs share.
-        scenario: What to send.
-        first: The first purchase of the traffic that was never sent.
-        warm_up_s: Not measured.
-        measured_s: Measured.
+        bench: State that all runs share.
+        scenario: The load.
+        first: Index of the first purchase of the traffic that was not sent yet.
+        warm_up_s: Time before the measurement, s.
+        measured_s: Measured time, s.
 
     Returns:
-        The run, and the next purchase that was never sent.
+        The run, and the next purchase that was not sent yet.
 
     Raises:
         ServerError: The server died, or h2load failed.
@@ -122,7 +122,7 @@ def measure(
             folder=bench.folder,
         )
     finally:
-        _require_alive(bench.server)  # it says more than what h2load makes of it
+        _require_alive(bench.server)  # its error says more than h2load's
     work = work_since(before, work_of(bench.server))
     run = summarize(
         generated,
@@ -145,15 +145,15 @@ def summarize(
     measured_s: float,
 ) -> Run:
     """
-    Sum up one run of h2load.
+    Compute the figures of one run of h2load.
 
     Args:
-        generated: What it brought back.
-        work: What the server counted meanwhile.
-        use: What the server's processes hold.
-        bodies: How many different ones there were to send.
-        warm_up_s: From the first request on, left out.
-        measured_s: Thereafter, measured: requests that end in it.
+        generated: Result of h2load.
+        work: Counts of the server for the run.
+        use: Memory of the server's processes.
+        bodies: Number of different bodies.
+        warm_up_s: Time from the first request that is left out, s.
+        measured_s: Measured time after that, s: requests that end in it count.
     """
     log, kept = generated.log, generated.kept
     from_us = int(log.start_us.min()) + int(warm_up_s * 1e6)
@@ -184,7 +184,7 @@ def _require_alive(server: Embedded) -> None:
 
 
 def use_now(server: Embedded) -> Use:
-    """Tell what the server's processes and its store hold and used."""
+    """Read memory and processor time of the server's processes and its store."""
     return use_of([server.triton.pid, *([server.redis.pid] if server.redis else [])])
 
 
@@ -212,7 +212,7 @@ def _count(statistics: Mapping[str, Any], name: str) -> int:
 
 
 def work_since(before: Work, after: Work) -> Work:
-    """Tell what was counted in between."""
+    """Return the difference of two readings."""
     return Work(
         **{
             name: getattr(after, name) - getattr(before, name)

@@ -1,9 +1,9 @@
 """
-A noisy neighbour: `python -m loadtests.neighbours`.
+Effect of a noisy neighbour: `python -m loadtests.neighbours`.
 
-Two products on one server. One is asked at a fixed rate all the time; the other is
-left alone, then driven as fast as it goes, in turns. Prints the table of
-docs/reliability.md: what the first one's callers notice of the second one's.
+Two products on one server. One gets requests at a fixed rate all the time; the other
+is idle, then loaded at its maximum rate, in turns. Prints the table of
+docs/reliability.md: the effect of the second product on callers of the first.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from tollgate.server.embedded import Embedded, serve
 QUIET, LOUD = "fraud", "loud"
 _WARM_UP_S = 2.0
 _CONNECTIONS = 4
-_MOST_PER_S = 10_000  # this machine class answers fewer single rows
+_MOST_PER_S = 10_000  # more single rows than this machine class answers
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the command line says."""
+    """Options of the command line."""
 
     rounds: int
     seconds: float
@@ -61,12 +61,12 @@ class Options(msgspec.Struct, frozen=True):
 
 class Phase(msgspec.Struct, frozen=True, eq=False):
     """
-    What the quiet product's callers got while the other one was left alone or not.
+    Results of the quiet product while the other one was idle or loaded.
 
     Attributes:
-        loud_per_s: Decisions per second of the other one; 0 when left alone.
-        took_us: Of each request of the quiet one; int64 [N].
-        bad: Requests and rows of either that got no decision, by reason.
+        loud_per_s: Decisions per second of the other product; 0 when idle.
+        took_us: Latency of each request of the quiet product; int64 [N].
+        bad: Requests and rows of either product without a decision, by reason.
         cores: Processor seconds per second of the server and its steps.
     """
 
@@ -77,18 +77,18 @@ class Phase(msgspec.Struct, frozen=True, eq=False):
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """What all phases share."""
+    """State that all phases share."""
 
     server: Embedded
     generator: Generator
     traffic: Traffic
     folder: Path
     options: Options
-    sent: dict[str, int] = {}  # rows, by product
+    sent: dict[str, int] = {}  # rows sent, by product
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; status 1 when somebody got no decision."""
+    """Measure and print; exit status 1 when a request got no decision."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.neighbours")
     parser.add_argument("--rounds", type=int, default=5, help="quiet and loud, each")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each")
@@ -140,7 +140,7 @@ def _bench(options: Options) -> Iterator[Bench]:
 
 
 def _measure(bench: Bench) -> Iterator[tuple[Phase, Phase]]:
-    """Leave the other one alone, then drive it, and again."""
+    """Measure with the other product idle, then loaded, in turns."""
     for number in range(1, bench.options.rounds + 1):
         quiet = _phase(bench, loud=False)
         loud = _phase(bench, loud=True)
@@ -185,7 +185,7 @@ def _phase(bench: Bench, *, loud: bool) -> Phase:
 
 
 def _drive(bench: Bench, *, run_s: float) -> Generated:
-    """Ask the other product as fast as it answers."""
+    """Load the other product at its maximum rate."""
     rows = bench.options.rows
     scenario = Scenario(
         LOUD,
@@ -200,7 +200,7 @@ def _drive(bench: Bench, *, run_s: float) -> Generated:
 def _run(
     bench: Bench, scenario: Scenario, *, run_s: float, most: int, rate_per_s: int = 0
 ) -> Generated:
-    """Send what comes next to the product that the scenario is called after."""
+    """Send the next purchases to the product that the scenario names."""
     product = scenario.name
     first = bench.sent.get(product, 0)
     columns = bench.traffic.columns(first, most * scenario.rows)
@@ -222,7 +222,9 @@ def _run(
 
 
 def _bad(*runs: Generated | None, until_us: int) -> dict[str, int]:
-    """Count what got no decision, by reason; h2load cuts off what comes last."""
+    """
+    Count requests and rows without a decision, by reason; h2load cuts off the last.
+    """
     bad: Counter[str] = Counter()
     for one in runs:
         answers = one.kept.answers if one else ()
@@ -234,7 +236,7 @@ def _bad(*runs: Generated | None, until_us: int) -> dict[str, int]:
 
 
 def to_markdown(pairs: Sequence[tuple[Phase, Phase]]) -> list[str]:
-    """Write a line for each kind of phase, and what became of the p99."""
+    """Write a line for each kind of phase, and the change of the p99."""
     quiet = [pair[0] for pair in pairs]
     loud = [pair[1] for pair in pairs]
     bad: Counter[str] = Counter()

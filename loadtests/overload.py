@@ -1,5 +1,5 @@
 """
-Ask a server for more than it can decide: with the gateway's bounds and without.
+Send a server more than it can decide: with the gateway's limits and without.
 
     python -m loadtests.overload [--rates 1000 2000 4000] [--out overload.md]
 
@@ -37,7 +37,7 @@ from tollgate.schema import BULK, CLASS_HEADER, MAX_BATCH_ROWS
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the command line says."""
+    """Options of the command line."""
 
     parts: list[Part]
     runs: int
@@ -51,7 +51,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print the table; a known error is one line."""
+    """Measure, and print the table; a known error prints one line."""
     try:
         options = _options(arguments)
         text = measure_all(options)
@@ -166,12 +166,12 @@ def measure(
     Send the streams of a part at the same time.
 
     Args:
-        bench: The server, and what is bought.
+        bench: The server, and the purchases to send.
         gate: The gateway before it; needed where the part is gated.
-        part: What is sent.
-        options: How long, and how patient callers are.
-        first: The first purchase that was never sent.
-        seed: Of arrivals.
+        part: Streams to send.
+        options: Duration, and timeout of the callers.
+        first: Index of the first purchase that was not sent yet.
+        seed: Seed of the arrivals.
     """
     url, nginx = bench.grpc_url, None
     if part.gated:
@@ -225,7 +225,9 @@ def _load(bench: Bench, flow: Flow, *, options: Options, first: int, seed: int) 
 
 
 def _send(loads: list[Load], *, url: str) -> tuple[list[Told], float]:
-    """Send all at the same time; the processor time that sending took is theirs all."""
+    """
+    Send all at the same time; return results, and the processor time of all senders.
+    """
 
     def send(load: Load) -> Told:
         folder = load.bodies.path.parent

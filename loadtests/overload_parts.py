@@ -1,4 +1,4 @@
-"""What is asked of a server in an overload test, and how fast."""
+"""The streams of requests of an overload test, and their rates."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PARTS = (*WAYS, "bulk", "callers")
 
 class Part(msgspec.Struct, frozen=True):
     """
-    Streams of requests that come at the same time.
+    Streams of requests that are sent at the same time.
 
     Attributes:
-        name: Of the line in the table.
-        gated: Whether they go through the gateway.
+        name: Name of the line in the table.
+        gated: True if they go through the gateway.
         flows: The streams.
     """
 
@@ -31,14 +31,14 @@ def parts_of(
     wanted: Sequence[str], *, rates: Sequence[float], rows: int, bulk_rows: int
 ) -> list[Part]:
     """
-    List what is measured.
+    List the parts to measure.
 
     Args:
-        wanted: Of PARTS.
-        rates: Requests/s; ascending, the first is one at ease, the last one twice what
-            can be decided.
-        rows: In each request but those of bulk.
-        bulk_rows: In each of these.
+        wanted: Names of parts, of PARTS.
+        rates: Requests/s, ascending: the first is a light load, the last is twice the
+            server's capacity.
+        rows: Rows in each request, except bulk requests.
+        bulk_rows: Rows in each bulk request.
     """
     found = []
     for way in WAYS:

@@ -1,4 +1,4 @@
-"""What overload did, as a table."""
+"""Write the results of an overload test as a table."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Flow(msgspec.Struct, frozen=True):
     A stream of requests.
 
     Attributes:
-        caller: Who sends it.
-        rate: Requests per second, on average.
-        rows: In each.
-        bulk: Whether they can wait.
+        caller: Name of the caller that sends it.
+        rate: Mean requests per second.
+        rows: Rows in each request.
+        bulk: True if they are bulk requests.
     """
 
     caller: str
@@ -44,11 +44,11 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
     One run of a part.
 
     Attributes:
-        part: Its name.
-        flows: Streams, and what became of their requests; what is judged first.
-        server: What the server counted; None where it was not asked.
+        part: Name of the part.
+        flows: Streams with the results of their requests; the judged stream is first.
+        server: Counts of the server; None where it was not queried.
         gate_cpu_s: Processor time of nginx.
-        sender_cpu_s: And of all senders.
+        sender_cpu_s: Processor time of all senders.
     """
 
     part: str
@@ -63,8 +63,8 @@ class Line(msgspec.Struct, frozen=True):
     One stream of one run, after the warm-up.
 
     Attributes:
-        name: Of the part, and of the stream where there are several.
-        due_per_s, answered_per_s, refused_per_s, other_per_s: Requests.
+        name: Name of the part, and of the stream where there are several.
+        due_per_s, answered_per_s, refused_per_s, other_per_s: Requests per second.
         answered_ms, refused_ms: p50 and p99 of their latency; NaN without any.
     """
 
@@ -78,7 +78,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def line_of(name: str, told: Told, *, seconds: float) -> Line:
-    """Sum up one stream; `seconds` without the warm-up."""
+    """Compute the figures of one stream; `seconds` is without the warm-up."""
     calls = told.calls[told.calls["due_us"] >= WARM_UP_S * 1e6]
     kinds = np.array(told.kinds)[calls["kind"]] if len(calls) else np.array([], str)
     answered, refused = kinds == ANSWERED, kinds == REFUSED
@@ -98,10 +98,10 @@ def table(
     found: Sequence[Measured], *, measured: str, command: str, seconds: float
 ) -> str:
     """
-    Write all runs, as they are; nothing is averaged.
+    Write all runs unchanged; nothing is averaged.
 
-    "of the best": answered, of the most that was answered in any run of the same way,
-    of single streams.
+    "of the best" is the answered rate as a share of the highest answered rate in any
+    run on the same path, of single streams.
     """
     lines = [
         [_named(one, flow, told, seconds) for flow, told in one.flows] for one in found
@@ -127,7 +127,9 @@ def _named(one: Measured, flow: Flow, told: Told, seconds: float) -> Line:
 
 
 def _cpu(one: Measured) -> tuple[str, ...]:
-    """Say what reached the feature step, and what a request cost, of all that came."""
+    """
+    Format the share of rows that reached the feature step, and the CPU per request.
+    """
     calls = sum(len(told.calls) for _, told in one.flows)
     rows = sum(len(told.calls) * flow.rows for flow, told in one.flows)
     server = one.server

@@ -3,8 +3,8 @@ Report on raw results of `python -m loadtests.run`.
 
     python -m loadtests.page FILE... [--html OUT.html] [--markdown OUT.md]
 
-Files of one scenario, size and label are runs of the same: their median and range stand
-in one line. Nothing is averaged.
+Files of one scenario, size and label are runs of the same: one line holds their median
+and range. Nothing is averaged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Picture = tuple[str, bytes]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read files; write or print the report; a known error is one line."""
+    """Read files; write or print the report; a known error prints one line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.page")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--html", type=Path, help="one page with all in it")
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 def write(
     groups: Sequence[Group], *, title: str, html: Path | None, markdown: Path | None
 ) -> None:
-    """Write what is asked for; Markdown to standard output when nothing is."""
+    """Write the requested files; Markdown to standard output when none is requested."""
     tables, notes = tables_of(groups), notes_of(groups)
     if html is None and markdown is None:
         print(to_markdown(title, tables=tables, notes=notes, files=[]), end="")
@@ -102,10 +102,10 @@ def to_markdown(
     Write the report as Markdown.
 
     Args:
-        title: Its heading.
-        tables: In order.
-        notes: How it was measured.
-        files: Of pictures: what each shows, and its name.
+        title: Heading of the report.
+        tables: Tables in order.
+        notes: Notes on the measurement.
+        files: Pictures: caption, and file name.
     """
     lines = [f"# {title}"]
     for table in tables:
@@ -124,7 +124,7 @@ def to_markdown(
 
 
 def notes_of(groups: Sequence[Group]) -> list[str]:
-    """Say what every figure must be read with; what runs share is said once."""
+    """List the conditions of the figures; those that all runs share appear once."""
     runs = [one.raw.about for group in groups for one in group.runs]
     times: dict[str, list[str]] = {}
     for about in runs:

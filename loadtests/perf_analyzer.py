@@ -1,10 +1,10 @@
 """
-Write input data for NVIDIA's perf_analyzer, and say how to call it.
+Write input data for NVIDIA's perf_analyzer, and print the commands to call it.
 
     python -m loadtests.perf_analyzer --out FOLDER
 
-Made-up purchases of a product that runs here, each with an id of its own; the commands
-go to standard output. docs/loadtests.md says where the program is found.
+The data are synthetic purchases of a product that runs here, each with its own id; the
+commands go to standard output. docs/loadtests.md says where the program is found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tollgate.features.definition import FeatureSpec
 from tollgate.server.address import ADDRESS_FILE
 from tollgate.server.launcher import ADMIN_HEADER
 
-_OLD_S = 5.0  # of the newest purchase: not ahead of any clock
+_OLD_S = 5.0  # age of the newest purchase: not ahead of any clock
 _LOADS = (
     ("one after the other", "--concurrency-range 1"),
     ("64 in flight", "--concurrency-range 64"),
@@ -42,7 +42,7 @@ _LOADS = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write, and print commands; a known error is one line."""
+    """Write input data, and print commands; print a known error as one line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.perf_analyzer")
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder for the file")
@@ -82,16 +82,16 @@ def _spec(target: Target, product: str) -> FeatureSpec:
 
 def input_data(spec: FeatureSpec, purchases: int) -> dict[str, Any]:
     """
-    Make up purchases in perf_analyzer's own form.
+    Generate purchases in perf_analyzer's format.
 
     Args:
-        spec: What a request of the product has.
-        purchases: How many; N.
+        spec: Feature spec; says what a request of the product contains.
+        purchases: Number of purchases; N.
 
     Returns:
         {"data": [N of {input: {"content": [value], "shape": [1]}}]}, one row each;
         -b lets perf_analyzer put rows together. Strings are strings and numbers are
-        numbers; NaN, which JSON has not, is eight bytes in base64.
+        numbers; NaN, which JSON lacks, is eight bytes in base64.
     """
     first_us = round((time.time() - _OLD_S) * 1e6) - purchases * 1_000
     seed = time.time_ns() % 2**31
@@ -116,15 +116,15 @@ def commands(
     path: Path, *, product: str, grpc_url: str, rate: float, address: Path
 ) -> Iterator[str]:
     """
-    Say how to call perf_analyzer, a load at a time.
+    Yield the commands of perf_analyzer, one per load.
 
     Args:
-        path: Of the input data.
+        path: Path of the input data.
         product: Name of the ensemble.
         grpc_url: host:port.
-        rate: Of the load at a rate, requests/s.
-        address: The file with the secret that opens the server's configuration, which
-            perf_analyzer asks for; it does not become a part of the command.
+        rate: Rate of the open-loop load, requests/s.
+        address: File with the secret that opens the server's configuration, which
+            perf_analyzer requests; the secret does not appear in the command.
     """
     secret = f'$(sed -n \'s/.*"admin_secret": "\\(.*\\)".*/\\1/p\' {address})'
     for says, words in _LOADS:

@@ -1,4 +1,4 @@
-"""Write a product out of its features.yaml and policy.yaml, with a simple model."""
+"""Write a product from its features.yaml and policy.yaml, with a simple model."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def write_product(
 
     Args:
         repository: A model repository.
-        spec_text: The features.yaml, which names the product.
+        spec_text: The features.yaml, which contains the product's name.
         policy_text: The policy.yaml; two labels.
-        store_deadline_ms: How long a batch waits for the store.
+        store_deadline_ms: Store deadline of a batch, ms.
 
     Raises:
-        SpecError: The features.yaml cannot be used.
+        SpecError: The features.yaml is not valid.
     """
     path = repository / SPEC_FILE
     repository.mkdir(parents=True, exist_ok=True)
@@ -79,10 +79,10 @@ def write_product(
 
 def release_simple_model(repository: Path, spec: FeatureSpec) -> Release:
     """
-    Write a model that hangs on every feature, NaN counting as 0, and release all.
+    Write a model that depends on every feature, with NaN as 0, and make a release.
 
     Args:
-        repository: Where `write_product` wrote.
+        repository: Repository that `write_product` wrote.
         spec: The product's features.
     """
     folder = repository / f"{spec.product}_model" / "1"
@@ -97,7 +97,7 @@ def release_simple_model(repository: Path, spec: FeatureSpec) -> Release:
 
 
 def release_first(repository: Path, spec: FeatureSpec) -> Release:
-    """Make version 1 of each step of a product, as it lies there, its release."""
+    """Make a release of version 1 of each step of a product."""
     release = compose_release(
         repository,
         product=spec.product,
@@ -111,7 +111,9 @@ def release_first(repository: Path, spec: FeatureSpec) -> Release:
 
 
 def _graph(features: int) -> bytes:
-    """Make sigmoid(mean of the features / 100 - 0.5) and the rest to 1."""
+    """
+    Make a graph of sigmoid(mean of the features / 100 - 0.5) and its complement to 1.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     nodes = [
@@ -148,7 +150,7 @@ def _graph(features: int) -> bytes:
 
 
 def _configurations(spec: FeatureSpec) -> dict[str, str]:
-    """Write config.pbtxt per model."""
+    """Write config.pbtxt for each model."""
     context_bytes = context_dtype(spec.entity_names, spec.field_names).itemsize
     features = {FEATURES: ("TYPE_FP32", len(spec.features))}
     context = {CONTEXT: ("TYPE_UINT8", context_bytes)}
@@ -190,7 +192,7 @@ def _ends(
     *,
     optional: frozenset[str],
 ) -> str:
-    """Declare what a model reads and writes."""
+    """Declare the inputs and outputs of a model."""
     text = f"max_batch_size: {MAX_BATCH_ROWS}\n"
     for kind, tensors in (("input", reads), ("output", writes)):
         lines = [

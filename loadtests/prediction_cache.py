@@ -1,13 +1,12 @@
 """
-Does a cache before the model pay? `python -m loadtests.prediction_cache`.
+Benefit of a cache before the model: `python -m loadtests.prediction_cache`.
 
-Feature vectors are those that the repository's own offline code makes of Zipf traffic
-after a past, cast to float32 as they are served; no id has more purchases than the
-store keeps of one. They go through the model in batches,
-once plainly and once behind a cache keyed on the bytes of a row, that forgets after
-10 s: the share found there, and processor time a row each way, on one thread. The
-server is not run; `python -m loadtests.prediction_cache_served` asks one that has
-Triton's own cache.
+The repository's own offline code computes the feature vectors of Zipf traffic after a
+past, cast to float32 as they are served; no id has more purchases than the store holds
+for one. They go through the model in batches, once without a cache and once behind a
+cache that is keyed on the bytes of a row and forgets after 10 s. Reported are the hit
+ratio and, for both, the processor time per row, on one thread. The server does not run;
+`python -m loadtests.prediction_cache_served` loads one that has Triton's own cache.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ _REPOSITORY = CHECKOUT / "model_repository"
 
 class Asked(msgspec.Struct, frozen=True, eq=False):
     """
-    Rows that a model is asked about.
+    Rows for a model.
 
     Attributes:
-        what: In words.
+        what: Description of the rows.
         features: float32 [N, F].
-        time_us: When; int64 [N], ascending.
+        time_us: Time of each; int64 [N], ascending.
     """
 
     what: str
@@ -65,11 +64,11 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
 
 class PureCache:
     """
-    Keep what a pure function said of a row for a while; no bound, for a short run.
+    Cache of a pure function of a row, with a time to live; unbounded, for a short run.
 
     Args:
-        run: Rows to rows; what it says of one hangs on that row alone.
-        ttl_us: How long an answer is given again, from when it was made.
+        run: Function from rows to rows; the result for a row depends on that row alone.
+        ttl_us: Time to live of a result, from when it was computed.
     """
 
     def __init__(self, run: Run, *, ttl_us: int) -> None:
@@ -80,7 +79,7 @@ class PureCache:
         self._made: deque[tuple[int, bytes]] = deque()
 
     def answer(self, features: F32, *, now_us: int) -> F32:
-        """Answer a batch; only what is not known is run, in one call."""
+        """Answer a batch; run the function for unknown rows, in one call."""
         known, made, oldest_us = self._known, self._made, now_us - self._ttl_us
         while made and made[0][0] < oldest_us:
             del known[made.popleft()[1]]
@@ -101,7 +100,9 @@ class PureCache:
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What rows cost, µs of processor time each, and how many of 100 were found."""
+    """
+    Processor time per row, µs, without and with the cache, and the hit ratio in %.
+    """
 
     hits_percent: float
     plain_us: float
@@ -141,14 +142,14 @@ def zipf(
     random: np.random.Generator, *, among: int, count: int, most: int | None = None
 ) -> I64:
     """
-    Draw numbers from 0, the first of them most often; int64 [count].
+    Draw numbers from 0 with a Zipf distribution; int64 [count].
 
     Args:
-        random: Where the draws come from.
-        among: How many numbers there are.
-        count: How many to draw.
-        most: How often one may be drawn; what is over goes to numbers that have room,
-            by the same weights. None for any number of times.
+        random: Source of the draws.
+        among: Number of different values.
+        count: Number of draws.
+        most: Maximum draws of one value; the excess goes to values with room, by the
+            same weights. None for no limit.
     """
     weights = np.arange(1, among + 1, dtype=np.float64) ** -_ZIPF
     drawn = random.choice(among, count, p=weights / weights.sum())
@@ -164,7 +165,7 @@ def zipf(
 
 
 def repeated(asked: Asked, *, share: float, seed: int = 0) -> Asked:
-    """Ask for some rows again, within 5 s; `share` of all that is asked then."""
+    """Repeat some rows within 5 s; `share` is the repeated part of the result."""
     random = np.random.default_rng(seed)
     count = round(len(asked.features) * share / (1 - share))
     again = random.choice(len(asked.features), count, replace=False)
@@ -178,17 +179,17 @@ def repeated(asked: Asked, *, share: float, seed: int = 0) -> Asked:
 
 def fraud(spec: FeatureSpec, *, rate: int, prices: int = 0) -> Asked:
     """
-    Make purchases of Zipf customers at Zipf terminals, after 38 days of a past.
+    Generate purchases of Zipf customers at Zipf terminals, after 38 days of a past.
 
-    No id has more purchases than the store keeps of one, so these are the features
+    No id has more purchases than the store holds for one, so these are the features
     that a server would read.
-    The past is thin for such a rate, which flatters a cache: fewer purchases tell
-    fewer customers apart.
+    The past is thin for such a rate, which flatters a cache: with fewer purchases fewer
+    customers differ in their features.
 
     Args:
         spec: The fraud product's features.
         rate: Purchases a second, for 20 s.
-        prices: How many there are; 0: any cent of a log-normal amount.
+        prices: Number of different amounts; 0: any cent of a log-normal amount.
     """
     random = np.random.default_rng(rate)
     now = rate * _SECONDS
@@ -222,12 +223,12 @@ def fraud(spec: FeatureSpec, *, rate: int, prices: int = 0) -> Asked:
 
 def credit(spec: FeatureSpec, *, rate: int, popular: bool) -> Asked:
     """
-    Ask for applications for 20 s: each once, or Zipf among 20,000 of them.
+    Generate applications for 20 s: each once, or Zipf among 20,000 of them.
 
     Args:
         spec: The credit product's features.
         rate: Applications a second.
-        popular: Whether the same ones are asked for over and over.
+        popular: True if the same ones are repeated.
     """
     import polars as pl
 
@@ -236,7 +237,7 @@ def credit(spec: FeatureSpec, *, rate: int, popular: bool) -> Asked:
     random = np.random.default_rng(rate)
     count = rate * _SECONDS
     kinds = _APPLICATIONS if popular else count
-    # The simulator lets a very few work for longer than the product takes.
+    # The simulator gives a few people longer employment than the product accepts.
     years = pl.col("employment_years").clip(upper_bound=60)
     frame = simulate_credit(rows=kinds, seed=7).with_columns(years)
     features = build(spec, history_of(frame, spec=spec, source="simulated"))
@@ -261,7 +262,7 @@ def runner(model: Path) -> Run:
 
 
 def measure(rates: Sequence[int]) -> Iterator[str]:
-    """Measure both products; lines of a table as they come."""
+    """Measure both products; yield the lines of a table."""
     specs = {
         name: load_spec(_REPOSITORY / f"{name}_features" / "1" / "features.yaml")
         for name in ("fraud", "credit")
@@ -291,7 +292,7 @@ def _lines(asked: Asked, *, product: str) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print a table; a known error is one line."""
+    """Measure and print a table; a known error prints one line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.prediction_cache")
     parser.add_argument("--rates", type=int, nargs="+", default=_RATES)
     given = parser.parse_args(arguments)

@@ -1,11 +1,11 @@
 """
-Does Triton's own response cache pay? `python -m loadtests.prediction_cache_served`.
+Benefit of Triton's response cache: `python -m loadtests.prediction_cache_served`.
 
 A product is served twice in each turn, with and without `response_cache` on its model
-and memory for it. It is asked dry, row by row, for rows that are all new, and for the
-same hundred again and again, also 20 a request: no real traffic is like either.
-Compared are processor time a row of tritonserver and its steps, and what one caller
-alone waits for a row of the hundred.
+and memory for it. It gets dry requests, row by row, for rows that are all new, and for
+the same hundred again and again, also 20 a request: no real traffic is like either.
+The comparison is of the processor time per row of tritonserver and its steps, and of
+the time that a lone caller waits for a row of the hundred.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _SAMPLE = re.compile(r'^nv_(\w+)\{model="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
 
 class Told(msgspec.Struct, frozen=True):
     """
-    What one asking cost.
+    Cost of one series of requests.
 
     Attributes:
-        cpu_us: Of tritonserver and its steps, a row.
-        found_percent: Requests of 100 that the model's cache answered.
-        decided_rows: Rows a batch of the decision step.
+        cpu_us: Processor time of tritonserver and its steps per row, µs.
+        found_percent: Share of the requests that the model's cache answered, %.
+        decided_rows: Rows per batch of the decision step.
     """
 
     cpu_us: float
@@ -77,7 +77,7 @@ def told(
     cpu_s: float,
     rows: int,
 ) -> Told:
-    """Turn two readings into what lies between them."""
+    """Compute the cost from two readings of the counters."""
 
     def grown(part: str, name: str) -> float:
         key = (f"{product}_{part}", name)
@@ -95,7 +95,7 @@ def told(
 
 
 def measure(product: str, *, rows: int, turns: int) -> Iterator[str]:
-    """Serve and ask in turns; lines of a table as they come."""
+    """Serve and send requests in turns; yield the lines of a table."""
     with tempfile.TemporaryDirectory(prefix="tollgate-cached-") as folder:
         repository = Path(folder, "model_repository")
         for part in (CHECKOUT / "model_repository").glob(f"{product}*"):
@@ -127,7 +127,7 @@ def _asked(
         fields=fields,
         timeout_s=30,
     ) as client:
-        for _ in range(3):  # what is asked for is known then, and every step is warm
+        for _ in range(3):  # then the cache holds these rows, and every step is warm
             _ask(client, columns, batch_rows=1)
         waited_ms = [_alone_ms(client, columns, number) for number in range(_ALONE)]
         cells = [product, name or "none", f"{np.median(waited_ms):.2f}"]
@@ -164,7 +164,7 @@ def _read(server: Embedded) -> dict[tuple[str, str], float]:
 def _columns(
     spec: FeatureSpec, product: str, *, rows: int, seed: int
 ) -> tuple[dict[str, str], dict[str, list[Any]]]:
-    """Make up rows: declared fields with their types, columns of inputs."""
+    """Generate rows: declared fields with their types, columns of inputs."""
     from tollgate.simulate import simulate
     from tollgate.simulate.credit import simulate_credit
 
@@ -180,7 +180,7 @@ def _columns(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print a table; a known error is one line."""
+    """Measure and print a table; a known error prints one line."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.prediction_cache_served")
     parser.add_argument("--product", choices=["fraud", "credit"], default="credit")
     parser.add_argument("--rows", type=int, default=4_000, help="of each asking")

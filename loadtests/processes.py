@@ -1,4 +1,4 @@
-"""Memory and processor time of the server's processes."""
+"""Read memory and processor time of the server's processes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 class Use(msgspec.Struct, frozen=True):
     """
-    What processes hold and used, together.
+    Memory and processor time of several processes together.
 
     Attributes:
-        processes: How many.
+        processes: Number of processes.
         pss_mb: Memory, a page that n share counted 1/n to each (10^6 bytes).
         rss_mb: Memory, shared pages counted in full by each (10^6 bytes).
         cpu_s: Processor time since they started.
-        own_mb: Of the first, what they wrote themselves, no file's: a leak shows there,
-            whoever else has their libraries open.
+        own_mb: The part of pss_mb that belongs to no file: a leak shows there, also
+            when other processes share the libraries.
     """
 
     processes: int
@@ -34,7 +34,7 @@ class Use(msgspec.Struct, frozen=True):
 
 def use_of(roots: Iterable[int]) -> Use:
     """
-    Add up processes and all that descend from them.
+    Add up processes and their descendants.
 
     Args:
         roots: Process ids.
@@ -50,14 +50,14 @@ def use_of(roots: Iterable[int]) -> Use:
 
 
 def descendants(roots: Iterable[int]) -> list[int]:
-    """List processes and all that descend from them, as of now."""
+    """List processes and their descendants, as of now."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 parent = int(_stat(int(entry.name))[1])
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended just now
+                continue  # the process has just ended
             children.setdefault(parent, []).append(int(entry.name))
     found = list(roots)
     for pid in found:
@@ -66,7 +66,9 @@ def descendants(roots: Iterable[int]) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """Read /proc/PID/stat from the third field on; the second may hold anything."""
+    """
+    Read /proc/PID/stat from the third field on; the second may contain any character.
+    """
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

@@ -5,7 +5,7 @@ A proxy in front of a server that makes its network worse on demand.
 
 Both are a path, which is a unix socket, or host:port.
 
-It runs as a process of its own, so that it shares no interpreter with the load, and
+It runs as a separate process, so that it shares no interpreter with the load, and
 takes one order per line on its standard input, each answered with `ok`:
 
     pass        hand everything on at once
@@ -34,8 +34,8 @@ class Proxy:
     The proxy, as a child process.
 
     Args:
-        server: Its unix socket, or "host:port".
-        listen: The proxy's own unix socket, which must not exist, or "host:port".
+        server: Unix socket of the server, or "host:port".
+        listen: Unix socket of the proxy, which must not exist, or "host:port".
 
     Attributes:
         url: "unix://…" or "host:port", for the caller of the server; that of a unix
@@ -84,7 +84,7 @@ class Proxy:
         self._stack.close()
 
     def order(self, text: str) -> None:
-        """Change what it does from now on; returns when it does."""
+        """Change the behavior of the proxy; returns when the change has effect."""
         assert self._child is not None
         assert self._child.stdin is not None
         assert self._child.stdout is not None
@@ -96,14 +96,14 @@ class Proxy:
 
 
 class _Line:
-    """What is done to answers at the moment."""
+    """The present treatment of answers."""
 
     def __init__(self) -> None:
         self.delay_s = 0.0
         self.cut = False
 
     def take(self, order: str) -> None:
-        """Follow an order."""
+        """Apply an order."""
         word, _, value = order.partition(" ")
         if word not in ("pass", "slow", "cut"):
             raise ValueError(f"{order!r} is none of pass, slow SECONDS, cut")
@@ -154,7 +154,7 @@ def _host_port(address: str) -> tuple[str, int] | None:
 
 
 async def _obey(line: _Line) -> None:
-    """Take orders until standard input ends."""
+    """Apply orders until standard input ends."""
     orders = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(
@@ -178,7 +178,7 @@ async def _answer(
     clock = asyncio.get_running_loop().time
 
     async def write() -> None:
-        # In a task of its own: a piece that waits holds no later one back.
+        # In a separate task: a delayed piece does not delay the reading of later ones.
         while (entry := await pieces.get()) is not None:
             due_s, piece = entry
             await asyncio.sleep(max(0.0, due_s - clock()))

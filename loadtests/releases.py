@@ -1,8 +1,8 @@
 """
-What callers see while releases change: `python -m loadtests.releases`.
+Results that callers see while releases change: `python -m loadtests.releases`.
 
-`tollgate up` under a fixed rate of single rows; release after release is activated,
-then canaries come, grow and go. Prints the table of docs/reliability.md.
+`tollgate up` under a fixed rate of single rows; releases are activated one after the
+other, then canaries start, grow and end. Prints the table of docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tollgate.supervisor.converging import digest_of
 from tollgate.supervisor.replicas import ask_replica
 
 _WARM_UP_S, _BEFORE_S = 5.0, 10.0
-_CHANGE_S = 4.0  # the most that a change may take on average, or the load ends first
+_CHANGE_S = 4.0  # limit of a change's mean time; slower ones outlast the load
 _PATIENCE_S = 30.0
 _MODEL, _DECISION = "fraud_model", "fraud_decision"
 _SCENARIO = Scenario(
@@ -55,12 +55,12 @@ _SCENARIO = Scenario(
 )
 
 
-# A kind of change, and what describes the release after it: (repository, product).
+# A kind of change, and a function that describes the release after it.
 Todo = tuple[Action, Callable[..., Release]]
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One change of what answers: its kind, and when it began and ended, µs."""
+    """A change of the active release: its kind, and when it began and ended, µs."""
 
     kind: str
     begun_us: int
@@ -68,7 +68,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where it all happens."""
+    """The server, and where its files are."""
 
     product: Supervised
     repository: Path
@@ -154,7 +154,7 @@ def _bodies(traffic: Traffic, rate_per_s: int, run_s: float) -> np.ndarray:
 
 
 def _activations(count: int) -> Iterator[Todo]:
-    """Name releases to go to, in turns: another model, another policy, and so on."""
+    """Yield the releases to activate: another model, another policy, in turns."""
     for number in range(count):
         step = (_MODEL, _DECISION)[number % 2]
         yield "activate", partial(_other, step=step)
@@ -173,7 +173,7 @@ def _other(repository: Path, *, product: str, step: str) -> Release:
 
 
 def _canaries(count: int) -> Iterator[Todo]:
-    """Name what becomes of canaries: start, grow, then promoted or stopped in turns."""
+    """Yield the changes of canaries: start, grow, then promoted or stopped in turns."""
     told = {"actor": "load", "reason": "load"}
     for number in range(count):
         yield "challenger start", partial(_canary, **told)
@@ -203,7 +203,7 @@ def _change_all(
     todo: Sequence[Todo],
     problems: list[Exception],
 ) -> None:
-    be_gentle()  # who changes releases works on another machine
+    be_gentle()  # in real use, another machine changes releases
     time.sleep(_WARM_UP_S + _BEFORE_S)
     try:
         for kind, make in todo:
@@ -223,7 +223,7 @@ def _change_all(
 
 
 def _wait(place: Place, release: Release) -> None:
-    """Wait until the server went there."""
+    """Wait until the server has activated a release."""
     until_s = time.monotonic() + _PATIENCE_S
     file = digest_of(release_path(place.repository, "fraud").read_bytes())
     while True:
@@ -285,7 +285,7 @@ def _line(
 
 
 def _said(generated: Generated, failures: Counter[str]) -> Iterator[str]:
-    """Tell what all answers of the run say."""
+    """Summarize all answers of the run."""
     answers = generated.kept.answers
     said = tally(answers)
     yield (

@@ -1,4 +1,4 @@
-"""Are the features equal after a fault? The store, value by value, with another one."""
+"""Check that features are right after a fault: compare two stores, value by value."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tollgate.store.writer import EventWriter
 
 MOST_DRAIN_S = 120.0
 _LOOK_EVERY_S = 0.02
-_SETTLE_S = 0.5  # a step's rows are on disk within a tenth of that
+_SETTLE_S = 0.5  # a step writes its rows to disk within a tenth of that
 _DEADLINE_S = 30.0
-# PRODUCT, the hash of its state, entity; not feeds, lists, tables, earlier decisions.
+# Product, hash of its state, entity; not feeds, lists, tables, stored decisions.
 _ENTITY = re.compile(rb"tollgate:[^:]+:[0-9a-f]{16}:")
 
 
 class Repaired(msgspec.Struct, frozen=True):
     """
-    What is left of a fault once the spool is empty.
+    Comparison of the store after a fault, once the spool is empty.
 
     Attributes:
-        drained: Whether it is.
+        drained: True if the spool is empty.
         values: Entities in either store.
-        different: Of these, with other bytes in the two, or in one alone.
+        different: Entities with other bytes in the two, or in one store only.
     """
 
     drained: bool
@@ -42,7 +42,7 @@ class Repaired(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """Say it for the table."""
+        """Describe the comparison for the table."""
         if not self.drained:
             return "no: the spool does not empty"
         if self.different or not self.values:
@@ -55,8 +55,8 @@ class Undisturbed:
     A store that has no faults and gets the same purchases.
 
     Args:
-        spec: The product's features.
-        url: The store's; it holds the same history.
+        spec: Feature spec of the product.
+        url: URL of the store; it holds the same history.
     """
 
     def __init__(self, spec: FeatureSpec, url: str) -> None:
@@ -76,8 +76,8 @@ class Undisturbed:
 
         Args:
             columns: The purchases that were sent.
-            store_url: The store that had the fault.
-            spool: The product's, which it drains by itself.
+            store_url: URL of the store that had the fault.
+            spool: The product's spool, which the product drains.
         """
         self._writer.purchases(_purchases(self._spec, columns))
         drained = _stays_empty(spool)
@@ -88,7 +88,7 @@ class Undisturbed:
 
 
 def _stays_empty(spool: Path) -> bool:
-    """Wait until the spool is empty, and for what a step has not yet put there."""
+    """Wait until the spool is empty, and for rows that a step has yet to put there."""
     until_s = time.monotonic() + MOST_DRAIN_S
     empty_since_s = time.monotonic()
     while time.monotonic() < until_s:
@@ -101,7 +101,7 @@ def _stays_empty(spool: Path) -> bool:
 
 
 def values_of(url: str) -> dict[bytes, bytes]:
-    """Read every entity's value, and nothing else that a product keeps in its store."""
+    """Read every entity's value, and no other data of a product in its store."""
     import redis
 
     with redis.Redis.from_url(url) as client:

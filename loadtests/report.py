@@ -1,4 +1,4 @@
-"""Write a measurement down: Markdown for people, JSON for programs."""
+"""Write the report of a measurement: Markdown for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Measured(msgspec.Struct, frozen=True):
 
 class Report(msgspec.Struct, frozen=True):
     """
-    A whole measurement.
+    Results of a complete measurement.
 
     Attributes:
-        surroundings: Where and with what.
-        command: How to repeat it.
-        release: Who decided.
-        history: What the store held before, in words.
-        warm_up_s: Before each run.
-        measured: By scenario.
+        surroundings: Machine, commit and versions.
+        command: Command that repeats it.
+        release: Release that decided.
+        history: Description of the store's contents before.
+        warm_up_s: Warm-up of each run, s.
+        measured: Results by scenario.
     """
 
     surroundings: Surroundings
@@ -46,12 +46,12 @@ Figure = Callable[[Run], float]
 
 
 def to_json(report: Report) -> bytes:
-    """Write everything, for programs."""
+    """Write all figures as JSON, for programs."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
 def to_markdown(report: Report) -> str:
-    """Write what a person wants to read."""
+    """Write the summary as Markdown, for people."""
     around = report.surroundings
     seconds = report.measured[0].runs[0].measured_s
     count = len(report.measured[0].runs)
@@ -156,7 +156,7 @@ def _server_cpu_ms(run: Run) -> float:
 
 
 def _generator_share(run: Run) -> float:
-    """Tell how much of all processor time went to h2load."""
+    """Return the share of all processor time that h2load used."""
     return run.generator_cpu_s / max(1e-9, run.generator_cpu_s + run.work.cpu_s)
 
 
@@ -165,7 +165,7 @@ def _errors(run: Run) -> int:
 
 
 def _notes(report: Report) -> list[str]:
-    """Say which errors and degraded bits there were, and what was not as meant."""
+    """List failures, degraded bits, refused rows and bodies that flow control cut."""
     told = []
     for one in report.measured:
         reasons: Counter[str] = Counter()
@@ -196,7 +196,7 @@ def _commands(report: Report) -> list[str]:
 
 
 def spread(runs: Sequence[Run], figure: Figure, *, digits: int) -> str:
-    """Write the median run's figure and the range; never an average."""
+    """Format the median run's figure and the range; never an average."""
     values = sorted(figure(run) for run in runs)
     middle = f"{median_low(values):,.{digits}f}"
     if len(values) == 1:
@@ -205,7 +205,7 @@ def spread(runs: Sequence[Run], figure: Figure, *, digits: int) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Write a share; what is not nothing is never written as nothing."""
+    """Format a share; a share above 0 never appears as 0."""
     if not part:
         return "0"
     value = part / max(1, whole)

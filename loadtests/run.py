@@ -28,7 +28,7 @@ from tollgate.errors import InputError, TollgateError
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the command line says."""
+    """Options of the command line."""
 
     scenarios: tuple[tuple[str, Scenario], ...]
     runs: int
@@ -46,7 +46,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run, and write a file for each run; a known error is one line."""
+    """Run, and write a file for each run; a known error prints one line."""
     try:
         options = _options(arguments)
         run_all(options)
@@ -117,11 +117,11 @@ def run_all(options: Options) -> list[Path]:
     Run every scenario once, then all a second time, and so on.
 
     Returns:
-        The files.
+        Paths of the files.
 
     Raises:
         InputError: There are such files already.
-        TollgateError: Something could not be done; what was done is kept.
+        TollgateError: A run failed; the results of the runs before it stay.
     """
     _require_free(options)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ def _size(scenario: Scenario) -> str:
 
 
 def _require_free(options: Options) -> None:
-    """Demand a place of its own for each result: what was measured is not replaced."""
+    """Raise if a result file exists already: results are not replaced."""
     taken: set[Path] = set()
     for run in range(1, options.runs + 1):
         for name, scenario in options.scenarios:

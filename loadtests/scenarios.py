@@ -1,4 +1,4 @@
-"""What is measured: how many rows a request has and how many requests are under way."""
+"""Closed-loop scenarios: rows of a request, and number of requests in flight."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Scenario(msgspec.Struct, frozen=True):
     A closed loop: each answer is followed at once by the next request.
 
     Attributes:
-        name: What `--only` calls it.
-        rows: Per request, 1 to 32.
+        name: Name of the scenario in `--only`.
+        rows: Rows per request, 1 to 32.
         connections: TCP connections, each like one replica of a calling service.
-        streams: Requests under way on each of them.
-        most_requests_per_s: More than this machine class answers; bodies are made
-            for so many, and begin again when that was too few.
+        streams: Requests in flight on each of them.
+        most_requests_per_s: More than this machine class answers; so many bodies are
+            written per second, and they repeat when that is too few.
     """
 
     name: str
@@ -28,12 +28,12 @@ class Scenario(msgspec.Struct, frozen=True):
 
     @property
     def in_flight(self) -> int:
-        """Requests under way together."""
+        """Return the number of requests in flight on all connections."""
         return self.connections * self.streams
 
 
-# Four connections: one alone is served by one thread of the server at a time, and one
-# per request is not how gRPC clients work.
+# Four connections: the server serves one connection by one thread at a time, and one
+# connection per request is not how gRPC clients work.
 SCENARIOS = (
     Scenario("1-row-1", rows=1, connections=1, streams=1, most_requests_per_s=1_000),
     Scenario("1-row-16", rows=1, connections=4, streams=4, most_requests_per_s=10_000),
@@ -48,7 +48,7 @@ def pick(name: str | None) -> tuple[Scenario, ...]:
     Pick one scenario by name, or all.
 
     Raises:
-        InputError: There is none of that name.
+        InputError: There is no scenario of that name.
     """
     if name is None:
         return SCENARIOS

@@ -1,4 +1,4 @@
-"""A second product beside fraud: the same files under another name."""
+"""Write a second product next to fraud: the same files under another name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PRODUCT = re.compile(r"^product: fraud$", re.M)
 
 
 def copy_repository(source: Path, target: Path) -> Path:
-    """Copy the fraud product of a repository, without what Python left in it."""
+    """Copy the fraud product of a repository, without Python's cache files."""
     ours = shutil.ignore_patterns("__pycache__", "credit*")
     shutil.copytree(source, target, ignore=ours)
     return target
@@ -24,11 +24,11 @@ def copy_repository(source: Path, target: Path) -> Path:
 
 def add_product(repository: Path, name: str) -> None:
     """
-    Copy the fraud product of a repository, with a release of its own.
+    Copy the fraud product of a repository under another name, and release it.
 
     Args:
-        repository: Holds the product fraud; is changed.
-        name: What the copy is called.
+        repository: Repository with the product fraud; is changed.
+        name: Name of the copy.
     """
     for step in ("", *(f"_{step}" for step in _STEPS)):
         target = repository / f"{name}{step}"
@@ -46,7 +46,7 @@ def add_product(repository: Path, name: str) -> None:
 
 
 def release_first(repository: Path, name: str) -> None:
-    """Make version 1 of each step of a product, as it lies there, its release."""
+    """Make a release of version 1 of each step of a product."""
     (repository / name / "release.json").unlink(missing_ok=True)
     spec = load_spec(repository / f"{name}_features" / "1" / SPEC_FILE)
     release = compose_release(

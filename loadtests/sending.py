@@ -1,4 +1,6 @@
-"""Sending requests at their times: compiled where that can be, else with asyncio."""
+"""
+Send requests at their times: with the compiled sender if possible, else with asyncio.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,15 @@ Send = Callable[[Sequence[Any], F64], Sent]
 @contextmanager
 def sender(grpc_url: str, *, timeout_s: float, rows: int) -> Iterator[tuple[str, Send]]:
     """
-    Take the compiled sender, or the other one where there is no compiler.
+    Choose the compiled sender, or asyncio where there is no compiler.
 
     Args:
         grpc_url: host:port.
-        timeout_s: After which a caller gives up.
-        rows: In each request.
+        timeout_s: Time after which a caller gives up, s.
+        rows: Rows in each request.
 
     Yields:
-        What it is called, and it.
+        Its name, and the function that sends.
     """
     with tempfile.TemporaryDirectory(prefix="tollgate-send-") as name:
         folder = Path(name)
@@ -72,13 +74,13 @@ def send_here(
     Send with asyncio, some hundred requests a second.
 
     Args:
-        requests: N of them.
-        at_s: When each is due, s from the beginning, ascending; float64 [N].
+        requests: N ModelInferRequests.
+        at_s: Time at which each is due, s from the beginning, ascending; float64 [N].
         grpc_url: host:port, or dns:///host:port for several servers in turn.
-        timeout_s: After which a caller gives up.
+        timeout_s: Time after which a caller gives up, s.
 
     Raises:
-        asyncio.TimeoutError: Nobody answers there.
+        asyncio.TimeoutError: No server answers there.
     """
     sending = send(requests, at_s=at_s, grpc_url=grpc_url, timeout_s=timeout_s)
     limit_s = _CONNECT_S + float(np.max(at_s)) + timeout_s

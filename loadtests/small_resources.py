@@ -1,15 +1,15 @@
 """
-A server with little shared memory and few descriptors, among callers who hang up.
+Run a server with little shared memory and few descriptors; some callers hang up.
 
     python -m loadtests.small_resources                        # needs root: it mounts
     python -m loadtests.small_resources --shm-mib 128 --files 512 --seconds 60
 
-It starts `tollgate up` in a mount namespace of its own, with a small tmpfs on /dev/shm
-and a limit of open files. Once it is ready, a file takes what is left of /dev/shm.
-Good callers ask for one decision at a time. Rude ones send a request with an id as long
-as the gateway lets pass, and close the connection before the answer. The good requests
-that failed are counted, with the reason, and so is everything that the supervisor had
-to mend. Exit status 1 if there was either.
+It starts `tollgate up` in its own mount namespace, with a small tmpfs on /dev/shm
+and a limit of open files. Once it is ready, a file fills the rest of /dev/shm.
+Good callers request one decision at a time. Rude ones send a request with an id as long
+as the gateway lets pass, and close the connection before the answer. The command counts
+the good requests that failed, with the reason, and everything that the supervisor had
+to recover. Exit status 1 if there was either.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GOOD, _RUDE = 4, 24  # callers
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run, and print what became of the requests."""
+    """Run, and print the results of the requests."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.small_resources")
     parser.add_argument("--shm-mib", type=int, default=64)
     parser.add_argument("--files", type=int, default=1024)
@@ -80,14 +80,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _fill(shm: Path) -> None:
-    """Take all free memory of a tmpfs; it is freed with its namespace."""
+    """Fill all free memory of a tmpfs; the end of its namespace frees it."""
     with (shm / "filler").open("wb") as filler:
         numbers = os.statvfs(shm)
         os.posix_fallocate(filler.fileno(), 0, numbers.f_bavail * numbers.f_frsize)
 
 
 async def send(url: str, seconds: float) -> Counter[str]:
-    """Send good and rude requests for a while; how many had which outcome."""
+    """Send good and rude requests for a while; return the number of each outcome."""
     outcomes: Counter[str] = Counter()
     until_s = time.monotonic() + seconds
     good = [_good(url, until_s, outcomes, caller) for caller in range(_GOOD)]

@@ -1,9 +1,10 @@
 """
-Does memory grow? `python -m loadtests.soak --minutes 120`.
+Check that memory does not grow: `python -m loadtests.soak --minutes 120`.
 
-`tollgate up` under a fixed rate of single rows, every one a new purchase. Resident
-memory of tritonserver with its steps, of the supervisor and of Redis, and what the
-server holds in /dev/shm, every few seconds; the slope of each, with an interval.
+Run `tollgate up` under a fixed rate of single rows, every one a new purchase. Every
+few seconds, read the private memory (the part of PSS that belongs to no file) of
+tritonserver with its steps, of the supervisor and of Redis, and the server's part of
+/dev/shm. Report the slope of each, with an interval.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from tollgate.server.regions import region_prefix
 from tollgate.supervisor.faults import read_faults
 
 _SAMPLE_S = 5.0
-_PART_S = 60.0  # of the load; each has bodies of its own
+_PART_S = 60.0  # of the load; each part has new bodies
 _WARM_UP_SHARE = 0.25  # caches fill in it
-_BLOCKS = 12  # neighbours in time are alike: means of blocks are less so
+_BLOCKS = 12  # samples close in time are alike: means of blocks are less so
 # Two-sided 95 % of Student's t with _BLOCKS - 2 degrees of freedom.
 _T = 2.228
 _SCENARIO = Scenario(
@@ -60,7 +61,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Slope(msgspec.Struct, frozen=True):
-    """How fast something grows, MB an hour, with the half of its 95 % interval."""
+    """Growth in MB per hour, with half the width of its 95 % interval."""
 
     per_hour: float
     half: float
@@ -87,7 +88,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, Counter[str]]:
-    """Serve, load and sample; also how many were answered, and why others failed."""
+    """
+    Serve, load and sample; return samples, answered requests, and failures by reason.
+    """
     with tempfile.TemporaryDirectory(prefix="tollgate-soak-") as name:
         folder = Path(name)
         generator = make_generator(folder)
@@ -130,7 +133,7 @@ def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, Counter[
 
 
 class _Sampler:
-    """Samples from a thread of its own."""
+    """Takes samples in its own thread."""
 
     def __init__(self, product: Supervised) -> None:
         self._product = product
@@ -143,7 +146,7 @@ class _Sampler:
         self._thread.start()
 
     def stop(self) -> list[Sample]:
-        """End, and give what was sampled."""
+        """Stop, and return the samples."""
         self._ended.set()
         self._thread.join()
         return self._samples
@@ -169,11 +172,11 @@ class _Sampler:
 
 def slope_of(at_s: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> Slope:
     """
-    Fit a line through the means of blocks; the rest is taken for independent noise.
+    Fit a line through the means of blocks; the residuals count as independent noise.
 
     Args:
-        at_s: Moments, ascending; at least as many as there are blocks.
-        values: MB.
+        at_s: Times of the samples, ascending, s; at least as many as there are blocks.
+        values: Memory, MB.
     """
     times = np.array([part.mean() for part in np.array_split(at_s, _BLOCKS)]) / 3600
     means = np.array([part.mean() for part in np.array_split(values, _BLOCKS)])

@@ -1,8 +1,8 @@
 """
-What Triton counts of a product's models: requests, batches, waiting and work.
+Read Triton's counts of a product's models: requests, batches, queue and compute time.
 
-These are sums over all requests, whoever asked, so they give means and no percentiles.
-Triton counts them anyway; to read them disturbs nobody.
+These are sums over the requests of all callers, so they give means and no percentiles.
+Triton counts them in any case; to read them disturbs no request.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ _WORK = ("compute_input", "compute_infer", "compute_output")
 
 class Counts(msgspec.Struct, frozen=True):
     """
-    One model, all its versions together, since its server started.
+    Counts of one model, all its versions together, since its server started.
 
     Attributes:
-        requests: That it answered.
-        rows: In them.
-        batches: It was called.
-        whole_ns: From when requests came to it until they were answered.
-        queue_ns: Of it, waiting.
-        work_ns: Of it, work of the batches that the requests were in.
+        requests: Requests that it answered.
+        rows: Rows in them.
+        batches: Number of calls of the model.
+        whole_ns: Time from the arrival of requests until their answers, summed over
+            them, ns.
+        queue_ns: The part of it spent in the queue, ns.
+        work_ns: The part of it in which the batches of the requests were computed, ns.
     """
 
     requests: int = 0
@@ -39,26 +40,26 @@ class Counts(msgspec.Struct, frozen=True):
 
     @property
     def whole_ms(self) -> float:
-        """Mean of a request; 0 without any."""
+        """Return the mean time of a request, ms; 0 without any."""
         return self.whole_ns / 1e6 / max(1, self.requests)
 
     @property
     def queue_ms(self) -> float:
-        """Likewise."""
+        """Return the mean queue time of a request, ms; 0 without any."""
         return self.queue_ns / 1e6 / max(1, self.requests)
 
     @property
     def work_ms(self) -> float:
-        """Likewise."""
+        """Return the mean compute time of a request, ms; 0 without any."""
         return self.work_ns / 1e6 / max(1, self.requests)
 
     @property
     def rows_per_batch(self) -> float:
-        """Mean of a batch; 0 without any."""
+        """Return the mean rows of a batch; 0 without any."""
         return self.rows / max(1, self.batches)
 
     def since(self, before: Counts) -> Counts:
-        """Tell what was counted since then."""
+        """Return the counts since an earlier reading."""
         pairs = zip(
             msgspec.structs.astuple(self), msgspec.structs.astuple(before), strict=True
         )
@@ -69,7 +70,7 @@ def counts_of(
     server: Reachable, models: Sequence[str], *, timeout_s: float = 5.0
 ) -> Mapping[str, Counts]:
     """
-    Read what a server has counted.
+    Read the counts of a server.
 
     Raises:
         ServerError: It does not answer.
@@ -84,12 +85,12 @@ def counts_of(
 def counts_of_answer(
     answer: Mapping[str, Any], models: Sequence[str]
 ) -> Mapping[str, Counts]:
-    """Take them out of Triton's answer, gRPC's JSON."""
+    """Parse the counts in Triton's answer, gRPC's JSON."""
     return {name: _sum(answer.get("model_stats", []), name) for name in models}
 
 
 def _sum(entries: Sequence[Mapping[str, Any]], name: str) -> Counts:
-    """Add up the versions of a model: the one that answers and those that are kept."""
+    """Add up the versions of a model, the active one and the inactive ones."""
 
     def ns(entry: Mapping[str, Any], part: str, key: str = "ns") -> int:
         return int(entry.get("inference_stats", {}).get(part, {}).get(key, 0))

@@ -1,4 +1,4 @@
-"""`tollgate up` as a process of its own, for those who hurt what it runs."""
+"""Run `tollgate up` as a separate process, for tests that damage what it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tollgate.server.address import find_server
 from tollgate.supervisor.faults import read_faults
 from tollgate.supervisor.stubs import find_stubs
 
-# The package of that interpreter's environment, not of the folder that we are in.
+# Use the package of that interpreter's environment, not that of the working folder.
 _TOLLGATE = "import sys; sys.path.remove(''); from tollgate.cli import main; main()"
 _PATIENCE_S = 600.0
 _STOP_S = 600.0
@@ -25,15 +25,15 @@ _STOP_S = 600.0
 
 class Supervised:
     """
-    A supervised product.
+    A product under its supervisor, as a child process.
 
     Args:
         repository: The model repository, a folder or an address.
-        state: State folder; what it says goes to a file beside it.
+        state: State folder; its output goes to a file next to it.
         words: The command and its own options.
         python: The interpreter; another checkout's runs that checkout's code.
-        limits: Words before the command, such as those of prlimit.
-        environment: Of the process; that of this one unless given.
+        limits: Command to run it with, such as prlimit and its options.
+        environment: Environment of the process; that of this one unless given.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Supervised:
 
     @property
     def grpc_url(self) -> str:
-        """Where requests go; empty until it is told."""
+        """Return the address for requests; empty until it is printed."""
         return self._told("grpc")
 
     @property
     def metrics_url(self) -> str:
-        """Where Prometheus scrapes Triton."""
+        """Return the address where Prometheus scrapes Triton."""
         return self._told("metrics")
 
     @property
     def health_url(self) -> str:
-        """The side port; empty until it is told."""
+        """Return the address of the admin port; empty until it is printed."""
         return self._told("health").removesuffix("/readyz")
 
     def _told(self, name: str) -> str:
@@ -84,7 +84,7 @@ class Supervised:
         return next((line[1] for line in lines if line[:1] == [name]), "")
 
     def get(self, path: str) -> tuple[int, str]:
-        """Ask the side port: status and body; 0 when it does not answer."""
+        """Get a page of the admin port: status and body; 0 when it does not answer."""
         try:
             with urllib.request.urlopen(self.health_url + path, timeout=5) as answer:
                 return answer.status, answer.read().decode()
@@ -95,17 +95,18 @@ class Supervised:
             return 0, ""
 
     def ready(self) -> bool:
-        """Tell whether every product decides."""
+        """Return whether every product decides."""
         return self.get("/readyz")[0] == 200
 
     def wait(
         self, what: Callable[[], bool], *, patience_s: float = _PATIENCE_S
     ) -> None:
         """
-        Wait until something holds.
+        Wait until a condition holds.
 
         Raises:
-            ServerError: It did not, or the supervisor ended; with what it said.
+            ServerError: It did not hold in time, or the supervisor ended; includes its
+                output.
         """
         until = time.monotonic() + patience_s
         while not what():
@@ -115,12 +116,12 @@ class Supervised:
             time.sleep(0.05)
 
     def mended(self) -> list[str]:
-        """Name what was mended so far."""
+        """List the parts that were recovered so far."""
         found = read_faults(self.state)
         return [fault.part for fault in found if fault.mended_s is not None]
 
     def wait_mended(self, count: int, *, patience_s: float = _PATIENCE_S) -> None:
-        """Wait until so many things were mended, and the product is ready."""
+        """Wait until so many parts were recovered, and the product is ready."""
         self.wait(lambda: len(self.mended()) >= count, patience_s=patience_s)
         self.wait(self.ready, patience_s=patience_s)
 
@@ -132,7 +133,7 @@ class Supervised:
             part: "tritonserver", "redis-server" or the name of a step.
 
         Raises:
-            ServerError: None runs.
+            ServerError: No such process runs.
         """
         address = find_server(self.state)
         server = address.pid if address else 0
@@ -155,7 +156,7 @@ class Supervised:
         raise ServerError("redis-server", "does not run")
 
     def stop(self) -> int:
-        """End it politely; its exit status."""
+        """Stop it with SIGTERM, or SIGKILL after a while; return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(_STOP_S)

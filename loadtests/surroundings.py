@@ -1,4 +1,4 @@
-"""Where a figure was measured: machine, commit, versions."""
+"""Describe where a figure was measured: machine, commit, versions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 class Surroundings(msgspec.Struct, frozen=True):
     """
-    What a figure must be read with.
+    Conditions under which a figure was measured.
 
     Attributes:
-        date: UTC, to the minute.
+        date: Time in UTC, to the minute.
         commit: Short hash; "+ changes" when the tree differs from it.
-        hardware: In words.
+        hardware: Description of the machine.
         versions: Program -> version.
     """
 
@@ -42,7 +42,7 @@ def look_around(server: Embedded, *, h2load: str) -> Surroundings:
 
     Args:
         server: The running product.
-        h2load: Its version.
+        h2load: Version of h2load.
     """
     import redis
 
@@ -64,7 +64,7 @@ def look_around(server: Embedded, *, h2load: str) -> Surroundings:
 
 
 def measured_with(server: Embedded) -> str:
-    """Say on what machine, at which commit, when and with what, in one line."""
+    """Describe machine, commit, time and versions in one line."""
     around = look_around(server, h2load="")
     versions = ", ".join(
         f"{name} {value}" for name, value in around.versions.items() if value
@@ -73,7 +73,7 @@ def measured_with(server: Embedded) -> str:
 
 
 def measured_on() -> str:
-    """Say on what machine, at which commit and when, in one line."""
+    """Describe machine, commit and time in one line."""
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     return f"{date}, commit {_commit()}, {_hardware()}"
 
@@ -85,7 +85,7 @@ def _hardware() -> str:
 
 
 def hardware_of(cpuinfo: str, meminfo: str) -> str:
-    """Put /proc/cpuinfo and /proc/meminfo into one line."""
+    """Summarize /proc/cpuinfo and /proc/meminfo in one line."""
     models = Counter(re.findall(r"^model name\s*: (.+)$", cpuinfo, re.MULTILINE))
     told = re.search(r"^MemTotal:\s*(\d+) kB$", meminfo, re.MULTILINE)
     parts = [f"{count} x {model}" for model, count in models.items()]

@@ -1,8 +1,9 @@
 """
-What tracing costs the decision step, which tells most of a request, and what telling
-of batches costs each step.
+Measure the cost of tracing in the decision step, and of batch reports in each step.
 
     python -m loadtests.trace_cost [--runs 3]
+
+The decision step writes most of the spans of a request.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ _CASES = {
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """A request, as far as its parameters go."""
+    """A request with the parts that tracing reads."""
 
     text: str
 
     def parameters(self) -> str:
-        """What came with it, as Triton gives it."""
+        """Return its parameters, as Triton gives them."""
         return self.text
 
     def request_id(self) -> str:
-        """What its caller called it."""
+        """Return the id that its caller gave it."""
         return "000001234"
 
 
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measure_batches(path: Path, end: int) -> list[float]:
-    """Tell of batch after batch to whoever looks; µs of CPU of each."""
+    """Report batch after batch to the reader, if any; return µs of CPU of each."""
     teller = BatchTeller(str(path), step="fraud_decision")
     requests = [_Asked(_PLAIN)] * _BATCH
     taken = []
@@ -89,7 +90,7 @@ def _measure_batches(path: Path, end: int) -> list[float]:
 
 
 def _measure(path: Path, end: int, text: str, rate: int) -> list[float]:
-    """Tell of batch after batch; µs of CPU per request of each."""
+    """Trace batch after batch; return µs of CPU per request of each."""
     context = np.zeros(_BATCH, context_dtype(("customer", "terminal")))
     ids = np.array([b"t-%d" % place for place in range(_BATCH)], f"S{MAX_ID_BYTES}")
     context["transaction_id"] = ids.view(f"V{MAX_ID_BYTES}")

@@ -1,4 +1,4 @@
-"""The purchases that come after a history, without end."""
+"""Generate the purchases that continue a history, without end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     """
     A history that repeats itself: the same purchases, later, under new ids.
 
-    Each customer goes on buying as often and where he did, so however long the load
-    lasts, entity values keep the length that the history gave them.
+    Each customer continues to buy as often and at the same terminals. So entity values
+    keep the length that the history gave them, however long the load lasts.
 
     Attributes:
         entity_id: Ids by entity key; fixed width "S" [H] each.
-        cents: int64 [H].
-        time_us: int64 [H].
-        period_us: What a repetition adds to the times.
+        cents: Amounts; int64 [H].
+        time_us: Times of the purchases; int64 [H].
+        period_us: Shift of the times for each repetition.
     """
 
     entity_id: dict[str, npt.NDArray[np.bytes_]]
@@ -36,7 +36,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
 
     def columns(self, start: int, count: int) -> dict[str, npt.NDArray[np.generic]]:
         """
-        Write the purchases `start` to `start + count` after the history's end.
+        Return the purchases `start` to `start + count` after the history's end.
 
         Returns:
             Columns of a request: ids "S" of one width each, amounts, times.
@@ -52,7 +52,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
 
 
 def traffic_of(history: History, *, days: int) -> Traffic:
-    """Let a history of whole days repeat itself; its ids have one width per column."""
+    """Make traffic from a history of whole days; its ids have one width per column."""
     return Traffic(
         entity_id={
             key: np.array(column, dtype=np.bytes_)

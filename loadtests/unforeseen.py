@@ -2,11 +2,11 @@
 Unforeseen errors in every background loop: `python -m loadtests.unforeseen`.
 
 `tollgate up` answers requests at a steady rate. Once in each interval every background
-loop of the supervisor, of the server and of each step gets an error that no code of
-ours expects (loadtests/injection.py). The command reports answers lost, decisions
+loop of the supervisor, of the server and of each step gets an error that none of our
+code expects (loadtests/injection.py). The command reports lost answers, decisions
 without a record in the journal, and for each loop the errors injected, the errors
-that the metrics pages count, and whether it works since. Exit status 1 if anything of
-this is amiss.
+that the metrics pages count, and whether it works since. Exit status 1 if any of this
+is wrong.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from tollgate.worker import ERRORS_METRIC
 
 PRODUCT = "fraud"
 _TIMEOUT_S = 20.0
-_READY_S = 600.0  # on a machine that is busy with other things
+_READY_S = 600.0  # on a busy machine
 _SETTLE_S = 120.0
-_READ_S = 2.0  # between two looks at the journal's stream
+_READ_S = 2.0  # between two reads of the journal's stream
 _READ_AT_ONCE = 1_000
 _DECISIONS = (["approve"], ["review"], ["decline"])
 _COUNTED = re.compile(rf'^{ERRORS_METRIC}{{.*?loop="([^"]+)".*}} (\S+)$', re.MULTILINE)
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the command line says."""
+    """Options of the command line."""
 
     minutes: float
     rate: float
@@ -62,14 +62,14 @@ class Options(msgspec.Struct, frozen=True):
 
 class LoopFigures(msgspec.Struct, frozen=True):
     """
-    What became of the loops of one name, of all processes together.
+    Results of the loops of one name, in all processes together.
 
     Attributes:
-        name: Of the loop.
-        injected: Errors that it got.
-        counted: Errors that the metrics pages count.
-        loops: How many there are in processes that live.
-        alive: How many of these have worked since their last error.
+        name: Name of the loop.
+        injected: Number of injected errors.
+        counted: Number of errors on the metrics pages.
+        loops: Number of these loops in live processes.
+        alive: Number of these that have worked since their last error.
     """
 
     name: str
@@ -80,23 +80,23 @@ class LoopFigures(msgspec.Struct, frozen=True):
 
     @property
     def sound(self) -> bool:
-        """Tell whether it got errors, all are counted, and it works."""
+        """Return whether it got errors, all are counted, and it works."""
         return self.injected == self.counted > 0 and self.alive == self.loops > 0
 
 
 class Figures(msgspec.Struct, frozen=True):
     """
-    What became of the run.
+    Results of the run.
 
     Attributes:
-        seconds: How long requests were sent.
-        rounds: How often an error was injected in every loop.
-        sent: Requests.
-        lost: Requests without a decision, by status and words.
+        seconds: Time during which requests were sent, s.
+        rounds: Number of errors injected in every loop.
+        sent: Number of requests.
+        lost: Requests without a decision, by status and message.
         unrecorded: Requests with a decision that the journal does not have.
         recorded: Decisions in the journal, each transaction once.
-        loops: By name.
-        mended: What the supervisor mended.
+        loops: Results of the loops, by name.
+        mended: Parts that the supervisor recovered.
     """
 
     seconds: float
@@ -110,13 +110,13 @@ class Figures(msgspec.Struct, frozen=True):
 
     @property
     def sound(self) -> bool:
-        """Tell whether nothing is amiss."""
+        """Return whether everything is right."""
         well = bool(self.loops) and all(one.sound for one in self.loops)
         return well and not (self.lost or self.unrecorded or self.mended)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run and report; exit status 1 if anything is amiss."""
+    """Run and report; exit status 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.unforeseen")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=200.0, help="requests/s")
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(options: Options) -> Figures:
-    """Serve the product with errors in its loops, and send requests meanwhile."""
+    """Serve the product with errors in its loops while requests are sent."""
     with tempfile.TemporaryDirectory(prefix="tollgate-unforeseen-") as name:
         folder = Path(name)
         state, rounds = folder / "state", folder / "rounds"
@@ -157,7 +157,7 @@ def run(options: Options) -> Figures:
 
 
 def inject_in_steps(state: Path, rounds: Path) -> None:
-    """Have each step import the injection: a stub reads the .pth files there."""
+    """Make each step import the injection: a stub reads the .pth files there."""
     packages = Path("lib", f"python{sysconfig.get_python_version()}", "site-packages")
     place = state / "server" / "python" / packages
     place.mkdir(parents=True)
@@ -165,7 +165,7 @@ def inject_in_steps(state: Path, rounds: Path) -> None:
 
 
 def injecting(folder: Path, rounds: Path) -> dict[str, str]:
-    """Have the supervisor import the injection: an environment in which it does."""
+    """Return an environment in which the supervisor imports the injection."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(f"import sys\n{_code(rounds)}\n")
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -181,12 +181,12 @@ def _code(rounds: Path) -> str:
 
 class Sender:
     """
-    Sends requests, and notes what becomes of them.
+    Sends requests, and records their results.
 
     Attributes:
-        lost: Requests without a decision, by status and words.
+        lost: Requests without a decision, by status and message.
         answered: Transaction ids of the others.
-        sent: How many there were.
+        sent: Number of requests.
     """
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class Sender:
         self.sent = 0
 
     async def send_all(self, url: str, *, rate: float, ended: asyncio.Event) -> None:
-        """Send at fixed times, whatever becomes of the ones before."""
+        """Send at fixed times, regardless of earlier answers."""
         tasks: set[asyncio.Task[None]] = set()
         async with grpc.aio.insecure_channel(url, options=CHANNEL_OPTIONS) as channel:
             infer = channel.unary_unary(
@@ -234,13 +234,13 @@ def _answer_type() -> Any:
 
 class JournalReader:
     """
-    Reads the journal's stream as its worker does: what was read is removed.
+    Reads the journal's stream as its worker does: it removes the entries that it reads.
 
     Args:
         url: Address of the embedded store.
 
     Attributes:
-        found: Transaction ids of all decisions there were.
+        found: Transaction ids of all decisions in the stream.
     """
 
     def __init__(self, url: str) -> None:
@@ -249,7 +249,7 @@ class JournalReader:
         self.found: set[bytes] = set()
 
     def read(self) -> None:
-        """Read what is new; an error is of Redis or of a damaged chunk, and ours."""
+        """Read new entries; raise errors of Redis or of a damaged chunk."""
         key = stream_key(PRODUCT)
         while entries := self._client.xrange(
             key, min=b"(" + self._last, count=_READ_AT_ONCE
@@ -261,7 +261,7 @@ class JournalReader:
             self._client.xtrim(key, minid=self._last, approximate=True)
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection."""
         self._client.close()
 
 
@@ -295,7 +295,9 @@ async def _measure(options: Options, product: Supervised, rounds: Path) -> Figur
 async def _inject(
     options: Options, rounds: Path, *, reader: JournalReader, began_s: float
 ) -> int:
-    """Begin a round in each interval until the time is over; how many there were."""
+    """
+    Begin a round in each interval until the time is over; return the number of rounds.
+    """
     number = 0
     while (now_s := monotonic() - began_s) < 60 * options.minutes:
         if now_s >= (number + 0.5) * options.every_s:
@@ -312,7 +314,7 @@ async def _inject(
 async def _settle(
     product: Supervised, rounds: Path, *, reader: JournalReader, sender: Sender
 ) -> None:
-    """Give pauses, metrics and the journal some time to come to their end."""
+    """Wait for pauses, metrics and the journal to finish, up to a limit."""
     until_s = monotonic() + _SETTLE_S
     while monotonic() < until_s:
         await asyncio.sleep(_READ_S)
@@ -341,7 +343,7 @@ def errors_on_pages(texts: Sequence[str]) -> Counter[str]:
 def loop_figures(
     found: Sequence[Report], counted: Mapping[str, int]
 ) -> list[LoopFigures]:
-    """Join what was injected with what is counted, by name."""
+    """Join the injected and the counted errors, by name."""
     every = [(one, _lives(report.pid)) for report in found for one in report.loops]
     names = {one.name for one, _ in every} | set(counted)
     return [

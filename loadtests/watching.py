@@ -1,7 +1,7 @@
 """
-Every batch of a product's steps while a load runs, as the steps themselves tell it.
+Record every batch of a product's steps during a load, as the steps report it.
 
-The reader's end of tollgate.tracing.batches: it makes the pipe, and empties it.
+The reading end of tollgate.tracing.batches: it creates the pipe, and empties it.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from tollgate.errors import ServerError
 from tollgate.tracing import BATCHES_FILE, TRACE_FOLDER
 from tollgate.tracing.batches import LOOK_US, BatchSpan
 
-_PIPE_BYTES = 1 << 20  # the most that anybody may have without being root
+_PIPE_BYTES = 1 << 20  # maximum for a user who is not root
 _INTERVAL_S = 0.02
-# What is kept: 20 minutes of 5,000 requests a second.
+# Limit of the recorded data: 20 minutes of 5,000 requests a second.
 _MOST_BYTES = 256_000_000
-_DIGITS = 18  # of a number that int64 holds
+_DIGITS = 18  # of a number that fits int64
 
 I64 = npt.NDArray[np.int64]
 
 
 class Batches(msgspec.Struct, frozen=True, eq=False):
     """
-    N batches, in the order in which they were told, and M requests in them.
+    N batches, in the order in which they were reported, and M requests in them.
 
     Attributes:
-        steps: The models that were looked at, as data flows.
-        step: Of each batch, its place in `steps`; int64 [N].
-        start_us: When the step took it, on the monotonic clock; int64 [N].
-        end_us: When it was done; int64 [N].
-        rows: int64 [N].
-        request: What its caller called each request, a number; int64 [M]. Others are
-            left out.
-        batch: The place of its batch; int64 [M].
-        lost: Batches that were not told.
+        steps: The observed models, in the order of the data flow.
+        step: Index of each batch's model in `steps`; int64 [N].
+        start_us: Time at which the step took it, on the monotonic clock; int64 [N].
+        end_us: Time at which it was done; int64 [N].
+        rows: Rows of each batch; int64 [N].
+        request: Numeric id that its caller gave each request; int64 [M]. Requests with
+            other ids are left out.
+        batch: Index of its batch; int64 [M].
+        lost: Number of batches that were not reported.
     """
 
     steps: tuple[str, ...]
@@ -61,22 +61,23 @@ class Batches(msgspec.Struct, frozen=True, eq=False):
 @contextmanager
 def watched(state: Path, steps: Sequence[str]) -> Iterator[list[Batches]]:
     """
-    Look at steps while the block runs.
+    Record the batches of steps while the block runs.
 
     Args:
         state: State folder of their server, on this machine.
-        steps: Models; what others tell is left out.
+        steps: Models to record; reports of others are left out.
 
     Yields:
         A list that has one element when the block has ended.
 
     Raises:
-        ServerError: Somebody else looks, or the folder is not there.
+        ServerError: Another process records this server, or the folder does not exist.
     """
     found: list[Batches] = []
     reader = _Reader(state / TRACE_FOLDER / BATCHES_FILE)
     try:
-        time.sleep(LOOK_US / 1e6 + _INTERVAL_S)  # then each step looks at its next
+        # After this time each step checks for the pipe before its next batch.
+        time.sleep(LOOK_US / 1e6 + _INTERVAL_S)
         yield found
     finally:
         told = reader.close()
@@ -84,7 +85,7 @@ def watched(state: Path, steps: Sequence[str]) -> Iterator[list[Batches]]:
 
 
 class _Reader:
-    """Empties a pipe of its own into memory."""
+    """Creates a pipe, and reads it into memory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -95,7 +96,7 @@ class _Reader:
             os.mkfifo(path, mode=0o600)
         except OSError as error:
             raise ServerError("tollgate", f"{path}: {error.strerror}") from error
-        # Open for both: so it is never at its end, whoever else has it open.
+        # Open it for writing too: so it has no end of file when a step closes it.
         self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         with contextlib.suppress(OSError):  # more than this user may have
             fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -115,11 +116,11 @@ class _Reader:
                 lines = os.read(self._pipe, _PIPE_BYTES)
                 self._bytes += len(lines)
                 if self._bytes > _MOST_BYTES:
-                    self._told.pop()  # the last shows how many are missing
+                    self._told.pop()  # the last report shows how many are missing
                 self._told.append(lines)
 
     def close(self) -> list[bytes]:
-        """End, and give what was told: whole lines, but for where reads cut them."""
+        """Stop, and return the reports: whole lines, except where reads cut them."""
         self._path.unlink(missing_ok=True)
         self._stopped.set()
         self._thread.join()
@@ -129,7 +130,7 @@ class _Reader:
 
 
 def _read_by_somebody(path: Path) -> bool:
-    """Tell whether there is a pipe that another process reads."""
+    """Return whether the path is a pipe that another process reads."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
     except OSError:
@@ -139,11 +140,11 @@ def _read_by_somebody(path: Path) -> bool:
 
 def batches_of(told: Sequence[bytes], steps: Sequence[str]) -> Batches:
     """
-    Read what came out of the pipe.
+    Parse the reports from the pipe.
 
     Args:
-        told: Pieces of it, cut anywhere.
-        steps: Models; what others tell is left out.
+        told: Pieces of the data, cut anywhere.
+        steps: Models to include; reports of others are left out.
     """
     decoder = msgspec.json.Decoder(BatchSpan)
     places = {step: place for place, step in enumerate(steps)}
@@ -177,7 +178,7 @@ def batches_of(told: Sequence[bytes], steps: Sequence[str]) -> Batches:
 
 
 def _requests(spans: Sequence[BatchSpan], *, first: int) -> I64:
-    """List requests that are numbers, each with the place of its batch; [M, 2]."""
+    """List the requests with numeric ids, each with the index of its batch; [M, 2]."""
     found = [
         (int(name), place)
         for place, one in enumerate(spans, start=first)

@@ -1,1 +1,1 @@
-"""The same decision as other people would serve it, from a first version on."""
+"""Baseline services that make the same decision without Triton, from simple to fast."""

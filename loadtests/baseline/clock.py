@@ -1,4 +1,4 @@
-"""How long requests spent in each part of a service: kept where others can read it."""
+"""Add up the time that requests spend in each layer, in a file that others can read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import struct
 import threading
 from pathlib import Path
 
-# In the order of the way of a request; what is left of its latency is the server's
-# own: HTTP, parsing, waiting for a turn.
+# In the order in which a request passes them; the rest of its latency is the server's
+# part: HTTP, parsing, waiting for a worker.
 LAYERS = ("store", "features", "model", "policy")
 _SUMS = struct.Struct(f"<{1 + len(LAYERS)}Q")  # requests, then ns per layer
 _PREFIX = "layers-"
@@ -17,10 +17,10 @@ _PREFIX = "layers-"
 
 class LayerClock:
     """
-    Adds up what the requests of this process spent in each layer.
+    Adds up the time that the requests of this process spend in each layer.
 
     Args:
-        folder: Where its file goes; one per process.
+        folder: Folder of its file; one file per process.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,8 +36,8 @@ class LayerClock:
         Add one request.
 
         Args:
-            marks_ns: Of time.perf_counter_ns: when the first layer began, then when
-                each of them ended.
+            marks_ns: Times of time.perf_counter_ns: begin of the first layer, then end
+                of each layer.
         """
         with self._lock:
             sums = self._sums

@@ -1,4 +1,4 @@
-"""What a service of the baseline finds in its environment."""
+"""Read the environment variables of a baseline service."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from pathlib import Path
 
 from tollgate.schema import STORE_URL_VARIABLE
 
-FOLDER_VARIABLE = "BASELINE_FOLDER"  # where it may write
-MODEL_VARIABLE = "BASELINE_MODEL"  # the model as XGBoost's JSON
+FOLDER_VARIABLE = "BASELINE_FOLDER"  # the folder for the service's files
+MODEL_VARIABLE = "BASELINE_MODEL"  # path of the model as XGBoost's JSON
 REPOSITORY_VARIABLE = "BASELINE_REPOSITORY"
 
 
 def store_url() -> str:
-    """Tell where its Redis is."""
+    """Return the address of the service's Redis."""
     return os.environ[STORE_URL_VARIABLE]
 
 
 def folder() -> Path:
-    """Tell where it may write."""
+    """Return the folder for the service's files."""
     return Path(os.environ[FOLDER_VARIABLE])
 
 
 def model_path() -> Path:
-    """Tell where the model is that XGBoost loads."""
+    """Return the path of the model that XGBoost loads."""
     return Path(os.environ[MODEL_VARIABLE])
 
 
 def repository() -> Path:
-    """Tell where the model repository is."""
+    """Return the path of the model repository."""
     return Path(os.environ[REPOSITORY_VARIABLE])

@@ -23,7 +23,7 @@ Written = Callable[[npt.NDArray[np.int64]], list[bytes]]
 
 
 def fill_naive(history: History, store_url: str) -> None:
-    """Write JSON, as the first version does."""
+    """Write JSON, as the `naive` service does."""
     ids = history.transaction_id
 
     def written(rows: npt.NDArray[np.int64]) -> list[bytes]:
@@ -43,7 +43,7 @@ def fill_naive(history: History, store_url: str) -> None:
 
 
 def fill_phase1(history: History, store_url: str) -> None:
-    """Write packed entries, as its successor does."""
+    """Write packed entries, as the `phase1` service does."""
     entries = np.empty(len(history), ENTRY)
     entries["id"] = [id_of(one) for one in history.transaction_id]
     entries["time_us"] = history.event_time_us
@@ -57,7 +57,7 @@ def fill_phase1(history: History, store_url: str) -> None:
 
 
 def _fill(history: History, store_url: str, *, written: Written) -> None:
-    """Add every purchase to its customer's and its terminal's sorted set."""
+    """Add every purchase to the sorted sets of its customer and of its terminal."""
     import redis
 
     with redis.Redis.from_url(store_url) as store:
@@ -71,7 +71,7 @@ def _fill(history: History, store_url: str, *, written: Written) -> None:
 
 
 def _keys(history: History) -> Iterator[tuple[bytes, npt.NDArray[np.int64]]]:
-    """Name every key, and the purchases that are kept in it."""
+    """Yield every key with the purchases that it holds."""
     end_us = int(history.event_time_us.max())
     for entity, kept_us in _KEPT_US.items():
         column = np.array(history.entity_id[f"{entity}_id"], np.bytes_)

@@ -1,4 +1,4 @@
-"""JSON bodies by the ten thousand, all of one length, as vary.c wants them."""
+"""Write tens of thousands of JSON bodies of equal length, as vary.c needs them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def json_bodies(
     Write purchases as JSON: one object, or an array of several.
 
     Args:
-        columns: Of the fraud product, B x rows values each; ids as "S" that fill
-            their width.
-        rows: Per body.
+        columns: Columns of the fraud product, B x rows values each; ids as "S" that
+            fill their width.
+        rows: Purchases per body.
 
     Returns:
-        uint8 [B, L]; numbers have blanks before them, so that all are of one length.
+        uint8 [B, L]; blanks before the numbers give all bodies the same length.
     """
     count = len(columns[AMOUNT])
     parts: list[Bytes2d] = []
@@ -47,7 +47,7 @@ def json_bodies(
 
 
 def _amounts(cents: npt.NDArray[np.int64]) -> Bytes2d:
-    """Write cents as amounts: blanks where a number would begin with zeros."""
+    """Format cents as amounts, with blanks in place of leading zeros."""
     whole = _bytes(fixed_width(cents // 100, digits=_WHOLE_DIGITS)).copy()
     leading = np.logical_and.accumulate(whole[:, :-1] == ord("0"), axis=1)
     whole[:, :-1][leading] = ord(" ")

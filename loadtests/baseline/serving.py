@@ -1,4 +1,4 @@
-"""Start a service of the baseline: one worker or several, over a Redis of its own."""
+"""Start a service of the baseline, with one worker or several, and its own Redis."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ LOG = "service.log"
 
 class Service(msgspec.Struct, frozen=True):
     """
-    A service that answers.
+    A running service.
 
     Attributes:
         name: Its stage: naive, phase1, lean or gathered.
         url: "host:port", HTTP/1.1.
-        folder: Where it writes.
-        workers: Its processes.
+        folder: Folder of its files.
+        workers: Its worker processes.
     """
 
     name: str
@@ -54,11 +54,11 @@ def served(
     Serve one stage until the context ends.
 
     Args:
-        name: As in Service.
-        redis: Its store, filled in its own layout.
+        name: Name of the stage, as in Service.
+        redis: Its store, filled in the layout of the service.
         repository: The model repository.
         model: The model as XGBoost's JSON; the first two load it.
-        folder: What it writes goes there.
+        folder: Folder for its files.
 
     Raises:
         ServerError: It does not start.
@@ -89,7 +89,9 @@ def served(
 
 
 def _processes(name: str) -> int:
-    """Count the workers: one for the first two, one for each core for the others."""
+    """
+    Return the number of workers: one for the first two, one per core for the others.
+    """
     return 1 if name in ("naive", "phase1") else len(os.sched_getaffinity(0))
 
 

@@ -1,4 +1,4 @@
-"""The served model as the file that XGBoost's own interface loads."""
+"""Write the served model as a file that XGBoost's own interface loads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tollgate.errors import RepositoryError
 from tollgate.explanation.document import Trees
 from tollgate.explanation.file import EXPLAIN_FILE, read_explanation
 
-_NO_PARENT = 2**31 - 1  # what XGBoost writes for a root
+_NO_PARENT = 2**31 - 1  # XGBoost's value for the parent of a root
 
 
 def write_xgboost(version: Path, path: Path) -> None:
@@ -23,7 +23,7 @@ def write_xgboost(version: Path, path: Path) -> None:
 
     Args:
         version: Version directory of a classifier of two classes made by XGBoost.
-        path: Where to; `XGBClassifier.load_model` reads it.
+        path: Path of the file; `XGBClassifier.load_model` reads it.
 
     Raises:
         RepositoryError: The version holds another kind of model.

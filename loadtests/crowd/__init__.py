@@ -1,1 +1,1 @@
-"""What Locust's users ask, when, and of whom; nothing here imports Locust."""
+"""Requests, timing and target of Locust's users; nothing here imports Locust."""

@@ -1,4 +1,6 @@
-"""One run of a crowd: a scenario or none, a mix, and whom they ask."""
+"""
+One run of simulated users: a scenario or none, a request mix, and a target server.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +29,24 @@ from loadtests.paced.scenario import (
 from tollgate.errors import ClientError, InputError, InvalidRequest
 
 BY_HAND = "by hand"
-# Rates are those of the users then; a day is longer than anybody watches.
+# The number of users sets the rate then; a day is longer than any session.
 _UNSHAPED = Scenario(phases=(Phase(seconds=86_400, rate=1),), warm_up_s=0)
 
 
 def names() -> list[str]:
-    """Name what can be chosen: all that needs no hand on the server."""
+    """List the scenarios to choose from: all that inject no fault into the server."""
     known = read_scenarios(SCENARIOS_FILE)
     return [BY_HAND, *(name for name, one in known.items() if one.trouble is None)]
 
 
 class Request(msgspec.Struct, frozen=True):
     """
-    What one request came to.
+    Result of one request.
 
     Attributes:
-        name: What was asked for.
-        took_ms: From its sending to its end, repetitions included.
-        kind: "answered", or why not.
+        name: Its product and rows.
+        took_ms: Time from its sending to its end, retries included, ms.
+        kind: "answered", or the reason for no answer.
     """
 
     name: str
@@ -54,14 +56,14 @@ class Request(msgspec.Struct, frozen=True):
 
 class Crowd:
     """
-    What users of one run share.
+    State that the users of one run share.
 
     Args:
-        options: Of the command line, or of the page.
+        options: Options of the command line, or of the page.
         host: host:port; empty for the server of the state folder.
 
     Raises:
-        TollgateError: They make no sense, or no server runs.
+        TollgateError: The options are not valid, or no server runs.
     """
 
     def __init__(self, options: Namespace, *, host: str) -> None:
@@ -90,19 +92,19 @@ class Crowd:
 
     @property
     def shaped(self) -> bool:
-        """Whether a scenario says how many users there are."""
+        """Return whether a scenario sets the number of users."""
         return self.name != BY_HAND
 
     def begin(self) -> None:
-        """Count from now."""
+        """Start the clock of the run."""
         self._begin_s = time.perf_counter()
 
     def since_s(self) -> float:
-        """Tell how long it has been going on."""
+        """Return the time since the beginning, s."""
         return time.perf_counter() - self._begin_s
 
     def users(self, at_s: float) -> int:
-        """Tell how many users the scenario wants."""
+        """Return the number of users that the scenario requires."""
         return users_at(self.scenario, at_s, each_per_s=self.each_per_s)
 
     def pace(self) -> Pace:
@@ -110,7 +112,9 @@ class Crowd:
         return Pace(self.each_per_s, chance=self._chance, clock=time.perf_counter)
 
     def ask(self) -> Request:
-        """Ask for one decision of the mix, as often as the scenario has patience."""
+        """
+        Request one decision of the mix, with as many retries as the scenario allows.
+        """
         (part,) = self._chance.choices(
             self._parts, weights=[one.share for one in self._parts]
         )
@@ -132,7 +136,7 @@ class Crowd:
         return Request(_name(part, rows), took_s * 1e3, kind)
 
     def end(self, *, command: str) -> str:
-        """Write the raw result, if one is wanted; say what was decided."""
+        """Write the raw result, if one is wanted; return a summary of the decisions."""
         told, seconds = self.told, max(self.since_s(), 1e-9)
         if self._raw is not None and told.asked:
             told.write(self._raw, self.scenario, name=self.name, command=command)
@@ -144,7 +148,7 @@ class Crowd:
         )
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for client in self._clients.values():
             client.close()
 

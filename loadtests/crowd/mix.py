@@ -1,4 +1,4 @@
-"""What a crowd asks for: how often which product, with how many rows."""
+"""The request mix of the users: share of each product, and rows per request."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Part(msgspec.Struct, frozen=True):
 
     Attributes:
         product: Name of the ensemble.
-        rows: In each request; 0 for as many as the scenario has.
-        share: Of all requests, 0 to 1.
+        rows: Rows in each request; 0 for as many as the scenario has.
+        share: Share of all requests, 0 to 1.
     """
 
     product: str
@@ -27,15 +27,15 @@ class Part(msgspec.Struct, frozen=True):
 
 def read_mix(text: str, *, products: Sequence[str]) -> tuple[Part, ...]:
     """
-    Read a mix.
+    Parse a request mix.
 
     Args:
-        text: PRODUCT[:ROWS][=WEIGHT], again after each comma; weight 1 if none is
-            said. Empty for fraud alone, or else the first product.
-        products: Those that the server has.
+        text: PRODUCT[:ROWS][=WEIGHT], repeated after each comma; weight 1 by default.
+            Empty for fraud alone, or else the first product.
+        products: Products of the server.
 
     Raises:
-        InputError: It is none.
+        InputError: The text is not a mix.
     """
     usual = "fraud" if "fraud" in products else products[0]
     parts = [_part(one, products) for one in (text or usual).split(",")]

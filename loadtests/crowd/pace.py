@@ -1,4 +1,4 @@
-"""How many users a scenario wants, and how long each of them waits."""
+"""Number of users that a scenario needs, and the wait of each between requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from loadtests.paced.scenario import Scenario
 
 
 def rate_at(scenario: Scenario, at_s: float) -> float:
-    """Tell the requests per second of a moment; 0 after the end."""
+    """Return the requests per second at a moment; 0 after the end."""
     for phase in scenario.phases:
         if at_s < phase.seconds:
             return phase.rate + (phase.end_rate - phase.rate) * at_s / phase.seconds
@@ -19,11 +19,11 @@ def rate_at(scenario: Scenario, at_s: float) -> float:
 
 def users_at(scenario: Scenario, at_s: float, *, each_per_s: float) -> int:
     """
-    Tell how many users there are at a moment.
+    Return the number of users at a moment.
 
     Args:
-        scenario: What rate it has.
-        at_s: From its beginning.
+        scenario: Sets the rate.
+        at_s: Time from its beginning, s.
         each_per_s: Requests per second of one user, above 0.
     """
     return max(1, round(rate_at(scenario, at_s) / each_per_s))
@@ -31,15 +31,16 @@ def users_at(scenario: Scenario, at_s: float, *, each_per_s: float) -> int:
 
 class Pace:
     """
-    The times at which one user asks: at random, at some rate on average.
+    The times at which one user sends requests: random, at a given mean rate.
 
-    A user who still waits for an answer asks late, and what he then missed is never
-    asked: that is the closed loop. Many who seldom ask come near an open one.
+    A user who still waits for an answer sends late, and never sends the requests
+    that he missed meanwhile: that is the closed loop. Many users with low rates come
+    near an open one.
 
     Args:
-        each_per_s: Requests per second; 0 asks as soon as there is an answer.
-        chance: Draws.
-        clock: Tells the time, s.
+        each_per_s: Requests per second; 0 sends as soon as there is an answer.
+        chance: Source of the random draws.
+        clock: Returns the time, s.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Pace:
         self._due_s = clock()
 
     def wait_s(self) -> float:
-        """Tell how long it is until the next time."""
+        """Return the time until the next request, s."""
         if not self._each_per_s:
             return 0.0
         now_s = self._clock()

@@ -1,4 +1,4 @@
-"""Purchases without end, made up while users ask."""
+"""Endless synthetic purchases, generated while users send requests."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tollgate.errors import InputError
 from tollgate.features.definition import FeatureSpec
 from tollgate.schema import AMOUNT
 
-_AT_ONCE = 256  # rows: nobody is asked for the millisecond that making them takes
-_OLD_S = 5.0  # of the newest: not ahead of any clock
+_AT_ONCE = 256  # rows drawn at once: a millisecond that no user waits for
+_OLD_S = 5.0  # age of the newest: not ahead of any clock
 
 
 class Purchases:
     """
-    Purchases of one product, as a scenario has them.
+    Generator of the purchases of one product, as a scenario has them.
 
     Args:
-        spec: What its requests have.
-        scenario: Which rows break a rule, and when others come than before.
-        seed: Of what is drawn; ids are new with each.
+        spec: Feature spec; says what its requests contain.
+        scenario: Says which rows break a rule, and when the purchases shift.
+        seed: Seed of the draws; each seed gives new ids.
 
     Raises:
-        InputError: The product has nothing that the scenario could change.
+        InputError: The product has no input that the scenario could change.
     """
 
     def __init__(self, spec: FeatureSpec, scenario: Scenario, *, seed: int) -> None:
@@ -43,11 +43,11 @@ class Purchases:
 
     def take(self, rows: int, *, at_s: float) -> tuple[dict[str, Any], int]:
         """
-        Take the next ones.
+        Take the next purchases.
 
         Args:
             rows: 1 to 32.
-            at_s: Of the scenario.
+            at_s: Time from the beginning of the scenario, s.
 
         Returns:
             Columns of a request, and how many of its rows break a rule.

@@ -1,4 +1,4 @@
-"""The server that a crowd asks, and what its products want to know."""
+"""The server under load, and the inputs that its products require."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tollgate.server.address import find_server
 
 class Target(msgspec.Struct, frozen=True):
     """
-    Who is asked.
+    The server under load.
 
     Attributes:
         grpc_url: host:port.
-        specs: Product -> what its requests have.
+        specs: Product -> its feature spec.
     """
 
     grpc_url: str
     specs: Mapping[str, FeatureSpec]
 
     def inputs(self, product: str) -> dict[str, str]:
-        """Name the inputs of a product, with their types on the wire."""
+        """Return the inputs of a product, with their types on the wire."""
         return wire_inputs(self.specs[product])
 
     def fields(self, product: str) -> dict[str, str]:
-        """Name its declared fields, likewise."""
+        """Return its declared fields, with their types on the wire."""
         return all_fields(self.specs[product])
 
 
@@ -41,7 +41,7 @@ def running(state: Path) -> Target:
     Find the server of a state folder.
 
     Raises:
-        SetupError: None runs there.
+        SetupError: No server runs there.
     """
     server = find_server(state)
     if server is None:
@@ -53,10 +53,10 @@ def running(state: Path) -> Target:
 
 def elsewhere(grpc_url: str, *, repository: Path) -> Target:
     """
-    Take a server that somebody else runs, and the products of a repository.
+    Take a server at an address, and the products of a repository.
 
     Raises:
-        InputError: There are none.
+        InputError: The repository has no products.
     """
     releases = sorted(repository.glob("*/release.json"))
     if not releases:
@@ -69,7 +69,7 @@ def _specs(repository: Path, products: Sequence[str]) -> dict[str, FeatureSpec]:
 
 
 def spec_of(repository: Path, product: str) -> FeatureSpec:
-    """Read what requests of a product's release have."""
+    """Read the feature spec of a product's release."""
     step = read_product(repository, product).features_step
     version = read_release(repository, product=product).versions[step]
     return load_spec(repository / step / str(version) / SPEC_FILE)

@@ -1,4 +1,4 @@
-"""What became of a crowd's requests, as the raw result that open-loop runs write."""
+"""Write the results of the users' requests as raw results, as open-loop runs do."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Asked(msgspec.Struct, frozen=True):
     One request.
 
     Attributes:
-        at_s: When it was sent, from the beginning.
-        took_s: Until its answer.
-        rows: Its rows.
-        poisoned: Of those, how many break a rule.
-        attempts: How often it was sent.
-        kind: What became of it; "answered", or why not.
-        answer: None without one.
+        at_s: Time at which it was sent, from the beginning, s.
+        took_s: Time until its answer, s.
+        rows: Number of its rows.
+        poisoned: Number of these rows that break a rule.
+        attempts: Number of times that it was sent.
+        kind: Result: "answered", or the reason for no answer.
+        answer: The answer; None without one.
     """
 
     at_s: float
@@ -41,7 +41,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def kind_of(error: ClientError) -> str:
-    """Say in the words of the open loop why there is no answer."""
+    """Return the reason for no answer, in the terms of the open loop."""
     if isinstance(error, DeadlineExceeded):
         return NO_ANSWER
     code = getattr(error.__cause__, "code", None)
@@ -50,12 +50,12 @@ def kind_of(error: ClientError) -> str:
 
 class Told:
     """
-    What became of all requests so far.
+    Results of all requests so far.
 
     Attributes:
-        asked: How many.
+        asked: Number of requests.
         decided: Rows with a decision.
-        refused: Rows with an error instead.
+        refused: Rows with an error instead of a decision.
         degraded: Rows with a degraded bit other than COLD_START.
     """
 
@@ -66,7 +66,7 @@ class Told:
         self._kinds = {ANSWERED: 0}
 
     def add(self, one: Asked) -> None:
-        """Count a request; keep it, if that was wanted."""
+        """Count a request; store it, if that was wanted."""
         decided, degraded, reviewed, declined, bits = _counts(one.answer)
         refused = one.rows - decided if one.answer is not None else 0
         self.asked += 1
@@ -89,10 +89,10 @@ class Told:
         Write a raw result; a request is due when it is sent.
 
         Args:
-            path: Where to.
-            scenario: As it was run.
-            name: Its name.
-            command: How to repeat it.
+            path: Path of the file.
+            scenario: The scenario as it was run.
+            name: Name of the scenario.
+            command: Command that repeats the run.
         """
         calls = np.sort(np.array(self._rows, CALL), order="due_us")
         about = About(

@@ -1,1 +1,1 @@
-"""From the first version of the service to Tollgate: the same purchases, in turns."""
+"""Compare services, from the first version to Tollgate, with the same purchases."""

@@ -32,11 +32,13 @@ _MADE_OF = (
     *("xgboost-cpu", "msgspec"),
 )
 _RATE_SCENARIO, _RATE_SHARE = "1-row-16", 0.7
-_RATE_SECONDS = 2  # times those of a turn: the slow stage answers few requests
+_RATE_SECONDS = 2  # times the duration of a turn: the slow stage answers few requests
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare, measure, and print or write the report; a known error is one line."""
+    """
+    Compare, measure, and print or write the report; print a known error as one line.
+    """
     try:
         options = read_options(arguments)
         report = run_all(options, command=shlex.join([*PROGRAM.split(), *arguments]))
@@ -54,11 +56,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_all(options: Options, *, command: str) -> Report:
     """
-    Prove that all stages answer alike, then measure them in turns.
+    Check that all stages give the same answers, then measure them in turns.
 
     Raises:
-        SetupError: This machine lacks something.
-        ServerError: A stage answered otherwise, or died.
+        SetupError: This machine lacks a program or a library.
+        ServerError: A stage gave another answer, or died.
     """
     with tempfile.TemporaryDirectory(prefix="tollgate-journey-") as name:
         folder = Path(name)
@@ -113,7 +115,7 @@ def run_all(options: Options, *, command: str) -> Report:
 def _turns(
     options: Options, plan: Plan, stages: Mapping[str, Stage], first: dict[str, int]
 ) -> tuple[Turn, ...]:
-    """Let every stage have its turns; `first` is moved on."""
+    """Run all turns of every stage; advances `first`."""
     turns = []
     for scenario in options.scenarios:
         for number in range(1, options.rounds + 1):
@@ -138,7 +140,7 @@ def _rates(
     *,
     turns: Sequence[Turn],
 ) -> tuple[AtRate, ...]:
-    """Send all of them what the first can answer; `first` is moved on."""
+    """Send all stages a rate that the first can answer; advances `first`."""
     slowest = options.stages[0]
     reached = [
         turn.requests_per_s
@@ -166,7 +168,7 @@ def _rates(
 
 
 def _versions() -> str:
-    """Name what the stages are made of, with versions."""
+    """Return the libraries of the stages, with versions."""
     told = [f"{name} {version(name)}" for name in _MADE_OF]
     return ", ".join([f"Python {platform.python_version()}", *told])
 

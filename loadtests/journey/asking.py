@@ -1,4 +1,4 @@
-"""Ask any stage for decisions, one request after the other."""
+"""Request decisions from any stage, one request after the other."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Columns = Mapping[str, npt.NDArray[np.generic]]
 
 class Told(msgspec.Struct, frozen=True):
     """
-    What a stage decided of N rows.
+    Decisions of a stage for N rows.
 
     Attributes:
         decision: approve, review or decline; N.
-        score: N.
-        reason_codes: In ascending order; N.
+        score: Score of each; N.
+        reason_codes: Reason codes of each, in ascending order; N.
     """
 
     decision: list[str]
@@ -37,12 +37,12 @@ class Told(msgspec.Struct, frozen=True):
 
 def ask(stage: Stage, columns: Columns, *, rows: int = 1) -> Told:
     """
-    Ask for decisions.
+    Request decisions.
 
     Args:
-        stage: Whom.
-        columns: Of the fraud product, N values each.
-        rows: Per request; N is a multiple of it.
+        stage: The stage to call.
+        columns: Columns of the fraud product, N values each.
+        rows: Rows per request; N is a multiple of it.
 
     Raises:
         ServerError: A request was refused.

@@ -1,4 +1,4 @@
-"""Do all stages answer the same? Nothing is measured before they do."""
+"""Check that all stages give the same answers; nothing is measured before they do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tollgate.errors import ServerError
 from tollgate.schema import AMOUNT, STORE_DEADLINE_PARAMETER, TRANSACTION_ID
 from tollgate.store.lists import list_key
 
-# XGBoost adds its trees up in another order than onnxruntime: the last bits of a
+# XGBoost adds up its trees in another order than onnxruntime: the last bits of a
 # float32 differ, which is some 2e-7 of a probability.
 MOST_APART = 1e-6
 STOLEN_LIST = "stolen_cards"
@@ -31,11 +31,11 @@ _LARGE, _NEW = 1_234.56, b"N"
 
 class Equal(msgspec.Struct, frozen=True):
     """
-    What the comparison found.
+    Result of the comparison.
 
     Attributes:
         rows: Purchases that every stage decided.
-        decisions: How many were approved, reviewed and declined.
+        decisions: Numbers of approved, reviewed and declined purchases.
         apart: Largest difference of a score from Tollgate's.
     """
 
@@ -48,16 +48,17 @@ def check(
     stages: Mapping[str, Stage], traffic: Traffic, *, first: int, rows: int
 ) -> Equal:
     """
-    Let every stage decide the same purchases, single rows and then several.
+    Let every stage decide the same purchases, as single rows and then in batches.
 
     Args:
-        stages: All of them, over equal stores.
-        traffic: Where purchases come from.
-        first: The first one that was never sent.
-        rows: How many; a multiple of 16. As many again are sent by sixteen.
+        stages: All stages, over equal stores.
+        traffic: Source of the purchases.
+        first: Index of the first purchase that was not sent yet.
+        rows: Number of purchases; a multiple of 16. As many again are sent sixteen a
+            request.
 
     Raises:
-        ServerError: One of them decided otherwise.
+        ServerError: One of them made another decision.
     """
     columns = _special(traffic.columns(first, rows))
     told = {name: ask(one, columns) for name, one in stages.items()}
@@ -81,11 +82,11 @@ def prove(
     """
     Start stages over a small history, and let them decide the same purchases.
 
-    Tollgate's store deadline is lifted for it: an answer that fell back on last known
-    values because this machine was busy is another one, and meant to be.
+    Tollgate's store deadline is lifted for it: on a busy machine it would use last
+    known values on purpose, and such an answer differs.
 
     Raises:
-        ServerError: One of them decided otherwise.
+        ServerError: One of them made another decision.
     """
     copy = patient(repository, folder / "patient")
     history = simulated_history(
@@ -99,7 +100,9 @@ def prove(
 
 
 def patient(repository: Path, copy: Path) -> Path:
-    """Copy a repository, and let its feature step wait for the store; the copy."""
+    """
+    Copy a repository with a feature step that waits for the store; return the copy.
+    """
     shutil.copytree(repository, copy)
     path = copy / "fraud_features" / "config.pbtxt"
     config = text_format.Parse(path.read_text(), ModelConfig())
@@ -109,7 +112,7 @@ def patient(repository: Path, copy: Path) -> Path:
 
 
 def report_stolen(stages: Mapping[str, Stage], traffic: Traffic, *, first: int) -> None:
-    """Put a customer of the checked purchases on every stage's list."""
+    """Add a customer of the checked purchases to the list of every stage."""
     import redis
 
     customer = traffic.columns(first, 1)["customer_id"][0]
@@ -121,7 +124,7 @@ def report_stolen(stages: Mapping[str, Stage], traffic: Traffic, *, first: int) 
 
 
 def _special(columns: Columns) -> Columns:
-    """Make some purchases large, and some of customers that nobody knows."""
+    """Make some purchases large, and some of unknown customers."""
     customer = columns["customer_id"].copy()
     amount = np.array(columns[AMOUNT], np.float64)
     width = customer.dtype.itemsize
@@ -134,7 +137,7 @@ def _special(columns: Columns) -> Columns:
 
 
 def _compare(told: Mapping[str, Told], columns: Columns) -> float:
-    """Hold all against the last; the largest difference of scores."""
+    """Compare all stages with the last; return the largest difference of scores."""
     *others, (judge, wanted) = told.items()
     largest = 0.0
     for name, one in others:

@@ -1,4 +1,4 @@
-"""What the command line of the journey says."""
+"""Parse the command line of the journey."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ _LEAST = {"seconds": 0.5, "warm_up": 0.0, "rounds": 1, "check": 16, "rate": 0.0}
 
 class Options(msgspec.Struct, frozen=True):
     """
-    What to do.
+    Options of the command line.
 
     Attributes:
         repository: The model repository.
-        stages: Which of STAGES, Tollgate last.
-        scenarios: Closed loops.
-        rounds: Turns of each stage in each scenario.
-        seconds: Measured in a turn.
-        warm_up_s: And before it.
-        customers, terminals: Of the simulated history.
-        check: Purchases that must be answered alike, before; as many by sixteen.
-        rate_per_s: Of the open loop; 0 for 0.7 of what the first stage answered to
-            16 callers, in its first turn.
-        out: Markdown goes there, JSON beside it; None prints.
+        stages: Stages to measure, of STAGES; Tollgate is last.
+        scenarios: Closed-loop scenarios.
+        rounds: Number of turns of each stage in each scenario.
+        seconds: Measured time of a turn, s.
+        warm_up_s: Time before it, s.
+        customers, terminals: Size of the simulated history.
+        check: Purchases that must get the same answers before; as many again by
+            sixteen.
+        rate_per_s: Rate of the open loop; 0 for 0.7 of the rate that the first stage
+            answered to 16 callers, in its first turn.
+        out: Path of the Markdown, with JSON next to it; None prints.
     """
 
     repository: Path
@@ -51,10 +52,10 @@ class Options(msgspec.Struct, frozen=True):
 
 def read_options(arguments: Sequence[str]) -> Options:
     """
-    Read the command line.
+    Parse the command line.
 
     Raises:
-        InputError: A value is out of range, or names nothing.
+        InputError: A value is out of range, or a name is unknown.
     """
     parser = argparse.ArgumentParser(prog=PROGRAM)
     parser.add_argument("--rounds", type=int, default=3, help="turns of each stage")
@@ -95,7 +96,7 @@ def read_options(arguments: Sequence[str]) -> Options:
 
 
 def _stages(text: str) -> tuple[str, ...]:
-    """Read names of stages, in the order of the journey; Tollgate judges the others."""
+    """Parse names of stages, in the order of the journey; Tollgate is the reference."""
     named = text.split(",")
     for name in named:
         if name not in STAGES:

@@ -1,4 +1,4 @@
-"""Write the journey down: Markdown for people, JSON for programs."""
+"""Write the results of the journey: Markdown for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _REST = "the rest"  # HTTP or gRPC, parsing, queues
 
 class Report(msgspec.Struct, frozen=True):
     """
-    A whole journey.
+    Results of a complete journey.
 
     Attributes:
-        measured_on: When, at which commit, on what.
-        command: How to repeat it.
-        history: What the stores held before, in words.
-        warm_up_s: Of each turn.
-        measured_s: Of each turn.
-        equal: What the comparison of answers found.
-        turns: In the order in which they were taken.
-        rates: The open loop's, likewise.
+        measured_on: Date, commit and machine.
+        command: Command that repeats it.
+        history: Description of the stores' contents before.
+        warm_up_s: Warm-up of each turn, s.
+        measured_s: Measured time of each turn, s.
+        equal: Result of the comparison of answers.
+        turns: Turns in the order in which they were taken.
+        rates: Results of the open loop, in the order in which they were taken.
     """
 
     measured_on: str
@@ -42,12 +42,12 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def to_json(report: Report) -> bytes:
-    """Write everything, for programs."""
+    """Write all figures as JSON, for programs."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
 def to_markdown(report: Report) -> str:
-    """Write what a person wants to read."""
+    """Write the summary as Markdown, for people."""
     decisions = ", ".join(f"{n} {name}" for name, n in report.equal.decisions.items())
     lines = [
         f"Measured {report.measured_on}; services, stores and generator share it.",
@@ -96,7 +96,7 @@ def _table(turns: Sequence[Turn]) -> list[str]:
 
 
 def _failures(turns: Sequence[Turn]) -> list[str]:
-    """Say why requests failed, if any did."""
+    """List the reasons of failed requests, if any."""
     found: Counter[tuple[str, str]] = Counter()
     for turn in turns:
         for reason, count in turn.failures.items():
@@ -106,7 +106,7 @@ def _failures(turns: Sequence[Turn]) -> list[str]:
 
 
 def _ratio_table(turns: Sequence[Turn]) -> list[str]:
-    """Hold the last stage against each other one, turn by turn: its figure / theirs."""
+    """Compare the last stage with each other one, turn by turn: its figure / theirs."""
     *others, (judged, own) = _by_stage(turns).items()
     rows = [
         [
@@ -134,7 +134,7 @@ def _ratio_table(turns: Sequence[Turn]) -> list[str]:
 
 
 def _parts_table(turns: Sequence[Turn]) -> list[str]:
-    """Say where the mean time of a request went, ms."""
+    """Write the mean time of a request in each part, ms."""
     rows = []
     for stage, own in _by_stage(turns).items():
         parts = [median_low([turn.parts_ms[part] for turn in own]) for part in PARTS]

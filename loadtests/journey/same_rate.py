@@ -1,4 +1,4 @@
-"""The same arrivals to every stage, whatever became of those before."""
+"""Send the same arrivals to every stage, regardless of earlier answers (open loop)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _MOST_CONNECTIONS = 256
 
 class AtRate(msgspec.Struct, frozen=True):
     """
-    One stage at the rate.
+    Results of one stage at the rate.
 
     Attributes:
-        stage: Its name.
-        rate_per_s: Single rows, on average; they come at random.
-        latency: From when each was due to its answer.
-        unanswered: Of them, within 5 s.
+        stage: Name of the stage.
+        rate_per_s: Mean rate of single rows; they arrive at random.
+        latency: Latency from when each was due to its answer.
+        unanswered: Number of requests without an answer within 5 s.
     """
 
     stage: str
@@ -53,13 +53,13 @@ def at_rate(
     seed: int,
 ) -> tuple[AtRate, int]:
     """
-    Send single rows at random times, whatever became of those before.
+    Send single rows at random times, regardless of earlier answers.
 
     Returns:
-        What came of it, and the next purchase that the stage was never sent.
+        The results, and the next purchase that the stage was not sent yet.
 
     Raises:
-        ServerError: Nobody listens any more.
+        ServerError: The stage accepts no connections any more.
     """
     count = round(rate_per_s * (seconds + warm_up_s))
     at_s = poisson(count, rate_per_s=rate_per_s, seed=seed)
@@ -145,7 +145,7 @@ async def _post(
     body: bytes,
     host: str,
 ) -> bool:
-    """Post one body; whether the answer is 200."""
+    """Post one body; return whether the answer is 200."""
     writer.write(
         b"POST /decide HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"
         b"content-length: %d\r\n\r\n%b" % (host.encode(), len(body), body)

@@ -1,4 +1,4 @@
-"""The services, each with a Redis of its own that knows the same history."""
+"""Run the services, each with its own Redis that holds the same history."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tollgate.server.embedded import Embedded, serve
 from tollgate.server.redis import EmbeddedRedis
 
 STAGES = ("naive", "phase1", "lean", "gathered", "tollgate")
-BATCHED = ("lean", "gathered", "tollgate")  # those that take several rows in a request
+BATCHED = ("lean", "gathered", "tollgate")  # stages that take several rows in a request
 
-# Where the time of a request goes, by what every stage can tell.
+# Parts of the time of a request that every stage can report.
 PARTS = ("store and features", "model", "policy and journal")
 _STEPS = ("fraud_features", "fraud_model", "fraud_decision")
 _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 
-Say = Callable[[str], None]  # gets a line for each thing that takes a while
+Say = Callable[[str], None]  # gets a line for each slow operation
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -41,11 +41,11 @@ class Stage(msgspec.Struct, frozen=True):
     Attributes:
         name: One of STAGES.
         url: "host:port"; gRPC for tollgate, HTTP/1.1 for the others.
-        pids: Of the service, what descends from them is its too.
-        store_pid: Of its Redis.
-        store_url: Likewise.
+        pids: Processes of the service; their descendants belong to it too.
+        store_pid: Process of its Redis.
+        store_url: URL of its Redis.
         spent: Reads its counters: requests, then ns in each of PARTS.
-        require_alive: Raises ServerError when it died.
+        require_alive: Raises ServerError when a process died.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Stage(msgspec.Struct, frozen=True):
 
     @property
     def grpc(self) -> bool:
-        """Whether it speaks gRPC."""
+        """Return whether it speaks gRPC."""
         return self.name == "tollgate"
 
 
@@ -75,11 +75,11 @@ def running(
     Run stages until the context ends.
 
     Args:
-        names: Which of STAGES.
-        history: What their stores know.
+        names: Names of the stages, of STAGES.
+        history: History in their stores.
         repository: The model repository.
-        folder: For all that they write.
-        say: Is told what goes on.
+        folder: Folder for all their files.
+        say: Called with each stage of progress.
     """
     spec = served_spec(repository)
     model = folder / "model.json"
@@ -93,7 +93,7 @@ def running(
             state = folder / name
             state.mkdir()
             if name in BATCHED:
-                # A socket of a long path is a link to where it was.
+                # The socket of a long path is a link into its original folder.
                 no_socket = shutil.ignore_patterns("redis.sock")
                 shutil.copytree(known, state / "redis", ignore=no_socket)
             if name == "tollgate":
@@ -113,7 +113,7 @@ def running(
 
 
 def _filled(spec: FeatureSpec, history: History, state: Path, *, say: Say) -> Path:
-    """Fill a store as Tollgate lays it out; its folder, to be copied."""
+    """Fill a store in Tollgate's layout; return its folder, to be copied."""
     say(f"filling the stores with {len(history):,} purchases")
     with EmbeddedRedis(state) as redis:
         fill_store(spec, history, store_url=redis.url)

@@ -1,4 +1,4 @@
-"""One turn of one stage: load it, and read what it cost."""
+"""Run one turn of one stage: load it, and read its throughput, latency and cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from loadtests.traffic import Traffic
 from tollgate.errors import ServerError
 
 # Four connections are four replicas of a caller over gRPC; HTTP/1.1 has one request
-# under way on each.
+# in flight on each.
 CLOSED = SCENARIOS
 _MOST_PER_S = {"naive": 1_000, "phase1": 3_000}  # more than they answer
 _OK = 200
@@ -36,24 +36,25 @@ _OK = 200
 
 class Turn(msgspec.Struct, frozen=True):
     """
-    One turn.
+    Results of one turn.
 
     Attributes:
-        stage: Whose.
-        scenario: Which.
-        requests_per_s: Answered inside the measured time.
-        decisions_per_s: Rows in them.
-        latency: Of these.
+        stage: Name of the stage.
+        scenario: Name of the scenario.
+        requests_per_s: Requests answered within the measured time, per second.
+        decisions_per_s: Rows in them, per second.
+        latency: Percentiles of their latency.
         mean_ms: Their mean latency.
-        failed: Requests that were not answered, or with an error, the warm-up's too.
-        degraded_share: Of Tollgate's rows, those with any degraded bit; the others
-            have no such answers.
+        failed: Requests without an answer or with an error, those of the warm-up
+            included.
+        degraded_share: Share of Tollgate's rows with any degraded bit; the others have
+            no such answers.
         cpu_ms: Processor time of service and store per decision.
         service_mb: Memory of the service (PSS) at the end.
-        store_mb: And of its Redis.
+        store_mb: Memory of its Redis at the end.
         parts_ms: Mean time of a request in each of PARTS.
-        generator_cpu: What h2load used of one core.
-        failures: What `failed` says, by reason.
+        generator_cpu: Share of one core that h2load used.
+        failures: Failed requests by reason.
     """
 
     stage: str
@@ -73,7 +74,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What all turns share."""
+    """Parameters that all turns share."""
 
     generator: Generator
     traffic: Traffic
@@ -83,7 +84,9 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def in_flight(scenario: Scenario, stage: Stage) -> Scenario:
-    """Lay a scenario out for the stage's protocol: as many requests under way."""
+    """
+    Adapt a scenario to the stage's protocol: the same number of requests in flight.
+    """
     if stage.grpc:
         return scenario
     return msgspec.structs.replace(scenario, connections=scenario.in_flight, streams=1)
@@ -96,13 +99,13 @@ def take_turn(
     Load one stage.
 
     Args:
-        plan: What all turns share.
-        stage: Whom.
-        scenario: With what.
-        first: The first purchase that it was never sent.
+        plan: Parameters of all turns.
+        stage: The stage to load.
+        scenario: The load.
+        first: Index of the first purchase that it was not sent yet.
 
     Returns:
-        The turn, and the next purchase that it was never sent.
+        The turn, and the next purchase that it was not sent yet.
 
     Raises:
         ServerError: It died, or h2load failed.
@@ -150,14 +153,14 @@ def summarize(
     spent: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> Turn:
     """
-    Sum up one turn.
+    Compute the figures of one turn.
 
     Args:
-        plan: How long it was.
-        stage: Whose.
-        scenario: Which.
-        generated: What h2load brought back.
-        use: Of service and store, before and after.
+        plan: Parameters of all turns.
+        stage: The stage.
+        scenario: The load.
+        generated: Result of h2load.
+        use: Memory and processor time of service and store, before and after.
         spent: The stage's counters, before and after.
     """
     log = generated.log

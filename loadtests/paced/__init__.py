@@ -1,1 +1,1 @@
-"""Requests when they are due, by scenario, and what became of each."""
+"""Open-loop runs: send requests at scheduled times, and record the result of each."""

@@ -1,4 +1,4 @@
-"""What scenarios run against: our own product with a filled store, or an address."""
+"""The system under test: our own product with a filled store, or an address."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from tollgate.server.embedded import Embedded, serve
 from tollgate.server.redis import EmbeddedRedis
 
 STATE_FOLDER = "state"  # of our server, in the bench's folder
-_TELLS_S = 5.0  # that the journal may take to tell its counts; it does each second
+_TELLS_S = 5.0  # limit for the journal to report counts; it does each second
 _SETTLES_S = 60.0
-_QUIET_S = 0.5  # without a purchase
+_QUIET_S = 0.5  # time without a purchase
 _RECORDS = "tollgate_journal_records_total{"
 _TAKEN = ('fate="written"', 'fate="spooled"')
 
 
 class Bench(msgspec.Struct, frozen=True):
     """
-    What all runs share.
+    The system under test, shared by all runs.
 
     Attributes:
-        grpc_url: Where requests go.
-        server: Ours; None for an address.
-        target: What of it can be troubled.
-        traffic: What is bought.
-        store: What the store held before, in words.
-        folder: For files.
+        grpc_url: Address for requests.
+        server: Our server; None for an address.
+        target: Its parts into which faults can be injected.
+        traffic: The purchases to send.
+        store: Description of the store's contents before the load.
+        folder: Folder for files.
         repository: The model repository, as committed.
     """
 
@@ -58,19 +58,19 @@ class Bench(msgspec.Struct, frozen=True):
     repository: Path
 
     def measured(self) -> str:
-        """Say when, at which commit, on what and with what."""
+        """Describe date, commit, machine and versions."""
         return measured_on() if self.server is None else measured_with(self.server)
 
 
 class Population(msgspec.Struct, frozen=True):
-    """Whose purchases the store knows before the load."""
+    """Number of customers, terminals and days in the history of the store."""
 
     customers: int = 5_000
     terminals: int = 10_000
     days: int = HISTORY_DAYS
 
     def __str__(self) -> str:
-        """Say so in words."""
+        """Describe the population as text."""
         return (
             f"{self.days} days of {self.customers:,} customers "
             f"at {self.terminals:,} terminals"
@@ -88,18 +88,18 @@ def served(
     say: Callable[[str], None],
 ) -> Iterator[Bench]:
     """
-    Serve a repository with a store that knows a history.
+    Serve a repository with a store that holds a history.
 
     Args:
         repository: The model repository.
-        population: Whose history.
-        folder: For state and files.
-        behind_proxy: Whether the store answers through a proxy that can be slowed.
-        config_name: Named configuration to take where a model has it.
-        say: Told what is done.
+        population: Size of the history.
+        folder: Folder for state and files.
+        behind_proxy: True if the store is behind a proxy that can slow it.
+        config_name: Named configuration to use where a model has it.
+        say: Called with each stage of progress.
 
     Raises:
-        TollgateError: It cannot be served.
+        TollgateError: The repository cannot be served.
     """
     spec = served_spec(repository)
     say("simulating the history")
@@ -141,7 +141,7 @@ def served(
 def elsewhere(
     grpc_url: str, repository: Path, population: Population, *, folder: Path
 ) -> Bench:
-    """Take a server that somebody else runs; its store may know nothing of these."""
+    """Take a server at an address; its store may not hold the history."""
     history = simulated_history(
         served_spec(repository),
         customers=population.customers,
@@ -161,7 +161,9 @@ def elsewhere(
 
 @contextmanager
 def counting(server: Embedded | None) -> Iterator[list[Server]]:
-    """Ask a server what it counts while the block runs; told when it ends."""
+    """
+    Count the work of a server during the block; the list has one element at its end.
+    """
     found: list[Server] = []
     if server is None:
         yield found
@@ -192,7 +194,7 @@ def counting(server: Embedded | None) -> Iterator[list[Server]]:
 
 
 def _settle(server: Embedded) -> None:
-    """Wait until a server has done what callers left behind who gave up."""
+    """Wait until the server has worked off requests whose callers gave up."""
     until_s = time.monotonic() + _SETTLES_S
     before, now = -1, work_of(server).purchases
     while before != now and time.monotonic() < until_s:

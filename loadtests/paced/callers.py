@@ -1,4 +1,4 @@
-"""Callers in Python who ask again when they get no answer; some hundred a second."""
+"""Send a load from Python, with retries; for some hundred requests a second."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from loadtests.paced.calls import METHOD, Ended, How, Load, Told, tell
 from tollgate.errors import ServerError
 
 _SETTLE_S = 0.05  # before the first request
-_PATIENCE_S = 3.0  # for somebody to answer at all
+_PATIENCE_S = 3.0  # wait for a connection at the beginning
 _NS = 1e9
-_CLIENT_GAVE_UP = "Deadline Exceeded"  # grpc's own words; a server has others
+_CLIENT_GAVE_UP = "Deadline Exceeded"  # grpc's own text; a server sends others
 
 
 def send_in_python(
     load: Load, *, grpc_url: str, began: Callable[[float], None]
 ) -> tuple[Told, float]:
     """
-    Send a load from this process; as `send_compiled`, retries and all.
+    Send a load from this process, as `send_compiled` does, retries included.
 
-    A caller asks again at once when an attempt failed or had no answer within the
+    A caller retries at once when an attempt failed or had no answer within the
     timeout. Its latency counts from when the first attempt was due.
 
     Raises:
-        ServerError: Nobody answers there.
+        ServerError: No server answers there.
     """
     before = os.times()
     ended = asyncio.run(_send(load, grpc_url, began))
@@ -66,7 +66,7 @@ async def _send(
 async def _ask(
     infer: Any, number: int, message: bytes, *, load: Load, begin_s: float
 ) -> Ended:
-    """Ask until there is an answer, or often enough."""
+    """Send a request until it has an answer or its retries are used up."""
     sent_s = perf_counter()
     attempts = 0
     while attempts <= load.retries:
@@ -82,7 +82,7 @@ async def _ask(
             if words == _CLIENT_GAVE_UP:
                 how = How.TIMED_OUT
             if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-                break  # it will not get better
+                break  # a retry would not help
     return Ended(
         number=number,
         sent_ns=round((sent_s - begin_s) * _NS),

@@ -1,4 +1,4 @@
-"""What becomes of each request, whoever sent it."""
+"""Record the result of each request, for every kind of sender."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _WORTH_LESS = ~int(Degraded.COLD_START)  # a first purchase is no fault
 CALL = np.dtype(
     [
         ("due_us", "<i8"),  # from the beginning of the run
-        ("late_us", "<i4"),  # until its last byte was sent; -1: it was not sent
+        ("late_us", "<i4"),  # delay until its last byte was sent; -1: it was not sent
         ("took_us", "<i4"),  # from when it was due to its answer, or until given up
-        ("kind", "u1"),  # place in Told.kinds
+        ("kind", "u1"),  # index in Told.kinds
         ("rows", "u1"),
         ("decided", "u1"),  # rows with a decision
         ("refused", "u1"),  # rows with an error instead
@@ -36,14 +36,14 @@ CALL = np.dtype(
         ("reviewed", "u1"),
         ("declined", "u1"),
         ("poisoned", "u1"),  # rows that break a rule of the contract
-        ("attempts", "u1"),  # how often it was sent
+        ("attempts", "u1"),  # number of times that it was sent
         ("bits", "<u2"),  # degraded bits of all its rows
     ]
 )
 
 
 class How(IntEnum):
-    """How a call ended; `enum how` of paced.c."""
+    """The way a call ended; `enum how` of paced.c."""
 
     ENDED = 0
     TIMED_OUT = 1
@@ -60,15 +60,16 @@ _WORDS = {
 
 class Load(msgspec.Struct, frozen=True, eq=False):
     """
-    What is to be sent.
+    Requests to send.
 
     Attributes:
-        at_s: When each request is due, s from the beginning, ascending; float64 [N].
-        bodies: What each is.
-        timeout_s: After which a caller gives up; of each attempt.
-        connections: That they share.
-        retries: How often a caller asks again that got no answer.
-        metadata: Sent with each.
+        at_s: Time at which each request is due, s from the beginning, ascending;
+            float64 [N].
+        bodies: Body of each.
+        timeout_s: Time after which a caller gives up on an attempt, s.
+        connections: Number of connections that they share.
+        retries: Number of retries of a request without an answer.
+        metadata: Metadata of each request.
     """
 
     at_s: F64
@@ -81,17 +82,17 @@ class Load(msgspec.Struct, frozen=True, eq=False):
 
 class Ended(msgspec.Struct, frozen=True):
     """
-    One call.
+    Result of one call.
 
     Attributes:
-        number: In the order in which they were due.
-        sent_ns: When its last byte was sent, from the beginning; -1: never.
-        ended_ns: When it ended.
-        how: How.
-        status: gRPC's; -1: none came.
-        words: That came with the status.
-        answer: The message; empty unless the status is 0.
-        attempts: How often it was sent.
+        number: Index in the order in which calls were due.
+        sent_ns: Time at which its last byte was sent, from the beginning; -1: never.
+        ended_ns: Time at which it ended.
+        how: The way it ended.
+        status: gRPC status; -1: none came.
+        words: Message of the status.
+        answer: The response message; empty unless the status is 0.
+        attempts: Number of times that it was sent.
     """
 
     number: int
@@ -106,12 +107,12 @@ class Ended(msgspec.Struct, frozen=True):
 
 class Told(msgspec.Struct, frozen=True, eq=False):
     """
-    What became of all.
+    Results of all calls of a load.
 
     Attributes:
         calls: CALL [N].
-        kinds: How calls end: ANSWERED, then whatever else there was.
-        examples: Kind -> words that came with the first of it.
+        kinds: Names of the ways in which calls ended: ANSWERED first.
+        examples: Kind -> message of the first call of that kind.
     """
 
     calls: npt.NDArray[np.void]
@@ -121,10 +122,10 @@ class Told(msgspec.Struct, frozen=True, eq=False):
 
 def tell(load: Load, ended: Iterable[Ended]) -> Told:
     """
-    Write down what became of a load.
+    Collect the results of a load.
 
     Raises:
-        InputError: An answer is not one of a product.
+        InputError: An answer is not a response of a product.
     """
     calls = np.zeros(len(load.at_s), CALL)
     due_us = np.rint(load.at_s * 1e6).astype(np.int64)
@@ -152,11 +153,11 @@ def tell(load: Load, ended: Iterable[Ended]) -> Told:
 
 def sent_of(told: Told, *, begin_s: float) -> Sent:
     """
-    Lay calls out by the clock.
+    Convert calls to send and answer times on the clock.
 
     Args:
-        told: What became of them.
-        begin_s: Of the run, on time.perf_counter.
+        told: Results of the calls.
+        begin_s: Beginning of the run, on time.perf_counter.
     """
     calls = told.calls
     due_s = begin_s + calls["due_us"] / 1e6
@@ -178,12 +179,12 @@ def _kind(one: Ended) -> str:
 
 
 def worth_telling(bits: int) -> int:
-    """Leave out the degraded bits that are no fault."""
+    """Drop the degraded bits that are no fault."""
     return int(bits) & _WORTH_LESS
 
 
 def _counts(answer: bytes) -> tuple[int, int, int, int, int, int]:
-    """Count the rows of an answer; CALL says which."""
+    """Count the rows of an answer; CALL names the columns."""
     response = service_pb2.ModelInferResponse.FromString(answer)
     names = [output.name for output in response.outputs]
     raw = dict(zip(names, response.raw_output_contents, strict=True))
@@ -194,7 +195,7 @@ def _counts(answer: bytes) -> tuple[int, int, int, int, int, int]:
         raise InputError("answer", f"lacks {error}; it has {', '.join(names)}") from (
             error
         )
-    # A row with an error has no decision. Lengths hold no such words.
+    # A row with an error has no decision. Lengths never contain these bytes.
     reviewed, declined = words.count(b"review"), words.count(b"decline")
     decided = words.count(b"approve") + reviewed + declined
     union = 0

@@ -1,4 +1,6 @@
-"""Send with paced.c: thousands of requests a second beside the server."""
+"""
+Send with paced.c: thousands of requests a second, on the same machine as the server.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,10 @@ _REMEDY = "install, on Debian and Ubuntu: apt-get install gcc libc6-dev libnghtt
 
 def compile_sender(folder: Path) -> Path:
     """
-    Compile paced.c, unless that was done there before.
+    Compile paced.c, unless the folder has it already.
 
     Args:
-        folder: Where to; nobody else's.
+        folder: Folder for the program; no other process may use it.
 
     Raises:
         SetupError: A compiler or the library is missing.
@@ -42,7 +44,7 @@ def compile_sender(folder: Path) -> Path:
     compiler = shutil.which("cc")
     if compiler is None:
         raise SetupError("no C compiler (cc) for loadtests/paced", remedy=_REMEDY)
-    # The library by its file's name: the link that -lnghttp2 wants comes with headers.
+    # Name the library's file: the link that -lnghttp2 needs comes with the headers.
     words = ["-O2", "-o", *map(str, (program, *_SOURCES)), "-l:libnghttp2.so.14"]
     made = subprocess.run([compiler, *words], capture_output=True, text=True)
     if made.returncode:
@@ -58,16 +60,16 @@ def send_compiled(
     Send a load.
 
     Args:
-        load: What to send.
+        load: Requests to send.
         grpc_url: host:port.
-        folder: For files; the program stays there.
-        began: Called at the beginning, with its moment on time.perf_counter.
+        folder: Folder for files; the program stays there.
+        began: Called at the beginning, with the time on time.perf_counter.
 
     Returns:
-        What became of it, and the processor time that sending took, s.
+        The results, and the processor time of the sender, s.
 
     Raises:
-        ServerError: Nobody answers there, or the sender failed.
+        ServerError: No server answers there, or the sender failed.
         SetupError: It cannot be compiled.
     """
     compile_sender(folder)
@@ -86,10 +88,10 @@ def send_one_by_one(
     bodies: Bodies, *, timeout_s: float, run_s: float, grpc_url: str, folder: Path
 ) -> Told:
     """
-    Send each request when the one before has ended, for so long: a closed loop.
+    Send each request when the one before has ended, for `run_s` seconds: a closed loop.
 
     Returns:
-        What became of those that were sent; each was due when it was.
+        Results of the requests that were sent; each was due when it was sent.
 
     Raises:
         ServerError, SetupError: As `send_compiled`.
@@ -110,7 +112,7 @@ def send_one_by_one(
 def _sent(
     load: Load, *, grpc_url: str, folder: Path, alone_ms: int = 0
 ) -> Iterator[tuple[list[str], Path]]:
-    """Write what paced.c reads; its words, and the file that it writes."""
+    """Write the input of paced.c; yield its command, and the file that it writes."""
     program = compile_sender(folder)
     due, offsets, answers = (
         folder / f"{name}.bin" for name in ("due", "offsets", "answers")
@@ -151,7 +153,7 @@ def _run(command: list[str], *, most_s: float, began: Callable[[float], None]) -
 
 
 def _said(child: subprocess.Popen[str], most_s: float) -> str:
-    """Wait for its end; a while more after that, in case the machine stood still."""
+    """Wait for the end of paced.c, longer on a stalled machine; return its stderr."""
     for patience_s in (most_s, _GRACE_S):
         try:
             return child.communicate(timeout=patience_s)[1]
@@ -162,10 +164,10 @@ def _said(child: subprocess.Popen[str], most_s: float) -> str:
 
 def read_ended(path: Path) -> Iterator[Ended]:
     """
-    Read what paced.c wrote, call by call.
+    Read the file that paced.c wrote, call by call.
 
     Raises:
-        InputError: It is cut.
+        InputError: The file is truncated.
     """
     with (
         path.open("rb") as file,

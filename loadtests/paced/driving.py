@@ -1,4 +1,4 @@
-"""One run of a scenario: drawn, sent, told."""
+"""Run a scenario once: draw its requests, send them, and record the results."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ DRIVERS = ("compiled", "python")
 
 class Order(msgspec.Struct, frozen=True):
     """
-    One run that is wanted.
+    Parameters of one run.
 
     Attributes:
-        name: Of the scenario.
-        scenario: As it is to be run.
-        run: Which of several, from 1.
-        seed: Of what is drawn.
-        first: The first purchase of the traffic that was never sent.
+        name: Name of the scenario.
+        scenario: The scenario to run.
+        run: Number of the run, from 1.
+        seed: Seed of the random draws.
+        first: Index of the first purchase of the traffic that was not sent yet.
         driver: One of DRIVERS.
-        connections: That the requests share.
-        layers: Whether to look at the batches of the steps, too.
-        label: What the user calls what is measured.
-        command: How to repeat it.
+        connections: Number of connections that the requests share.
+        layers: True to record the batches of the steps, too.
+        label: The user's label for the measurement.
+        command: Command that repeats the run.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Order(msgspec.Struct, frozen=True):
 
 def run_once(bench: Bench, order: Order) -> Raw:
     """
-    Do one run.
+    Run a scenario once.
 
     Raises:
-        InputError: It cannot be done to this server.
+        InputError: This server does not support it.
         ServerError: The server or the sender failed.
     """
     scenario = order.scenario

@@ -1,4 +1,6 @@
-"""Files of raw results: every request of a run, and what must be read with them."""
+"""
+Read and write raw results: every request of a run, and the context to interpret them.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from loadtests.paced.scenario import Scenario
 from tollgate.errors import InputError
 
 VERSION = 2
-# Its layers were cut by Triton's traces, elsewhere: they are left out.
+# Version whose layers came from Triton's traces, with other bounds: left out.
 _BEFORE = 1
 
-# A batch of a step: its place in STEPS; when the step took it, from the beginning, and
+# A batch of a step: its index in STEPS; when the step took it, from the beginning, and
 # how long it worked, µs; rows; and the batch of the feature step that its first request
-# came from, a place among the batches, or -1.
+# came from, an index among the batches, or -1.
 BATCH = np.dtype(
     [
         ("step", np.uint8),
@@ -35,12 +37,12 @@ STEPS = ("features", "model", "decision")
 
 
 def no_batches() -> npt.NDArray[np.void]:
-    """Make what stands for batches where nobody looked."""
+    """Return an empty array of batches, for runs that did not record them."""
     return np.zeros(0, BATCH)
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Something that begins at a moment of the run."""
+    """A named moment of the run at which a part begins."""
 
     at_s: float
     words: str
@@ -48,16 +50,16 @@ class Mark(msgspec.Struct, frozen=True):
 
 class Server(msgspec.Struct, frozen=True):
     """
-    What the server counted, warm-up included.
+    Counts of the server, warm-up included.
 
     Attributes:
-        release: Who decided.
+        release: Release that decided.
         purchases: Rows that reached the feature step.
-        feature_batches: Times it was called.
-        model_batches: Times the model was called.
-        writes: Values that the store wrote (SET).
-        journalled: Records that the journal took.
-        cpu_s: Processor time of all its processes and the store's.
+        feature_batches: Number of calls of the feature step.
+        model_batches: Number of calls of the model.
+        writes: Values written to the store (SET).
+        journalled: Records that the journal accepted.
+        cpu_s: Processor time of all its processes and of the store.
         pss_mb: Their memory at the end, 10^6 bytes.
     """
 
@@ -73,25 +75,26 @@ class Server(msgspec.Struct, frozen=True):
 
 class About(msgspec.Struct, frozen=True):
     """
-    What a run was.
+    Description of a run.
 
     Attributes:
-        name: Of the scenario.
-        scenario: As it was run.
-        run: Which of several, from 1.
-        label: What the user calls what was measured; empty for nothing.
-        seed: Of arrivals and what else is drawn.
+        name: Name of the scenario.
+        scenario: The scenario as it was run.
+        run: Number of the run, from 1.
+        label: The user's label for the measurement; may be empty.
+        seed: Seed of arrivals and other random draws.
         driver: `compiled` or `python`.
-        connections: That the requests shared.
-        command: How to repeat it.
-        measured: When, at which commit, on what, with what, in one line.
-        store: What the store held before, in words.
-        kinds: How calls end, by the number in the file; the first is an answer.
-        examples: Kind -> words that came with the first of it.
-        marks: Where the run's parts begin.
+        connections: Number of connections that the requests shared.
+        command: Command that repeats the run.
+        measured: Date, commit, machine and versions, in one line.
+        store: Description of the store's contents before the run.
+        kinds: Names of the ways in which calls end, by the number in the file; the
+            first is an answer.
+        examples: Kind -> message of the first call of that kind.
+        marks: Moments at which the run's parts begin.
         sender_cpu_s: Processor time of the sender.
-        server: What the server counted; None where it was not ours to ask.
-        version: Of this format.
+        server: Counts of the server; None where it was not ours to query.
+        version: Version of this format.
     """
 
     name: str
@@ -117,11 +120,11 @@ class Raw(msgspec.Struct, frozen=True, eq=False):
     One run.
 
     Attributes:
-        about: What it was.
+        about: Description of the run.
         calls: CALL [N].
-        layers_ms: Layer -> what it took of each request that was due after the warm-up
-            and answered; float64 [M]. Empty when nobody looked.
-        batches: BATCH [B], by step and start. Likewise.
+        layers_ms: Layer -> time of each request in it, for requests that were due after
+            the warm-up and answered; float64 [M]. Empty when it was not recorded.
+        batches: BATCH [B], by step and start. Empty when it was not recorded.
     """
 
     about: About
@@ -131,7 +134,7 @@ class Raw(msgspec.Struct, frozen=True, eq=False):
 
 
 def write_raw(path: Path, raw: Raw) -> None:
-    """Write a run, as a whole or not at all: a zip of NumPy arrays, `about` as JSON."""
+    """Write a run atomically: a zip of NumPy arrays, `about` as JSON."""
     about = np.frombuffer(msgspec.json.encode(raw.about), np.uint8)
     layers = {f"layer_{name}_ms": spent for name, spent in raw.layers_ms.items()}
     part = path.with_name(f"{path.name}.part")
@@ -147,7 +150,7 @@ def read_raw(path: Path) -> Raw:
     Read a run.
 
     Raises:
-        InputError: There is no such file, it is none of ours, or of another version.
+        InputError: The file does not exist, is no raw result, or has another version.
     """
     try:
         with np.load(path) as arrays:

@@ -1,4 +1,6 @@
-"""The requests of a scenario: purchases of a history that goes on, some of them bad."""
+"""
+Write the requests of a scenario: purchases that continue a history, some of them bad.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from loadtests.paced.scenario import Scenario, Shift
 from loadtests.traffic import Traffic, fixed_width
 from tollgate.schema import AMOUNT, EVENT_TIME
 
-NAME_DIGITS = 9  # of a request; its number in the schedule, so that traces find it
-_AT_ONCE = 20_000  # requests that are written at once
+NAME_DIGITS = 9  # of a request's id; its number in the schedule, so that traces find it
+_AT_ONCE = 20_000  # requests per write
 _TERMINAL = "terminal_id"
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -28,10 +30,10 @@ class Bodies(msgspec.Struct, frozen=True, eq=False):
     The gRPC bodies of N requests in a file.
 
     Attributes:
-        path: The file.
-        offsets: Where each begins, and where the last one ends; uint64 [N + 1].
-        rows: In each request.
-        poisoned: Rows of each that break a rule; uint8 [N].
+        path: Path of the file.
+        offsets: Offset of each body, and the end of the last one; uint64 [N + 1].
+        rows: Rows in each request.
+        poisoned: Rows of each request that break a rule; uint8 [N].
     """
 
     path: Path
@@ -53,12 +55,12 @@ def write_bodies(
     Write the requests of a scenario.
 
     Args:
-        path: Where to.
-        traffic: What is bought.
-        scenario: How.
-        at_s: When each request is due; float64 [N].
-        first: The first purchase of the traffic that was never sent.
-        seed: Of what is drawn.
+        path: Path of the file to write.
+        traffic: The purchases to send.
+        scenario: The scenario.
+        at_s: Time at which each request is due; float64 [N].
+        first: Index of the first purchase of the traffic that was not sent yet.
+        seed: Seed of the random draws.
     """
     rows = scenario.rows
     chance = np.random.default_rng(seed)
@@ -88,12 +90,12 @@ def write_bodies(
 
 def bodies_from(requests: Sequence[Any], *, rows: int, path: Path) -> Bodies:
     """
-    Write requests that were made elsewhere; none of their rows breaks a rule.
+    Write requests that the caller made; none of their rows breaks a rule.
 
     Args:
         requests: N ModelInferRequests.
-        rows: In each.
-        path: Where to.
+        rows: Rows in each request.
+        path: Path of the file to write.
     """
     framed = [frame(one.SerializeToString()) for one in requests]
     path.write_bytes(b"".join(framed))
@@ -107,7 +109,7 @@ def shift_late(
     late: npt.NDArray[np.bool_],
     chance: np.random.Generator,
 ) -> None:
-    """Let purchases that come late be others than before."""
+    """Multiply late amounts, and swap terminals among a share of late purchases."""
     columns[AMOUNT] = np.where(
         late, np.round(columns[AMOUNT] * shift.amount_times, 2), columns[AMOUNT]
     )
@@ -120,7 +122,7 @@ def shift_late(
 
 
 def poison_rows(columns: Columns, bad: npt.NDArray[np.intp]) -> None:
-    """Break a rule of docs/contract.md in each of these rows, in turn three of them."""
+    """Break one of three rules of docs/contract.md in each of these rows, in turn."""
     amount, time_us = columns[AMOUNT].copy(), columns[EVENT_TIME].copy()
     amount[bad[0::3]] = -1.0
     amount[bad[1::3]] = np.nan

@@ -1,4 +1,4 @@
-"""Scenarios of an open loop, read from loadtests/scenarios.yaml or a file like it."""
+"""Read open-loop scenarios from loadtests/scenarios.yaml or a file like it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tollgate.errors import InputError
 from tollgate.schema import MAX_BATCH_ROWS
 
 SCENARIOS_FILE = Path(__file__).resolve().parent.parent / "scenarios.yaml"
-_MOST_REQUESTS = 50_000_000  # of a run: they are made beforehand, 12 GB of them
+_MOST_REQUESTS = 50_000_000  # of a run: they are written before the run, 12 GB of them
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -19,12 +19,12 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    Some seconds of arrivals.
+    A span of arrivals.
 
     Attributes:
-        seconds: How many.
-        rate: Requests per second at their beginning, on average.
-        to: At their end; None when the rate does not change.
+        seconds: Duration, s.
+        rate: Mean requests per second at its beginning.
+        to: Mean requests per second at its end; None when the rate does not change.
     """
 
     seconds: Positive
@@ -33,19 +33,19 @@ class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def end_rate(self) -> float:
-        """Requests per second at the end."""
+        """Return the requests per second at the end."""
         return self.rate if self.to is None else self.to
 
 
 class Trouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    Something that goes wrong and ends.
+    A fault that begins and ends during the run.
 
     Attributes:
-        kind: What; scenarios.yaml says more.
-        at_s: When, from the beginning.
-        seconds: For how long.
-        delay_ms: Of a slow store.
+        kind: Kind of the fault; scenarios.yaml describes the kinds.
+        at_s: Time of its beginning, from the beginning of the run, s.
+        seconds: Duration, s.
+        delay_ms: Delay of a slow store, ms.
     """
 
     kind: Literal["store-slow", "server-stopped"]
@@ -56,12 +56,12 @@ class Trouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Shift(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    Other purchases from some moment on.
+    A change of the purchases from some moment on.
 
     Attributes:
-        at_s: When.
-        amount_times: What amounts are multiplied with.
-        elsewhere: Share of the purchases made at another's terminal.
+        at_s: Time of the change, s.
+        amount_times: Factor of the amounts.
+        elsewhere: Share of the purchases made at the terminal of another one.
     """
 
     at_s: Annotated[float, msgspec.Meta(ge=0)]
@@ -70,7 +70,7 @@ class Shift(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One scenario; scenarios.yaml says what each part means."""
+    """One scenario; scenarios.yaml describes each field."""
 
     phases: Annotated[tuple[Phase, ...], msgspec.Meta(min_length=1)]
     says: str = ""
@@ -84,12 +84,12 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Return the duration, s."""
         return sum(phase.seconds for phase in self.phases)
 
     @property
     def peak_rate(self) -> float:
-        """Requests per second at its busiest."""
+        """Return the highest rate, requests per second."""
         return max(max(phase.rate, phase.end_rate) for phase in self.phases)
 
     def at(
@@ -101,16 +101,16 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         warm_up_s: float | None = None,
     ) -> Scenario:
         """
-        Give it another size; its shape stays.
+        Return the scenario with another size and the same shape.
 
         Args:
-            rate: Requests per second at its busiest.
-            seconds: Its length; trouble and shift move along.
-            rows: In each request.
-            warm_up_s: Not counted.
+            rate: Highest rate, requests per second.
+            seconds: Duration; trouble and shift move along.
+            rows: Rows in each request.
+            warm_up_s: Time at the beginning that is not counted, s.
 
         Raises:
-            InputError: A number makes no sense.
+            InputError: A number is out of range.
         """
         faster = rate / self.peak_rate if rate is not None else 1.0
         longer = seconds / self.seconds if seconds is not None else 1.0
@@ -149,16 +149,16 @@ def _moved(part: Trouble | Shift | None, longer: float) -> Trouble | Shift | Non
 
 def read_scenario(name: str) -> tuple[str, Scenario]:
     """
-    Find a scenario.
+    Find a scenario by name.
 
     Args:
-        name: Of one in scenarios.yaml, or FILE:NAME of one in another file.
+        name: Name of a scenario in scenarios.yaml, or FILE:NAME of one in another file.
 
     Returns:
         Its name without the file, and the scenario.
 
     Raises:
-        InputError: There is none, or its file is not like scenarios.yaml.
+        InputError: There is no such scenario, or its file is not like scenarios.yaml.
     """
     folder, _, last = name.rpartition(":")
     file = Path(folder) if folder else SCENARIOS_FILE
@@ -173,7 +173,8 @@ def read_scenarios(file: Path) -> dict[str, Scenario]:
     Read all scenarios of a file.
 
     Raises:
-        InputError: It cannot be read, or breaks a rule; names what and where.
+        InputError: It cannot be read, or breaks a rule; the error names field and
+            place.
     """
     try:
         found = msgspec.yaml.decode(file.read_bytes(), type=dict[str, Scenario])
@@ -187,7 +188,7 @@ def read_scenarios(file: Path) -> dict[str, Scenario]:
 def _check(scenario: Scenario, where: str) -> None:
     phases = scenario.phases
     due = sum(one.seconds * (one.rate + one.end_rate) / 2 for one in phases)
-    if not due <= _MOST_REQUESTS:  # nor is NaN
+    if not due <= _MOST_REQUESTS:  # also refuses NaN
         problem = f"{due:g} requests are more than {_MOST_REQUESTS:,}"
         raise InputError(where, problem)
     if scenario.warm_up_s >= scenario.seconds:

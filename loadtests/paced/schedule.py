@@ -1,4 +1,4 @@
-"""When the requests of a scenario are due."""
+"""Draw the times at which the requests of a scenario are due."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import numpy as np
 from loadtests.open_loop import F64
 from loadtests.paced.scenario import Scenario
 
-_STEP_S = 0.01  # of the table that is looked up; rates hardly change within it
+_STEP_S = 0.01  # step of the lookup table; rates hardly change within it
 
 
 def arrivals(scenario: Scenario, *, seed: int) -> F64:
     """
-    Draw the arrivals of callers who know nothing of one another.
+    Draw the arrivals of independent callers.
 
-    Those of a rate that changes are those of one a second, where time runs as fast as
-    requests are expected: an inhomogeneous Poisson process.
+    The arrivals of a changing rate are those of one request per second on a clock that
+    runs as fast as requests are expected: an inhomogeneous Poisson process.
 
     Returns:
         s from the beginning, ascending, all within the scenario; float64 [N].
@@ -31,7 +31,7 @@ def arrivals(scenario: Scenario, *, seed: int) -> F64:
 
 def expected_by(scenario: Scenario) -> tuple[F64, F64]:
     """
-    Tell how many requests are expected by when.
+    Return the cumulative number of expected requests over time.
 
     Returns:
         s from the beginning, and the requests until then; float64 [M] each.

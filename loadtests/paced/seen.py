@@ -1,4 +1,4 @@
-"""What the steps did during a run: its layers, and every batch."""
+"""Record the work of the steps during a run: time per layer, and every batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tollgate.repository.product import read_product
 
 
 class Seen(msgspec.Struct, frozen=True, eq=False):
-    """Batches of a run, and what requests waited meanwhile by Triton's count."""
+    """Batches of a run, and the queue times of its requests by Triton's count."""
 
     batches: Batches
     queues: Queues
@@ -30,14 +30,14 @@ class Seen(msgspec.Struct, frozen=True, eq=False):
 @contextmanager
 def looking(bench: Bench, *, wanted: bool) -> Iterator[list[Seen]]:
     """
-    Look at the steps of our server while the block runs, if that is wanted.
+    Record the batches of our server's steps during the block, if that is wanted.
 
     Yields:
-        A list that has one element then, when the block has ended.
+        A list that has one element when the block has ended, if recording is wanted.
 
     Raises:
         InputError: The server is not ours.
-        ServerError: It tells nothing.
+        ServerError: It reports no batches.
     """
     found: list[Seen] = []
     if not wanted:
@@ -60,16 +60,16 @@ def looked_at(
     seen: Seen, told: Told, *, begin_s: float, warm_up_s: float
 ) -> tuple[dict[str, F64], npt.NDArray[np.void]]:
     """
-    Cut the requests that were due after the warm-up into layers, and lay out batches.
+    Split the requests that were due after the warm-up into layers; convert batches.
 
     Args:
-        seen: What the steps told.
-        told: What became of the requests.
-        begin_s: Of the run, on the monotonic clock.
-        warm_up_s: What does not count.
+        seen: Reports of the steps.
+        told: Results of the requests.
+        begin_s: Beginning of the run, on the monotonic clock.
+        warm_up_s: Time at the beginning that does not count, s.
 
     Returns:
-        As `Raw` has it; no layers when no request was answered.
+        `layers_ms` and `batches` of `Raw`; no layers when no request was answered.
     """
     calls = told.calls
     sent = sent_of(told, begin_s=begin_s)
@@ -85,12 +85,13 @@ def looked_at(
 
 def laid_out(batches: Batches, *, begin_us: int, requests: int) -> npt.NDArray[np.void]:
     """
-    Write batches as BATCH, by step and start.
+    Convert batches to BATCH, by step and start.
 
     Args:
-        batches: What was told.
-        begin_us: Of the run, on the monotonic clock.
-        requests: That were sent; others are somebody else's.
+        batches: Batches that the steps reported.
+        begin_us: Beginning of the run, on the monotonic clock.
+        requests: Number of requests that were sent; higher numbers belong to other
+            callers.
     """
     count = len(batches.step)
     if not count:
@@ -117,6 +118,6 @@ def _origins(batches: Batches, requests: int) -> I64:
     through = np.full(requests, -1, np.int64)
     through[request[of_features]] = batch[of_features]
     origin = np.full(len(batches.step), -1, np.int64)
-    # Backwards, so that the first of several requests is the last that is written.
+    # Go backwards, so that the first of several requests is written last.
     origin[batch[::-1]] = through[request[::-1]]
     return origin

@@ -1,4 +1,4 @@
-"""What goes wrong with a server while a scenario runs."""
+"""Inject faults into a server while a scenario runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tollgate.errors import InputError
 
 class Target(msgspec.Struct, frozen=True):
     """
-    What can be troubled.
+    Parts of the system into which faults can be injected.
 
     Attributes:
-        server_pid: tritonserver; 0 when it is not ours.
-        proxy: Before the store; None without one.
+        server_pid: Process id of tritonserver; 0 when it is not ours.
+        proxy: Proxy in front of the store; None without one.
     """
 
     server_pid: int = 0
@@ -31,7 +31,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Troubling:
-    """The trouble of one run; `began` sets it off."""
+    """The fault of one run; `began` schedules it."""
 
     def __init__(self, trouble: Trouble | None, target: Target) -> None:
         self._timers: list[threading.Timer] = []
@@ -40,7 +40,9 @@ class Troubling:
             self._begin, self._end = _orders(trouble, target)
 
     def began(self, begin_s: float) -> None:
-        """Hear when the run begins, on time.perf_counter."""
+        """
+        Schedule the fault; `begin_s` is the beginning of the run on time.perf_counter.
+        """
         if self._trouble is None:
             return
         at_s = begin_s + self._trouble.at_s - perf_counter()
@@ -53,7 +55,7 @@ class Troubling:
             self._timers.append(timer)
 
     def over(self) -> None:
-        """End it, if it has not ended."""
+        """End the fault, if it has not ended."""
         for timer in self._timers:
             timer.cancel()
             timer.join()
@@ -64,10 +66,10 @@ class Troubling:
 @contextmanager
 def troubling(scenario: Scenario, target: Target) -> Iterator[Troubling]:
     """
-    Trouble a server as a scenario says.
+    Inject the fault of a scenario while the block runs.
 
     Raises:
-        InputError: It cannot be done to this server.
+        InputError: It cannot be injected into this server.
     """
     found = Troubling(scenario.trouble, target)
     try:
@@ -93,7 +95,7 @@ def _orders(
 
 
 def marks_of(scenario: Scenario) -> tuple[Mark, ...]:
-    """Name the moments at which the parts of a scenario begin, in order."""
+    """Return the moments at which the parts of a scenario begin, in order."""
     marks = []
     at_s = 0.0
     for phase in scenario.phases:

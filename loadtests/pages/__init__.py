@@ -1,1 +1,1 @@
-"""The report over raw results: figures, tables, pictures, a page."""
+"""Report on raw results: figures, tables, pictures, and one HTML page."""

@@ -1,4 +1,4 @@
-"""A picture of the steps at work: batch by batch, for some milliseconds."""
+"""Draw the batches of each step over some milliseconds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHOWN_MS = 50
-_WIDE_MS = 0.6  # a bar that its number of rows fits into
+_WIDE_MS = 0.6  # width of a bar that its number of rows fits into
 _COLORS = (
     *("tab:blue", "tab:orange", "tab:green", "tab:red"),
     *("tab:purple", "tab:brown", "tab:pink", "tab:olive"),
 )
-_OTHERS = "tab:gray"  # of which the feature step's batch is not known
+_OTHERS = "tab:gray"  # color where the feature step's batch is unknown
 
-_MOST_WINDOWS = 1_000  # that are looked at for a usual one
+_MOST_WINDOWS = 1_000  # windows compared to find a typical one
 _MOMENT_US = 50
 
 I64 = npt.NDArray[np.int64]
@@ -31,10 +31,10 @@ Spans = npt.NDArray[np.void]
 
 def batches_over_time(one: Figures) -> bytes | None:
     """
-    Draw the batches of 50 ms: no more and no less busy than half of the others.
+    Draw the batches of the 50 ms with the median activity.
 
     A batch has the color of the batch of the feature step that its first request came
-    from. None when nobody looked.
+    from. None when batches were not recorded.
     """
     batches = one.raw.batches
     if one.at_once is None:
@@ -78,7 +78,7 @@ def _draw_lanes(axes: Axes, shown: Spans, *, from_us: int) -> None:
 
 
 def _draw_number(axes: Axes, shown: Spans, *, from_us: int, until_us: int) -> None:
-    """Draw how many steps have a batch in hand."""
+    """Draw how many steps have a batch in progress."""
     at_us = np.arange(from_us, until_us, 10)
     number = _at_work(shown, at_us)
     axes.fill_between((at_us - from_us) / 1e3, number, step="post", color="tab:gray")
@@ -88,7 +88,9 @@ def _draw_number(axes: Axes, shown: Spans, *, from_us: int, until_us: int) -> No
 
 
 def _usual_us(one: Figures) -> int:
-    """Pick the 50 ms with the median of time in which several steps work at once."""
+    """
+    Pick the 50 ms with the median of the time in which several steps work at once.
+    """
     scenario = one.raw.about.scenario
     begin_us = round(scenario.warm_up_s * 1e6)
     window_us = SHOWN_MS * 1_000
@@ -104,7 +106,7 @@ def _usual_us(one: Figures) -> int:
 
 
 def _at_work(batches: Spans, at_us: I64) -> I64:
-    """Count the steps that have a batch in hand at each of these moments."""
+    """Count the steps that have a batch in progress at each of these moments."""
     number = np.zeros(len(at_us), np.int64)
     for place in range(len(STEPS)):
         of = batches[batches["step"] == place]

@@ -1,4 +1,4 @@
-"""What tables are made of."""
+"""Tables, columns and cells of a report."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Table(msgspec.Struct, frozen=True):
     A table.
 
     Attributes:
-        title: What it shows.
-        note: How to read it; may be empty.
-        head: Of the columns.
-        rows: Cells as text; the first of each says what the row is.
+        title: Title of the table.
+        note: Explanation of the table; may be empty.
+        head: Heads of the columns.
+        rows: Cells as text; the first of each row names the row.
     """
 
     title: str
@@ -29,7 +29,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A figure: its head, how it is found, digits after the point."""
+    """A figure: its head, its function, digits after the point."""
 
     head: str
     of: Callable[[Figures], float]
@@ -37,7 +37,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """Write the middle of several values and their range; never an average."""
+    """Format the median of several values and their range; never an average."""
     ordered = sorted(values)
     middle = f"{median_low(ordered):,.{digits}f}"
     if len(ordered) == 1:
@@ -46,11 +46,11 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 
 def cells_of(columns: Sequence[Column], runs: Sequence[Figures]) -> tuple[str, ...]:
-    """Write the spread of each figure."""
+    """Format the median and range of each figure."""
     return tuple(spread([one.of(run) for run in runs], one.digits) for one in columns)
 
 
 def worst_share(runs: Sequence[Figures], figure: Callable[[Figures], float]) -> str:
-    """Write the largest share: what went wrong once went wrong."""
+    """Format the largest share: a failure in one run counts."""
     worst = max(runs, key=figure)
     return share(round(figure(worst) * 1e9), 10**9)

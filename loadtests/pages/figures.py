@@ -1,4 +1,4 @@
-"""The figures of one run, from its raw results; nothing here is an average."""
+"""Compute the figures of one run from its raw results; nothing here is an average."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from loadtests.pages.parts import Part, parts_of
 from tollgate.errors import InputError
 from tollgate.schema import Degraded
 
-_INVALID = "INVALID_ARGUMENT"  # the answer to a request of which every row is bad
+_INVALID = "INVALID_ARGUMENT"  # status of a request with only bad rows
 
 
 class Kind(msgspec.Struct, frozen=True):
     """
-    Requests without an answer that ended alike.
+    Requests without an answer that ended in the same way.
 
     Attributes:
-        name: How.
-        count: How many.
-        latency: How long their callers waited to hear of it.
-        example: Words that came with one.
+        name: Name of the way.
+        count: Number of requests.
+        latency: Time until their callers learned of the failure.
+        example: Message of one of them.
     """
 
     name: str
@@ -44,7 +44,9 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Poison(msgspec.Struct, frozen=True):
-    """Rows: those that break a rule, how many were refused, and good ones that were."""
+    """
+    Numbers of rows: rows that break a rule, refused ones of these, refused good ones.
+    """
 
     bad: int
     bad_refused: int
@@ -53,28 +55,28 @@ class Poison(msgspec.Struct, frozen=True):
 
 class Figures(msgspec.Struct, frozen=True):
     """
-    One run.
+    Figures of one run.
 
     Attributes:
-        raw: Where they come from.
-        name: Of its file.
-        requests: That were due in the measured time.
-        measured_s: Warm-up left out.
-        rates: In the measured time; answers by when they came.
-        latency: From when a request was due to its answer, those that nobody answered
-            in time included.
-        late: From when it was due until it was sent: what the sender adds.
+        raw: Raw results of the run.
+        name: Name of its file.
+        requests: Requests that were due in the measured time.
+        measured_s: Duration without the warm-up, s.
+        rates: Rates in the measured time; answers count when they came.
+        latency: Latency from when a request was due to its answer, timeouts included.
+        late: Delay of the sender: from when a request was due until it was sent.
         failed: Share of the requests without an answer.
-        errors: These by kind.
+        errors: Requests without an answer, by kind.
         refused: Share of the rows that were answered with an error.
-        degraded: Share of the decided rows.
+        degraded: Share of the decided rows that are degraded.
         reasons: Degraded bit -> requests.
-        poison: What became of bad rows.
-        attempts: Per request.
-        layers: Layer -> p50, p99, ms, of the requests whose steps told of them.
-        told: How many these are.
-        at_once: How much of the measured time steps were busy; None when nobody looked.
-        parts: Of it.
+        poison: Results of bad rows.
+        attempts: Attempts per request.
+        layers: Layer -> p50, p99, ms, of the requests that the steps reported.
+        told: Number of these requests.
+        at_once: Share of the measured time in which steps were busy; None when batches
+            were not recorded.
+        parts: Parts of the measured time.
     """
 
     raw: Raw
@@ -99,11 +101,11 @@ class Figures(msgspec.Struct, frozen=True):
 
 def figures_of(raw: Raw, *, name: str) -> Figures:
     """
-    Work out the figures of a run.
+    Compute the figures of a run.
 
     Args:
-        raw: Its results.
-        name: Of its file.
+        raw: Raw results of the run.
+        name: Name of its file.
 
     Raises:
         InputError: Every request of the measured time failed at once.
@@ -188,11 +190,11 @@ def _two(spent_ms: npt.NDArray[np.float64]) -> tuple[float, float]:
 
 class Group(msgspec.Struct, frozen=True):
     """
-    Runs of the same.
+    Runs of the same scenario, size and label.
 
     Attributes:
-        title: What they were, in words.
-        runs: In the order of their files.
+        title: Description of the runs.
+        runs: Runs in the order of their files.
     """
 
     title: str
@@ -200,7 +202,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def groups_of(runs: Sequence[Figures]) -> tuple[Group, ...]:
-    """Put runs of one label and one scenario of one size together."""
+    """Group runs of one label and one scenario of one size."""
     found: dict[tuple[str, bytes], list[Figures]] = {}
     for one in runs:
         about = one.raw.about

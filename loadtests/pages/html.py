@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing besides."""
+"""Write the report as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 
 from loadtests.pages.cells import Table
 
-# It loads nothing: pictures are part of it.
+# The page loads nothing: pictures are part of it.
 _SAFE = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2126; --soft: #5c6570; --rule: #dde1e5;
@@ -48,10 +48,10 @@ def page(
     Write the page.
 
     Args:
-        title: Of the page.
+        title: Title of the page.
         tables: In order; the first stands before the pictures.
-        pictures: What each shows, and its PNG.
-        notes: How it was measured, a line each.
+        pictures: Caption and PNG of each picture.
+        notes: Notes on the measurement, a line each.
     """
     shown = [
         f'<img alt="{escape(words)}" src="data:image/png;base64,'
@@ -92,12 +92,12 @@ def _section(table: Table) -> str:
 
 
 def _kind(cell: str) -> str:
-    """Set words to the left, numbers to the right."""
+    """Return the class that aligns text to the left and numbers to the right."""
     return "" if cell[:1].isdigit() or cell in ("none", "") else ' class="words"'
 
 
 def _with_code(note: str) -> str:
-    """Escape a line; what stands in backquotes becomes code."""
+    """Escape a line; text in backquotes becomes code."""
     parts = escape(note).split("`")
     return "".join(
         f"<code>{part}</code>" if place % 2 else part

@@ -1,4 +1,4 @@
-"""Rates, latencies and shares of some calls of a run."""
+"""Compute rates, latencies and shares of some calls of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Bool = npt.NDArray[np.bool_]
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Per second: what was due, and what was answered."""
+    """Requests and rows per second that were due, and that were answered."""
 
     requests_due: float
     decisions_due: float
@@ -27,12 +27,12 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 def between(at_us: npt.NDArray[np.int64], from_s: float, until_s: float) -> Bool:
-    """Tell which moments lie in a span of the run, its end left out."""
+    """Return a mask of the moments in a span of the run, its end excluded."""
     return (at_us >= from_s * 1e6) & (at_us < until_s * 1e6)
 
 
 def waited(calls: Calls, raw: Raw) -> Bool:
-    """Tell which calls have a latency: answered, or waited for in vain."""
+    """Return a mask of the calls that have a latency: answered, or timed out."""
     kinds = raw.about.kinds
     counted = [
         place for place, kind in enumerate(kinds) if kind in (ANSWERED, *IN_VAIN)
@@ -41,13 +41,13 @@ def waited(calls: Calls, raw: Raw) -> Bool:
 
 
 def latency_in(calls: Calls, raw: Raw) -> Latency | None:
-    """Sum up the latencies of calls; None when not one has any."""
+    """Compute the percentiles of the calls' latencies; None when no call has one."""
     took_us = calls["took_us"][waited(calls, raw)].astype(np.int64)
     return latency_of(took_us) if len(took_us) else None
 
 
 def rates_in(raw: Raw, from_s: float, until_s: float) -> Rates:
-    """Count what was due in a span of the run, and what was answered in it."""
+    """Compute the rates of due requests and of answers in a span of the run."""
     calls, seconds = raw.calls, until_s - from_s
     due = between(calls["due_us"], from_s, until_s)
     came = between(calls["due_us"] + calls["took_us"], from_s, until_s)
@@ -61,5 +61,5 @@ def rates_in(raw: Raw, from_s: float, until_s: float) -> Rates:
 
 
 def share_in(calls: Calls, column: str) -> float:
-    """Tell what share of the decided rows a column counts."""
+    """Return the share of the decided rows that a column counts."""
     return int(calls[column].sum()) / max(1, int(calls["decided"].sum()))

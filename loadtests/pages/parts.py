@@ -1,4 +1,4 @@
-"""A run cut into its parts: where something begins, and where a rate moves."""
+"""Cut a run into parts: at its marks, and where the rate changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from loadtests.latency import Latency
 from loadtests.paced.raw import Raw
 from loadtests.pages.measures import Rates, between, latency_in, rates_in, share_in
 
-_SLICES = 6  # that a phase is shown in whose rate changes
+_SLICES = 6  # slices of a phase whose rate changes
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -17,15 +17,15 @@ class Part(msgspec.Struct, frozen=True):
     A part of a run.
 
     Attributes:
-        words: What it is.
-        from_s: Its beginning.
-        until_s: Its end.
-        rates: Of the requests due in it.
-        latency: Of these; None when all failed at once.
+        words: Description of the part.
+        from_s: Its beginning, s.
+        until_s: Its end, s.
+        rates: Rates of the requests due in it.
+        latency: Latency of these; None when all failed at once.
         failed: Requests without an answer.
-        degraded: Share of the decided rows.
-        reviewed: Share of the decided rows.
-        declined: Share of the decided rows.
+        degraded: Share of the decided rows that are degraded.
+        reviewed: Share of the decided rows with the decision review.
+        declined: Share of the decided rows with the decision decline.
     """
 
     words: str
@@ -40,7 +40,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def parts_of(raw: Raw) -> tuple[Part, ...]:
-    """Cut a run at its marks, and a rate that moves into slices."""
+    """Cut a run at its marks, and a changing rate into slices."""
     scenario, marks = raw.about.scenario, raw.about.marks
     edges = {mark.at_s for mark in marks} | {scenario.warm_up_s, scenario.seconds}
     at_s = 0.0
@@ -48,7 +48,7 @@ def parts_of(raw: Raw) -> tuple[Part, ...]:
         if phase.to is not None:
             edges |= set(np.linspace(at_s, at_s + phase.seconds, _SLICES + 1).tolist())
         at_s += phase.seconds
-    # To the microsecond: sums of the same lengths may differ in their last bits.
+    # Round to the microsecond: sums of the same lengths may differ in their last bits.
     rounded = sorted({round(edge, 6) for edge in edges})
     kept = [one for one in rounded if scenario.warm_up_s <= one <= round(at_s, 6)]
     return tuple(

@@ -1,4 +1,4 @@
-"""Pictures of runs, as PNG."""
+"""Draw pictures of runs, as PNG."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_BINS = 150  # of time
-_WIDTHS_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300)  # that they may have
+_WIDTHS_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300)  # possible widths of a bin
 _FEWEST = 100  # requests in a bin, or it has no 99th percentile
 _NINES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
 _COLORS = (
@@ -28,7 +28,7 @@ _COLORS = (
 
 
 def over_time(one: Figures) -> bytes:
-    """Draw latency, rate, throughput and what failed over the time of a run."""
+    """Draw latency, rate, throughput and failures over the time of a run."""
     figure = figure_of(11, 6)
     latency, rates = figure.subplots(
         2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 2]}
@@ -64,7 +64,7 @@ def over_time(one: Figures) -> bytes:
 
 
 def _edges(seconds: float, *, requests: int) -> npt.NDArray[np.float64]:
-    """Cut time so that a part has requests enough for a percentile, on average."""
+    """Cut time into bins that have enough requests for a percentile, on average."""
     widths_s = [one for one in _WIDTHS_S if seconds / one <= _MOST_BINS]
     full_s = [one for one in widths_s if requests * one / seconds >= 1.5 * _FEWEST]
     width_s = min([*full_s, seconds / 10])
@@ -121,7 +121,7 @@ def _draw_marks(one: Figures, axes: Axes, *, named: bool) -> None:
 
 
 def percentile_curves(groups: Sequence[Group]) -> bytes:
-    """Draw the latency of every percentile, one line a run, runs of a kind alike."""
+    """Draw the latency of every percentile, one line per run, one color per group."""
     figure = figure_of(11, 5)
     axes = figure.subplots()
     most = 0.0
@@ -146,7 +146,7 @@ def percentile_curves(groups: Sequence[Group]) -> bytes:
 
 
 def _curve(one: Figures) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Give some hundred points: 1 / share above, and the sample there, ms."""
+    """Return some hundred points: 1 / share above, and the sample there, ms."""
     scenario = one.raw.about.scenario
     calls = one.raw.calls[waited(one.raw.calls, one.raw)]
     inside = calls["due_us"] >= scenario.warm_up_s * 1e6
@@ -157,7 +157,7 @@ def _curve(one: Figures) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float6
 
 
 def layer_bars(groups: Sequence[Group]) -> bytes | None:
-    """Draw p50 and p99 of every layer by group; None when nobody looked."""
+    """Draw p50 and p99 of every layer by group; None when layers were not recorded."""
     kept = [group for group in groups if any(one.layers for one in group.runs)]
     if not kept:
         return None
@@ -189,7 +189,7 @@ def layer_bars(groups: Sequence[Group]) -> bytes | None:
 
 
 def figure_of(width: float, height: float) -> Figure:
-    """Begin a picture; inches."""
+    """Make an empty figure; width and height in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -199,7 +199,7 @@ def figure_of(width: float, height: float) -> Figure:
 
 
 def png_of(figure: Figure) -> bytes:
-    """Write a picture as PNG."""
+    """Render a figure as PNG."""
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""The tables of a report: the same for Markdown and for the page."""
+"""Write the tables of a report: the same for Markdown and for the HTML page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SENDER = (
 
 
 def tables_of(groups: Sequence[Group]) -> list[Table]:
-    """Write all tables; those that would be empty are left out."""
+    """Return all tables that have rows."""
     runs = [one for group in groups for one in group.runs]
     found = [
         _summary(groups),
@@ -147,7 +147,9 @@ def _layers(groups: Sequence[Group]) -> Table:
 
 
 def _at_once(groups: Sequence[Group]) -> Table:
-    """Tell how much of the time steps had a batch in hand, and how many of them."""
+    """
+    Show the share of time in which steps had a batch in progress, and how many did.
+    """
     rows = []
     for group in groups:
         kept = [one.at_once for one in group.runs if one.at_once is not None]

@@ -1,4 +1,4 @@
-"""Tables of what went wrong: no answer, degraded answers, bad rows."""
+"""Write tables of failures: missing answers, degraded answers, bad rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadtests.report import share
 
 
 def errors_table(runs: Sequence[Figures]) -> Table:
-    """Tell how requests failed."""
+    """Show how requests failed."""
     return Table(
         title="Requests without an answer",
         note="By kind; how long their callers waited to hear of it.",
@@ -40,7 +40,7 @@ def errors_table(runs: Sequence[Figures]) -> Table:
 
 
 def reasons_table(runs: Sequence[Figures]) -> Table:
-    """Tell why answers were degraded."""
+    """Show why answers were degraded."""
     return Table(
         title="Degraded answers",
         note="Requests with a row that has the bit; COLD_START is no fault.",
@@ -54,7 +54,7 @@ def reasons_table(runs: Sequence[Figures]) -> Table:
 
 
 def poison_table(runs: Sequence[Figures]) -> Table:
-    """Tell what became of bad rows."""
+    """Show the results of bad rows."""
     return Table(
         title="Bad rows",
         note="Rows that break a rule of the contract, and what became of them and of "

@@ -1,1 +1,1 @@
-"""`tollgate tune`: which settings of the batcher let a server carry most, in time."""
+"""`tollgate tune`: find the batcher settings that carry most load within the SLO."""

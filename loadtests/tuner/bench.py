@@ -1,4 +1,4 @@
-"""What a tuning needs of a server and its repository, put together."""
+"""Assemble the server, the repository and the load of a tuning."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from tollgate.server import control
 from tollgate.server.address import Address
 from tollgate.server.loaded import record_path
 
-_IDLE_S, _IDLE_REQUESTS = 2.0, 12  # the supervisor's own probes are some
+_IDLE_S, _IDLE_REQUESTS = 2.0, 12  # the supervisor's own probes are among these
 
 
 class Wanted(msgspec.Struct, frozen=True):
     """
-    What is searched for, and how.
+    Goal and limits of a tuning.
 
     Attributes:
         preset: "throughput" or "low-latency".
-        name: Of the configuration; empty for that of the preset, with a number where
-            there is one of that name.
-        values: Of knobs, in place of the preset's: "knob=value,value".
-        most: Settings to try.
-        seconds: Of a first run.
-        turns: Of the comparison.
-        rows: In each request.
-        p99_ms: 99 of 100 answers are there by then; None for the aim of slo.yaml.
-        rate_per_s: Requests in a second to begin with.
-        seed: Of what is drawn at random.
-        cores: Of the server.
+        name: Name of the configuration; empty for that of the preset, with a number if
+            that name is taken.
+        values: Values of knobs, in place of the preset's: "knob=value,value".
+        most: Maximum number of settings to try.
+        seconds: Duration of a run in the first round, s.
+        turns: Turns of the comparison.
+        rows: Rows in each request.
+        p99_ms: Limit of the 99th percentile; None for the aim of slo.yaml.
+        rate_per_s: Requests per second to begin with.
+        seed: Seed of the random draws.
+        cores: Cores of the server.
     """
 
     preset: str
@@ -72,13 +72,14 @@ class Bench:
     One product on a running server, ready to be tuned.
 
     Args:
-        server: The server.
-        wanted: What is searched for.
-        traffic: What is sent.
+        server: The running server.
+        wanted: Goal and limits of the tuning.
+        traffic: The requests to send.
         state: The server's state folder.
 
     Attributes:
-        override: Its settings; entered, it puts them back in the end.
+        override: The server's settings; as a context manager it restores them at the
+            end.
     """
 
     def __init__(
@@ -114,12 +115,12 @@ class Bench:
 
     @property
     def _last_goal(self) -> Goal:
-        """What the comparison looks at."""
+        """Return the goal that the comparison measures."""
         goal = self._goal
         return AlsoAlone(goal) if isinstance(goal, HighestRate) else goal
 
     def require_free_name(self) -> None:
-        """Demand that a configuration of that name would replace none."""
+        """Raise if a configuration of the wanted name exists already."""
         require_free(self._files(self.wanted.name), name=self.wanted.name)
 
     def _free_name(self, name: str) -> str:
@@ -133,7 +134,7 @@ class Bench:
         return [folder / f"{name}.pbtxt" for folder in folders]
 
     def tune(self, *, told: Callable[[str], None]) -> Tuned:
-        """Search, on the server as the override has it; see `tuning.tune`."""
+        """Search on the server through the override; see `tuning.tune`."""
         wanted, base = self.wanted, self.override.base
         others = candidates(
             self._roles.possible(self._space, self.override.configs),
@@ -166,11 +167,11 @@ class Bench:
             )
 
     def points(self, tuned: Tuned) -> list[Point]:
-        """Settings at rates that they keep, by throughput."""
+        """Return settings at rates that they sustain, by throughput."""
         return points_of(tuned.tried, limits=self._limits)
 
     def circumstances(self) -> story.Circumstances:
-        """Say what the figures must be read with."""
+        """Return the conditions under which the figures were measured."""
         wanted = self.wanted
         words = [f"--preset {wanted.preset}", f"--seconds {wanted.seconds:g}"]
         words += [f"--try {one}" for one in wanted.values]
@@ -223,10 +224,11 @@ class Bench:
 
 def require_idle(server: Address) -> None:
     """
-    Demand that nobody else asks a server for decisions.
+    Check that no other caller sends decision requests to a server.
 
     Raises:
-        InputError: Somebody does: they would be disturbed, and so would the figures.
+        InputError: Another caller does: the tuning would disturb it, and it the
+            figures.
     """
 
     def answered() -> int:

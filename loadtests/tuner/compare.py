@@ -1,8 +1,9 @@
 """
-Is the winner really better? Both are measured again, in turns.
+Measure the best candidate and the current settings again, in turns.
 
-Figures of two runs on one machine differ by more than most settings do. So the ratio
-within each turn counts, and the interval of their mean says whether it could be chance.
+Figures of two runs on one machine differ by more than most settings do. So the
+comparison uses the ratio within each turn, and the interval of the mean ratio shows
+whether the difference could be chance.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from loadtests.tuner.search import Look
 from loadtests.tuner.space import Candidate
 
 FEWEST, MOST = 3, 10  # turns
-_LOST = 0.3  # of what was kept in another turn: something else is going on
-LEAST_GAIN = 1.03  # less is not worth a file
+_LOST = 0.3  # of the merit in another turn: below that, something else is wrong
+LEAST_GAIN = 1.03  # a smaller gain is not worth a file
 # Student's t for 95 %, two-sided, by degrees of freedom from 2 on.
 _T = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 class Compared(msgspec.Struct, frozen=True):
     """
-    A candidate against the settings as they were.
+    Comparison of a candidate with the original settings.
 
     Attributes:
         candidate: The settings.
-        turns: What they and those were found to be worth, turn by turn.
+        turns: Merits of the candidate and of the original settings, turn by turn.
         ratio: Mean (geometric) of the turns' ratios; over 1: the candidate is better.
-        low: End of the mean's 95 % interval.
-        high: The other one.
+        low: Lower end of the mean's 95 % interval.
+        high: Upper end of it.
     """
 
     candidate: Candidate
@@ -44,12 +45,12 @@ class Compared(msgspec.Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """Whether it is better by more than chance, and by enough."""
+        """Return whether it is better by more than chance, and by enough."""
         return self.low > 1.0 and self.ratio >= LEAST_GAIN
 
     @property
     def verdict(self) -> str:
-        """What that means, in words."""
+        """Return the meaning of the comparison as text."""
         if self.holds:
             return "better than the settings as they were"
         if self.high < 1.0:
@@ -61,14 +62,14 @@ def compare(
     candidate: Candidate, base: Candidate, *, look: Look, seconds: float, turns: int
 ) -> Compared:
     """
-    Measure two candidates in turns; who comes first changes each time.
+    Measure two candidates in turns; the order changes each time.
 
     Args:
         candidate: The one that may be better.
-        base: The settings as they were.
-        look: Looks at one.
-        seconds: For each run.
-        turns: How often, FEWEST to MOST.
+        base: The original settings.
+        look: Measures one candidate.
+        seconds: Duration of each run, s.
+        turns: Number of turns, FEWEST to MOST.
     """
     pairs = []
     most = {candidate: 0.0, base: 0.0}
@@ -89,11 +90,12 @@ def ratio_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]
     Compare merits pair by pair.
 
     Args:
-        pairs: The candidate's and the other's; FEWEST to MOST of them.
+        pairs: Merits of the candidate and of the other; FEWEST to MOST pairs.
 
     Returns:
-        Geometric mean of the ratios, and its 95 % interval (Student). Where one of the
-        two kept no promise at all in a turn, the interval is all there is.
+        Geometric mean of the ratios, and its 95 % interval (Student). If one of the two
+        has no merit in a turn, all three are infinite when the candidate was better in
+        every turn, else 1, 0 and infinity.
     """
     if any(not ours or not was for ours, was in pairs):
         better = all(ours > was for ours, was in pairs)

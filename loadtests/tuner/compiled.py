@@ -19,13 +19,13 @@ from tollgate.errors import SetupError
 
 class CompiledSender(msgspec.Struct, frozen=True):
     """
-    Sends with loadtests/paced/paced.c.
+    Sender that runs loadtests/paced/paced.c.
 
     Attributes:
         grpc_url: host:port.
-        timeout_s: After which a caller gives up.
-        rows: In each request.
-        folder: For files; nobody else's.
+        timeout_s: Time after which a caller gives up, s.
+        rows: Rows in each request.
+        folder: Folder for files; no other process may use it.
     """
 
     grpc_url: str
@@ -35,7 +35,7 @@ class CompiledSender(msgspec.Struct, frozen=True):
     name: str = "compiled"
 
     def at_times(self, requests: Sequence[Any], at_s: F64) -> Answered:
-        """As `Sender`."""
+        """See `Sender`."""
         load = Load(at_s, self._bodies(requests), self.timeout_s)
         told, _ = send_compiled(
             load, grpc_url=self.grpc_url, folder=self.folder, began=lambda at: None
@@ -43,7 +43,7 @@ class CompiledSender(msgspec.Struct, frozen=True):
         return self._answered(told)
 
     def one_by_one(self, requests: Sequence[Any], *, run_s: float) -> Answered:
-        """As `Sender`."""
+        """See `Sender`."""
         told = send_one_by_one(
             self._bodies(requests),
             timeout_s=self.timeout_s,
@@ -76,14 +76,14 @@ def best_sender(
     told: Callable[[str], None],
 ) -> Sender:
     """
-    Take the compiled sender, or say why it is the other one.
+    Return the compiled sender, or the Python one if it cannot be compiled.
 
     Args:
         grpc_url: host:port.
-        timeout_s: After which a caller gives up.
-        rows: In each request.
-        folder: For files of the sender; nobody else's.
-        told: Called with one line when there is no compiled one.
+        timeout_s: Time after which a caller gives up, s.
+        rows: Rows in each request.
+        folder: Folder for files of the sender; no other process may use it.
+        told: Called with one line when there is no compiled sender.
     """
     try:
         compile_sender(folder)

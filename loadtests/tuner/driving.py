@@ -1,9 +1,9 @@
 """
-The load that candidates are measured under: purchases that nobody made.
+Generate the load under which candidates are measured: synthetic purchases.
 
-Requests come at random (Poisson) and count from when they were due; or one after the
-other. They are applied as real ones are: dry runs write nothing, so a batch of them
-costs something else.
+Requests arrive at random (Poisson), with latency counted from when they were due; or
+one after the other. They are applied like real ones: dry runs write nothing, so a
+batch of them has another cost.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from tollgate.server import control
 from tollgate.server.address import Address
 
 _WARM_UP_S = 0.5
-_OLD_S = 5.0  # of the newest purchase: not ahead of any clock
-_GIVEN_UP = 4.0  # times the promise: a caller who waits longer adds to the overload
-_AT_MOST_PER_S = 2_000  # requests one after the other that are made beforehand
+_OLD_S = 5.0  # age of the newest purchase: not ahead of any clock
+_GIVEN_UP = 4.0  # times the SLA: a caller who waits longer adds to the overload
+_AT_MOST_PER_S = 2_000  # sequential requests prepared for each second of a run
 
 
 class Traffic(msgspec.Struct, frozen=True):
     """
-    What is sent.
+    The requests of a tuning.
 
     Attributes:
         product: Name of the ensemble.
-        spec: What its requests have.
+        spec: Feature spec of the product; says what its requests contain.
         inputs: Their required inputs: name -> type on the wire.
-        fields: Their declared fields, likewise.
-        rows: In each request.
-        within_ms: The promise.
+        fields: Their declared fields: name -> type on the wire.
+        rows: Rows in each request.
+        within_ms: Latency that the SLO promises, ms.
     """
 
     product: str
@@ -55,7 +55,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
     @property
     def timeout_s(self) -> float:
-        """After which a caller gives up."""
+        """Return the time after which a caller gives up, s."""
         return _GIVEN_UP * self.within_ms / 1e3
 
 
@@ -64,24 +64,24 @@ class Driver:
     Runs loads on a server of this machine.
 
     Args:
-        server: Where it is.
-        traffic: What is sent.
-        sender: Who sends it.
+        server: Address of the server.
+        traffic: The requests to send.
+        sender: Sends them.
     """
 
     def __init__(self, server: Address, traffic: Traffic, *, sender: Sender) -> None:
         self._server = server
         self._traffic = traffic
         self._sender = sender
-        self._seed = time.time_ns() % 1_000_000_000  # ids of its own in each tuning
+        self._seed = time.time_ns() % 1_000_000_000  # new ids in each tuning
 
     def __call__(self, rate_per_s: float, seconds: float) -> Seen:
         """
         Run a load.
 
         Args:
-            rate_per_s: Requests in a second, on average; 0 sends one after the other.
-            seconds: For so long, after a warm-up.
+            rate_per_s: Requests per second, on average; 0 sends one after the other.
+            seconds: Duration after the warm-up, s.
 
         Raises:
             ServerError: The server is gone.
@@ -125,21 +125,21 @@ def seen_of(
     answered: Answered, traffic: Traffic, *, rate_per_s: float, used_s: float
 ) -> Seen:
     """
-    Say what a run says; its warm-up, half a second, does not count.
+    Compute the figures of a run; its warm-up, half a second, does not count.
 
     Args:
-        answered: What became of its requests.
-        traffic: What was sent.
-        rate_per_s: Requests in a second; 0 when they came one after the other.
-        used_s: Processor time of the server, the warm-up's too.
+        answered: Times and latencies of its requests.
+        traffic: The requests that were sent.
+        rate_per_s: Requests per second; 0 when they came one after the other.
+        used_s: Processor time of the server, warm-up included, s.
     """
     decided_rows = int(np.isfinite(answered.latency_s).sum()) * traffic.rows
     counts = answered.at_s >= _WARM_UP_S
     if not counts.any():
-        counts[-1:] = True  # one request that nobody answered, all the time
+        counts[-1:] = True  # one request that waited all the time for an answer
     latency_s = answered.latency_s[counts]
     took_s = max(float(answered.at_s[-1]) - _WARM_UP_S, 1e-3)
-    # Samples that occurred: interpolating towards "never" is no number.
+    # Take samples that occurred: interpolating towards infinity gives no number.
     p50_s, p99_s = np.percentile(latency_s, [50, 99], method="higher")
     in_time = latency_s * 1e3 <= traffic.within_ms
     return Seen(

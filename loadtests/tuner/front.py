@@ -1,4 +1,4 @@
-"""What nothing else is better than in every way: p99, throughput, processor time."""
+"""Find the Pareto front of p99, throughput and processor time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from loadtests.tuner.space import Candidate
 
 class Point(msgspec.Struct, frozen=True):
     """
-    Settings at a rate that they keep.
+    Settings at a rate that they sustain.
 
     Attributes:
         candidate: The settings.
         seen: The run.
-        on_front: Whether no other has a lower p99, a higher throughput and less
+        on_front: True if no other has a lower p99, a higher throughput and less
             processor time.
     """
 
@@ -29,15 +29,15 @@ class Point(msgspec.Struct, frozen=True):
 
 def points_of(tried: Iterable[Tried], *, limits: Limits | None) -> list[Point]:
     """
-    Take the runs that kept the promise, those of long rungs only.
+    Return the runs that met the limits, those of long rounds only.
 
     Args:
-        tried: What became of candidates; those of the first rung are left out, unless
-            there was no other: their runs are short.
-        limits: The promise; None takes every run.
+        tried: Results of candidates; those of the first round are left out, unless
+            there was no other round: their runs are short.
+        limits: The limits; None takes every run.
 
     Returns:
-        By throughput, the highest first.
+        Points by throughput, the highest first.
     """
     results = list(tried)
     last = max((one.rung for one in results), default=0)
@@ -61,5 +61,5 @@ def _cost(seen: Seen) -> tuple[float, float, float]:
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Tell whether one is as good in everything and better in something."""
+    """Return whether one is as good in everything and better in something."""
     return one != other and all(a <= b for a, b in zip(one, other, strict=True))

@@ -1,8 +1,8 @@
 """
-What is searched for: the highest rate that keeps the promise, or the quickest answer.
+Goals of a search: the highest rate within the SLO, or the lowest latency.
 
-A goal looks at one candidate for a while and says how good it is, so that candidates
-can be compared by one number.
+A goal measures one candidate for a while and gives it a merit, so that candidates can
+be compared by one number.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import msgspec
 
 from loadtests.tuner.seen import Limits, Seen
 
-# Rate (0: one after the other) and seconds -> what a server with the settings does.
+# Takes a rate (0: one after the other) and seconds; runs the load on the candidate.
 Drive = Callable[[float, float], Seen]
 
 STEP = 1.05  # from one rate to the next
-_GALLOP = 14  # steps at once while nothing is known: about twice the rate
-_STRIDE = 4  # and near a rate that others keep
+_GALLOP = 14  # steps at once while no rate is known: about twice the rate
+_STRIDE = 4  # and near a rate that other candidates sustain
 _LOWEST_PER_S = 5.0
 _MOST_PER_S = 100_000.0
 
 
 class Found(msgspec.Struct, frozen=True):
     """
-    How good some settings are.
+    Merit of some settings, and the runs that show it.
 
     Attributes:
-        merit: More is better: a rate that is kept, or answers in a second one after
-            the other; 0 for settings that keep none that matters.
-        best: The run that shows it; None when there is none.
+        merit: More is better: the sustained rate, or answers per second one after the
+            other; 0 for settings that sustain no rate above the floor.
+        best: The run with this merit; None when there is none.
         runs: All of them.
-        alone: Requests one after the other, where that was looked at, too.
+        alone: Runs with requests one after the other, if measured too.
     """
 
     merit: float
@@ -43,34 +43,34 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Goal(Protocol):
-    """What makes settings good."""
+    """Criterion by which settings are compared."""
 
     @property
     def unit(self) -> str:
-        """What the merit counts."""
+        """Return the unit of the merit."""
 
     def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
         """
-        Find how good a candidate is.
+        Measure the merit of a candidate.
 
         Args:
             drive: Runs a load on it.
-            seconds: For each run.
-            near: A merit that it may have; 0 when nothing is known.
-            floor: A merit below which it does not matter how good it is.
+            seconds: Duration of each run, s.
+            near: Merit that it probably has; 0 when nothing is known.
+            floor: Merit below which the exact value does not matter.
         """
 
 
 class HighestRate(msgspec.Struct, frozen=True):
     """
-    The highest rate that keeps the promise.
+    The highest rate that meets the limits.
 
     A run that breaks it by little is repeated before it counts: a short run of a good
     server may have one bad moment.
 
     Attributes:
-        limits: The promise.
-        start_per_s: Where to begin when nothing is known.
+        limits: The limits.
+        start_per_s: Rate to begin with when nothing is known.
     """
 
     limits: Limits
@@ -78,7 +78,7 @@ class HighestRate(msgspec.Struct, frozen=True):
     unit: str = "requests/s"
 
     def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
-        """Go up in steps while the promise is kept, or down until it is."""
+        """Go up in steps while the limits are met, or down until they are."""
         runs: list[Seen] = []
 
         def keeps(rate_per_s: float) -> bool:
@@ -98,7 +98,7 @@ class HighestRate(msgspec.Struct, frozen=True):
     def _climb(
         self, keeps: Callable[[float], bool], *, near: float, floor: float
     ) -> float:
-        """Find the last rate of a geometric scale that is kept; 0 below the floor."""
+        """Find the last sustained rate of a geometric scale; 0 below the floor."""
         stride = _STRIDE if near else _GALLOP
 
         def rate_per_s(place: int) -> float:
@@ -125,7 +125,7 @@ class HighestRate(msgspec.Struct, frozen=True):
 
 class QuickestAnswer(msgspec.Struct, frozen=True):
     """
-    The most answers in a second to requests that come one after the other.
+    The most answers per second to requests that come one after the other.
 
     That is the mean latency, in which rare long waits count; a 99th percentile of
     some hundred answers is mostly chance.
@@ -134,26 +134,26 @@ class QuickestAnswer(msgspec.Struct, frozen=True):
     unit: str = "answers/s, one after the other"
 
     def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
-        """Run once; nothing is there to be found but the time."""
+        """Run once; there is no rate to search for."""
         seen = drive(0.0, seconds)
         return Found(seen.answered_per_s, seen, (seen,))
 
 
 class AlsoAlone(msgspec.Struct, frozen=True):
     """
-    Another goal, and what callers wait who come one after the other.
+    Another goal, and also the latency of requests that come one after the other.
 
-    A delay that fills batches under load is paid by them, too.
+    These requests pay too for a delay that fills batches under load.
     """
 
     goal: HighestRate
 
     @property
     def unit(self) -> str:
-        """As the other's."""
+        """Return the unit of the other goal."""
         return self.goal.unit
 
     def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
-        """Look as the other does, then run once more."""
+        """Measure as the other goal does, then run once more."""
         found = self.goal.look(drive, seconds=seconds, near=near, floor=floor)
         return msgspec.structs.replace(found, alone=drive(0.0, seconds))

@@ -1,9 +1,10 @@
 """
-Settings on a running server, and always back to what was.
+Try settings on a running server, and always restore the original ones.
 
-A step is loaded with other settings by load-with-override; no file is touched. What
-was is known from the server's own record of what it loaded, not from what runs: so it
-can be put back also by somebody else, when this process was killed.
+Triton loads a step with other settings by load-with-override; no file is touched. The
+original settings come from the server's record of the configurations that it loaded,
+not from the running ones: so another process can restore them too, when this process
+was killed.
 """
 
 from __future__ import annotations
@@ -37,27 +38,27 @@ _DECIDES_S = 10.0
 _SETTLE_S = 10.0
 _PARAMETERS = (THREADS,)
 _TRIES, _AGAIN_S = 5, 1.0  # to put back
-_LOCK = "tune.lock"  # in the state folder: two at once would undo each other's work
+_LOCK = "tune.lock"  # in the state folder: two tunings would undo each other's work
 
 
 class Override:
     """
     The settings of one product on a server of this machine, until the context ends.
 
-    The server's supervisor goes on: a release that it goes to while settings are tried
-    replaces them, and so does a step that it starts anew. Both are noticed.
+    The server's supervisor keeps running: if it activates a release or restarts a step
+    while settings are tried, it replaces them. Both are noticed.
 
     Args:
-        server: The server.
-        record: File in which it keeps what it has loaded of the product.
-        roles: Which step is which.
+        server: Address of the server.
+        record: File in which the server records the configurations that it loaded.
+        roles: Maps the steps to their roles.
 
     Attributes:
-        configs: Configuration of each step, as the record has it.
+        configs: Configuration of each step, from the record.
         base: The settings in them.
-        release: What the server serves.
-        left: Steps that ran with others when the context began: who had tried them was
-            killed. They were put back.
+        release: Release that the server serves.
+        left: Steps that ran with other settings when the context began, because the
+            process that tried them was killed. They were restored.
     """
 
     def __init__(self, server: Address, *, record: Path, roles: Roles) -> None:
@@ -93,11 +94,11 @@ class Override:
 
     def apply(self, candidate: Candidate) -> None:
         """
-        Have the server run with settings.
+        Run the server with settings.
 
         Raises:
             ServerError: It refused them, or the product does not decide with them, or
-                went to another release meanwhile.
+                activated another release meanwhile.
         """
         with self._turn():
             wanted = self._roles.written(self.configs, candidate)
@@ -106,11 +107,11 @@ class Override:
         self._settle()
 
     def holds(self, candidate: Candidate) -> bool:
-        """Tell whether the server still runs with settings."""
+        """Return whether the server still runs with settings."""
         return self._roles.read(self._running()) == candidate
 
     def _load(self, wanted: dict[str, ModelConfig], *, anyway: Collection[str]) -> None:
-        """Load the steps that run with something else, and others that are named."""
+        """Load the steps whose running configuration differs, and those in `anyway`."""
         configs = {step: to_json(config) for step, config in wanted.items()}
         record = msgspec.structs.replace(self._record, configs=configs)
         for step, slots in loaded_slots(self._record).items():
@@ -118,8 +119,8 @@ class Override:
             if not _differs(_parsed(running), wanted[step]) and step not in anyway:
                 continue
             self._tried.add(step)
-            # Without a new generation Triton only adds or takes away instances, and
-            # one that it takes away looks dead while the old count is still told.
+            # Without a new generation Triton only adds or removes instances, and a
+            # removed one looks dead while the old count is still reported.
             generation = generation_of(running) + 1
             self._loading.step(record, step, slots, generation=generation)
 
@@ -141,7 +142,7 @@ class Override:
                 time.sleep(0.1)
 
     def _settle(self) -> None:
-        """Wait until instances that were replaced have ended: they take time, too."""
+        """Wait until replaced instances have ended: they use processor time, too."""
         slots = loaded_slots(self._record)
         most = sum(
             len(slots[step]) * max(1, group.count)
@@ -157,23 +158,23 @@ class Override:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Have the product to ourselves, if it is still at the same release."""
+        """Lock the product, and check that it still serves the same release."""
         with one_at_a_time(self._server.own_repository / self._record.product):
             now = read_record(self._path)
             if now != self._record:
-                self._tried.clear()  # it was loaded in its own words
+                self._tried.clear()  # the activation loaded its own configuration
                 problem = f"went to release {now.active.release} meanwhile"
                 raise ServerError(self._record.product, f"{problem}; tune it anew")
             yield
 
     def _put_back(self) -> None:
-        """Load what the record has, however often it takes."""
+        """Load the recorded configurations, with retries."""
         for left in reversed(range(_TRIES)):
             if not self._tried:
                 return
             try:
                 with self._turn():
-                    # What was tried may still be on its way, if a load was cut off.
+                    # If a load was cut off, the tried settings may still take effect.
                     self._load(self.configs, anyway={*self._tried})
                 self._require_decisions()
                 if not self.holds(self.base):
@@ -208,13 +209,13 @@ def _parsed(running: dict[str, object]) -> ModelConfig:
 
 
 def _differs(running: ModelConfig, wanted: ModelConfig) -> bool:
-    """Compare what settings are made of; Triton fills in the rest as it likes."""
+    """Compare the fields that settings consist of; Triton fills in others."""
     return _words(running) != _words(wanted)
 
 
 def _words(config: ModelConfig) -> tuple[object, ...]:
     batching = config.dynamic_batching
-    # Triton says max_batch_size where nothing is preferred.
+    # Triton reports max_batch_size where none is preferred.
     preferred = {*batching.preferred_batch_size} - {config.max_batch_size}
     return (
         batching.max_queue_delay_microseconds,
@@ -232,7 +233,7 @@ def _words(config: ModelConfig) -> tuple[object, ...]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let nobody interrupt what has to be done; a second Ctrl-C waits."""
+    """Ignore SIGINT and SIGTERM in the block, so that it completes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Draw what was tried, and how the winner compares."""
+"""Draw the settings that were tried, and how the winner compares."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def draw(
     Write a PNG: p99 against throughput, and the turns of the comparison.
 
     Args:
-        tuned: What was found.
-        points: Settings at rates that they keep.
-        path: The file.
-        limits: What a rate has to keep; None where requests came one by one.
-        unit: Of what settings are compared by.
+        tuned: Result of the tuning.
+        points: Settings at rates that they sustain.
+        path: Path of the file.
+        limits: Limits that a rate has to meet; None where requests came one by one.
+        unit: Unit of the merit.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

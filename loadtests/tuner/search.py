@@ -1,8 +1,9 @@
 """
 Successive halving: short runs discard the hopeless, long runs confirm the good.
 
-Every rung looks at what the one before left, for twice as long. The settings as they
-are stay in every rung, so that what the machine does meanwhile is seen.
+Every round measures the candidates that the previous round left, for twice as long.
+The current settings stay in every round, so that changes of the machine meanwhile are
+visible.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import msgspec
 from loadtests.tuner.goals import Found
 from loadtests.tuner.space import Candidate
 
-_HOPELESS = 0.8  # of the best of a rung: not worth a second look
+_HOPELESS = 0.8  # of the best merit of a round: not worth a second look
 
 
 class Look(Protocol):
-    """Looks at a candidate on a server."""
+    """Function that measures a candidate on a server."""
 
     def __call__(
         self, candidate: Candidate, *, seconds: float, near: float, floor: float
     ) -> Found:
-        """As a goal does."""
+        """See `Goal.look`."""
 
 
 class Rung(msgspec.Struct, frozen=True):
@@ -32,8 +33,8 @@ class Rung(msgspec.Struct, frozen=True):
     One round.
 
     Attributes:
-        seconds: For each run.
-        keep: How many candidates go on.
+        seconds: Duration of each run, s.
+        keep: Number of candidates that go on to the next round.
     """
 
     seconds: float
@@ -42,12 +43,12 @@ class Rung(msgspec.Struct, frozen=True):
 
 class Tried(msgspec.Struct, frozen=True):
     """
-    What became of a candidate.
+    Result of a candidate.
 
     Attributes:
         candidate: The settings.
-        rung: The last rung that looked at them, from 0.
-        found: What it found.
+        rung: The last round that measured them, from 0.
+        found: The result of that round.
     """
 
     candidate: Candidate
@@ -60,8 +61,8 @@ def rungs_of(count: int, *, seconds: float) -> list[Rung]:
     Plan rounds: a third of the candidates goes on, to runs twice as long.
 
     Args:
-        count: Candidates.
-        seconds: For each run of the first round.
+        count: Number of candidates.
+        seconds: Duration of each run of the first round, s.
     """
     rungs: list[Rung] = []
     while True:
@@ -81,18 +82,18 @@ def search(
     told: Callable[[Tried], None] = lambda tried: None,
 ) -> list[Tried]:
     """
-    Find the best candidates.
+    Find the best candidates by successive halving.
 
     Args:
-        base: The settings as they are.
-        others: What else there is.
-        look: Looks at one.
+        base: The current settings.
+        others: The other candidates.
+        look: Measures one candidate.
         rungs: The rounds.
         told: Called with each result.
 
     Returns:
-        All of them: those of later rungs first, the better first among equals; `base`
-        is there once, with what its last rung found.
+        Results of all candidates: those of later rounds first, the better first within
+        a round; `base` appears once, with the result of its last round.
     """
     tried: dict[Candidate, Tried] = {}
     left = list(others)
@@ -116,5 +117,5 @@ def search(
 
 
 def _order(found: Found) -> tuple[float, float]:
-    """Better first: by merit, then by the 99th percentile."""
+    """Sort key, better first: by merit, then by the 99th percentile."""
     return -found.merit, found.best.p99_ms if found.best else float("inf")

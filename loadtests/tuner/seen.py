@@ -1,4 +1,4 @@
-"""What one run of a load says, and whether that keeps a promise."""
+"""Figures of one run of a load, and the limits that it has to meet."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tollgate.repository.slo import Slo
 
 class Seen(msgspec.Struct, frozen=True):
     """
-    One run.
+    Figures of one run.
 
     Attributes:
-        rate_per_s: Requests sent in a second; 0 when each waited for the one before.
-        seconds: How long the run took, warm-up left out.
-        requests: How many counted.
-        p50_ms: What half of them stay under, from when they were due.
-        p99_ms: What 99 of 100 do; infinite when so many were not answered.
-        in_time_percent: Decided within the promise.
-        answered_per_s: Decided in a second.
+        rate_per_s: Requests sent per second; 0 when each waited for the one before.
+        seconds: Duration of the run without warm-up, s.
+        requests: Number of requests that counted.
+        p50_ms: Median latency from when a request was due, ms.
+        p99_ms: 99th percentile of it; infinite when so many were not answered.
+        in_time_percent: Requests decided within the SLA, %.
+        answered_per_s: Requests decided per second.
         cpu_s: Processor time of the server and its steps per 1,000 decided rows, s.
-        late_p99_ms: How late the sender was.
+        late_p99_ms: 99th percentile of the sender's delay, ms.
     """
 
     rate_per_s: float
@@ -36,12 +36,12 @@ class Seen(msgspec.Struct, frozen=True):
 
 class Limits(msgspec.Struct, frozen=True):
     """
-    What a run has to keep.
+    Limits that a run has to meet.
 
     Attributes:
-        p99_ms: 99 of 100 answers are there by then.
-        within_ms: The promise.
-        percent: Of the answers keep it.
+        p99_ms: Limit of the 99th percentile of the latency, ms.
+        within_ms: The SLA, ms.
+        percent: Share of the answers that have to meet it, %.
     """
 
     p99_ms: float
@@ -49,23 +49,27 @@ class Limits(msgspec.Struct, frozen=True):
     percent: float
 
     def meets(self, seen: Seen) -> bool:
-        """Tell whether a run kept them; one late answer in a short run is forgiven."""
+        """
+        Return whether a run meets them; one late answer in a short run is allowed.
+        """
         share = seen.requests / 100
         late = share * (100 - seen.in_time_percent)
         forgiven = max(1.0, share * (100 - self.percent)) + 1e-6
         return seen.p99_ms <= self.p99_ms and late <= forgiven
 
     def hopeless(self, seen: Seen) -> bool:
-        """Tell whether a second look can be spared: it is not a matter of chance."""
+        """
+        Return whether a run misses them by more than chance, so that none is repeated.
+        """
         return seen.p99_ms > _FAR * self.p99_ms or seen.in_time_percent < _FEW
 
 
-_FAR = 2.0  # times the limit
+_FAR = 2.0  # times the p99 limit
 _FEW = 90.0  # percent in time
 
 
 def limits_of(slo: Slo, *, p99_ms: float | None) -> Limits:
-    """Take limits from a promise; the aim, unless somebody says another p99."""
+    """Derive limits from an SLO; the p99 is its aim unless another is given."""
     return Limits(
         p99_ms=p99_ms or slo.latency_target_ms,
         within_ms=slo.latency_objective_ms,

@@ -1,4 +1,4 @@
-"""Sending requests: at their times, or one after the other."""
+"""Send requests at their scheduled times, or one after the other."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from loadtests.open_loop import F64, send
 
 class Answered(msgspec.Struct, frozen=True, eq=False):
     """
-    What became of N requests.
+    Times of N requests.
 
     Attributes:
         at_s: When each was due, s from the beginning, ascending; float64 [N].
-        latency_s: From then to its answer, infinite without a decision for each of
-            its rows; float64 [N].
-        late_s: From when it was due until it was sent; float64 [N].
+        latency_s: Time from when it was due to its answer, infinite without a decision
+            for each of its rows, s; float64 [N].
+        late_s: Time from when it was due until it was sent, s; float64 [N].
     """
 
     at_s: F64
@@ -34,26 +34,28 @@ class Answered(msgspec.Struct, frozen=True, eq=False):
 
 
 class Sender(Protocol):
-    """Sends requests."""
+    """Interface of the senders."""
 
     @property
     def name(self) -> str:
-        """What it is, in a word or two."""
+        """Return a name of one or two words."""
 
     def at_times(self, requests: Sequence[Any], at_s: F64) -> Answered:
-        """Send each when it is due, ascending from 0, and wait for none of them."""
+        """
+        Send each when it is due, ascending from 0, without waiting for any answer.
+        """
 
     def one_by_one(self, requests: Sequence[Any], *, run_s: float) -> Answered:
-        """Send each when the one before is answered, for so long."""
+        """Send each when the one before is answered, for `run_s` seconds."""
 
 
 class PythonSender(msgspec.Struct, frozen=True):
     """
-    Sends with asyncio, some hundred requests a second.
+    Sender with asyncio, for some hundred requests a second.
 
     Attributes:
         grpc_url: host:port.
-        timeout_s: After which a caller gives up.
+        timeout_s: Time after which a caller gives up, s.
     """
 
     grpc_url: str
@@ -61,7 +63,7 @@ class PythonSender(msgspec.Struct, frozen=True):
     name: str = "asyncio"
 
     def at_times(self, requests: Sequence[Any], at_s: F64) -> Answered:
-        """As `Sender`."""
+        """See `Sender`."""
         sent = asyncio.run(
             send(requests, at_s=at_s, grpc_url=self.grpc_url, timeout_s=self.timeout_s)
         )
@@ -69,7 +71,7 @@ class PythonSender(msgspec.Struct, frozen=True):
         return Answered(at_s, latency_s, sent.sent_s - sent.due_s)
 
     def one_by_one(self, requests: Sequence[Any], *, run_s: float) -> Answered:
-        """As `Sender`."""
+        """See `Sender`."""
         return asyncio.run(_one_by_one(requests, self.grpc_url, self.timeout_s, run_s))
 
 
@@ -91,7 +93,7 @@ async def _one_by_one(
 
 
 async def _ask(infer: Any, request: Any, timeout_s: float) -> float:
-    """Send one request; how long it took, infinite without a decision."""
+    """Send one request; return its latency in s, infinite without a decision."""
     sent_s = time.perf_counter()
     try:
         response = await infer(request, timeout=timeout_s)

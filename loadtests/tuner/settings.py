@@ -1,4 +1,4 @@
-"""Settings in a model configuration: read them, and write others in their place."""
+"""Read settings from a model configuration, and replace them with others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Configs = Mapping[str, ModelConfig]  # step -> its configuration
 
 class Roles:
     """
-    Which step of a product is which.
+    Maps the steps of a product to their roles: feature, model and decision step.
 
     Args:
         models: The product.
@@ -39,10 +39,10 @@ class Roles:
 
         Raises:
             RepositoryError: The model step prefers several batch sizes, which no
-                candidate can say.
+                candidate can express.
         """
         model = configs[self.model]
-        # Triton says max_batch_size where nothing is preferred.
+        # Triton reports max_batch_size where none is preferred.
         sizes = {*model.dynamic_batching.preferred_batch_size}
         preferred = [*sizes - {model.max_batch_size}]
         if len(preferred) > 1:
@@ -61,10 +61,10 @@ class Roles:
 
     def possible(self, space: Space, configs: Configs) -> Space:
         """
-        Leave out what cannot be set in these configurations.
+        Leave out the values that these configurations cannot take.
 
-        Threads are a parameter of the onnxruntime backend; how many instances each of
-        several groups gets is a person's decision.
+        Threads are a parameter of the onnxruntime backend; the number of instances of
+        each of several groups is left to a person.
         """
         fixed = {
             knob
@@ -79,10 +79,10 @@ class Roles:
         """
         Put settings into configurations.
 
-        Only what differs is touched, so settings that were left out stay so.
+        Only fields that differ are changed, so settings that were absent stay absent.
 
         Returns:
-            Those of all steps, new messages.
+            Configurations of all steps, new messages.
         """
         was = self.read(configs)
         changed = {step: _copy(config) for step, config in configs.items()}
@@ -106,9 +106,10 @@ class Roles:
 
     def _delays(self, configs: Configs, total_us: int) -> dict[str, int]:
         """
-        Share a delay among the steps as it was; alone, it is the model's.
+        Divide a delay among the steps in the present proportion.
 
-        Where requests do not gather, no more than a batch needs to come together.
+        If no step has a delay, the model step gets all of it. Each step but the one
+        with the longest delay gets at most the time that a batch needs to form again.
         """
         were = {step: delay_us(one) for step, one in configs.items()}
         whole_us = sum(were.values())
@@ -124,7 +125,7 @@ class Roles:
 
 
 def _has(model: ModelConfig) -> bool:
-    # A protobuf map makes what is asked for.
+    # Indexing a protobuf map inserts missing keys.
     return THREADS in model.parameters
 
 

@@ -1,9 +1,9 @@
 """
-What is tried: settings of the batcher and of instances, as data.
+The search space: settings of the batcher and of instances, as data.
 
-Queue bounds, queue timeouts and priorities are no part of it: they stall Triton's
-batcher (docs/adr/0001-batching-without-delay.md). Nor is where requests gather: a delay
-is longer or shorter, and each step keeps its share of it.
+It excludes queue bounds, queue timeouts and priorities: they stall Triton's batcher
+(docs/adr/0001-batching-without-delay.md). It also leaves the steps that batch requests
+as they are: a delay is longer or shorter, and each step keeps its share of it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
     Settings to try.
 
     Attributes:
-        delay_us: max_queue_delay_microseconds of all steps together, what a lone
-            request waits; each step keeps its share.
-        preferred: Its preferred_batch_size; 0 for none.
-        threads: Its intra_op_thread_count.
-        features_instances: Of the feature step.
-        model_instances: Of the model step.
-        decision_instances: Of the decision step.
+        delay_us: max_queue_delay_microseconds of all steps together, the delay of a
+            lone request; each step keeps its share.
+        preferred: preferred_batch_size of the model step; 0 for none.
+        threads: intra_op_thread_count of the model step.
+        features_instances: Instances of the feature step.
+        model_instances: Instances of the model step.
+        decision_instances: Instances of the decision step.
     """
 
     delay_us: int
@@ -44,7 +44,7 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
     decision_instances: int = 1
 
     def __str__(self) -> str:
-        """Say it in a line of a table."""
+        """Describe it in one line of a table."""
         preferred = f" prefers {self.preferred}" if self.preferred else ""
         instances = (
             self.features_instances,
@@ -70,7 +70,7 @@ THROUGHPUT: Space = {
     "model_instances": (1, 2),
     "decision_instances": (1, 2),
 }
-# With one request under way there is nobody to wait for, and nothing to share.
+# With one request in flight there is nothing to batch it with, or to share.
 LOW_LATENCY: Space = {"delay_us": (0,), "preferred": (0,), "threads": (1, 2)}
 
 _LIMITS = {
@@ -82,14 +82,14 @@ _LIMITS = {
 
 def narrowed(space: Space, said: Sequence[str]) -> Space:
     """
-    Replace values of a space by what somebody said.
+    Replace values of a space by values from the command line.
 
     Args:
         space: Knob -> values.
         said: "knob=value,value"; for `preferred`, "none" is a value.
 
     Raises:
-        InputError: A knob is unknown, or a value cannot be one.
+        InputError: A knob is unknown, or a value is not valid for it.
     """
     changed = dict(space)
     for text in said:
@@ -113,19 +113,19 @@ def candidates(
     space: Space, base: Candidate, *, most: int, cores: int, seed: int
 ) -> list[Candidate]:
     """
-    Choose what is tried beside the settings as they are.
+    Choose the candidates to try next to the current settings.
 
     First every setting that differs in one knob, then others drawn at random.
 
     Args:
-        space: Knob -> values; a knob that it lacks stays as it is.
-        base: The settings as they are.
-        most: At most so many.
-        cores: Of the server; more threads than that are not tried.
-        seed: The same seed, the same draw.
+        space: Knob -> values; knobs that it lacks are not changed.
+        base: The current settings.
+        most: Maximum number of candidates.
+        cores: Cores of the server; more threads than that are not tried.
+        seed: The same seed gives the same draw.
 
     Returns:
-        Distinct ones, none of them `base`.
+        Distinct candidates, none of them `base`.
     """
     axes = [space.get(knob, (getattr(base, knob),)) for knob in KNOBS]
     every = {
@@ -140,13 +140,13 @@ def candidates(
 
 
 def _plain(candidate: Candidate) -> Candidate:
-    """Say the same thing in one way: a batch that waits for nothing prefers none."""
+    """Normalize a candidate: a batch that waits for nothing prefers no size."""
     pointless = not candidate.delay_us or candidate.preferred == MAX_BATCH_ROWS
     return msgspec.structs.replace(candidate, preferred=0) if pointless else candidate
 
 
 def _fits(candidate: Candidate, cores: int) -> bool:
-    # More would be TG403 of `tollgate check`.
+    # More would break rule TG403 of `tollgate check`.
     return candidate.threads == 1 or (
         candidate.threads * candidate.model_instances <= cores
     )

@@ -1,4 +1,4 @@
-"""How settings were found, in the words that stand above a configuration."""
+"""Describe how settings were found, as text for the head of a configuration."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from loadtests.tuner.tuning import Tuned
 
 class Circumstances(msgspec.Struct, frozen=True):
     """
-    What a tuning must be read with.
+    Conditions under which the figures of a tuning were measured.
 
     Attributes:
         machine: Date, commit, hardware.
-        command: Without the names of folders.
-        release: What the server served.
-        rows: In each request.
-        limits: What a rate had to keep; None where requests came one after the other.
-        sender: Who sent them.
-        seconds: For each run of the comparison.
+        command: Command line without the names of folders.
+        release: Release that the server served.
+        rows: Rows in each request.
+        limits: Limits that a rate had to meet; None where requests came one after the
+            other.
+        sender: Name of the sender.
+        seconds: Duration of each run of the comparison, s.
     """
 
     machine: str
@@ -37,7 +38,7 @@ class Circumstances(msgspec.Struct, frozen=True):
 
 
 def paragraphs(tuned: Tuned, compared: Compared, around: Circumstances) -> list[str]:
-    """Say when, where and by what load the winner was found, and what it is worth."""
+    """Describe when, where and under which load the winner was found, and its gain."""
     tried = len(tuned.tried) - 1
     return [
         f"Found with `{around.command}`, {around.machine}; server, store and load on "
@@ -54,7 +55,7 @@ def paragraphs(tuned: Tuned, compared: Compared, around: Circumstances) -> list[
 
 
 def ending(tuned: Tuned, around: Circumstances) -> list[str]:
-    """Say at the end of a tuning how its best compares, and what that means."""
+    """Describe how the best candidate compares, for the end of a tuning."""
     compared = tuned.compared
     if compared is None:
         return ["nothing that was tried keeps the promise: the settings stay"]
@@ -72,7 +73,7 @@ def ending(tuned: Tuned, around: Circumstances) -> list[str]:
 
 
 def figures(found: Iterable[Found]) -> str:
-    """Say what turns found: medians with the range."""
+    """Format the medians of the turns, with the range."""
     results = list(found)
     seen = [one.best for one in results if one.best is not None]
     if not seen:
@@ -103,7 +104,7 @@ def _alone(results: Sequence[Found]) -> list[str]:
 
 
 def ratio_words(compared: Compared) -> str:
-    """Say how the two compare, and how sure that is."""
+    """Describe how the two compare, and how certain that is."""
     if math.isinf(compared.low):
         return "none was kept with the settings as they were"
     if math.isinf(compared.high):
@@ -113,7 +114,7 @@ def ratio_words(compared: Compared) -> str:
 
 
 def noise_words(seen: Sequence[Seen]) -> str:
-    """Say how late the sender itself was; empty when it was in time."""
+    """Describe how late the sender itself was; empty when it was in time."""
     late = max((one.late_p99_ms for one in seen), default=0.0)
     if late <= _LATE_MS:
         return ""

@@ -1,4 +1,4 @@
-"""A whole tuning: search, compare, and say what was found."""
+"""Run a complete tuning: search, compare, and report the result."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from loadtests.tuner.search import Look, Tried, rungs_of, search
 from loadtests.tuner.space import Candidate
 from tollgate.errors import ServerError
 
-TURN = 2.0  # a run of the comparison is so many times as long as a first one
-_LOOKS = 3  # at one candidate, when its settings were replaced meanwhile
+TURN = 2.0  # a run of the comparison is so many times as long as one of the first round
+_LOOKS = 3  # attempts per candidate, when its settings were replaced meanwhile
 
 
 class Tuned(msgspec.Struct, frozen=True):
     """
-    What was found.
+    Result of a tuning.
 
     Attributes:
-        base: The settings as they were.
-        tried: All that was tried, the best first.
+        base: The original settings.
+        tried: Results of all candidates, the best first.
         compared: The best against `base`; None when `base` was the best.
     """
 
@@ -33,7 +33,9 @@ class Tuned(msgspec.Struct, frozen=True):
 
     @property
     def winner(self) -> Candidate | None:
-        """Settings that are better by more than chance; None when there are none."""
+        """
+        Return settings that are better by more than chance; None when there are none.
+        """
         return (
             self.compared.candidate if self.compared and self.compared.holds else None
         )
@@ -50,16 +52,16 @@ def tune(
     told: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
     """
-    Find the best settings, and measure them against those that are.
+    Find the best settings, and compare them with the current ones.
 
     Args:
-        look: Looks at one candidate.
-        base: The settings as they are.
-        others: What else is tried.
-        seconds: For each run of the first round.
-        turns: Of the comparison.
-        again: Looks at the two that are compared; None for `look`.
-        told: Called with what was found, a line at a time.
+        look: Measures one candidate.
+        base: The current settings.
+        others: The other candidates.
+        seconds: Duration of each run of the first round, s.
+        turns: Turns of the comparison.
+        again: Measures the two that are compared; None for `look`.
+        told: Called with each result as one line of text.
     """
     told(f"{len(others)} settings beside those that are")
 
@@ -84,7 +86,9 @@ def tune(
 
 
 def looker(override: Override, goal: Goal, drive: Drive) -> Look:
-    """Make what looks at a candidate: load it, run, and see that it stayed loaded."""
+    """
+    Return a function that loads a candidate, runs it, and checks that it stayed loaded.
+    """
 
     def look(
         candidate: Candidate, *, seconds: float, near: float, floor: float

@@ -1,4 +1,4 @@
-"""The winner as a named configuration, with a head that says how it was found."""
+"""Write the winner as a named configuration, with a head that says how it was found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDTH = 86
 
 
 def changed_steps(configs: Configs, candidate: Candidate, *, roles: Roles) -> list[str]:
-    """Name the steps whose configuration differs with a candidate."""
+    """List the steps whose configuration a candidate changes."""
     written = roles.written(configs, candidate)
     return [step for step, config in configs.items() if written[step] != config]
 
@@ -34,23 +34,23 @@ def write_named(
     question: Question,
 ) -> list[Path]:
     """
-    Write configs/NAME.pbtxt of each step that differs, or nothing.
+    Write configs/NAME.pbtxt of each step that differs; on an error, write nothing.
 
     Args:
         repository: The model repository.
-        configs: The configurations that the server was started with.
+        configs: Configurations that the server was started with.
         candidate: The settings.
-        name: Of the configuration.
-        roles: Which step is which.
-        head: How they were found; paragraphs.
-        question: How the linter is to look at the result.
+        name: Name of the configuration.
+        roles: Maps the steps to their roles.
+        head: Description of how they were found; paragraphs.
+        question: Options of the linter for the result.
 
     Returns:
-        The files.
+        Paths of the files.
 
     Raises:
-        InputError: There is a configuration of this name already.
-        RepositoryError: The linter finds fault with what would be written.
+        InputError: A configuration of this name exists already.
+        RepositoryError: The linter reports findings in the new files.
     """
     changed = roles.written(configs, candidate)
     files = {
@@ -72,7 +72,7 @@ def write_named(
 
 
 def require_free(files: Sequence[Path], *, name: str) -> None:
-    """Demand that nothing would be overwritten."""
+    """Raise if a file of this name would be overwritten."""
     for path in files:
         if path.exists():
             problem = f"{path} is there already; choose another name, or remove it"
@@ -80,7 +80,7 @@ def require_free(files: Sequence[Path], *, name: str) -> None:
 
 
 def _head(step: str, name: str, paragraphs: Sequence[str]) -> str:
-    """Write a comment: what it is, and how it was found."""
+    """Write a comment with the name of the configuration and how it was found."""
     first = [
         f"{step}, as `tollgate tune` found it. Chosen with",
         f"    tollgate up --model-config-name {name}",
@@ -93,7 +93,7 @@ def _head(step: str, name: str, paragraphs: Sequence[str]) -> str:
 
 
 def _require_sound(question: Question, *, files: Sequence[Path]) -> None:
-    """Demand that the linter finds nothing in what was written."""
+    """Raise if the linter reports findings in the new files."""
     written = {str(path) for path in files}
     for issue in lint(question).issues:
         if issue.severity >= Severity.WARNING and issue.file in written:

@@ -1,1 +1,1 @@
-"""The strongest service, with the batching that Triton does, by hand."""
+"""The `lean` service with dynamic batching, as Triton does it, written by hand."""

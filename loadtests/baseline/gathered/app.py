@@ -1,5 +1,5 @@
 """
-The strongest service by hand, which decides in one go what waits at the same time.
+The `lean` service with batching: it decides all pending requests in one batch.
 
     uvicorn loadtests.baseline.gathered.app:app
 """

@@ -1,4 +1,4 @@
-"""Put requests that wait at the same time into one batch."""
+"""Put requests that are pending at the same time into one batch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _Waiting = tuple[list[Purchase], asyncio.Future[Answers]]
 
 class Gatherer:
     """
-    Decides what piled up while the batch before was decided; it waits for nothing else.
+    Decides all rows that arrived during the previous batch, without any other delay.
 
     Args:
-        decide: Decides 1 to 32 rows.
+        decide: Function that decides 1 to 32 rows.
     """
 
     def __init__(self, decide: Decide) -> None:
@@ -28,7 +28,7 @@ class Gatherer:
         self._task: asyncio.Task[None] | None = None
 
     async def decide(self, purchases: list[Purchase]) -> Answers:
-        """Decide the rows of one request, together with others'."""
+        """Decide the rows of one request, in a batch with those of others."""
         answer: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
         self._waiting.append((purchases, answer))
         if self._task is None:
@@ -52,7 +52,7 @@ class Gatherer:
         return taken
 
     async def _answer(self, batch: list[_Waiting]) -> None:
-        """Decide a batch; where a row is bad, each of its requests by itself."""
+        """Decide a batch; where a row is bad, decide each of its requests alone."""
         try:
             answers = await self._decide([one for rows, _ in batch for one in rows])
         except BadRows as error:

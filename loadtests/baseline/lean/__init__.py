@@ -1,1 +1,1 @@
-"""The strongest service that we could write by hand."""
+"""The fastest service that we could write by hand, without batching."""

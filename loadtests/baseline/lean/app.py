@@ -1,5 +1,5 @@
 """
-The strongest service by hand: every request by itself, one worker per core.
+The fastest service written by hand: each request alone, one worker per core.
 
     uvicorn loadtests.baseline.lean.app:app
 """

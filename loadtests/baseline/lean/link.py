@@ -1,4 +1,4 @@
-"""Redis without waiting: our commands over redis.asyncio's connections."""
+"""Non-blocking Redis client: our commands over the connections of redis.asyncio."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TIMEOUT_S = 1.0
 
 class Link:
     """
-    Connections of one worker to one Redis, one for each request under way.
+    Connections of one worker to one Redis, one for each request in flight.
 
-    What redis-py does around every command is left out, because it costs more than the
-    command: a pipeline's own packing, the pool's look at the socket, a task with a
-    timer for each write and each read. Commands are packed by hiredis and written at
-    once; one timer ends an exchange that takes too long.
+    It leaves out the work that redis-py does around every command, because that costs
+    more than the command: a pipeline's own packing, the pool's check of the socket, a
+    task with a timer for each write and each read. hiredis packs the commands, which
+    are written at once; one timer ends an exchange that takes too long.
 
     Args:
-        url: The Redis.
-        timeout_s: How long an exchange may take.
+        url: URL of the Redis.
+        timeout_s: Time limit of an exchange, s.
     """
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -36,7 +36,7 @@ class Link:
         self._timeout_s = timeout_s
 
     async def prepare(self) -> None:
-        """Leave the Lua function with the store."""
+        """Load the Lua function into the store."""
         await self.ask([load_command()])
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
@@ -44,7 +44,7 @@ class Link:
         Send commands, and read their replies, in one round trip.
 
         Raises:
-            RedisError: No answer in time, or one of them was refused.
+            RedisError: No answer in time, or the store refused one of them.
         """
         connection = self._free.pop() if self._free else self._pool.make_connection()
         packed = b"".join(map(hiredis.pack_command, commands))
@@ -56,7 +56,7 @@ class Link:
                 await connection.read_response(disable_decoding=True) for _ in commands
             ]
         except BaseException:
-            # Replies that were not read must never be another request's.
+            # Another request must never read the replies that are left.
             await connection.disconnect(nowait=True)
             raise
         finally:
@@ -65,13 +65,13 @@ class Link:
         return replies
 
     async def close(self) -> None:
-        """Drop the connections."""
+        """Close the connections."""
         for connection in self._free:
             await connection.disconnect()
         self._free.clear()
 
     def _drop(self, connection: Any) -> None:
-        """Close a connection, which ends whoever reads from it."""
+        """Close a connection, which ends the request that reads from it."""
         task = asyncio.ensure_future(connection.disconnect(nowait=True))
         self._dropping.add(task)
         task.add_done_callback(self._dropping.discard)

@@ -1,4 +1,4 @@
-"""Rows of a request as the journal takes them, and as they are answered."""
+"""Convert the rows of a request to journal records, and decisions to answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORDS = [level.name.lower() for level in Decision]
 
 
 class BadRows(Exception):
-    """Rows that break a rule, each with its words."""
+    """Rows that break a rule, each with an error message."""
 
     def __init__(self, errors: dict[int, str]) -> None:
         super().__init__(
@@ -40,14 +40,14 @@ class BadRows(Exception):
 
 
 class Answers(msgspec.Struct, frozen=True, eq=False):
-    """What is answered to N rows, as columns."""
+    """Answers to N rows, as columns."""
 
     decision: list[str]
     score: list[float]
     reason_codes: list[list[str]]
 
     def part(self, start: int, stop: int) -> Answers:
-        """Take the answers to some rows."""
+        """Return the answers to some rows."""
         return Answers(
             self.decision[start:stop],
             self.score[start:stop],
@@ -64,14 +64,14 @@ def context_of(
     arrival_us: int,
 ) -> Array:
     """
-    Make the records of a request, filled as far as it is known; [N].
+    Make the records of a request, with the fields known so far; [N].
 
     Args:
         ids: Id columns by field.
-        purchases: The same, as the store takes them.
-        spec: The product's features.
-        dtype: Of a record; context_dtype makes it, which takes a while.
-        arrival_us: CLOCK_MONOTONIC at the start.
+        purchases: The same rows, as the store takes them.
+        spec: Feature spec of the product.
+        dtype: Type of a record, from context_dtype, which is slow.
+        arrival_us: CLOCK_MONOTONIC at the start of the request.
     """
     context = np.zeros(len(purchases), dtype)
     context["version"] = CONTEXT_VERSION
@@ -95,7 +95,7 @@ def context_of(
 
 def note_earlier(context: Array, earlier: Sequence[bytes], *, ids: Ids) -> None:
     """
-    Note in the records which rows were decided before.
+    Mark the records of rows that have a stored decision.
 
     Raises:
         BadRows: A row has the id of another purchase.
@@ -117,7 +117,7 @@ def note_earlier(context: Array, earlier: Sequence[bytes], *, ids: Ids) -> None:
 
 
 def answers_of(decided: Decided, context: Array) -> Answers:
-    """Put decisions into words; those made before stand."""
+    """Convert decisions to answers; stored decisions are returned unchanged."""
     level, score = decided.decision, decided.score
     codes = decided.reason_codes
     made = np.flatnonzero(context["earlier_length"])

@@ -1,9 +1,9 @@
 """
-The whole decision of a request, by our own library, around one call of the store.
+Decide a request with our own library, before and after one call of the store.
 
-What the ensemble's steps do, this does in one process: the same checks, windows,
-look-ups, policy and journal, without Triton, and without the ladder that the feature
-step has for a store in trouble.
+One process does the work of the ensemble's steps: the same checks, windows, look-ups,
+policy and journal. It has no Triton, and it has no fallback chain as the feature step
+has for a store in trouble.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _PRODUCT = "fraud"
 
 class Asked(msgspec.Struct, frozen=True, eq=False):
     """
-    A request that waits for the store.
+    A request before the call of the store.
 
     Attributes:
         packed: Its purchases, as the store takes them.
         ids: Id columns by field.
-        context: One record per row, as the journal takes it; filled as far as known.
-        commands: What to ask the store.
+        context: One journal record per row, with the fields known so far.
+        commands: Commands for the store.
     """
 
     packed: Packed
@@ -66,12 +66,12 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
 
 class Scorer:
     """
-    Decides for one worker.
+    Decides requests for one worker.
 
     Args:
-        repository: The model repository; its release is served.
-        store_url: The store, and the journal's stream.
-        folder: Where records wait that the stream does not take.
+        repository: The model repository; the scorer uses its release.
+        store_url: Address of the store and of the journal's stream.
+        folder: Spool for records that the stream does not take.
     """
 
     def __init__(self, repository: Path, *, store_url: str, folder: Path) -> None:
@@ -83,7 +83,7 @@ class Scorer:
         self._spec = load_spec(home["fraud_features"] / SPEC_FILE)
         self._policy = load_policy_of(home["fraud_decision"], self._spec)
         self._lookups = Lookups(self._spec, lookup_lists(self._policy, _PRODUCT))
-        # It packs and reads only: the call itself is the worker's.
+        # It only packs and parses: the worker makes the call.
         self._online = OnlineFeatures(self._spec, NoStore())
         self._session = OnnxSession(
             home["fraud_model"] / MODEL_FILE, intra_op_threads=1
@@ -105,14 +105,14 @@ class Scorer:
         self._dtype = context_dtype(self._spec.entity_names)
 
     def close(self) -> None:
-        """Leave no decision without its record."""
+        """Write the records of all decisions."""
         self._journal.close()
 
     def ask(
         self, ids: Ids, *, amount: Sequence[float], time_us: Sequence[int]
     ) -> Asked:
         """
-        Check rows, and say what to ask the store for them.
+        Check rows, and prepare the store commands for them.
 
         Raises:
             BadRows: Any of them breaks a rule.
@@ -150,7 +150,8 @@ class Scorer:
 
     def features(self, asked: Asked, replies: Sequence[Any]) -> Array:
         """
-        Read the store's replies; what else they say is noted in the context.
+        Compute features from the store's replies; note the other replies in the
+        context.
 
         Returns:
             float32 [N, F].
@@ -171,11 +172,11 @@ class Scorer:
         return vectors.features.astype(np.float32)
 
     def probabilities(self, features: Array) -> Array:
-        """Run the model: float32 [N, 2]."""
+        """Run the model; return float32 [N, 2]."""
         return self._session.run([PROBABILITIES], {FEATURES: features})[0]
 
     def decide(self, asked: Asked, features: Array, *, probabilities: Array) -> Answers:
-        """Apply the policy, and hand what was decided to the journal."""
+        """Apply the policy, and pass the decisions to the journal."""
         context = asked.context
         began_us = time.monotonic_ns() // 1000
         facts = RowFacts(

@@ -1,10 +1,10 @@
 """
-The routes: FastAPI, and little of it.
+The HTTP routes: FastAPI, with few of its features.
 
-What FastAPI does for a function with typed arguments is not asked for: its routes are
-plain ones of Starlette. msgspec reads and writes the bodies; all that a decision
-needs of Redis is one round trip that nobody stands waiting for; onnxruntime runs the
-model in place; features, policy and journal are our own library.
+The service does not use FastAPI's handling of typed arguments: its routes are plain
+ones of Starlette. msgspec reads and writes the bodies; a decision makes one round trip
+to Redis, which blocks no thread; onnxruntime runs the model in the same process;
+features, policy and journal are our own library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _JSON = "application/json"
 
 
 class Answer(msgspec.Struct, gc=False):
-    """What is answered to a single purchase."""
+    """Answer to a single purchase."""
 
     decision: str
     score: float
@@ -39,14 +39,14 @@ def service(work: Work, *, decide: Decide) -> FastAPI:
     Make the application of one worker.
 
     Args:
-        work: Begun and ended with the application.
+        work: State of the worker; starts and ends with the application.
         decide: Decides the rows of one request.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await work.begin()
-        # What is there from the start need never be looked through again.
+        # The garbage collector need not scan the objects of the start again.
         gc.collect()
         gc.freeze()
         yield

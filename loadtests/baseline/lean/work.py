@@ -1,4 +1,4 @@
-"""What a worker does for a request between reading its body and writing its answer."""
+"""Decide a request in a worker, from the parsed body to the answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tollgate.schema import TRANSACTION_ID
 
 
 class Purchase(msgspec.Struct, gc=False):
-    """What is asked."""
+    """A purchase, as a request contains it."""
 
     transaction_id: str
     customer_id: str
@@ -41,7 +41,7 @@ class Work:
         await self._link.prepare()
 
     async def end(self) -> None:
-        """Leave nothing unwritten, and let go of the store."""
+        """Write all records, and close the connections."""
         self._scorer.close()
         await self._link.close()
 

@@ -1,1 +1,1 @@
-"""What people write first."""
+"""A first version, as most teams write it."""

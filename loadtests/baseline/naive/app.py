@@ -3,9 +3,9 @@ A first version: FastAPI, pydantic, pandas, XGBoost's own interface, one process
 
     uvicorn loadtests.baseline.naive.app:app
 
-It is what its authors' documentation tells people to write: a typed body, a plain
-function that FastAPI runs in its threads because it waits for Redis, one pipeline to
-the store, a data frame as the model was trained with, a line in a log per decision.
+It follows the documentation of these libraries: a typed body, a plain function that
+FastAPI runs in its threads because it waits for Redis, one pipeline to the store, a
+data frame as the model was trained with, a line in a log per decision.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ journal.setLevel(logging.INFO)
 
 
 class Purchase(BaseModel):
-    """What is asked."""
+    """A purchase, as a request contains it."""
 
     transaction_id: str = Field(min_length=1, max_length=128)
     customer_id: str = Field(min_length=1, max_length=128)
@@ -51,7 +51,7 @@ class Purchase(BaseModel):
 
 
 class Answer(BaseModel):
-    """What is answered."""
+    """Answer to a request."""
 
     decision: str
     score: float
@@ -89,7 +89,7 @@ def decide_purchase(purchase: Purchase) -> Answer:
 
 
 def _remember(purchase: Purchase) -> tuple[list[bytes], list[bytes], bool]:
-    """Add a purchase to its customer and terminal, and read what is known of both."""
+    """Store a purchase; return the entries of both ids, and if the card is stolen."""
     time = purchase.event_time
     customer = f"customer:{purchase.customer_id}"
     terminal = f"terminal:{purchase.terminal_id}"
@@ -98,7 +98,7 @@ def _remember(purchase: Purchase) -> tuple[list[bytes], list[bytes], bool]:
             "id": purchase.transaction_id,
             "time": time,
             "amount": purchase.amount,
-            "fraud": 0,  # until somebody says otherwise
+            "fraud": 0,  # until a label says otherwise
         }
     )
     with store.pipeline() as pipeline:

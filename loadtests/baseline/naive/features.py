@@ -9,13 +9,13 @@ import pandas as pd
 
 WINDOWS_DAYS = (1, 7, 30)
 LABEL_DELAY = pd.Timedelta(days=7)
-# How long purchases are kept: the longest window, the terminals' delay, and a day.
+# Retention of purchases: the longest window, the terminals' delay, and a day.
 KEPT_CUSTOMER = pd.Timedelta(days=31)
 KEPT_TERMINAL = pd.Timedelta(days=38)
 
 
 def history(members: list[bytes]) -> pd.DataFrame:
-    """Read what Redis keeps of a customer or a terminal."""
+    """Read the purchases of a customer or a terminal from Redis's answer."""
     frame = pd.DataFrame([json.loads(member) for member in members])
     frame["time"] = pd.to_datetime(frame["time"], unit="us")
     return frame
@@ -25,13 +25,13 @@ def features_of(
     amount: float, *, time: pd.Timestamp, customer: pd.DataFrame, terminal: pd.DataFrame
 ) -> dict[str, Any]:
     """
-    Make the features of one purchase.
+    Compute the features of one purchase.
 
     Args:
-        amount: Its.
-        time: When it was.
-        customer: The customer's purchases up to it, it included.
-        terminal: Those at its terminal, likewise.
+        amount: Amount of the purchase.
+        time: Time of the purchase.
+        customer: The customer's purchases up to and including this one.
+        terminal: The terminal's purchases up to and including this one.
     """
     features: dict[str, Any] = {
         "amount": amount,
@@ -43,7 +43,7 @@ def features_of(
         recent = customer[(customer["time"] > since) & (customer["time"] <= time)]
         features[f"customer_nb_tx_{days}d"] = len(recent)
         features[f"customer_avg_amount_{days}d"] = recent["amount"].mean()
-    # Whether a purchase was fraud is known a week later.
+    # The label of a purchase is known a week later.
     until = time - LABEL_DELAY
     for days in WINDOWS_DAYS:
         since = until - pd.Timedelta(days=days)

@@ -1,4 +1,4 @@
-"""The policy of the fraud product, as somebody writes it into the service itself."""
+"""The policy of the fraud product, hard-coded in the service."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def decide(
     features: Mapping[str, float], *, score: float, stolen: bool, new: bool
 ) -> tuple[str, list[str]]:
     """
-    Turn a score into a decision and its reasons.
+    Convert a score to a decision and its reasons.
 
     Args:
-        features: What the model saw, by name.
+        features: Features of the purchase, by name.
         score: P(fraud).
         stolen: The card was reported stolen.
         new: The card or the terminal was never seen before.

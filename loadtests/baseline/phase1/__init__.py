@@ -1,1 +1,1 @@
-"""The first version with its parsing and its features mended."""
+"""The first version with faster parsing and faster features."""

@@ -3,10 +3,10 @@ The first version after its first profile: still one process, still row by row.
 
     uvicorn loadtests.baseline.phase1.app:app
 
-What changed: the body is read and the answer written by msgspec instead of pydantic;
-purchases lie packed in Redis instead of as JSON, and windows are sums over NumPy
-columns instead of data frames; XGBoost gets an array, and one thread; the function is
-asynchronous, so that a request waits for Redis without a thread of its own.
+Changes: msgspec instead of pydantic reads the body and writes the answer; purchases
+are packed in Redis instead of stored as JSON, and windows are sums over NumPy columns
+instead of data frames; XGBoost gets an array, and one thread; the function is
+asynchronous, so that a request waits for Redis without occupying a thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ journal.setLevel(logging.INFO)
 
 
 class Purchase(msgspec.Struct):
-    """What is asked."""
+    """A purchase, as a request contains it."""
 
     transaction_id: Id
     customer_id: Id
@@ -55,7 +55,7 @@ class Purchase(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """What is answered."""
+    """Answer to a request."""
 
     decision: str
     score: float
@@ -98,7 +98,7 @@ async def decide_purchase(request: Request) -> Response:
 async def _remember(
     purchase: Purchase, cents: int
 ) -> tuple[list[bytes], list[bytes], bool]:
-    """Add a purchase to its customer and terminal, and read what is known of both."""
+    """Store a purchase; return the entries of both ids, and if the card is stolen."""
     time_us = purchase.event_time
     entry = entry_of(purchase.transaction_id, time_us=time_us, cents=cents)
     pipeline = store.pipeline(transaction=False)

@@ -1,4 +1,4 @@
-"""Purchases packed into few bytes, and window sums over them with NumPy."""
+"""Pack purchases into few bytes, and compute window sums over them with NumPy."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _REACH_US = np.array([0, *(days * DAY_US for days in WINDOWS_DAYS)])
 
 
 def entry_of(transaction_id: str, *, time_us: int, cents: int) -> bytes:
-    """Pack one purchase; whether it was fraud is not known yet."""
+    """Pack one purchase, as yet without a label."""
     return np.array(
         (id_of(transaction_id.encode()), time_us, cents, 0), ENTRY
     ).tobytes()
 
 
 def id_of(transaction_id: bytes) -> bytes:
-    """Shorten an id, so that the same purchase is never kept twice."""
+    """Shorten an id, so that the same purchase is never stored twice."""
     return hashlib.blake2b(transaction_id, digest_size=16).digest()
 
 
@@ -44,13 +44,13 @@ def features_of(
     cents: int, *, time_us: int, customer: list[bytes], terminal: list[bytes]
 ) -> npt.NDArray[np.float64]:
     """
-    Make the features of one purchase.
+    Compute the features of one purchase.
 
     Args:
-        cents: Its amount.
-        time_us: When it was.
-        customer: The customer's packed purchases up to it, it included, by time.
-        terminal: Those at its terminal, likewise.
+        cents: Amount, cents.
+        time_us: Time of the purchase, µs since the epoch.
+        customer: The customer's packed purchases up to and including this one, by time.
+        terminal: The terminal's packed purchases up to and including this one, by time.
 
     Returns:
         float64 [15], in the order of FEATURES.
@@ -71,7 +71,9 @@ def features_of(
 def _sums(
     members: list[bytes], column: str, until_us: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Count and add up a column over each window that ends then; int64 [3] each."""
+    """
+    Count and add up a column over each window that ends at `until_us`; int64 [3] each.
+    """
     rows = np.frombuffer(b"".join(members), ENTRY)
     edges = np.searchsorted(rows["time_us"], until_us - _REACH_US, side="right")
     running = np.concatenate(([0], np.cumsum(rows[column])))
