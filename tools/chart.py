@@ -28,8 +28,8 @@ HOUSE = Path(__file__).resolve().parent.parent
 CHART = HOUSE / "helm" / "tollgate"
 GOLDEN = HOUSE / "tests" / "helm" / "golden"
 README = HOUSE / "helm" / "README.md"
-# What operators define, in the parts that this chart uses; Kubernetes' own schemas do
-# not have them.
+# Custom resources of operators, in the parts that this chart uses; Kubernetes' own
+# schemas do not have them.
 OPERATORS = Path(__file__).resolve().parent / "operator_schemas.json"
 KUBERNETES = (
     "1.31",

@@ -45,7 +45,7 @@ def _leaves(
         path = (*above, key.value)
         comment = _comment(lines, key.start_mark.line)
         if isinstance(value, yaml.MappingNode) and value.value:
-            # What is said of a group is said of its first member's row.
+            # A comment on a group goes to the row of its first member.
             first = True
             for one, default, own in _leaves(value, lines, path):
                 told = " ".join(filter(None, (comment if first else "", own)))
