@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,18 +49,20 @@ class Cluster:
     def join(self) -> None:
         """Share the slots and have the nodes meet."""
         for number, client in enumerate(self.clients):
+            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             share = range(number * SLOTS // 3, (number + 1) * SLOTS // 3)
             client.execute_command("CLUSTER", "ADDSLOTS", *share)
             client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.ports[0])
-        self.wait_until_ok()
+        self._wait(lambda: all(map(self._ok, self.clients)) and self._agree())
 
-    def wait_until_ok(self) -> None:
-        """Wait until each node sees all others and all slots."""
+    def _agree(self) -> bool:
+        return len({self._map(client) for client in self.clients}) == 1
+
+    def _wait(self, done: Callable[[], bool]) -> None:
         until = time.monotonic() + 600
-        for client in self.clients:
-            while not self._ok(client):
-                assert time.monotonic() < until, "the cluster did not form"
-                time.sleep(0.02)
+        while not done():
+            assert time.monotonic() < until, "the nodes do not agree"
+            time.sleep(0.02)
 
     def _ok(self, client: redis.Redis) -> bool:
         told = client.execute_command("CLUSTER", "INFO")
@@ -103,12 +105,27 @@ class Cluster:
                 *("KEYS", *found),
             )
 
-    def own(self, slot: int, target: int) -> None:
-        """End a move."""
-        for client in (self.clients[target], *self.clients):
-            client.execute_command(
-                "CLUSTER", "SETSLOT", slot, "NODE", self.names[target]
-            )
+    def own(self, slots: Sequence[int], target: int) -> None:
+        """
+        End the move of slots, and wait until all nodes have the same map.
+
+        A node believes the owner with the highest epoch that it has heard of. If a
+        target became a source before the others knew its new epoch, its last message
+        could claim a slot back, and the new owner would delete the keys.
+        """
+        for slot in slots:
+            for client in (self.clients[target], *self.clients):
+                client.execute_command(
+                    "CLUSTER", "SETSLOT", slot, "NODE", self.names[target]
+                )
+        self._wait(self._agree)
+
+    def _map(self, client: redis.Redis) -> frozenset[tuple[str, str, str]]:
+        """Read the name, epoch and slots of all nodes, as one node sees them."""
+        nodes = client.execute_command("CLUSTER NODES").values()
+        return frozenset(
+            (one["node_id"], one["epoch"], str(one["slots"])) for one in nodes
+        )
 
     def values(self) -> dict[bytes, bytes]:
         """Read all values of all nodes."""
