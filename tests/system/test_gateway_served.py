@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -275,3 +276,29 @@ def test_300_fuzzed_requests_cost_no_good_one(
     assert "classification" in kinds
     assert server.triton.pid == before
     assert server.triton.alive()
+
+
+def test_a_signal_while_nginx_starts_ends_both(place: Place, tmp_path: Path) -> None:
+    """The command ends with status 0, and no nginx goes on without it."""
+    listen, health = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    run = subprocess.Popen(
+        command(
+            *("gateway", "run", "--listen", listen, "--health-listen", health),
+            *("--tls-cert", str(place.pem("server")), "--api-keys", str(place.keys)),
+            *("--tls-key", str(place.folder / "server.key"), "--state", str(tmp_path)),
+        ),
+        cwd=CHECKOUT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+    until = time.monotonic() + PATIENT_S
+    while not children.read_text():  # nginx checks its configuration, then starts
+        assert time.monotonic() < until
+    run.send_signal(signal.SIGTERM)
+    _, stderr = run.communicate(timeout=PATIENT_S)
+    assert run.returncode == 0, stderr
+    for address in (listen, health):
+        host, port = address.split(":")
+        with socket.socket() as caller:
+            assert caller.connect_ex((host, int(port))) != 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +24,7 @@ from tollgate.cli.scraping import (
     offer,
     require_metrics_port,
 )
+from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -138,9 +137,7 @@ def run(
             chosen.product, trials=worker.counted, tally=lambda: worker.tally
         )
         offer(metrics.registry, metrics_port, host=metrics_host)
-        stopped = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopped.set())
+        stopped = stop_on_signal()
         console.say("counting decisions; Ctrl-C ends")
         worker.run(stopped, until_idle_s=_IDLE_S if until_idle else None)
     tally = worker.tally

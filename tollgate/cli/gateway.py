@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from tollgate.cli.scraping import (
     offer,
     require_metrics_port,
 )
+from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import ServerError, TollgateError
 from tollgate.worker import Worker
 
@@ -151,6 +151,7 @@ def run(
         places["--metrics-port"] = f"{metrics_host}:{metrics_port}"
     require_free_places(places)
     counted = _counted(gateway, metrics_port, host=metrics_host)
+    stopped = stop_on_signal()
     nginx = Nginx(gateway, template=template or TEMPLATE)
     try:
         console.say(
@@ -158,7 +159,7 @@ def run(
             f"{', '.join(gateway.products)}, "
             f"{rate:,} requests/s of each caller; log {nginx.log}; Ctrl-C ends"
         )
-        _watch(nginx, counted)
+        _watch(nginx, counted, stopped)
     finally:
         nginx.stop()
 
@@ -203,6 +204,7 @@ def metrics(
     from tollgate.gateway.template import Limits
 
     require_metrics_port(metrics_port, host=metrics_host)
+    stopped = stop_on_signal()
     limits = Limits(rate, in_flight, caller_in_flight, bulk_in_flight)
     counted = GatewayMetrics(requests, limits=limits)
     offer(counted.registry, metrics_port, host=metrics_host)
@@ -213,7 +215,7 @@ def metrics(
             counted.read_bounds(bounds)
         counted.look()
 
-    _each_second(look, ends=(TollgateError,))
+    _each_second(look, stopped, ends=(TollgateError,))
 
 
 def key(
@@ -290,7 +292,9 @@ def _counted(gateway: Gateway, port: int, *, host: str) -> GatewayMetrics | None
     return counted
 
 
-def _watch(nginx: Nginx, counted: GatewayMetrics | None) -> None:
+def _watch(
+    nginx: Nginx, counted: GatewayMetrics | None, stopped: threading.Event
+) -> None:
     told = ""
 
     def look() -> None:
@@ -311,14 +315,14 @@ def _watch(nginx: Nginx, counted: GatewayMetrics | None) -> None:
                 console.say(f"error: {error}; it goes on uncounted")
             told = str(error)
 
-    _each_second(look, ends=(ServerError,))
+    _each_second(look, stopped, ends=(ServerError,))
 
 
 def _each_second(
-    look: Callable[[], None], *, ends: tuple[type[TollgateError], ...]
+    look: Callable[[], None],
+    stopped: threading.Event,
+    *,
+    ends: tuple[type[TollgateError], ...],
 ) -> None:
-    """Run a check every second until Ctrl-C, SIGTERM or a fatal error."""
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    """Run a check every second until it is stopped or meets a fatal error."""
     Worker("gateway", look, pause_s=_LOOK_S, ends=ends, stopped=stopped).run()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +25,7 @@ from tollgate.cli.scraping import (
     offer,
     require_metrics_port,
 )
+from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -211,9 +210,7 @@ def erase(
 
 
 def _run(work: object, *, until_idle: bool) -> None:
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = stop_on_signal()
     console.say("sealing decisions; Ctrl-C ends")
     work(stopped, until_idle_s=_IDLE_S if until_idle else None)  # type: ignore[operator]
 

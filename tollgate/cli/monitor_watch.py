@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,6 +11,7 @@ import msgspec
 
 from tollgate.cli import console
 from tollgate.cli.journal_options import default_keys
+from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
 from tollgate.worker import Worker
 
@@ -79,9 +78,7 @@ class Watch:
         A problem is logged once and retried; a problem with one journal does not stop
         the others.
         """
-        stopped = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopped.set())
+        stopped = stop_on_signal()
         console.say("monitoring; Ctrl-C ends")
         drifted: set[str] = set()
         told: list[str] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +18,7 @@ from tollgate.cli.scraping import (
     offer,
     require_metrics_port,
 )
+from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -196,9 +195,7 @@ def _send(history: Path, spec: FeatureSpec, target: Feed) -> tuple[int, float]:
 
 
 def _run(consumer: StreamConsumer, source: Source, *, until_idle: bool) -> None:
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = stop_on_signal()
     console.say("applying events; Ctrl-C ends")
     consumer.run(stopped, until_idle_s=1.0 if until_idle else None)
     source.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from tollgate.cli import console
 from tollgate.cli.repositories import at_server, to_follow
+from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError, ObjectStoreError, RepositoryError
 from tollgate.repository.check import require_sound
 from tollgate.repository.source import Source
@@ -72,9 +72,7 @@ def supervise(
     raise_file_limit()
     if not chosen.store_url:
         find_engine(chosen.store_server)  # refuse a wrong path before all else
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = stop_on_signal()
     watched: list[Watched] = []
     _log_lines(log_format, lambda: ", ".join(one.release for one in watched))
     state = chosen.state_path
