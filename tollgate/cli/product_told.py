@@ -16,7 +16,7 @@ from tollgate.product.config_text import step_names
 from tollgate.product.plan import Plan
 from tollgate.product.policy_text import stated
 from tollgate.product.script_text import SCRIPT_FILE
-from tollgate.product.yaml_text import number
+from tollgate.templating import yaml_number
 
 if TYPE_CHECKING:
     from tollgate.cli.product_making import Made
@@ -47,7 +47,7 @@ def plan_tables(plan: Plan) -> None:
         column = one.column
         what = f"{len(column.words)} words"
         if column.kind == "number":
-            what = f"{number(column.low)} … {number(column.high)}"
+            what = f"{yaml_number(column.low)} … {yaml_number(column.high)}"
             what += f", {column.decimals} decimals" if column.decimals else ""
             what += ", exact" if column.decimals is None else ""
         name = "" if one.name == column.source else one.name
@@ -103,13 +103,13 @@ def result(plan: Plan, made: Made, *, repository: Path) -> None:
     chosen = made.chosen
     declined = "no score declines"
     if chosen.decline is not None:
-        declined = f"decline from {number(chosen.decline)}: {chosen.declined:,} rows"
+        declined = f"decline from {yaml_number(chosen.decline)}: {chosen.declined:,} rows"
     rows = f"{chosen.rows:,} held-out rows"
     if made.seen:
         rows = f"{chosen.rows:,} rows that the model may have been trained on"
     _line(
         f"AUC {made.auc:.4f}   average precision {made.average_precision:.4f}   on "
-        f"{rows}; review from {number(chosen.review)}: "
+        f"{rows}; review from {yaml_number(chosen.review)}: "
         f"{chosen.reviewed:,} rows, {declined}; served scores are at most "
         f"{tried.furthest:.1e} from the source's, on {tried.compared:,} rows as "
         f"{plan.asked.table.name} has them"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from tollgate.features.describe import decimals_text
 from tollgate.features.wellformed import largest_number
-from tollgate.product.plan import Field, Plan, Watched
-from tollgate.product.yaml_text import WIDTH, flow_list, number, scalar
+from tollgate.product.plan import Field, Plan
+from tollgate.templating import WIDTH, render, yaml_list
 
 _WINDOWS = ("1d", "7d", "30d")
 _LONGEST_S = 30 * 86_400.0
@@ -33,69 +33,51 @@ def spec_text(
         usual_amount: Default of a mean of amounts without history.
     """
     asked = plan.asked
-    parts = [
-        f"# What the model of `{asked.product}` sees: the same definition makes the "
-        "numbers of\n# training and those of serving. First written from "
-        f"{asked.table.name}; versions are\n# immutable, so edit a copy of this folder "
-        "as version 2. All keys: docs/features.md.\n"
-        f"version: 1\nproduct: {scalar(asked.product)}\n"
-    ]
-    if asked.amount is None:
-        parts.append(
-            "amount: false       # no money in it, and no amount in requests\n"
-        )
-    parts.append(_aliases(plan))
-    parts.append(_entities(plan.entities))
-    if fields:
-        lines = "".join(_field(one) for one in fields)
-        parts.append(
-            "# What a request brings. Send all of them; NaN or an empty text says: "
-            f"none.\nfields:\n{lines}"
-        )
-    parts.append(
-        _features(plan, fields=fields, missing=missing, usual_amount=usual_amount)
-    )
-    return "\n".join(part for part in parts if part)
-
-
-def _aliases(plan: Plan) -> str:
-    """Write the table's names for our columns."""
-    lines = [f"  {name}: [{scalar(one)}]\n" for name, one in plan.aliases.items()]
-    if not lines:
-        return ""
-    return f"# What {plan.asked.table.name} calls our columns.\naliases:\n" + "".join(
-        lines
+    return render(
+        "tollgate/product/templates/features.yaml.j2",
+        {
+            "product": asked.product,
+            "table": asked.table.name,
+            "amount": asked.amount,
+            "time": asked.time,
+            "at_night": plan.at_night,
+            "aliases": plan.aliases,
+            "entities": plan.entities,
+            "fields": [_field(one, default=missing[one.name]) for one in fields],
+            "windows": window_features(plan, usual_amount=usual_amount),
+        },
     )
 
 
-def _entities(entities: tuple[Watched, ...]) -> str:
-    if not entities:
-        return ""
-    lines = "".join(f"  {one.name}: {{key: {one.key}}}\n" for one in entities)
-    return (
-        "# What windows are kept for; every event is kept until the longest one ends.\n"
-        f"lateness: 1d        # how late an event may come and still count\n"
-        f"entities:\n{lines}"
-    )
-
-
-def _field(field: Field) -> str:
-    one = field.column
-    head = f"  - {{name: {field.name}, type: {one.kind}"
-    if one.kind == "category":
-        rows = f"  # {one.missing:,} rows have none\n" if one.missing else "\n"
-        words = flow_list(one.words, indent=6)
-        short = f"{head}, vocabulary: {words}}}"
-        if len(short) <= WIDTH and "\n" not in short:
-            return short + rows
-        head = f"  - name: {field.name}\n    type: category\n    vocabulary:{rows}"
-        return f"{head}      {words}\n"
-    decimals = f", decimals: {decimals_text(one.decimals)}" if one.decimals != 0 else ""
-    low, high = bounds(one.low, one.high, decimals=one.decimals)
-    seen = f"seen {number(one.low)} … {number(one.high)}"
-    if one.missing:
-        seen += f"; {one.missing:,} rows have none"
-    return f"{head}{decimals}, range: [{number(low)}, {number(high)}]}}  # {seen}\n"
+def _field(field: Field, *, default: float) -> dict[str, object]:
+    """Return the values that the template needs of a field."""
+    column = field.column
+    values: dict[str, object] = {
+        "name": field.name,
+        "type": column.kind,
+        "missing": column.missing,
+    }
+    if column.kind == "category":
+        line = f"  - {{name: {field.name}, type: category, vocabulary: "
+        line += yaml_list(column.words, indent=6) + "}"
+        fits = len(line) <= WIDTH and "\n" not in line
+        return {
+            **values,
+            "words": column.words,
+            "on_one_line": fits,
+            "left_to_model": math.isnan(default),
+        }
+    decimals = f", decimals: {decimals_text(column.decimals)}"
+    low, high = bounds(column.low, column.high, decimals=column.decimals)
+    return {
+        **values,
+        "decimals": decimals if column.decimals != 0 else "",
+        "low": low,
+        "high": high,
+        "seen_low": column.low,
+        "seen_high": column.high,
+        "default": default,
+    }
 
 
 def bounds(low: float, high: float, *, decimals: int | None) -> tuple[float, float]:
@@ -144,36 +126,3 @@ def window_features(
         (name if name not in taken else f"{name}_w", keys, default)
         for name, keys, default in found
     ]
-
-
-def _features(
-    plan: Plan,
-    *,
-    fields: tuple[Field, ...],
-    missing: Mapping[str, float],
-    usual_amount: float,
-) -> str:
-    lines = []
-    if plan.asked.amount:
-        lines.append("{name: amount, field: amount}")
-    if plan.asked.time:
-        lines.append("{name: at_weekend, calendar: weekend}")
-        if plan.at_night:
-            lines.append("{name: at_night, calendar: night}")
-    for one in fields:
-        if one.column.kind == "category":
-            open_ = ", default: .nan" if math.isnan(missing[one.name]) else ""
-            lines.append(f"{{name: {one.name}, category: {one.name}{open_}}}")
-            continue
-        blank = missing[one.name]
-        default = ".nan" if math.isnan(blank) else number(blank)
-        lines.append(f"{{name: {one.name}, field: {one.name}, default: {default}}}")
-    for name, keys, usual in window_features(plan, usual_amount=usual_amount):
-        lines.append(f"{{name: {name}, {keys}, default: {number(usual)}}}")
-    told = (
-        "# The vector, in its order. `default` is what the model sees where there is "
-        "none;\n# .nan leaves that to the model. A category is the place of its word, "
-        "from 0. A window\n# that cannot be read counts as that of an id without "
-        "history.\nfeatures:\n"
-    )
-    return told + "".join(f"  - {line}\n" for line in lines)

@@ -23,10 +23,10 @@ from tollgate.product.plan import Plan, make_plan
 from tollgate.product.policy_text import policy_text
 from tollgate.product.spec_text import bounds
 from tollgate.product.thresholds import Rates, choose
-from tollgate.product.yaml_text import flow_list, number, scalar
 from tollgate.repository.product import read_product
 from tollgate.repository.slo import read_slo
 from tollgate.schema import MISSING, context_dtype
+from tollgate.templating import yaml_list, yaml_number, yaml_text
 
 ROWS = 400
 CHANCE = np.random.default_rng(2)
@@ -230,13 +230,13 @@ def test_a_field_that_is_missing_in_a_row_is_missing_in_its_history(
 )
 def test_texts_survive_yaml(text: str) -> None:
     """Whatever a reader could take for something else is quoted."""
-    assert yaml.safe_load(f"[{scalar(text)}]") == [text]
+    assert yaml.safe_load(f"[{yaml_text(text)}]") == [text]
 
 
 def test_long_lists_are_folded_and_survive() -> None:
     """No line over 88 signs."""
     words = [f"word number {at}" for at in range(60)]
-    text = flow_list(words, indent=6)
+    text = yaml_list(words, indent=6)
     assert yaml.safe_load(f"a:\n      {text}")["a"] == words
     assert max(map(len, text.splitlines()[1:])) <= 88
 
@@ -263,7 +263,7 @@ def test_numbers_far_beyond_what_was_seen_are_refused(
 
 def test_numbers_are_written_out() -> None:
     """No point without need; powers of ten only where ten decimals are too few."""
-    assert [number(one) for one in (3.0, 0.25, 1e12, 1e-4, -0.5)] == [
+    assert [yaml_number(one) for one in (3.0, 0.25, 1e12, 1e-4, -0.5)] == [
         "3",
         "0.25",
         "1000000000000",
@@ -271,4 +271,4 @@ def test_numbers_are_written_out() -> None:
         "-0.5",
     ]
     for one in (1e-12, -2.5e-11, 52.12345678901234, 1 / 3):
-        assert yaml.safe_load(number(one)) == one
+        assert yaml.safe_load(yaml_number(one)) == one
