@@ -35,8 +35,8 @@ from tollgate.cli.wire import field_columns, wire_fields
 from tollgate.explanation import EXPLAIN_FILE, Explainer, read_explanation
 from tollgate.features.wire import wire_inputs
 from tollgate.product.building import build_features, write_texts
-from tollgate.product.plan import Asked, make_plan
-from tollgate.product.thresholds import Rates, choose
+from tollgate.product.plan import ProductChoices, make_plan
+from tollgate.product.thresholds import Rates, choose_thresholds
 from tollgate.server.embedded import serve
 
 pytestmark = pytest.mark.slow
@@ -80,14 +80,14 @@ def served(request, shared_data, tmp_path_factory):
     table = shared_data / "credit" / f"{name}.parquet"
     folder = tmp_path_factory.mktemp(name)
     repository = folder / "model_repository"
-    plan = make_plan(Asked(product=name, table=table, **TABLES[name]))
+    plan = make_plan(ProductChoices(product=name, table=table, **TABLES[name]))
     missing = {one.name: float("nan") for one in plan.fields}
     spec, rows, features = build_features(
         plan, repository, fields=plan.fields, missing=missing
     )
     label = rows.history.label
     model = train_baseline(features, label, spec=spec, seed=SEED)
-    chosen = choose(
+    chosen = choose_thresholds(
         model.predict_proba(features)[:, 1],
         label,
         goal=Rates(review=0.1, decline=0.1),
@@ -97,7 +97,7 @@ def served(request, shared_data, tmp_path_factory):
         plan,
         repository,
         spec=spec,
-        chosen=chosen,
+        thresholds=chosen,
         kind="boosting",
         seen=True,
         wide=False,

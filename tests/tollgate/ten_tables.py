@@ -296,22 +296,22 @@ def held_out_rows(table: Table) -> npt.NDArray[np.bool_]:
 
 def product_auc(table: Table, folder: Path) -> tuple[float, list[str]]:
     """Make a product of a table for real; its AUC, and each step that was reported."""
-    from tollgate.cli.product_making import make
-    from tollgate.product.asked import Asked
+    from tollgate.cli.product_making import create_product
+    from tollgate.product.asked import ProductChoices
     from tollgate.product.plan import make_plan
 
     pl.DataFrame(table.columns).write_parquet(folder / "table.parquet")
     (folder / "models").mkdir()
-    asked = Asked(
+    choices = ProductChoices(
         product="shop", table=folder / "table.parquet", label=LABEL, **table.options
     )
     said: list[str] = []
-    done = make(
-        make_plan(asked),
+    done = create_product(
+        make_plan(choices),
         repository=folder / "models",
         model=None,
         kind="auto",
-        tell=lambda title, text: said.append(f"{title}: {text}"),
+        report=lambda title, text: said.append(f"{title}: {text}"),
     )
     return done.auc, said
 

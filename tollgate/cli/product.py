@@ -77,13 +77,13 @@ def new(
     Create a product from a table: files, features, model, release; serve it as a test.
     """
     from tollgate.cli import product_asking, product_told
-    from tollgate.cli.product_making import make
-    from tollgate.cli.product_model import Given
-    from tollgate.product.asked import Asked
+    from tollgate.cli.product_making import create_product
+    from tollgate.cli.product_model import ModelFile
+    from tollgate.product.asked import ProductChoices
     from tollgate.product.placing import require_free
     from tollgate.product.plan import make_plan
     from tollgate.product.splitting import DAY_US
-    from tollgate.product.thresholds import goal_of
+    from tollgate.product.thresholds import build_goal
 
     folder = console.settings(repository=repository).repository_path
     require_free(folder, name)
@@ -91,24 +91,24 @@ def new(
         raise InputError("--entity", "windows need to know when: --time COLUMN")
     if label_delay and not time_:
         raise InputError("--label-delay", "needs to know when: --time COLUMN")
-    given = None
+    model_file = None
     if model is not None:
         order = tuple(one.strip() for one in columns.split(",")) if columns else ()
-        given = Given(
+        model_file = ModelFile(
             model,
             trust_pickle=trust_pickle,
             columns=order,
             python=python,
             words=words,
         )
-    for option, said in (
+    for option, value in (
         ("--columns", columns),
         ("--python", python),
         ("--words", words),
     ):
-        if said is not None and given is None:
+        if value is not None and model_file is None:
             raise InputError(option, "belongs to a trained model: --model FILE")
-    asked = Asked(
+    choices = ProductChoices(
         product=name,
         table=table,
         label=label,
@@ -122,8 +122,8 @@ def new(
         sensitive=tuple(sensitive or ()),
         keep=tuple(keep or ()),
         # A model from a file needs all of its columns, so their number is not limited.
-        most_fields=most_fields if given is None else sys.maxsize,
-        goal=goal_of(
+        most_fields=most_fields if model_file is None else sys.maxsize,
+        goal=build_goal(
             missed=cost_missed,
             review=cost_review,
             wrong_decline=cost_wrong_decline,
@@ -132,32 +132,37 @@ def new(
         ),
     )
     ask = not yes and product_asking.is_terminal()
-    asked = product_asking.completed(asked, ask=ask)
-    clock = _Clock()
+    choices = product_asking.prompt_missing(choices, ask=ask)
+    steps = _StepPrinter()
 
     def show(plan: Plan) -> None:
-        product_told.plan_tables(plan)
-        clock.tell("looked at", f"{len(plan.fields)} columns taken")
+        product_told.print_plan(plan)
+        steps.report("columns classified", f"{len(plan.fields)} columns taken")
 
-    plan = make_plan(asked)
-    made = make(
-        plan, repository=folder, model=given, kind=kind, tell=clock.tell, show=show
+    plan = make_plan(choices)
+    made = create_product(
+        plan,
+        repository=folder,
+        model=model_file,
+        kind=kind,
+        report=steps.report,
+        show=show,
     )
-    product_told.result(plan, made, repository=folder)
+    product_told.print_result(plan, made, repository=folder)
 
 
-class _Clock:
-    """Prints each finished step with its duration."""
+class _StepPrinter:
+    """Print each finished step with its duration."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
 
-    def tell(self, title: str, text: str) -> None:
+    def report(self, title: str, text: str) -> None:
         """Print a finished step."""
-        from tollgate.cli import report
+        from tollgate.cli import report as reports
 
         now = time.monotonic()
-        report.step(title, text, now - self._since)
+        reports.step(title, text, now - self._since)
         self._since = now
 
 

@@ -10,42 +10,42 @@ import msgspec
 import typer
 
 from tollgate.errors import InputError
-from tollgate.product.asked import Asked
-from tollgate.product.reading import read_any
+from tollgate.product.asked import ProductChoices
+from tollgate.product.reading import read_table
 
 
-def completed(asked: Asked, *, ask: bool) -> Asked:
+def prompt_missing(choices: ProductChoices, *, ask: bool) -> ProductChoices:
     """
     Prompt for the open choices: label, entities, time, amount, columns to leave out.
 
     Args:
-        asked: Choices that flags state; an empty label is open.
+        choices: Choices that flags state; an empty label is open.
         ask: True if a person is there to respond.
 
     Raises:
         InputError: The label is open, and no person is there.
     """
     if not ask:
-        if not asked.label:
+        if not choices.label:
             raise InputError("--label", "name the column with the outcome")
-        return asked
-    columns = read_any(asked.table).frame.columns
-    typer.echo(f"{asked.table.name} has {', '.join(columns)}", err=True)
+        return choices
+    columns = read_table(choices.table).frame.columns
+    typer.echo(f"{choices.table.name} has {', '.join(columns)}", err=True)
     changes: dict[str, object] = {}
-    if not asked.label:
+    if not choices.label:
         changes["label"] = _one("Which column is the outcome", columns, needed=True)
-    if asked.time is None:
+    if choices.time is None:
         changes["time"] = _one("Which holds the time of each row", columns)
-    if not asked.entities and (asked.time or changes.get("time")):
-        changes["entities"] = _several("Windows are kept for the ids in", columns)
-    if asked.amount is None:
+    if not choices.entities and (choices.time or changes.get("time")):
+        changes["entities"] = _several("Compute windows for the ids in", columns)
+    if choices.amount is None:
         changes["amount"] = _one("Which is money, in whole cents", columns)
-    if not asked.drop:
+    if not choices.drop:
         changes["drop"] = _several("Leave out (not known before the outcome)", columns)
-    if not asked.sensitive:
-        told = "Leave out and report errors by (sex, age, …)"
-        changes["sensitive"] = _several(told, columns)
-    return msgspec.structs.replace(asked, **changes)
+    if not choices.sensitive:
+        question = "Leave out and report errors by (sex, age, …)"
+        changes["sensitive"] = _several(question, columns)
+    return msgspec.structs.replace(choices, **changes)
 
 
 def is_terminal() -> bool:
@@ -63,9 +63,9 @@ def confirm_removal(product: str, repository: Path, *, folders: Sequence[str]) -
 
 def _one(question: str, columns: Sequence[str], *, needed: bool = False) -> str | None:
     while True:
-        told = "" if needed else " (Enter: none)"
+        hint = "" if needed else " (Enter: none)"
         found = str(
-            typer.prompt(f"{question}?{told}", default="", show_default=False, err=True)
+            typer.prompt(f"{question}?{hint}", default="", show_default=False, err=True)
         )
         if found in columns or (not found and not needed):
             return found or None
@@ -74,8 +74,8 @@ def _one(question: str, columns: Sequence[str], *, needed: bool = False) -> str 
 
 def _several(question: str, columns: Sequence[str]) -> tuple[str, ...]:
     while True:
-        told = f"{question}? (names, comma between; Enter: none)"
-        text = str(typer.prompt(told, default="", show_default=False, err=True))
+        prompt = f"{question}? (names, comma between; Enter: none)"
+        text = str(typer.prompt(prompt, default="", show_default=False, err=True))
         found = tuple(one.strip() for one in text.split(",") if one.strip())
         wrong = [one for one in found if one not in columns]
         if not wrong:

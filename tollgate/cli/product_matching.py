@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from converters.model import Facts
 
 
-class Matched(msgspec.Struct, frozen=True):
+class MatchedFeatures(msgspec.Struct, frozen=True):
     """
     Features of a model as columns of a table.
 
@@ -31,14 +31,14 @@ class Matched(msgspec.Struct, frozen=True):
     categories: dict[int, Vocabulary]
 
 
-def matched(
+def match_features(
     path: Path,
     facts: Facts,
     plan: Plan,
     *,
     columns: Sequence[str] = (),
     words: Path | None = None,
-) -> Matched:
+) -> MatchedFeatures:
     """
     Order the fields as the model has its features, with the model's words.
 
@@ -64,21 +64,23 @@ def matched(
     categories = {}
     for at, field in enumerate(fields):
         column = field.column
-        said = stated.get(column.source, stated.get(field.name))
+        user_words = stated.get(column.source, stated.get(field.name))
         if at in own:
-            if said is not None:
+            if user_words is not None:
                 where = str(words)
-                require_same_words(said, own[at], origin=where, source=column.source)
+                require_same_words(
+                    user_words, own[at], origin=where, source=column.source
+                )
             taken = _category(path, own[at], column, plan)
-        elif said is not None:
-            taken = _category(words or path, said, column, plan)
+        elif user_words is not None:
+            taken = _category(words or path, user_words, column, plan)
         elif column.kind == "number":
             continue
         else:
             raise _unknown_words(path, facts, column, at=at)
         fields[at] = Field(field.name, taken)
         categories[at] = Vocabulary(codes=True, known=taken.words)
-    return Matched(tuple(fields), categories)
+    return MatchedFeatures(tuple(fields), categories)
 
 
 def _names(
@@ -99,11 +101,11 @@ def _names(
         problem = f"names {len(columns)} columns, {path} has {facts.columns} features"
         raise InputError("--columns", problem)
     if facts.names is not None:
-        for at, (own, said) in enumerate(zip(facts.names, columns, strict=True)):
-            if own != said:
+        for at, (own, stated_name) in enumerate(zip(facts.names, columns, strict=True)):
+            if own != stated_name:
                 problem = (
-                    f"feature {at} of {path} is {own!r}, not {said!r}: leave --columns "
-                    "out, the file names its features"
+                    f"feature {at} of {path} is {own!r}, not {stated_name!r}: leave "
+                    "--columns out, the file names its features"
                 )
                 raise InputError("--columns", problem)
     for name in columns:
@@ -119,7 +121,7 @@ def _field(path: Path, name: str, plan: Plan) -> Field:
         known.setdefault(one.name, one)
     if name in known:
         return known[name]
-    left = {one.source: one for one in plan.left_out}
+    left = {one.source: one for one in plan.excluded}
     if name in left and left[name].by_values:
         column = plan.frame[name]
         return Field(plan.name_of(name), Column(name, "category", values=column))

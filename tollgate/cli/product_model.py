@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.cli.product_matching import matched
+from tollgate.cli.product_matching import match_features
 from tollgate.errors import InputError
 from tollgate.product.label import Label
 from tollgate.product.plan import Field, Plan
@@ -25,9 +25,9 @@ F32 = npt.NDArray[np.float32]
 Kind = Literal["auto", "boosting", "deep-boosting", "logistic"]
 
 
-class Brought(msgspec.Struct, frozen=True, eq=False):
+class ExternalModel(msgspec.Struct, frozen=True, eq=False):
     """
-    A model that was trained elsewhere, matched to the table.
+    A model that was trained outside of Tollgate, matched to the table.
 
     Attributes:
         model: The model, its features under the product's names.
@@ -47,7 +47,7 @@ class Brought(msgspec.Struct, frozen=True, eq=False):
         return tuple(classes[one] for one in label.tolist())
 
 
-class Given(msgspec.Struct, frozen=True):
+class ModelFile(msgspec.Struct, frozen=True):
     """
     A model's file, with the user's options for it.
 
@@ -68,7 +68,7 @@ class Given(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def brought(given: Given, plan: Plan) -> Iterator[Brought]:
+def open_external_model(model_file: ModelFile, plan: Plan) -> Iterator[ExternalModel]:
     """
     Open a model's file and match its features to the table's columns.
 
@@ -80,23 +80,25 @@ def brought(given: Given, plan: Plan) -> Iterator[Brought]:
     from converters.sources.described import DescribedModel
     from converters.sources.opening import open_source
 
-    asked, path = plan.asked, given.path
-    if asked.entities or asked.time or asked.amount:
+    choices, path = plan.choices, model_file.path
+    if choices.entities or choices.time or choices.amount:
         problem = (
             "takes the table's columns alone; with --entity, --time or --amount make "
             "the product first, then train on `tollgate features build` and publish"
         )
         raise InputError("--model", problem)
-    count = len(given.columns or plan.fields)
+    count = len(model_file.columns or plan.fields)
     with open_source(
         path,
-        trust_pickle=given.trust_pickle,
+        trust_pickle=model_file.trust_pickle,
         columns=count,
-        python=given.python,
+        python=model_file.python,
     ) as model:
         _require_outcome(path, model.facts, plan.label)
         facts = model.facts
-        found = matched(path, facts, plan, columns=given.columns, words=given.words)
+        found = match_features(
+            path, facts, plan, columns=model_file.columns, words=model_file.words
+        )
         fields = found.fields
         own = msgspec.structs.replace(
             facts,
@@ -106,7 +108,7 @@ def brought(given: Given, plan: Plan) -> Iterator[Brought]:
         )
         empty = np.full((1, len(fields)), np.nan, np.float32)
         encoders = facts.categories if facts.framework == "scikit-learn" else ()
-        yield Brought(
+        yield ExternalModel(
             model=DescribedModel(model, own),
             fields=fields,
             takes_nan=bool(np.isfinite(model.predict(empty)).all()),
@@ -121,13 +123,13 @@ def _require_outcome(path: Path, facts: Facts, label: Label) -> None:
         raise InputError(path, f"has {len(classes)} classes, not two: {classes[:8]}")
     if classes[1] == label.positive or classes == ["0", "1"]:
         return
-    problem = f"tells the classes {classes} apart, and scores the second one"
+    problem = f"has the classes {classes}, and scores the second one"
     if classes[1] in label.others:
         problem += f": --positive {classes[1]!r}"
     raise InputError(path, problem)
 
 
-def trained(
+def train_model(
     features: F32,
     label: npt.NDArray[np.int8],
     *,
@@ -135,10 +137,10 @@ def trained(
     kind: Kind,
     seed: int,
     time_us: npt.NDArray[np.int64] | None = None,
-    tell: Callable[[str, str], None] = lambda title, text: None,
+    report: Callable[[str, str], None] = lambda title, text: None,
 ) -> tuple[TrainedModel, Kind]:
     """
-    Train the first model; without a named kind, the kind that ranks these rows best.
+    Train the first model; with `auto`, the kind that ranks these rows best.
 
     In very small tables boosting finds no split and would give every row the same
     score; then a regression is trained.
@@ -159,7 +161,7 @@ def trained(
         when = np.zeros(len(label), np.int64) if time_us is None else time_us
         found = compare_kinds(features, label, spec=spec, time_us=when, seed=seed)
         if found:
-            tell(
+            report(
                 "kinds compared", f"AUC of {comparison_text(found)}: the first is taken"
             )
             kinds = msgspec.convert(
@@ -173,7 +175,7 @@ def trained(
     raise InputError(spec.product, problem)
 
 
-def missing_of(plan: Plan, given: Brought | None) -> dict[str, float]:
+def missing_of(plan: Plan, external: ExternalModel | None) -> dict[str, float]:
     """
     Return the substitute for a missing value, by field.
 
@@ -182,16 +184,18 @@ def missing_of(plan: Plan, given: Brought | None) -> dict[str, float]:
     libraries get NaN instead.
     """
     found = {}
-    for one in plan.fields if given is None else given.fields:
+    for one in plan.fields if external is None else external.fields:
         if one.column.kind == "category":
-            trees = given is not None and given.takes_nan
-            to_model = trees and given is not None and one.name not in given.encoded
+            trees = external is not None and external.takes_nan
+            to_model = (
+                trees and external is not None and one.name not in external.encoded
+            )
             found[one.name] = math.nan if to_model else 0.0
             continue
         middle = one.column.values.median()
         plain = middle if isinstance(middle, float) else 0.0
         if one.column.decimals is not None:
             plain = round(plain, one.column.decimals)
-        to_model = given is None or given.takes_nan
+        to_model = external is None or external.takes_nan
         found[one.name] = math.nan if to_model else plain
     return found

@@ -14,12 +14,12 @@ from tollgate.cli import console
 from tollgate.product.ask_text import ASK_FILE
 from tollgate.product.config_text import step_names
 from tollgate.product.plan import Plan
-from tollgate.product.policy_text import stated
+from tollgate.product.policy_text import criterion_text
 from tollgate.product.script_text import SCRIPT_FILE
 from tollgate.templating import yaml_number
 
 if TYPE_CHECKING:
-    from tollgate.cli.product_making import Made
+    from tollgate.cli.product_making import CreatedProduct
 
 _SHOWN = 40  # columns that are shown of a wide table
 _NAMED = 8  # columns that are named for one reason
@@ -31,13 +31,13 @@ _SENSITIVE = (
 )
 
 
-def plan_tables(plan: Plan) -> None:
+def print_plan(plan: Plan) -> None:
     """Show each column's role, and the left-out columns with the reason."""
-    label, asked = plan.label, plan.asked
+    label, choices = plan.label, plan.choices
     others = ", ".join(label.others[:5])
     _line(
-        f"{asked.table.name}: {len(plan.frame):,} rows, {len(plan.frame.columns)} "
-        f"columns; the score is the probability that {asked.label} is "
+        f"{choices.table.name}: {len(plan.frame):,} rows, {len(plan.frame.columns)} "
+        f"columns; the score is the probability that {choices.label} is "
         f"{label.positive} ({label.share:.2%} of the rows; else {others})"
     )
     table = Table(box=None, pad_edge=False)
@@ -59,7 +59,7 @@ def plan_tables(plan: Plan) -> None:
     if len(plan.fields) > _SHOWN:
         _line(f"… and {len(plan.fields) - _SHOWN} more")
     reasons: dict[str, list[str]] = {}
-    for left in plan.left_out:
+    for left in plan.excluded:
         reasons.setdefault(left.reason, []).append(left.source)
     for reason, names in reasons.items():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -82,39 +82,40 @@ def _hints(plan: Plan) -> list[str]:
     ]
 
 
-def result(plan: Plan, made: Made, *, repository: Path) -> None:
+def print_result(plan: Plan, created: CreatedProduct, *, repository: Path) -> None:
     """
     Show decisions on held-out rows, the parts of the product, and the next commands.
     """
-    product, tried = plan.asked.product, made.tried
-    table = Table(title=f"some of {len(tried.rows)} held-out rows, as served")
-    for title in ("score", "decision", "reasons", plan.asked.label):
+    product, trial = plan.choices.product, created.trial
+    table = Table(title=f"some of {len(trial.rows)} held-out rows, as served")
+    for title in ("score", "decision", "reasons", plan.choices.label):
         table.add_column(title, overflow="fold")
-    step = max(1, len(tried.rows) // _SAMPLE)
-    for row in range(0, len(tried.rows), step):
-        truth = plan.label.positive if tried.label[row] else "other"
+    step = max(1, len(trial.rows) // _SAMPLE)
+    for row in range(0, len(trial.rows), step):
+        truth = plan.label.positive if trial.label[row] else "other"
         table.add_row(
-            f"{tried.answers.score[row]:.4f}",
-            str(tried.answers.decision[row]),
-            "\n".join(tried.answers.reason_codes[row]),
+            f"{trial.answers.score[row]:.4f}",
+            str(trial.answers.decision[row]),
+            "\n".join(trial.answers.reason_codes[row]),
             escape(truth),
         )
     console.out.print(table)
-    chosen = made.chosen
+    thresholds = created.thresholds
     declined = "no score declines"
-    if chosen.decline is not None:
-        declined = f"decline from {yaml_number(chosen.decline)}: {chosen.declined:,} rows"
-    rows = f"{chosen.rows:,} held-out rows"
-    if made.seen:
-        rows = f"{chosen.rows:,} rows that the model may have been trained on"
+    if thresholds.decline is not None:
+        declined = f"decline from {yaml_number(thresholds.decline)}: "
+        declined += f"{thresholds.declined:,} rows"
+    rows = f"{thresholds.rows:,} held-out rows"
+    if created.seen:
+        rows = f"{thresholds.rows:,} rows that the model may have been trained on"
     _line(
-        f"AUC {made.auc:.4f}   average precision {made.average_precision:.4f}   on "
-        f"{rows}; review from {yaml_number(chosen.review)}: "
-        f"{chosen.reviewed:,} rows, {declined}; served scores are at most "
-        f"{tried.furthest:.1e} from the source's, on {tried.compared:,} rows as "
-        f"{plan.asked.table.name} has them"
+        f"AUC {created.auc:.4f}   average precision {created.average_precision:.4f}   "
+        f"on {rows}; review from {yaml_number(thresholds.review)}: "
+        f"{thresholds.reviewed:,} rows, {declined}; served scores are at most "
+        f"{trial.furthest:.1e} from the source's, on {trial.compared:,} rows as "
+        f"{plan.choices.table.name} has them"
     )
-    _line(f"thresholds  {stated(chosen)}")
+    _line(f"thresholds  {criterion_text(thresholds)}")
     _line(f"\n{product} is in {_short(repository)}; all of it is yours to edit:")
     for name, what in _files(product):
         _line(f"  {name:{max(len(one) for one, _ in _files(product))}}  {what}")

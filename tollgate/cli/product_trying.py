@@ -36,7 +36,7 @@ _STORE_DEADLINE_MS = 1_000  # a slow moment of this machine must not change a sc
 _ELSEWHERE = np.uint32(Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR)
 
 
-class Tried(msgspec.Struct, frozen=True, eq=False):
+class ServingTrial(msgspec.Struct, frozen=True, eq=False):
     """
     Decisions of a server on held-out rows.
 
@@ -58,7 +58,7 @@ class Tried(msgspec.Struct, frozen=True, eq=False):
     replayed: int
 
 
-def try_served(
+def run_serving_trial(
     repository: Path,
     *,
     spec: FeatureSpec,
@@ -66,7 +66,7 @@ def try_served(
     test: I64,
     score: npt.NDArray[np.float64],
     state: Path,
-) -> Tried:
+) -> ServingTrial:
     """
     Serve a product on this machine for a moment, and decide held-out rows.
 
@@ -105,7 +105,7 @@ def try_served(
         )
         raise ServerError(spec.product, problem)
     label = rows.history.label[picked]
-    return Tried(picked, answers, label, furthest, int(sound.sum()), replayed)
+    return ServingTrial(picked, answers, label, furthest, int(sound.sum()), replayed)
 
 
 def _answers(
@@ -170,10 +170,10 @@ def _in_turn(
     online = OnlineFeatures(spec, open_store(store_url, deadline_s=LOAD_DEADLINE_S))
     for span in spans(spec, history.take(known)):
         found = known[span.purchases]
-        asked = np.isin(found, picked)
-        online.load(purchases_of(spec, history, found[~asked]))
-        if asked.any():
-            yield np.array([place[row] for row in found[asked].tolist()])
+        is_picked = np.isin(found, picked)
+        online.load(purchases_of(spec, history, found[~is_picked]))
+        if is_picked.any():
+            yield np.array([place[row] for row in found[is_picked].tolist()])
 
 
 def _request(

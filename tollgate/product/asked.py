@@ -11,7 +11,7 @@ from tollgate.product.thresholds import Goal, Rates
 MOST_FIELDS = 256  # each field is a separate tensor in every request
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ProductChoices(msgspec.Struct, frozen=True, kw_only=True):
     """
     The user's choices for a table.
 

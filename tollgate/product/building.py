@@ -17,7 +17,7 @@ from tollgate.product.policy_text import policy_text, slo_text
 from tollgate.product.rows import Rows, rows_of
 from tollgate.product.script_text import SCRIPT_FILE, script_text
 from tollgate.product.spec_text import spec_text
-from tollgate.product.thresholds import Chosen
+from tollgate.product.thresholds import Thresholds
 from tollgate.product.values import as_numbers
 from tollgate.repository.slo import SLO_FILE
 
@@ -51,9 +51,9 @@ def build_features(
         plan.frame,
         spec=spec,
         positive=plan.label.positive,
-        segments=plan.asked.sensitive,
-        source=str(plan.asked.table),
-        label_delay_us=plan.asked.label_delay_us,
+        segments=plan.choices.sensitive,
+        source=str(plan.choices.table),
+        label_delay_us=plan.choices.label_delay_us,
     )
     return spec, rows, build(spec, rows.history).astype(np.float32)
 
@@ -63,7 +63,7 @@ def write_texts(
     folder: Path,
     *,
     spec: FeatureSpec,
-    chosen: Chosen,
+    thresholds: Thresholds,
     kind: str,
     seen: bool,
     wide: bool,
@@ -75,16 +75,16 @@ def write_texts(
         plan: The product.
         folder: A model repository.
         spec: The product's features.
-        chosen: Its thresholds.
+        thresholds: Its thresholds.
         kind: Kind of model that train.py trains.
         seen: True if the model may have been trained on the rows of the thresholds.
         wide: True if the model takes the features as float64.
     """
-    product = plan.asked.product
+    product = plan.choices.product
     _, _, decision = step_names(product)
     texts = {
         **all_texts(spec, wide=wide),
-        f"{decision}/1/{POLICY_FILE}": policy_text(plan, chosen, seen=seen),
+        f"{decision}/1/{POLICY_FILE}": policy_text(plan, thresholds, seen=seen),
         f"{product}/{SLO_FILE}": slo_text(product),
         f"{product}/{SCRIPT_FILE}": script_text(plan, kind=kind),
     }
@@ -101,7 +101,7 @@ def _write_spec(
     fields: tuple[Field, ...],
     missing: Mapping[str, float],
 ) -> FeatureSpec:
-    step, _, _ = step_names(plan.asked.product)
+    step, _, _ = step_names(plan.choices.product)
     path = folder / step / "1" / SPEC_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     usual = _usual_amount(plan)
@@ -112,7 +112,7 @@ def _write_spec(
 
 def _usual_amount(plan: Plan) -> float:
     """Return the median amount of the rows; 0 for a product without money."""
-    if plan.asked.amount is None:
+    if plan.choices.amount is None:
         return 0.0
-    amounts = as_numbers(plan.frame[plan.asked.amount]).values.drop_nulls()
+    amounts = as_numbers(plan.frame[plan.choices.amount]).values.drop_nulls()
     return float(f"{np.median(amounts.to_numpy()):.{_SHORT}g}")

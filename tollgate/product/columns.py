@@ -65,7 +65,7 @@ class Column(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, values=self.values.gather(rows))
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class ExcludedColumn(msgspec.Struct, frozen=True):
     """
     A column that no model gets, with the reason.
 
@@ -81,29 +81,29 @@ class LeftOut(msgspec.Struct, frozen=True):
     by_values: bool = False
 
 
-def look_at(column: pl.Series) -> Column | LeftOut:
+def classify_column(column: pl.Series) -> Column | ExcludedColumn:
     """Classify one column by its values."""
     import polars as pl
 
     source, kind = column.name, column.dtype
     if kind.is_temporal():
-        return LeftOut(source, _TIME)
+        return ExcludedColumn(source, _TIME)
     if kind == pl.Boolean:
         return _number(source, column.cast(pl.Float64), notes=())
     if kind.is_numeric():
         return _number_column(column)
     if kind not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
-        return LeftOut(source, f"holds {kind}, neither numbers nor words")
+        return ExcludedColumn(source, f"holds {kind}, neither numbers nor words")
     text = column.cast(pl.String)
     filled = as_text(text).drop_nulls()
     if not len(filled):
-        return LeftOut(source, "is empty")
+        return ExcludedColumn(source, "is empty")
     found = as_numbers(text)
     numbers = len(found.values) - found.values.null_count()
     if numbers < _MOSTLY * (numbers + found.texts):
         times = as_times_us(filled)
         if times.null_count() <= (1 - _MOSTLY) * len(filled):
-            return LeftOut(source, _TIME)
+            return ExcludedColumn(source, _TIME)
     if has_placed_zeros(filled):
         return _category(text, "codes such as {}")
     if numbers and numbers >= _MOSTLY * (numbers + found.texts):
@@ -112,10 +112,10 @@ def look_at(column: pl.Series) -> Column | LeftOut:
     if numbers and filled.n_unique() > MOST_WORDS:
         share = numbers / (numbers + found.texts)
         mixed = f"mixes numbers ({share:.0%}) and texts such as {found.example!r:.40}"
-    return LeftOut(source, mixed) if mixed else _category(text)
+    return ExcludedColumn(source, mixed) if mixed else _category(text)
 
 
-def _number_column(column: pl.Series) -> Column | LeftOut:
+def _number_column(column: pl.Series) -> Column | ExcludedColumn:
     """Read a column of numbers, some of which may be written as texts."""
 
     found = as_numbers(column)
@@ -131,19 +131,21 @@ def _number_column(column: pl.Series) -> Column | LeftOut:
 
 def _number(
     source: str, values: pl.Series, *, notes: tuple[str, ...]
-) -> Column | LeftOut:
+) -> Column | ExcludedColumn:
     known = values.drop_nulls()
     if not len(known):
-        return LeftOut(source, "is empty")
+        return ExcludedColumn(source, "is empty")
     distinct = known.n_unique()
     low, high = float(known.min()), float(known.max())  # type: ignore[arg-type]
     if max(abs(low), abs(high)) > MAX_SCALED:
-        return LeftOut(source, f"goes beyond {MAX_SCALED:.0e}, up to {high:g}: an id?")
+        return ExcludedColumn(
+            source, f"goes beyond {MAX_SCALED:.0e}, up to {high:g}: an id?"
+        )
     if distinct == 1 and not values.null_count():
-        return LeftOut(source, f"is {low:g} in every row")
+        return ExcludedColumn(source, f"is {low:g} in every row")
     decimals = decimals_of(known)
     if decimals == 0 and _numbers_rows(source, distinct, low, high, len(values)):
-        return LeftOut(source, "numbers the rows: an id")
+        return ExcludedColumn(source, "numbers the rows: an id")
     return Column(
         source=source,
         kind="number",
@@ -173,36 +175,36 @@ def long_words_note(rows: int) -> str:
     )
 
 
-def _category(column: pl.Series, told: str = "") -> Column | LeftOut:
-    """Read a column of words; `told` describes them, with a place for an example."""
+def _category(column: pl.Series, note: str = "") -> Column | ExcludedColumn:
+    """Read a column of words; `note` describes them, with a place for an example."""
     words = as_text(column)
     counts = words.drop_nulls().value_counts(sort=True, name="rows")
     source, distinct, rows = column.name, len(counts), int(counts["rows"].sum())
     far = int(too_long(column).sum())
     if far > len(column) / 2:
         problem = f"{far:,} of {len(column):,} rows have texts over {MAX_TEXT_BYTES} "
-        return LeftOut(source, f"{problem}bytes, which no request may have")
+        return ExcludedColumn(source, f"{problem}bytes, which no request may have")
     if distinct == 0:
-        return LeftOut(source, "is empty")
+        return ExcludedColumn(source, "is empty")
     first = str(counts[source][0])
     if distinct == 1 and not words.null_count():
-        return LeftOut(source, f"is {first!r:.40} in every row")
+        return ExcludedColumn(source, f"is {first!r:.40} in every row")
     if rows >= _FEW_ROWS and distinct > rows / 2:
         problem = f"has {distinct:,} different texts in {rows:,} rows: ids or free text"
-        return LeftOut(source, problem)
-    notes = (told.format(repr(first)),) if told else ()
+        return ExcludedColumn(source, problem)
+    notes = (note.format(repr(first)),) if note else ()
     if far:
         notes = (*notes, long_words_note(far))
     if distinct > MOST_WORDS:
-        kept = counts.head(MOST_WORDS)
-        covered = int(kept["rows"].sum()) / rows
+        common = counts.head(MOST_WORDS)
+        covered = int(common["rows"].sum()) / rows
         if covered < _COVERED:
             problem = f"has {distinct:,} different texts, none of them common"
-            return LeftOut(source, problem)
-        told = (
+            return ExcludedColumn(source, problem)
+        coverage = (
             f"the commonest {MOST_WORDS} of {distinct:,} words, {covered:.1%} of rows"
         )
-        counts, notes = kept, (*notes, told)
+        counts, notes = common, (*notes, coverage)
     return Column(
         source=source,
         kind="category",

@@ -92,7 +92,7 @@ def find_label(column: pl.Series, *, source: str, positive: str | None) -> Label
             problem = f"no row is {positive!r}; there are {shown}"
             raise InputError(source, problem, where=where)
     elif len(found) == 2:
-        chosen = _chosen(found)
+        chosen = _positive_outcome(found)
     else:
         raise InputError(source, _too_many(found, len(column), shown), where=where)
     known = text.is_not_null().to_numpy()
@@ -114,7 +114,7 @@ def _rest(
     return int(known.sum()) - int(values.sum()), "anything else"
 
 
-def _chosen(found: list[str]) -> str:
+def _positive_outcome(found: list[str]) -> str:
     """Return the usual positive outcome if there is one, else the rarer one."""
     if all(re.fullmatch(r"-?\d+", one) for one in found):
         return max(found, key=int)  # 1 of 0 and 1, 2 of 1 and 2

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.product.columns import Column, LeftOut
+from tollgate.product.columns import Column, ExcludedColumn
 
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
@@ -16,28 +16,32 @@ SUSPECT_AUC = 0.97  # of one column alone; below, it may just be a good one
 _FEW_VALUES = 0.1  # share of rows; with more values, a pure split may be chance
 
 
-def keep_first(columns: Sequence[Column]) -> tuple[list[Column], list[LeftOut]]:
+def drop_duplicates(
+    columns: Sequence[Column],
+) -> tuple[list[Column], list[ExcludedColumn]]:
     """Leave out the columns that equal an earlier one in every row."""
-    kept: list[Column] = []
-    left: list[LeftOut] = []
+    distinct: list[Column] = []
+    excluded: list[ExcludedColumn] = []
     seen: dict[tuple[str, int], list[Column]] = {}
     for one in columns:
         key = (one.kind, int(one.values.hash(seed=0).sum()))
         twins = seen.setdefault(key, [])
         same = next((it for it in twins if _equal(it, one)), None)
         if same is not None:
-            left.append(LeftOut(one.source, f"is the same as {same.source!r}"))
+            excluded.append(
+                ExcludedColumn(one.source, f"is the same as {same.source!r}")
+            )
             continue
         twins.append(one)
-        kept.append(one)
-    return kept, left
+        distinct.append(one)
+    return distinct, excluded
 
 
 def _equal(one: Column, other: Column) -> bool:
     return one.values.equals(other.values.alias(one.values.name), null_equal=True)
 
 
-def leak_of(column: Column, positive: Bool) -> str:
+def leak_reason(column: Column, positive: Bool) -> str:
     """
     Describe how a column gives the outcome away; empty when it does not.
 
@@ -47,7 +51,7 @@ def leak_of(column: Column, positive: Bool) -> str:
     """
     empty = column.values.is_null().to_numpy()
     if empty.any() and ((empty == positive).all() or (empty != positive).all()):
-        return "is empty in just the rows of one outcome: it tells the outcome"
+        return "is empty in just the rows of one outcome: it reveals the outcome"
     codes = _codes(column)
     rows = np.bincount(codes)
     hits = np.bincount(codes, weights=positive)
@@ -64,7 +68,7 @@ def leak_of(column: Column, positive: Bool) -> str:
     return ""
 
 
-def strength(column: Column, positive: Bool) -> float:
+def solo_auc(column: Column, positive: Bool) -> float:
     """
     Compute how well a column alone ranks the outcomes: its AUC, or 1 - AUC if higher.
 

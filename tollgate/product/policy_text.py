@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from tollgate.product.plan import Plan
-from tollgate.product.thresholds import Chosen, Costs, Rates
+from tollgate.product.thresholds import Costs, Rates, Thresholds
 from tollgate.templating import render
 
 
-def policy_text(plan: Plan, chosen: Chosen, *, seen: bool) -> str:
+def policy_text(plan: Plan, thresholds: Thresholds, *, seen: bool) -> str:
     """
     Write policy.yaml.
 
     Args:
         plan: The product.
-        chosen: Its thresholds.
+        thresholds: Its thresholds.
         seen: True if the model may have been trained on the rows they come from.
     """
     return render(
         "tollgate/product/templates/policy.yaml.j2",
         {
-            "product": plan.asked.product,
-            "label": plan.asked.label,
+            "product": plan.choices.product,
+            "label": plan.choices.label,
             "positive": plan.label.positive,
             "outcome": plan.outcome,
             "other": plan.other,
-            "origin": _origin(chosen, seen=seen),
-            "review": chosen.review,
-            "decline": chosen.decline,
-            "sensitive": plan.asked.sensitive,
+            "origin": _origin(thresholds, seen=seen),
+            "review": thresholds.review,
+            "decline": thresholds.decline,
+            "sensitive": plan.choices.sensitive,
         },
     )
 
@@ -37,37 +37,42 @@ def slo_text(product: str) -> str:
     return render("tollgate/product/templates/slo.yaml.j2", {"product": product})
 
 
-def _origin(chosen: Chosen, *, seen: bool) -> tuple[str, ...]:
+def _origin(thresholds: Thresholds, *, seen: bool) -> tuple[str, ...]:
     """Describe in sentences the origin of the thresholds, and their effect there."""
     kind = "rows" if seen else "held-out rows"
     rows = (
-        f"Chosen on {chosen.rows:,} {kind} ({chosen.origin}), "
-        f"{chosen.positives:,} of them positive. "
+        f"Chosen on {thresholds.rows:,} {kind} ({thresholds.origin}), "
+        f"{thresholds.positives:,} of them positive. "
     )
     if seen:
         rows += "The model came from elsewhere and may have been trained on them."
     else:
         rows += "The model was not trained on them, but new rows may fare a bit worse."
-    if chosen.few:
+    if thresholds.few:
         rows += " So few positive rows say little: others would give other thresholds."
-    review = _did("review", chosen.reviewed, chosen.found_reviewed, chosen=chosen)
+    total = thresholds.rows
+    review = _effect(
+        "review", thresholds.reviewed, found=thresholds.found_reviewed, of=total
+    )
     decline = "decline: left out, no score declines."
-    if chosen.decline is not None:
-        decline = _did("decline", chosen.declined, chosen.found_declined, chosen=chosen)
-    return rows, stated(chosen), review, decline
+    if thresholds.decline is not None:
+        decline = _effect(
+            "decline", thresholds.declined, found=thresholds.found_declined, of=total
+        )
+    return rows, criterion_text(thresholds), review, decline
 
 
-def stated(chosen: Chosen) -> str:
+def criterion_text(thresholds: Thresholds) -> str:
     """Describe in one sentence the criterion for the thresholds."""
-    goal = chosen.goal
+    goal = thresholds.goal
     if isinstance(goal, Costs):
         wrong = "and no cost of a wrong decline, so no score declines"
         if goal.wrong_decline is not None:
             wrong = f"a wrong decline {goal.wrong_decline:g}"
         return (
             f"Stated: a missed row costs {goal.missed:g}, a review {goal.review:g}, "
-            f"{wrong}. These thresholds cost least there: {chosen.cost:,.10g}, where "
-            f"to approve all costs {chosen.positives * goal.missed:,.10g}."
+            f"{wrong}. These thresholds cost least there: {thresholds.cost:,.10g}, "
+            f"where to approve all costs {thresholds.positives * goal.missed:,.10g}."
         )
     if goal == Rates():
         return (
@@ -81,12 +86,12 @@ def stated(chosen: Chosen) -> str:
     return f"Stated: review {share}, decline {most}."
 
 
-def _did(what: str, rows: int, found: int, *, chosen: Chosen) -> str:
+def _effect(decision: str, rows: int, *, found: int, of: int) -> str:
     """Describe the effect of a threshold on the rows that it was chosen on."""
     precision = f", {_percent(found / rows)}" if rows else ""
     return (
-        f"{what}: {rows:,} rows ({_percent(rows / chosen.rows)}), {found:,} of them "
-        f"positive{precision}."
+        f"{decision}: {rows:,} rows ({_percent(rows / of)}), {found:,} of "
+        f"them positive{precision}."
     )
 
 

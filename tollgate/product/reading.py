@@ -17,7 +17,7 @@ _SEPARATORS = (",", ";", "\t", "|")
 _SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".ndjson")
 
 
-class Read(msgspec.Struct, frozen=True):
+class LoadedTable(msgspec.Struct, frozen=True):
     """
     A table as it was read.
 
@@ -30,7 +30,7 @@ class Read(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def read_any(path: Path) -> Read:
+def read_table(path: Path) -> LoadedTable:
     """
     Read Parquet, CSV (comma, semicolon, tab or bar) or JSON lines.
 
@@ -46,21 +46,21 @@ def read_any(path: Path) -> Read:
         raise InputError(path, "is no file that is there")
     try:
         if path.suffix == ".parquet":
-            read = Read(pl.read_parquet(path))
+            table = LoadedTable(pl.read_parquet(path))
         elif path.suffix in (".csv", ".tsv"):
-            read = _read_csv(path)
+            table = _read_csv(path)
         else:
-            read = Read(pl.read_ndjson(path, infer_schema_length=None))
+            table = LoadedTable(pl.read_ndjson(path, infer_schema_length=None))
     except OSError as exc:
         raise InputError(path, f"cannot be read: {exc.strerror or exc}") from exc
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as exc:
         raise InputError(path, f"cannot be read: {str(exc).splitlines()[0]}") from exc
-    if not len(read.frame):
+    if not len(table.frame):
         raise InputError(path, "holds no rows")
-    return read
+    return table
 
 
-def _read_csv(path: Path) -> Read:
+def _read_csv(path: Path) -> LoadedTable:
     import polars as pl
 
     content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
@@ -82,4 +82,4 @@ def _read_csv(path: Path) -> Read:
         if names.count(name) > 1:
             raise InputError(path, "two columns have this name", where=str(name))
     notes = () if separator == "," else (f"its columns are parted by {separator!r}",)
-    return Read(read(content), notes)
+    return LoadedTable(read(content), notes)

@@ -15,7 +15,7 @@ from tollgate.features.document import LABEL, LABEL_TIME
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import History, history_of
 from tollgate.product.label import label_texts
-from tollgate.product.reading import read_any
+from tollgate.product.reading import read_table
 from tollgate.product.usable import with_known_outcome
 from tollgate.product.values import (
     are_ids,
@@ -67,7 +67,7 @@ def read_rows(
     Raises:
         InputError: A column is missing, or a value is invalid.
     """
-    table = read_any(path).frame
+    table = read_table(path).frame
     if label_delay_us:
         times = as_times_us(_column(table, EVENT_TIME, spec=spec, source=str(path)))
         table = table.filter(with_known_outcome(times, label_delay_us))
@@ -96,17 +96,19 @@ def rows_of(
     import polars as pl
 
     frame, good = _renamed(table, spec=spec, positive=positive, source=source)
-    told = {}
+    values_by_segment = {}
     for name in segments:
         if name not in table.columns:
             raise InputError(source, "the table has no such column", where=name)
-        told[name] = tuple(table[name].cast(pl.String).fill_null("").filter(good))
+        values_by_segment[name] = tuple(
+            table[name].cast(pl.String).fill_null("").filter(good)
+        )
     past = frame
     if label_delay_us:
         known = pl.col(EVENT_TIME) + label_delay_us
         past = frame.with_columns(known.cast(pl.Datetime("us")).alias(LABEL_TIME))
     history = history_of(past, spec=spec, source=source)
-    return Rows(frame=frame, history=history, segments=told)
+    return Rows(frame=frame, history=history, segments=values_by_segment)
 
 
 def table_vectors(

@@ -16,17 +16,17 @@ def script_text(plan: Plan, *, kind: str) -> str:
         plan: The product.
         kind: Kind of the baseline.
     """
-    asked = plan.asked
+    choices = plan.choices
     return render(
         "tollgate/product/templates/train.py.j2",
         {
-            "product": asked.product,
+            "product": choices.product,
             "script": SCRIPT_FILE,
-            "table": str(asked.table.resolve()),
-            "label": asked.label,
+            "table": str(choices.table.resolve()),
+            "label": choices.label,
             "positive": plan.label.positive,
-            "label_delay_us": asked.label_delay_us,
-            "sensitive": asked.sensitive,
+            "label_delay_us": choices.label_delay_us,
+            "sensitive": choices.sensitive,
             "kind": kind,
         },
     )

@@ -32,14 +32,14 @@ def spec_text(
         missing: Substitute for a missing value, by field; NaN leaves it to the model.
         usual_amount: Default of a mean of amounts without history.
     """
-    asked = plan.asked
+    choices = plan.choices
     return render(
         "tollgate/product/templates/features.yaml.j2",
         {
-            "product": asked.product,
-            "table": asked.table.name,
-            "amount": asked.amount,
-            "time": asked.time,
+            "product": choices.product,
+            "table": choices.table.name,
+            "amount": choices.amount,
+            "time": choices.time,
             "at_night": plan.at_night,
             "aliases": plan.aliases,
             "entities": plan.entities,
@@ -107,7 +107,7 @@ def window_features(
     """
     taken = {one.name for one in plan.fields}
     aggregates = {"count": 0.0}
-    if plan.asked.amount:
+    if plan.choices.amount:
         aggregates |= {"sum": 0.0, "mean": usual_amount}
     found = []
     for entity in plan.entities:

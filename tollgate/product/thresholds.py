@@ -48,7 +48,7 @@ class Rates(msgspec.Struct, frozen=True):
 Goal = Costs | Rates
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class Thresholds(msgspec.Struct, frozen=True):
     """
     Thresholds, with their effect on the rows that they were chosen on.
 
@@ -91,7 +91,7 @@ class Chosen(msgspec.Struct, frozen=True):
         return self.positives < _FEW_POSITIVES
 
 
-def goal_of(
+def build_goal(
     *,
     missed: float | None,
     review: float | None,
@@ -138,13 +138,13 @@ def goal_of(
     return Rates(share, most)
 
 
-def choose(
+def choose_thresholds(
     score: npt.NDArray[np.float64],
     label: npt.NDArray[np.int8],
     *,
     goal: Goal,
     origin: str,
-) -> Chosen:
+) -> Thresholds:
     """
     Choose thresholds from held-out scores.
 
@@ -174,7 +174,7 @@ def choose(
         to_decline, to_review = _cheapest(goal, flagged, found=found, may=may)
     else:
         to_decline, to_review = _nearest(goal, flagged, found=found, may=may)
-    return Chosen(
+    return Thresholds(
         goal=goal,
         origin=origin,
         review=_between(levels, to_review),

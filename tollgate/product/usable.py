@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from tollgate.errors import InputError
-from tollgate.product.asked import Asked
+from tollgate.product.asked import ProductChoices
 from tollgate.product.label import label_texts
 from tollgate.product.names import OWN_COLUMNS
 from tollgate.product.splitting import DAY_US
@@ -21,46 +21,48 @@ if TYPE_CHECKING:
 MOST_ROWS = 500_000  # enough for a first model, in a minute
 
 
-def known_rows(frame: pl.DataFrame, asked: Asked, notes: list[str]) -> pl.DataFrame:
+def select_rows(
+    frame: pl.DataFrame, choices: ProductChoices, notes: list[str]
+) -> pl.DataFrame:
     """Select the rows that have an outcome and all other required values."""
     parts = {
-        "--label": (asked.label,),
-        "--time": (asked.time,),
-        "--amount": (asked.amount,),
-        "--id": (asked.id,),
-        "--entity": asked.entities,
-        "--drop": asked.drop,
-        "--sensitive": asked.sensitive,
-        "--keep": asked.keep,
+        "--label": (choices.label,),
+        "--time": (choices.time,),
+        "--amount": (choices.amount,),
+        "--id": (choices.id,),
+        "--entity": choices.entities,
+        "--drop": choices.drop,
+        "--sensitive": choices.sensitive,
+        "--keep": choices.keep,
     }
     for option, names in parts.items():
         for name in names:
             if name is not None:
                 _require_column(frame, name, option=option)
-    good = label_texts(frame[asked.label]).is_not_null()
-    for name in (asked.id, *asked.entities):
+    good = label_texts(frame[choices.label]).is_not_null()
+    for name in (choices.id, *choices.entities):
         if name is not None:
             good &= as_text(frame[name]).is_not_null()
-    if asked.time is not None:
-        times = as_times_us(frame[asked.time])
+    if choices.time is not None:
+        times = as_times_us(frame[choices.time])
         if times.null_count() == len(times):
-            example = frame[asked.time].drop_nulls().head(1).to_list()
+            example = frame[choices.time].drop_nulls().head(1).to_list()
             shown = f", such as {example[0]!r:.40}" if example else ""
-            raise InputError("--time", f"{asked.time!r} holds no times{shown}")
+            raise InputError("--time", f"{choices.time!r} holds no times{shown}")
         good &= times.is_not_null()
-        good &= with_known_outcome(times, asked.label_delay_us, notes)
-    if asked.amount is not None:
-        good &= as_numbers(frame[asked.amount]).values.is_not_null()
+        good &= with_known_outcome(times, choices.label_delay_us, notes)
+    if choices.amount is not None:
+        good &= as_numbers(frame[choices.amount]).values.is_not_null()
     missing = len(frame) - int(good.sum())
     if missing:
         notes.append(
             f"{missing:,} of {len(frame):,} rows lack an outcome, an id, a time or an "
             "amount, and are left out"
         )
-    kept = frame.filter(good)
-    if asked.id is not None and kept[asked.id].n_unique() < len(kept):
-        raise InputError("--id", f"{asked.id!r} has the same id in two rows")
-    return _fewer(kept, asked, notes)
+    usable = frame.filter(good)
+    if choices.id is not None and usable[choices.id].n_unique() < len(usable):
+        raise InputError("--id", f"{choices.id!r} has the same id in two rows")
+    return _limit_rows(usable, choices, notes)
 
 
 def with_known_outcome(
@@ -101,27 +103,37 @@ def _require_column(frame: pl.DataFrame, name: str, *, option: str) -> None:
         raise InputError(option, f"{name!r} is every product's own: rename it")
 
 
-def by_name(frame: pl.DataFrame, asked: Asked, notes: list[str]) -> Asked:
+def assign_named_roles(
+    frame: pl.DataFrame, choices: ProductChoices, notes: list[str]
+) -> ProductChoices:
     """Give a column with the name of one of ours that role, if its values allow it."""
-    taken = {asked.label, asked.amount, *asked.entities, *asked.drop, *asked.sensitive}
+    taken = {
+        choices.label,
+        choices.amount,
+        *choices.entities,
+        *choices.drop,
+        *choices.sensitive,
+    }
     free = [name for name in frame.columns if name not in taken]
-    if asked.id is None and TRANSACTION_ID in free and are_ids(frame[TRANSACTION_ID]):
-        asked = msgspec.structs.replace(asked, id=TRANSACTION_ID)
+    if choices.id is None and TRANSACTION_ID in free and are_ids(frame[TRANSACTION_ID]):
+        choices = msgspec.structs.replace(choices, id=TRANSACTION_ID)
         notes.append(f"{TRANSACTION_ID} is taken for the id of each row")
-    if asked.time is None and EVENT_TIME in free:
+    if choices.time is None and EVENT_TIME in free:
         times = as_times_us(frame[EVENT_TIME])
         if times.null_count() == frame[EVENT_TIME].null_count() < len(frame):
-            asked = msgspec.structs.replace(asked, time=EVENT_TIME)
+            choices = msgspec.structs.replace(choices, time=EVENT_TIME)
             notes.append(f"{EVENT_TIME} is taken for the time of each row")
-    return asked
+    return choices
 
 
-def _fewer(frame: pl.DataFrame, asked: Asked, notes: list[str]) -> pl.DataFrame:
+def _limit_rows(
+    frame: pl.DataFrame, choices: ProductChoices, notes: list[str]
+) -> pl.DataFrame:
     """Select the newest rows of very many, or random rows, in their order."""
     if len(frame) <= MOST_ROWS:
         return frame
-    if asked.time is not None:
-        order = as_times_us(frame[asked.time]).arg_sort()
+    if choices.time is not None:
+        order = as_times_us(frame[choices.time]).arg_sort()
         rows = np.sort(order.to_numpy()[-MOST_ROWS:])
         what = "the newest"
     else:

@@ -18,7 +18,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from tollgate.cli import main, product_making
-from tollgate.product.asked import Asked
+from tollgate.product.asked import ProductChoices
 from tollgate.product.plan import make_plan
 from tollgate.repository.hashes import hash_tree
 from tollgate.repository.release import read_release
@@ -140,19 +140,19 @@ def test_a_failure_on_the_way_leaves_the_repository_as_it_was(
     """The product was published and checked; then somebody pulls the plug."""
     repository = tmp_path / "model_repository"
     before = hash_tree(tmp_path)
-    plan = make_plan(Asked(product="shop", table=loans, label="bad"))
+    plan = make_plan(ProductChoices(product="shop", table=loans, label="bad"))
 
-    def tell(title: str, text: str) -> None:
+    def report(title: str, text: str) -> None:
         if title == "checked":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        product_making.make(
+        product_making.create_product(
             plan,
             repository=repository,
             model=None,
             kind="logistic",
-            tell=tell,
+            report=report,
         )
     assert hash_tree(tmp_path) == before
     assert left_beside(tmp_path) == []

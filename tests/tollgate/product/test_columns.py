@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tollgate.product.columns import MOST_WORDS, Column, LeftOut, look_at
+from tollgate.product.columns import MOST_WORDS, Column, ExcludedColumn, classify_column
 
 ROWS = 40
 
@@ -21,15 +21,15 @@ def column(values: list[Any], **options: Any) -> pl.Series:
 
 def taken(series: pl.Series) -> Column:
     """Look at a column that can be taken."""
-    found = look_at(series)
+    found = classify_column(series)
     assert isinstance(found, Column), found
     return found
 
 
 def reason(series: pl.Series) -> str:
     """Look at a column that is left out."""
-    found = look_at(series)
-    assert isinstance(found, LeftOut), found
+    found = classify_column(series)
+    assert isinstance(found, ExcludedColumn), found
     return found.reason
 
 

@@ -68,11 +68,11 @@ def test_only_outcomes_of_before_the_held_out_rows_are_learned_from(
     """What `product new` hands to training, by the measures in it."""
     seen: list[Any] = []
 
-    def trained(features: Any, label: Any, **options: Any) -> Any:
+    def train_model(features: Any, label: Any, **options: Any) -> Any:
         seen.append(features)
         raise Stop
 
-    monkeypatch.setattr(product_making, "trained", trained)
+    monkeypatch.setattr(product_making, "train_model", train_model)
     monkeypatch.chdir(tmp_path)
     Path("model_repository").mkdir()
     command = "product new shop --from rows.csv --label fraud --time at --drop terminal"

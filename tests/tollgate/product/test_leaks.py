@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from tollgate.evaluation import roc_auc
-from tollgate.product.columns import Column, look_at
-from tollgate.product.leaks import keep_first, leak_of, strength
+from tollgate.product.columns import Column, classify_column
+from tollgate.product.leaks import drop_duplicates, leak_reason, solo_auc
 
 POSITIVE = np.tile([True, False, False, True], 50)
 CHANCE = np.random.default_rng(5)
@@ -19,7 +19,7 @@ NOISE = CHANCE.normal(size=200).round(3)
 
 def column(values: Any, name: str = "it") -> Column:
     """Look at a column that can be taken."""
-    found = look_at(pl.Series(name, values))
+    found = classify_column(pl.Series(name, values))
     assert isinstance(found, Column), found
     return found
 
@@ -37,7 +37,7 @@ def column(values: Any, name: str = "it") -> Column:
 )
 def test_a_column_that_tells_the_outcome_is_found(values: Any, words: str) -> None:
     """By its values, by one threshold, or by where it is empty."""
-    assert leak_of(column(values), POSITIVE).startswith(words)
+    assert leak_reason(column(values), POSITIVE).startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_column_that_tells_the_outcome_is_found(values: Any, words: str) -> No
 )
 def test_an_honest_column_is_none(values: Any) -> None:
     """Also one that is wrong in a single row, or different in each."""
-    assert leak_of(column(values), POSITIVE) == ""
+    assert leak_reason(column(values), POSITIVE) == ""
 
 
 def test_of_equal_columns_the_first_is_kept() -> None:
@@ -66,7 +66,7 @@ def test_of_equal_columns_the_first_is_kept() -> None:
         column(["x", "y", "x", "y"], "d"),
         column(["x", "y", "x", "y"], "e"),
     ]
-    kept, left = keep_first(columns)
+    kept, left = drop_duplicates(columns)
     assert [one.source for one in kept] == ["a", "b", "d"]
     assert [(one.source, one.reason) for one in left] == [
         ("c", "is the same as 'a'"),
@@ -78,10 +78,10 @@ def test_strength_is_the_auc_of_the_column_alone() -> None:
     """Turned upwards; of words, by the share of outcomes that each has."""
     values = NOISE + POSITIVE
     wanted = roc_auc(POSITIVE.astype(int), values)
-    assert strength(column(values.round(3)), POSITIVE) == pytest.approx(
+    assert solo_auc(column(values.round(3)), POSITIVE) == pytest.approx(
         wanted, abs=0.01
     )
-    turned = strength(column((-values).round(3)), POSITIVE)
+    turned = solo_auc(column((-values).round(3)), POSITIVE)
     assert turned == pytest.approx(wanted, abs=0.01)
     words = np.where(NOISE > 0.3, "x", np.where(POSITIVE, "y", "z"))
-    assert strength(column(words), POSITIVE) > 0.75
+    assert solo_auc(column(words), POSITIVE) > 0.75

@@ -11,7 +11,7 @@ import pytest
 
 from tollgate.errors import InputError
 from tollgate.product import usable
-from tollgate.product.asked import Asked
+from tollgate.product.asked import ProductChoices
 from tollgate.product.plan import Plan, make_plan
 
 ROWS = 400
@@ -30,12 +30,14 @@ def table(tmp_path: Path) -> Path:
 def planned(table: Path, columns: dict[str, Any], **roles: Any) -> Plan:
     """Write a table and look at it."""
     pl.DataFrame(columns, strict=False).write_parquet(table)
-    return make_plan(Asked(**{"product": "p", "table": table, "label": "y", **roles}))
+    return make_plan(
+        ProductChoices(**{"product": "p", "table": table, "label": "y", **roles})
+    )
 
 
 def left_out(plan: Plan) -> dict[str, str]:
     """Say why columns are left out."""
-    return {one.source: one.reason for one in plan.left_out}
+    return {one.source: one.reason for one in plan.excluded}
 
 
 def test_columns_get_their_parts(table: Path) -> None:
@@ -85,7 +87,7 @@ def test_of_very_many_columns_the_telling_ones_are_kept(table: Path) -> None:
     names = [one.name for one in plan.fields]
     assert len(names) == 20
     assert {"good", "word"} <= set(names)
-    assert len(plan.left_out) == 1_980
+    assert len(plan.excluded) == 1_980
 
 
 def test_the_rows_that_judge_have_no_say_in_the_choice(table: Path) -> None:
@@ -161,11 +163,11 @@ def test_columns_that_are_called_as_ours_are_taken_for_them(table: Path) -> None
     columns = {"x": X, "y": Y, "transaction_id": range(ROWS)}
     columns["event_time"] = [1_700_000_000 + at * 3_600 for at in range(ROWS)]
     plan = planned(table, columns)
-    assert (plan.asked.id, plan.asked.time) == ("transaction_id", "event_time")
+    assert (plan.choices.id, plan.choices.time) == ("transaction_id", "event_time")
     assert len(plan.notes) == 2
     columns |= {"transaction_id": WORD, "event_time": WORD}
     plan = planned(table, columns)
-    assert (plan.asked.id, plan.asked.time, plan.notes) == (None, None, ())
+    assert (plan.choices.id, plan.choices.time, plan.notes) == (None, None, ())
     assert set(left_out(plan)) == {"transaction_id", "event_time"}
 
 

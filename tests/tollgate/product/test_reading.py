@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tollgate.errors import InputError
-from tollgate.product.reading import read_any
+from tollgate.product.reading import read_table
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
@@ -16,7 +16,7 @@ def test_a_csv_may_be_parted_by_other_signs(tmp_path: Path, separator: str) -> N
     """The sign that is most often in the head parts the columns; others are told."""
     path = tmp_path / "a.csv"
     path.write_text(f"a{separator}b\n1{separator}x\n2{separator}\n")
-    read = read_any(path)
+    read = read_table(path)
     assert read.frame.to_dict(as_series=False) == {"a": ["1", "2"], "b": ["x", None]}
     assert bool(read.notes) == (separator != ",")
 
@@ -25,14 +25,14 @@ def test_a_mark_of_the_byte_order_is_no_part_of_a_name(tmp_path: Path) -> None:
     """Spreadsheets put one in front."""
     path = tmp_path / "a.csv"
     path.write_bytes(b"\xef\xbb\xbfa,b\r\n1,2\r\n")
-    assert read_any(path).frame.columns == ["a", "b"]
+    assert read_table(path).frame.columns == ["a", "b"]
 
 
 def test_lines_may_hold_texts_where_others_hold_numbers(tmp_path: Path) -> None:
     """Nothing is inferred from the first lines alone."""
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n' * 200 + '{"a": "x", "b": 2}\n')
-    assert read_any(path).frame["a"].to_list()[-2:] == ["1", "x"]
+    assert read_table(path).frame["a"].to_list()[-2:] == ["1", "x"]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_is_no_table_is_refused_in_one_line(
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
-        read_any(path)
+        read_table(path)
     assert str(caught.value).startswith(str(path))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -65,11 +65,11 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """So is a folder."""
     for path in (tmp_path / "no.csv", tmp_path):
         with pytest.raises(InputError):
-            read_any(path)
+            read_table(path)
 
 
 def test_parquet_keeps_its_types(tmp_path: Path) -> None:
     """Only a CSV is all text."""
     frame = pl.DataFrame({"a": [1, 2], "b": [True, False]})
     frame.write_parquet(tmp_path / "a.parquet")
-    assert read_any(tmp_path / "a.parquet").frame.equals(frame)
+    assert read_table(tmp_path / "a.parquet").frame.equals(frame)

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import ten_tables
 
-from tollgate.product.asked import Asked
+from tollgate.product.asked import ProductChoices
 from tollgate.product.building import build_features
 from tollgate.product.plan import make_plan
 from tollgate.product.rows import rows_of
@@ -38,7 +38,7 @@ def test_every_table_becomes_features_that_can_be_learned(
     table = ten_tables.made(name)
     pl.DataFrame(table.columns).write_parquet(tmp_path / "table.parquet")
     plan = make_plan(
-        Asked(
+        ProductChoices(
             product="shop",
             table=tmp_path / "table.parquet",
             label=ten_tables.LABEL,
@@ -58,7 +58,9 @@ def test_rows_with_words_that_serving_refuses_are_not_learned_from(
     table = ten_tables.made("texts")
     pl.DataFrame(table.columns).write_parquet(tmp_path / "table.parquet")
     plan = make_plan(
-        Asked(product="shop", table=tmp_path / "table.parquet", label=ten_tables.LABEL)
+        ProductChoices(
+            product="shop", table=tmp_path / "table.parquet", label=ten_tables.LABEL
+        )
     )
     missing = {one.name: 0.0 for one in plan.fields}
     spec, rows, _ = build_features(plan, tmp_path, fields=plan.fields, missing=missing)

@@ -17,12 +17,12 @@ from tollgate.features.spec import load_spec
 from tollgate.features.wire import wire_inputs
 from tollgate.policy import load_policy
 from tollgate.product.ask_text import ask_text
-from tollgate.product.asked import Asked
+from tollgate.product.asked import ProductChoices
 from tollgate.product.building import build_features, write_texts
 from tollgate.product.plan import Plan, make_plan
 from tollgate.product.policy_text import policy_text
 from tollgate.product.spec_text import bounds
-from tollgate.product.thresholds import Rates, choose
+from tollgate.product.thresholds import Rates, choose_thresholds
 from tollgate.repository.product import read_product
 from tollgate.repository.slo import read_slo
 from tollgate.schema import MISSING, context_dtype
@@ -71,7 +71,7 @@ def written(folder: Path, *, windows: bool) -> Written:
     roles = {"entities": ("who",), "time": "when", "amount": "paid"} if windows else {}
     drop = () if windows else ("who", "when")
     plan = make_plan(
-        Asked(
+        ProductChoices(
             product="shop",
             table=table,
             label="kind",
@@ -86,14 +86,20 @@ def written(folder: Path, *, windows: bool) -> Written:
     spec, rows, features = build_features(
         plan, models, fields=plan.fields, missing=missing
     )
-    chosen = choose(
+    chosen = choose_thresholds(
         CHANCE.random(ROWS),
         rows.history.label,
         goal=Rates(review=0.1, decline=0.1),
         origin="drawn by chance",
     )
     write_texts(
-        plan, models, spec=spec, chosen=chosen, kind="boosting", seen=False, wide=False
+        plan,
+        models,
+        spec=spec,
+        thresholds=chosen,
+        kind="boosting",
+        seen=False,
+        wide=False,
     )
     (models / "shop_model" / "1").mkdir()
     return Written(plan, models, rows.frame, features)
@@ -133,7 +139,7 @@ def test_the_policy_fits_the_features(product: Written) -> None:
         amount=spec.amount,
     )
     assert policy.labels == ("not_kind_it_s", "kind_it_s")
-    assert policy.sensitive == product.plan.asked.sensitive
+    assert policy.sensitive == product.plan.choices.sensitive
     review, decline = (
         policy.thresholds[0].review,
         policy.thresholds[0].decline,
@@ -147,7 +153,9 @@ def test_thresholds_of_a_brought_model_say_what_it_may_have_seen(
     """Nobody calls rows held out that the model may have been trained on."""
     chance = np.random.default_rng(4)
     label = (chance.random(500) < 0.3).astype(np.int8)
-    chosen = choose(chance.random(500), label, goal=Rates(), origin="drawn by chance")
+    chosen = choose_thresholds(
+        chance.random(500), label, goal=Rates(), origin="drawn by chance"
+    )
     text = policy_text(product.plan, chosen, seen=True).replace("\n# ", " ")
     assert "Chosen on 500 rows (drawn by chance)" in text
     assert "may have been trained on them" in text

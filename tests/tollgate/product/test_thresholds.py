@@ -11,20 +11,20 @@ import polars as pl
 import pytest
 import yaml
 
-from tollgate.cli.product_model import trained
+from tollgate.cli.product_model import train_model
 from tollgate.errors import InputError
 from tollgate.policy import Policy, RowFacts, decide, load_policy
-from tollgate.product.asked import Asked
+from tollgate.product.asked import ProductChoices
 from tollgate.product.building import build_features, write_texts
 from tollgate.product.plan import make_plan
 from tollgate.product.splitting import describe, split
 from tollgate.product.thresholds import (
-    Chosen,
     Costs,
     Goal,
     Rates,
-    choose,
-    goal_of,
+    Thresholds,
+    build_goal,
+    choose_thresholds,
 )
 
 ROWS, POSITIVES = 100_000, 170  # 0.17 %, as frauds among payments by card
@@ -33,9 +33,11 @@ NOTHING: dict[str, float | None] = dict.fromkeys(
 )
 
 
-def picked(score: np.ndarray, label: np.ndarray, goal: Goal) -> Chosen:
+def picked(score: np.ndarray, label: np.ndarray, goal: Goal) -> Thresholds:
     """Choose on some rows."""
-    return choose(score, label.astype(np.int8), goal=goal, origin="drawn by chance")
+    return choose_thresholds(
+        score, label.astype(np.int8), goal=goal, origin="drawn by chance"
+    )
 
 
 def cost_of(
@@ -96,7 +98,7 @@ def held_out_scores(
     rare: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[np.ndarray, np.ndarray, str]:
     """What boosting says of the fifth that it was not trained on, as float32."""
-    plan = make_plan(Asked(product="rare", table=rare, label="class"))
+    plan = make_plan(ProductChoices(product="rare", table=rare, label="class"))
     folder = tmp_path_factory.mktemp("spec")
     missing = {one.name: float("nan") for one in plan.fields}
     spec, rows, features = build_features(
@@ -105,7 +107,7 @@ def held_out_scores(
     label, time_us = rows.history.label, rows.history.event_time_us
     train, test = split(label, time_us=time_us, spec=spec)
     assert not (train & test).any()
-    model, _ = trained(
+    model, _ = train_model(
         features[train], label[train], spec=spec, kind="boosting", seed=0
     )
     score = np.asarray(model.predict(features[test])[:, 1], np.float32)
@@ -155,15 +157,17 @@ def test_the_policy_says_what_it_does_on_the_held_out_rows(
 ) -> None:
     """Its own comment, its own decisions and a plain count give the same numbers."""
     score, label, origin = held_out_scores
-    plan = make_plan(Asked(product="rare", table=rare, label="class", goal=goal))
+    plan = make_plan(
+        ProductChoices(product="rare", table=rare, label="class", goal=goal)
+    )
     missing = {one.name: float("nan") for one in plan.fields}
     spec, _, _ = build_features(plan, tmp_path, fields=plan.fields, missing=missing)
-    chosen = choose(score, label, goal=goal, origin=origin)
+    chosen = choose_thresholds(score, label, goal=goal, origin=origin)
     write_texts(
         plan,
         tmp_path,
         spec=spec,
-        chosen=chosen,
+        thresholds=chosen,
         kind="boosting",
         seen=False,
         wide=False,
@@ -200,7 +204,7 @@ def test_without_a_word_as_many_are_reviewed_as_are_bad_and_none_declined(
     assert decided_by(chosen, np.array([1.0])) == [1]
 
 
-def decided_by(chosen: Chosen, score: np.ndarray) -> list[int]:
+def decided_by(chosen: Thresholds, score: np.ndarray) -> list[int]:
     """Compare scores with two thresholds."""
     decline = np.inf if chosen.decline is None else chosen.decline
     return [int(one >= chosen.review) + int(one >= decline) for one in score]
@@ -278,14 +282,14 @@ def test_costs_at_which_nothing_is_worth_a_look_are_refused() -> None:
 def test_what_cannot_be_meant_is_refused(given: dict[str, float], words: str) -> None:
     """In a line that names the option and the value."""
     with pytest.raises(InputError) as caught:
-        goal_of(**(NOTHING | given))
+        build_goal(**(NOTHING | given))
     assert words in str(caught.value)
 
 
 def test_what_is_stated_is_what_is_meant() -> None:
     """Nothing stated is neither a cost nor a rate."""
-    assert goal_of(**NOTHING) == Rates() == Rates(None, 0.0)
+    assert build_goal(**NOTHING) == Rates() == Rates(None, 0.0)
     both = NOTHING | {"review_rate": 0.0, "decline_rate": 0.02}
-    assert goal_of(**both) == Rates(0.0, 0.02)
+    assert build_goal(**both) == Rates(0.0, 0.02)
     costs = NOTHING | {"missed": 10, "review": 1}
-    assert goal_of(**costs) == Costs(10, 1, None)
+    assert build_goal(**costs) == Costs(10, 1, None)
