@@ -49,7 +49,7 @@ def _origin(thresholds: Thresholds, *, seen: bool) -> tuple[str, ...]:
     else:
         rows += "The model was not trained on them, but new rows may fare a bit worse."
     if thresholds.few:
-        rows += " So few positive rows say little: others would give other thresholds."
+        rows += " Few rows are positive: another sample would give other thresholds."
     total = thresholds.rows
     review = _effect(
         "review", thresholds.reviewed, found=thresholds.found_reviewed, of=total
