@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import redis
 
-from tollgate.backfill.tables import Loaded, load_table
+from tollgate.backfill.tables import TableLoadCounts, load_table
 from tollgate.errors import InputError, SpecError
 from tollgate.features.offline import build
 from tollgate.features.spec import FeatureSpec, load_spec
@@ -118,7 +118,7 @@ def history(shop: FeatureSpec) -> History:
 
 def load(
     spec: FeatureSpec, rows: dict[str, TableRows], store: RedisStore
-) -> list[Loaded]:
+) -> list[TableLoadCounts]:
     """Load all tables, as of the beginning."""
     return [
         load_table(spec, one, rows[one.name], store, wall_us=lambda: START_US)

@@ -21,7 +21,7 @@ Bool = npt.NDArray[np.bool_]
 _COLUMNS = (TRANSACTION, DECIDED, "release", "decision", "score")
 
 
-class Accuracy(msgspec.Struct, frozen=True):
+class ReleaseAccuracy(msgspec.Struct, frozen=True):
     """
     Accuracy of one release on its labelled decisions.
 
@@ -49,9 +49,9 @@ class Accuracy(msgspec.Struct, frozen=True):
     average_precision: float
 
 
-def accuracy(
+def accuracy_by_release(
     chain: Chain, *, legitimate_before_us: int | None = None
-) -> list[Accuracy]:
+) -> list[ReleaseAccuracy]:
     """
     Measure the accuracy of every release on its labelled decisions.
 
@@ -90,12 +90,12 @@ def accuracy(
     ]
 
 
-def _judged(release: str, own: pl.DataFrame) -> Accuracy:
+def _judged(release: str, own: pl.DataFrame) -> ReleaseAccuracy:
     known = own.filter(pl.col(LABEL).is_not_null())
     fraud = known[LABEL].to_numpy() == 1
     declined = (known["decision"] == "decline").to_numpy()
     flagged = (known["decision"] != "approve").to_numpy()
-    return Accuracy(
+    return ReleaseAccuracy(
         release=release,
         decisions=len(own),
         labelled=len(known),

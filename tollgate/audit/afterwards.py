@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tollgate.audit.chain import Chain
 from tollgate.audit.flags import flag_new
-from tollgate.audit.reasons import Reasons
-from tollgate.audit.releases import Releases
+from tollgate.audit.reasons import ReasonSealer
+from tollgate.audit.releases import ReleaseArchive
 from tollgate.audit.retention import retain
 from tollgate.audit.times import now_us
 from tollgate.errors import JournalError
@@ -17,7 +17,7 @@ from tollgate.errors import JournalError
 _RETAIN_EVERY_S = 3_600.0
 
 
-class Afterwards:
+class SealFollowUp:
     """
     Runs the follow-up work of one journal's seals.
 
@@ -32,7 +32,7 @@ class Afterwards:
     def __init__(
         self,
         chain: Chain,
-        releases: Releases,
+        releases: ReleaseArchive,
         *,
         repository: Path | None,
         keep_s: float | None,
@@ -40,7 +40,7 @@ class Afterwards:
     ) -> None:
         self._chain = chain
         self._releases = releases
-        self._reasons = Reasons(chain, releases, repository=repository)
+        self._reasons = ReasonSealer(chain, releases, repository=repository)
         self._keep_s = keep_s
         self._say = say
         self._due_s = 0.0

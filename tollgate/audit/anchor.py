@@ -20,7 +20,7 @@ from tollgate.repository.atomic import sync_directory
 _LINE_BYTES = 4_096  # more than any line has
 
 
-class Mark(msgspec.Struct, frozen=True):
+class AnchorMark(msgspec.Struct, frozen=True):
     """A link as an anchor remembers it: chain id, link number and link hash."""
 
     chain: str
@@ -44,7 +44,7 @@ class AnchorFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.last: Mark | None = None
+        self.last: AnchorMark | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -57,7 +57,7 @@ class AnchorFile:
         marks = read_anchor(self._path)
         self.last = marks[-1] if marks else None
 
-    def note(self, mark: Mark) -> None:
+    def note(self, mark: AnchorMark) -> None:
         """
         Append a link unless the file has it already, and sync the file to disk.
 
@@ -86,7 +86,7 @@ class AnchorFile:
         self.last = mark
 
 
-def _end_of(fd: int) -> tuple[int, Mark | None]:
+def _end_of(fd: int) -> tuple[int, AnchorMark | None]:
     """
     Return the offset after the last complete line, and its mark; None without one.
     """
@@ -95,11 +95,11 @@ def _end_of(fd: int) -> tuple[int, Mark | None]:
     tail = os.pread(fd, _LINE_BYTES, begin)
     tail = tail[: tail.rfind(b"\n") + 1]
     last = tail.splitlines()[-1:]
-    known = msgspec.json.decode(last[0], type=Mark) if last else None
+    known = msgspec.json.decode(last[0], type=AnchorMark) if last else None
     return begin + len(tail), known
 
 
-def read_anchor(path: Path) -> list[Mark]:
+def read_anchor(path: Path) -> list[AnchorMark]:
     """
     Read all marks of an anchor; a missing file has none.
 
@@ -115,7 +115,7 @@ def read_anchor(path: Path) -> list[Mark]:
     marks = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            marks.append(msgspec.json.decode(line, type=Mark))
+            marks.append(msgspec.json.decode(line, type=AnchorMark))
         except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
             raise JournalError(path, f"line {number} is no mark: {exc}") from exc
     return marks

@@ -14,8 +14,8 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from tollgate.audit.anchor import AnchorFile, Mark
-from tollgate.audit.content import Content
+from tollgate.audit.anchor import AnchorFile, AnchorMark
+from tollgate.audit.content import LinkContent
 from tollgate.audit.digests import digests
 from tollgate.audit.files import lock, write_hidden, write_hidden_table
 from tollgate.audit.links import (
@@ -96,9 +96,9 @@ class Chain:
         """Return the hash of the last link."""
         return self.hashes[-1] if self.hashes else NOTHING
 
-    def mark(self) -> Mark:
+    def mark(self) -> AnchorMark:
         """Return the chain id with the number and the hash of the last link."""
-        return Mark(chain=self.id, number=len(self.links), hash=self.head)
+        return AnchorMark(chain=self.id, number=len(self.links), hash=self.head)
 
     def refresh(self) -> list[Link]:
         """
@@ -128,7 +128,7 @@ class Chain:
             one for one in self.links if one.kind == kind and one.number not in removed
         ]
 
-    def add(self, content: Content) -> Link:
+    def add(self, content: LinkContent) -> Link:
         """
         Seal content in a new link; it is on disk when this returns.
 
@@ -169,9 +169,11 @@ class Chain:
             raise JournalError(self.folder, problem)
 
     def _begin(self, product: str) -> None:
-        self._add(Content(kind="begin"), product=product, chain=secrets.token_hex(16))
+        self._add(
+            LinkContent(kind="begin"), product=product, chain=secrets.token_hex(16)
+        )
 
-    def _add(self, content: Content, *, product: str = "", chain: str = "") -> Link:
+    def _add(self, content: LinkContent, *, product: str = "", chain: str = "") -> Link:
         number = len(self.links) + 1
         try:
             files, leaves = self._write_files(number, content)
@@ -206,7 +208,7 @@ class Chain:
         return link
 
     def _write_files(
-        self, number: int, content: Content
+        self, number: int, content: LinkContent
     ) -> tuple[list[File], list[bytes]]:
         files, leaves = [], []
         if content.table is not None:

@@ -15,7 +15,7 @@ MOST_NAMED = 20  # per kind of change; the rest are counted
 _Key = tuple[str, int]
 
 
-class Keys:
+class RecordKeys:
     """
     Identities of a link's records: writer and sequence number in a segment, row number
     in other tables.
@@ -55,7 +55,7 @@ def compare_rows(
     found: Sequence[bytes],
     sealed: Sequence[bytes],
     *,
-    keys: Keys,
+    keys: RecordKeys,
 ) -> Iterator[tuple[str, str]]:
     """
     Find the records that were changed, removed, added or moved.

@@ -13,7 +13,7 @@ from tollgate.audit.merkle import root
 from tollgate.audit.times import now_us, utc_text
 
 
-class Content(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+class LinkContent(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """
     Content of a link that is to be added.
 

@@ -11,7 +11,7 @@ import msgspec
 import polars as pl
 
 from tollgate.audit import merkle
-from tollgate.audit.compare import Keys, compare_rows
+from tollgate.audit.compare import RecordKeys, compare_rows
 from tollgate.audit.digests import columns_of, digests
 from tollgate.audit.links import (
     LEAVES_SUFFIX,
@@ -24,7 +24,7 @@ from tollgate.audit.links import (
 from tollgate.errors import JournalError
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Discrepancy(msgspec.Struct, frozen=True):
     """A difference from the sealed state: its location and a description."""
 
     where: str
@@ -34,15 +34,15 @@ class Finding(msgspec.Struct, frozen=True):
         return f"{self.where}: {self.problem}"
 
 
-def prove_content(folder: Path, link: Link, *, removed: bool) -> list[Finding]:
+def prove_content(folder: Path, link: Link, *, removed: bool) -> list[Discrepancy]:
     """Verify the files of one link, and the records of its table."""
     if removed:
         return [
-            Finding(one.name, "was put back: retention removed it")
+            Discrepancy(one.name, "was put back: retention removed it")
             for one in link.files
             if path_of(folder, one.name).exists()
         ]
-    findings: list[Finding] = []
+    findings: list[Discrepancy] = []
     for one in link.files:
         findings += _prove_file(folder, one)
     if link.table:
@@ -50,46 +50,46 @@ def prove_content(folder: Path, link: Link, *, removed: bool) -> list[Finding]:
     return findings
 
 
-def _prove_file(folder: Path, file: File) -> list[Finding]:
+def _prove_file(folder: Path, file: File) -> list[Discrepancy]:
     try:
         content = path_of(folder, file.name).read_bytes()
     except FileNotFoundError:
-        return [Finding(file.name, "was removed")]
+        return [Discrepancy(file.name, "was removed")]
     except OSError as exc:
-        return [Finding(file.name, f"cannot be read: {exc.strerror}")]
+        return [Discrepancy(file.name, f"cannot be read: {exc.strerror}")]
     if len(content) != file.bytes or link_hash(content) != file.sha256:
-        return [Finding(file.name, "was changed: its SHA-256 is another")]
+        return [Discrepancy(file.name, "was changed: its SHA-256 is another")]
     return []
 
 
-def _prove_table(folder: Path, link: Link) -> list[Finding]:
+def _prove_table(folder: Path, link: Link) -> list[Discrepancy]:
     """Verify the stored digests by the Merkle root, then each record by its digest."""
     name = file_name(link.number, LEAVES_SUFFIX[1:])
     try:
         raw = path_of(folder, name).read_bytes()
     except OSError as exc:
-        return [Finding(name, f"was removed, or cannot be read: {exc.strerror}")]
+        return [Discrepancy(name, f"was removed, or cannot be read: {exc.strerror}")]
     size = merkle.DIGEST_BYTES
     leaves = [raw[at : at + size] for at in range(0, len(raw), size)]
-    findings: list[Finding] = []
+    findings: list[Discrepancy] = []
     if len(leaves) != link.rows or merkle.root(leaves).hex() != link.root:
-        findings.append(Finding(name, "was changed: its Merkle root is another"))
+        findings.append(Discrepancy(name, "was changed: its Merkle root is another"))
     try:
         content = path_of(folder, link.table).read_bytes()
         table = pl.read_parquet(io.BytesIO(content))
         if columns_of(table) != link.columns:
             problem = _changed_columns(columns_of(table), link.columns)
-            return [*findings, Finding(link.table, problem)]
+            return [*findings, Discrepancy(link.table, problem)]
         own = digests(table)
     except FileNotFoundError:
         return findings  # _prove_file reports it
     except (OSError, pl.exceptions.PolarsError, JournalError) as exc:
         problem = f"no record of it can be read: {str(exc).splitlines()[0]}"
-        return [*findings, Finding(link.table, problem)]
+        return [*findings, Discrepancy(link.table, problem)]
     except pl.exceptions.PanicException:
-        return [*findings, Finding(link.table, "no record of it can be read")]
-    for row, problem in compare_rows(table, own, leaves, keys=Keys(link)):
-        findings.append(Finding(f"{link.table}: {row}", problem))
+        return [*findings, Discrepancy(link.table, "no record of it can be read")]
+    for row, problem in compare_rows(table, own, leaves, keys=RecordKeys(link)):
+        findings.append(Discrepancy(f"{link.table}: {row}", problem))
     return findings
 
 

@@ -55,7 +55,7 @@ def wrong_by_aspect(
     return found
 
 
-def told(
+def describe_difference(
     aspect: str, row: int, rows: pl.DataFrame, decided: Decided, *, was: F32, now: F32
 ) -> str:
     """Describe one aspect of a record: value as sealed → value computed now."""

@@ -9,7 +9,7 @@ import msgspec
 import polars as pl
 
 from tollgate.audit import merkle
-from tollgate.audit.anchor import Mark
+from tollgate.audit.anchor import AnchorMark
 from tollgate.audit.digests import digests
 from tollgate.audit.links import LEAVES_SUFFIX, Link, file_name, path_of, read_file
 from tollgate.errors import JournalError
@@ -35,7 +35,7 @@ class Evidence(msgspec.Struct, frozen=True):
     root: str
     link_hash: str
     later: int
-    head: Mark
+    head: AnchorMark
     problems: list[str]
     anchored: int
 
@@ -47,7 +47,7 @@ def prove(
     *,
     table: pl.DataFrame,
     row: int,
-    marks: Sequence[Mark],
+    marks: Sequence[AnchorMark],
 ) -> Evidence:
     """
     Prove one record: its digest, the path to the root, and the links up to the head.
@@ -95,7 +95,7 @@ def prove(
         root=link.root,
         link_hash=own,
         later=len(chain) - link.number,
-        head=Mark(last.chain, last.number, head),
+        head=AnchorMark(last.chain, last.number, head),
         problems=problems,
         anchored=len(known),
     )

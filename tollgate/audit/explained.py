@@ -11,11 +11,17 @@ import numpy as np
 import polars as pl
 
 from tollgate.audit.cases import facts_of
-from tollgate.audit.kept import Kept
-from tollgate.audit.opened import Opened, open_release
+from tollgate.audit.kept import ArchivedRelease
+from tollgate.audit.opened import OpenedRelease, open_release
 from tollgate.audit.rows import SEQUENCE, WRITER
-from tollgate.audit.teller import Teller
-from tollgate.audit.told import Told, degraded_told, moment, reasons_told, rules_told
+from tollgate.audit.teller import ReleaseExplainer
+from tollgate.audit.told import (
+    Description,
+    describe_degraded,
+    describe_reasons,
+    describe_rules,
+    moment,
+)
 from tollgate.errors import TollgateError
 from tollgate.policy import decide
 from tollgate.policy.telling import Reason
@@ -41,7 +47,7 @@ class Threshold(msgspec.Struct, frozen=True):
     decline: float | None
 
 
-class Explained(msgspec.Struct, frozen=True):
+class ExplainedRecord(msgspec.Struct, frozen=True):
     """
     One decision with its explanation.
 
@@ -69,9 +75,9 @@ class Explained(msgspec.Struct, frozen=True):
     decided: str
     decision: str
     score: float | None
-    codes: list[Told]
-    degraded: list[Told]
-    rules: list[Told]
+    codes: list[Description]
+    degraded: list[Description]
+    rules: list[Description]
     threshold: Threshold | None = None
     unexplained: str = ""
     expected: float = 0.0
@@ -85,14 +91,14 @@ class Explained(msgspec.Struct, frozen=True):
         return self.expected + math.fsum(one.amount for one in self.contributions)
 
 
-def explained(
+def explain_record(
     row: pl.DataFrame,
     *,
     place: str,
     product: str,
-    kept: Kept | None,
+    kept: ArchivedRelease | None,
     repository: Path | None,
-) -> Explained:
+) -> ExplainedRecord:
     """
     Explain a decision.
 
@@ -118,29 +124,34 @@ def explained(
         return msgspec.structs.replace(found, unexplained=problem)
     found = _with_policy(found, values, row, release)
     try:
-        return _with_contributions(found, values, row, Teller(release))
+        return _with_contributions(found, values, row, ReleaseExplainer(release))
     except TollgateError as exc:
         return msgspec.structs.replace(found, unexplained=str(exc))
 
 
-def _plain(values: dict[str, Any], place: str, kept: Kept | None) -> Explained:
+def _plain(
+    values: dict[str, Any], place: str, kept: ArchivedRelease | None
+) -> ExplainedRecord:
     score = values["score"]
-    return Explained(
+    return ExplainedRecord(
         record=f"{values[WRITER]}:{values[SEQUENCE]}",
         place=place,
         release=values["release"],
         decided=moment(values["decided_at"]),
         decision=values["decision"],
         score=None if score is None or math.isnan(score) else score,
-        codes=reasons_told(values, kept),
-        degraded=degraded_told(values),
-        rules=rules_told(values, kept),
+        codes=describe_reasons(values, kept),
+        degraded=describe_degraded(values),
+        rules=describe_rules(values, kept),
     )
 
 
 def _with_policy(
-    found: Explained, values: dict[str, Any], row: pl.DataFrame, release: Opened
-) -> Explained:
+    found: ExplainedRecord,
+    values: dict[str, Any],
+    row: pl.DataFrame,
+    release: OpenedRelease,
+) -> ExplainedRecord:
     """Add the rules and the thresholds that applied, as the policy evaluates them."""
     policy = release.policy
     at = int(decide(facts_of(row, release.spec), policy=policy).segment[0])
@@ -148,10 +159,12 @@ def _with_policy(
     return msgspec.structs.replace(
         found,
         codes=[
-            Told(code, policy.reasons.get(code, "")) for code in _codes(values) if code
+            Description(code, policy.reasons.get(code, ""))
+            for code in _codes(values)
+            if code
         ],
         rules=[
-            Told(rule.name, policy.codes[rule.code], f"owner: {rule.owner}")
+            Description(rule.name, policy.codes[rule.code], f"owner: {rule.owner}")
             for bit, rule in enumerate(policy.rules)
             if values["rules"] >> bit & 1
         ],
@@ -161,8 +174,11 @@ def _with_policy(
 
 
 def _with_contributions(
-    found: Explained, values: dict[str, Any], row: pl.DataFrame, teller: Teller
-) -> Explained:
+    found: ExplainedRecord,
+    values: dict[str, Any],
+    row: pl.DataFrame,
+    teller: ReleaseExplainer,
+) -> ExplainedRecord:
     facts = facts_of(row, teller.spec)
     if not teller.explains(facts.features, facts.probabilities)[0]:
         problem = "the record's probabilities are not those of the release's model"

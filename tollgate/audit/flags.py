@@ -14,10 +14,10 @@ import numpy.typing as npt
 import polars as pl
 
 from tollgate.audit.chain import Chain
-from tollgate.audit.content import Content
-from tollgate.audit.kept import Kept, PolicyPart, TrainingPart
+from tollgate.audit.content import LinkContent
+from tollgate.audit.kept import ArchivedRelease, PolicyExcerpt, TrainingDistribution
 from tollgate.audit.links import Link
-from tollgate.audit.releases import Releases
+from tollgate.audit.releases import ReleaseArchive
 from tollgate.audit.rows import (
     DECIDED,
     EVENT,
@@ -49,7 +49,7 @@ Bool = npt.NDArray[np.bool_]
 Found = Iterator[tuple[str, Bool, Mapping[int, str]]]  # check, rows, details by row
 
 
-def flag_new(chain: Chain, releases: Releases) -> list[Link]:
+def flag_new(chain: Chain, releases: ReleaseArchive) -> list[Link]:
     """
     Check the segments that were not checked yet.
 
@@ -68,7 +68,9 @@ def flag_new(chain: Chain, releases: Releases) -> list[Link]:
     return links
 
 
-def _flag(chain: Chain, link: Link, *, before: Link | None, releases: Releases) -> Link:
+def _flag(
+    chain: Chain, link: Link, *, before: Link | None, releases: ReleaseArchive
+) -> Link:
     table = read_table(chain.folder, link)
     known: set[str] = set()
     if before is not None:
@@ -90,7 +92,7 @@ def _flag(chain: Chain, link: Link, *, before: Link | None, releases: Releases) 
     if unknown:
         facts["releases_unknown"] = ", ".join(unknown)
     return chain.add(
-        Content(
+        LinkContent(
             kind="flags",
             table=pl.concat(parts).sort(WRITER, SEQUENCE, "check") if parts else None,
             covers=[link.number],
@@ -114,7 +116,9 @@ def _marked(
     )
 
 
-def _checks(table: pl.DataFrame, kept: Kept | None, *, known: set[str]) -> Found:
+def _checks(
+    table: pl.DataFrame, kept: ArchivedRelease | None, *, known: set[str]
+) -> Found:
     """Run every check for which the release's archived files suffice."""
     yield _clock(table)
     yield _probabilities(table)
@@ -167,7 +171,7 @@ def _twins(table: pl.DataFrame, known: set[str]) -> tuple[str, Bool, dict[int, s
 
 
 def _range(
-    table: pl.DataFrame, training: TrainingPart
+    table: pl.DataFrame, training: TrainingDistribution
 ) -> tuple[str, Bool, dict[int, str]]:
     rows = np.zeros(len(table), np.bool_)
     details: dict[int, str] = {}
@@ -189,7 +193,9 @@ def _range(
     return "range", rows, details
 
 
-def _score(table: pl.DataFrame, policy: PolicyPart) -> tuple[str, Bool, dict[int, str]]:
+def _score(
+    table: pl.DataFrame, policy: PolicyExcerpt
+) -> tuple[str, Bool, dict[int, str]]:
     made, score = policy.scores(), table["score"].to_numpy()
     names = [name for name in table.columns if name.startswith(PROBABILITY)]
     if made is None or len(names) != len(policy.labels):
@@ -205,7 +211,9 @@ def _score(table: pl.DataFrame, policy: PolicyPart) -> tuple[str, Bool, dict[int
     return "score", wrong, details
 
 
-def _rules(table: pl.DataFrame, policy: PolicyPart) -> tuple[str, Bool, dict[int, str]]:
+def _rules(
+    table: pl.DataFrame, policy: PolicyExcerpt
+) -> tuple[str, Bool, dict[int, str]]:
     most = len(policy.rules)
     wrong = (table["rules"].to_numpy() >> np.uint64(most)) != 0 if most < 64 else None
     rows = np.zeros(len(table), np.bool_) if wrong is None else wrong

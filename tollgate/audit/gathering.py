@@ -21,7 +21,9 @@ from tollgate.repository.versions import list_versions
 log = logging.getLogger(__name__)
 
 
-def gather(repository: Path, name: str, *, product: str) -> dict[str, bytes]:
+def read_release_files(
+    repository: Path, name: str, *, product: str
+) -> dict[str, bytes]:
     """Read the files of a release; return none if the repository does not know it."""
     try:
         release = find_release(repository, product, name)

@@ -25,16 +25,16 @@ log = logging.getLogger(__name__)
 NAME = "name"  # key in the facts of a link
 
 T = TypeVar("T")
-NOTHING_BESIDE: Mapping[str, bytes] = MappingProxyType({})
+NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 
-class JournalPart(msgspec.Struct, frozen=True):
+class JournalExcerpt(msgspec.Struct, frozen=True):
     """The `journal` section of a policy."""
 
     consent: str | None = None
 
 
-class RulePart(msgspec.Struct, frozen=True):
+class RuleExcerpt(msgspec.Struct, frozen=True):
     """Name, reason code and owner of a rule, as records need them."""
 
     name: str
@@ -42,7 +42,7 @@ class RulePart(msgspec.Struct, frozen=True):
     owner: str = ""
 
 
-class ScorePart(msgspec.Struct, frozen=True):
+class ScoreExcerpt(msgspec.Struct, frozen=True):
     """A score that is a weighted sum of probabilities, or rounded."""
 
     of: str | None = None
@@ -50,13 +50,13 @@ class ScorePart(msgspec.Struct, frozen=True):
     decimals: int | None = None
 
 
-class ListPart(msgspec.Struct, frozen=True):
+class ListExcerpt(msgspec.Struct, frozen=True):
     """Name of a list of ids that rules may refer to."""
 
     name: str
 
 
-class PolicyPart(msgspec.Struct, frozen=True):
+class PolicyExcerpt(msgspec.Struct, frozen=True):
     """
     The parts of a policy.yaml that give records their meaning.
 
@@ -64,18 +64,20 @@ class PolicyPart(msgspec.Struct, frozen=True):
     """
 
     labels: tuple[str, ...] = ()
-    score: str | ScorePart = ""
-    rules: tuple[RulePart, ...] = ()
+    score: str | ScoreExcerpt = ""
+    rules: tuple[RuleExcerpt, ...] = ()
     reasons: dict[str, str] = {}
-    lists: tuple[ListPart, ...] = ()
-    journal: JournalPart = JournalPart()
+    lists: tuple[ListExcerpt, ...] = ()
+    journal: JournalExcerpt = JournalExcerpt()
 
     def scores(self) -> Score | None:
         """
         Return how the score follows from probabilities; None if the policy does not
         say.
         """
-        part = ScorePart(of=self.score) if isinstance(self.score, str) else self.score
+        part = (
+            ScoreExcerpt(of=self.score) if isinstance(self.score, str) else self.score
+        )
         weights = {part.of: 1.0} if part.of is not None else part.weights
         if not weights or not set(weights) <= set(self.labels):
             return None
@@ -97,7 +99,7 @@ class FeatureRange(msgspec.Struct, frozen=True):
     missing: float = 0.0
 
 
-class TrainingPart(msgspec.Struct, frozen=True):
+class TrainingDistribution(msgspec.Struct, frozen=True):
     """
     Training distribution of a model.
 
@@ -110,13 +112,13 @@ class TrainingPart(msgspec.Struct, frozen=True):
     features: dict[str, FeatureRange] = {}
 
 
-class ArtifactPart(msgspec.Struct, frozen=True):
+class ArtifactExcerpt(msgspec.Struct, frozen=True):
     """The part of an artifact.json that late checks need."""
 
-    training: TrainingPart | None = None
+    training: TrainingDistribution | None = None
 
 
-class Kept(msgspec.Struct, frozen=True):
+class ArchivedRelease(msgspec.Struct, frozen=True):
     """
     A release as archived in the journal.
 
@@ -131,8 +133,8 @@ class Kept(msgspec.Struct, frozen=True):
     name: str
     files: Mapping[str, bytes]
     spec: FeatureSpec | None
-    policy: PolicyPart | None
-    training: TrainingPart | None
+    policy: PolicyExcerpt | None
+    training: TrainingDistribution | None
 
     @property
     def consent(self) -> str | None:
@@ -140,7 +142,7 @@ class Kept(msgspec.Struct, frozen=True):
         return self.policy.journal.consent if self.policy else None
 
 
-def read_kept(folder: Path, link: Link) -> Kept:
+def read_archived_release(folder: Path, link: Link) -> ArchivedRelease:
     """
     Read the archived files of a release.
 
@@ -151,7 +153,7 @@ def read_kept(folder: Path, link: Link) -> Kept:
         one.name.partition(".")[2]: read_file(path_of(folder, one.name))
         for one in link.files
     }
-    return Kept(
+    return ArchivedRelease(
         name=link.facts[NAME],
         files=files,
         spec=spec_of(files),
@@ -160,7 +162,7 @@ def read_kept(folder: Path, link: Link) -> Kept:
     )
 
 
-def newest_kept(folder: Path, name: str) -> Kept | None:
+def newest_archived_release(folder: Path, name: str) -> ArchivedRelease | None:
     """
     Read the newest archive of a release by name; None if it was not archived.
 
@@ -172,10 +174,10 @@ def newest_kept(folder: Path, name: str) -> Kept | None:
         for link, _ in read_links(folder)
         if link.kind == "release" and link.facts[NAME] == name
     ]
-    return read_kept(folder, found[-1]) if found else None
+    return read_archived_release(folder, found[-1]) if found else None
 
 
-def release_of(kept: Kept) -> Release:
+def release_of(kept: ArchivedRelease) -> Release:
     """
     Decode the release file of an archived release.
 
@@ -194,18 +196,18 @@ def spec_of(files: Mapping[str, bytes]) -> FeatureSpec | None:
         return None
     try:
         beside = {HOOK_FILE: files[HOOK_FILE]} if HOOK_FILE in files else {}
-        return with_file(SPEC_FILE, files[SPEC_FILE], load_spec, beside=beside)
+        return read_with_file(SPEC_FILE, files[SPEC_FILE], load_spec, beside=beside)
     except TollgateError as exc:
         log.warning("%s", exc)
         return None
 
 
-def with_file(
+def read_with_file(
     name: str,
     content: bytes,
     read: Callable[[Path], T],
     *,
-    beside: Mapping[str, bytes] = NOTHING_BESIDE,
+    beside: Mapping[str, bytes] = NO_FILES,
 ) -> T:
     """
     Call a reader of files with the content of a file.
@@ -220,21 +222,21 @@ def with_file(
         return read(path)
 
 
-def _policy_of(content: bytes) -> PolicyPart | None:
+def _policy_of(content: bytes) -> PolicyExcerpt | None:
     if not content:
         return None
     try:
-        return msgspec.yaml.decode(content, type=PolicyPart)
+        return msgspec.yaml.decode(content, type=PolicyExcerpt)
     except (msgspec.MsgspecError, ValueError) as exc:
         log.warning("a policy that was kept cannot be read: %s", exc)
         return None
 
 
-def _training_of(content: bytes) -> TrainingPart | None:
+def _training_of(content: bytes) -> TrainingDistribution | None:
     if not content:
         return None
     try:
-        return msgspec.json.decode(content, type=ArtifactPart).training
+        return msgspec.json.decode(content, type=ArtifactExcerpt).training
     except (msgspec.MsgspecError, ValueError) as exc:
         log.warning("an artifact that was kept cannot be read: %s", exc)
         return None

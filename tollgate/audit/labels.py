@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tollgate.audit.chain import Chain
-from tollgate.audit.content import Content
+from tollgate.audit.content import LinkContent
 from tollgate.audit.links import Link
 from tollgate.audit.rows import MOMENT
 from tollgate.audit.subjects import TRANSACTION, Subjects, pseudonym
@@ -70,7 +70,7 @@ def _revisions(frame: pl.DataFrame, *, source: str) -> npt.NDArray[np.int64]:
     return np.asarray(whole.to_numpy(), np.int64)
 
 
-def told_to_store(labels: Labels) -> Labels:
+def labels_for_store(labels: Labels) -> Labels:
     """
     Pick the labels that the online store needs.
 
@@ -110,7 +110,7 @@ def seal_labels(
     if new.is_empty():
         return None
     return chain.add(
-        Content(
+        LinkContent(
             kind="labels",
             table=new,
             until_us=int(table[LABEL_TIME].to_physical().max()),  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from tollgate.audit.anchor import Mark
+from tollgate.audit.anchor import AnchorMark
 from tollgate.audit.evidence import Evidence, prove
 from tollgate.audit.links import (
     Link,
@@ -25,7 +25,7 @@ from tollgate.audit.waiting import NUMBERED
 from tollgate.errors import InputError
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class SealedRecord(msgspec.Struct, frozen=True):
     """
     A sealed record, with everything that the journal holds about it.
 
@@ -46,14 +46,14 @@ class Sealed(msgspec.Struct, frozen=True):
     evidence: Evidence
 
 
-def find(
+def find_record(
     folder: Path,
     wanted: str,
     *,
     subjects: Subjects | None,
     customer: str | None = None,
-    marks: Sequence[Mark] = (),
-) -> Sealed:
+    marks: Sequence[AnchorMark] = (),
+) -> SealedRecord:
     """
     Find a decision; the newest one if a transaction was decided several times.
 
@@ -93,7 +93,7 @@ def find(
     reasons, unexplained = sealed_reasons(
         folder, links, link, writer=values[WRITER], sequence=values[SEQUENCE]
     )
-    return Sealed(
+    return SealedRecord(
         link=link,
         row=row,
         values=values,

@@ -7,7 +7,7 @@ contact, and the rights that the law gives an applicant.
 
 from __future__ import annotations
 
-from tollgate.audit.explained import Explained
+from tollgate.audit.explained import ExplainedRecord
 from tollgate.errors import JournalError
 
 _ACTION = {
@@ -16,7 +16,7 @@ _ACTION = {
 }
 
 
-def notice_text(found: Explained, *, application: str) -> str:
+def notice_text(found: ExplainedRecord, *, application: str) -> str:
     """
     Return the notice as plain text.
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.audit.kept import Kept, release_of, with_file
+from tollgate.audit.kept import ArchivedRelease, read_with_file, release_of
 from tollgate.errors import InputError, RepositoryError
 from tollgate.explanation import EXPLAIN_FILE, Explanation, decode_explanation
 from tollgate.features.definition import FeatureSpec
@@ -119,7 +119,7 @@ class ReleaseFiles:
             raise RepositoryError(place, problem)
 
 
-class Model:
+class ReleaseModel:
     """
     Model of a release, run with onnxruntime as its step runs it.
 
@@ -169,7 +169,7 @@ class Model:
         return np.concatenate(parts).astype(np.float32, copy=False)
 
 
-class Opened(msgspec.Struct, frozen=True, eq=False):
+class OpenedRelease(msgspec.Struct, frozen=True, eq=False):
     """
     A release that can decide and explain.
 
@@ -185,14 +185,14 @@ class Opened(msgspec.Struct, frozen=True, eq=False):
     policy: Policy
     files: ReleaseFiles
 
-    def model(self) -> Model:
+    def model(self) -> ReleaseModel:
         """
         Load the model.
 
         Raises:
             RepositoryError: The model is not in the repository, or was changed.
         """
-        return Model(self.files.path(MODEL_FILE))
+        return ReleaseModel(self.files.path(MODEL_FILE))
 
     def explanation(self) -> Explanation:
         """
@@ -210,8 +210,8 @@ class Opened(msgspec.Struct, frozen=True, eq=False):
 
 
 def open_release(
-    name: str, *, kept: Kept | None, repository: Path | None, product: str
-) -> Opened:
+    name: str, *, kept: ArchivedRelease | None, repository: Path | None, product: str
+) -> OpenedRelease:
     """
     Open a release of the past.
 
@@ -233,7 +233,7 @@ def open_release(
     return open_files(ReleaseFiles(release, kept=contents, repository=repository))
 
 
-def open_files(files: ReleaseFiles) -> Opened:
+def open_files(files: ReleaseFiles) -> OpenedRelease:
     """
     Open a release whose files are available.
 
@@ -242,7 +242,7 @@ def open_files(files: ReleaseFiles) -> Opened:
         PolicyError, SpecError: This Tollgate cannot use a file.
     """
     beside = {HOOK_FILE: files.read(HOOK_FILE)} if files.has(HOOK_FILE) else {}
-    spec = with_file(SPEC_FILE, files.read(SPEC_FILE), load_spec, beside=beside)
+    spec = read_with_file(SPEC_FILE, files.read(SPEC_FILE), load_spec, beside=beside)
 
     def read_policy(path: Path) -> Policy:
         return load_policy(
@@ -253,8 +253,8 @@ def open_files(files: ReleaseFiles) -> Opened:
             amount=spec.amount,
         )
 
-    policy = with_file(POLICY_FILE, files.read(POLICY_FILE), read_policy)
-    return Opened(files.release.name, spec, policy, files)
+    policy = read_with_file(POLICY_FILE, files.read(POLICY_FILE), read_policy)
+    return OpenedRelease(files.release.name, spec, policy, files)
 
 
 def _served(name: str, repository: Path | None, *, product: str) -> Release:

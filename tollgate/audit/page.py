@@ -6,26 +6,26 @@ from html import escape
 from typing import Any
 
 from tollgate.audit.evidence import Evidence
-from tollgate.audit.kept import Kept
-from tollgate.audit.lookup import Sealed
-from tollgate.audit.page_parts import lines, listed, section, table, tiles, track
+from tollgate.audit.kept import ArchivedRelease
+from tollgate.audit.lookup import SealedRecord
+from tollgate.audit.page_parts import lines, list_section, section, table, tiles, track
 from tollgate.audit.page_style import SAFE, STYLE
 from tollgate.audit.rows import PROBABILITY, SEQUENCE, WRITER
 from tollgate.audit.told import (
-    APPLIED_WORDS,
-    Told,
-    degraded_told,
-    features_told,
+    APPLIED_TEXTS,
+    Description,
+    describe_degraded,
+    describe_features,
+    describe_inputs,
+    describe_reasons,
+    describe_rules,
     has_money,
-    inputs_told,
     moment,
-    reasons_told,
-    rules_told,
 )
 from tollgate.schema import Applied
 
 
-def page_of(found: Sealed, kept: Kept | None) -> str:
+def decision_page(found: SealedRecord, kept: ArchivedRelease | None) -> str:
     """Return a decision as one HTML document."""
     values = found.values
     decision = escape(values["decision"])
@@ -34,9 +34,9 @@ def page_of(found: Sealed, kept: Kept | None) -> str:
         _raised(found),
         _inputs(values, kept),
         _features(values, kept),
-        listed(
+        list_section(
             "What made the answer worth less",
-            degraded_told(values),
+            describe_degraded(values),
             nothing="Nothing: no degraded bit is set.",
         ),
         _times(values),
@@ -71,12 +71,12 @@ def _name(values: dict[str, Any]) -> str:
     return f"{values[WRITER]}:{values[SEQUENCE]}"
 
 
-def _tiles(values: dict[str, Any], kept: Kept | None) -> str:
+def _tiles(values: dict[str, Any], kept: ArchivedRelease | None) -> str:
     score = values["score"]
     figures = [
         ("Score", "none" if score is None or score != score else f"{score:.4f}"),
         ("Release", values["release"]),
-        ("Event applied", APPLIED_WORDS[Applied(values["applied"])]),
+        ("Event applied", APPLIED_TEXTS[Applied(values["applied"])]),
         ("Kept for learning", "yes" if values["consent"] else "no consent"),
     ]
     if has_money(values, kept):
@@ -84,13 +84,13 @@ def _tiles(values: dict[str, Any], kept: Kept | None) -> str:
     return tiles(figures)
 
 
-def _why(values: dict[str, Any], kept: Kept | None) -> str:
-    reasons = lines(reasons_told(values, kept))
+def _why(values: dict[str, Any], kept: ArchivedRelease | None) -> str:
+    reasons = lines(describe_reasons(values, kept))
     text = table(("Code", "What it says"), reasons) if reasons else _NO_REASON
     rules = [
         f"<tr><th>{escape(one.name)}</th><td>{escape(one.value)}</td>"
         f'<td class="soft">{escape(one.meaning)}</td></tr>'
-        for one in rules_told(values, kept)
+        for one in describe_rules(values, kept)
     ]
     text += (
         table(("Rule that held", "Its code", ""), rules)
@@ -100,10 +100,10 @@ def _why(values: dict[str, Any], kept: Kept | None) -> str:
     return section("Why", text)
 
 
-def _raised(found: Sealed) -> str:
+def _raised(found: SealedRecord) -> str:
     """List the features that raised the score, as the worker sealed them."""
     told = [
-        Told(one.text, f"{one.contribution:+.3f}", one.feature)
+        Description(one.text, f"{one.contribution:+.3f}", one.feature)
         for one in found.reasons
         if one.contribution is not None
     ]
@@ -127,8 +127,8 @@ def _raised(found: Sealed) -> str:
 _NO_REASON = '<p class="soft">No reason code: the score alone decided.</p>'
 
 
-def _inputs(values: dict[str, Any], kept: Kept | None) -> str:
-    told = inputs_told(values, kept)
+def _inputs(values: dict[str, Any], kept: ArchivedRelease | None) -> str:
+    told = describe_inputs(values, kept)
     if not told:
         text = "Not kept: there was no consent to it."
         return section("What was asked", f'<p class="soft">{text}</p>')
@@ -140,8 +140,8 @@ def _inputs(values: dict[str, Any], kept: Kept | None) -> str:
     return section("What was asked", table(("Input", "Value", ""), rows))
 
 
-def _features(values: dict[str, Any], kept: Kept | None) -> str:
-    told = features_told(values, kept)
+def _features(values: dict[str, Any], kept: ArchivedRelease | None) -> str:
+    told = describe_features(values, kept)
     if not told:
         text = "Not kept: there was no consent to it."
         return section("What the model saw", f'<p class="soft">{text}</p>')
@@ -190,14 +190,14 @@ def _times(values: dict[str, Any]) -> str:
     return section("How long it took", table(("Step", "Time", ""), rows))
 
 
-def _flagged(found: Sealed) -> str:
-    told = [Told(check, detail) for check, detail in found.flags]
-    return listed(
+def _flagged(found: SealedRecord) -> str:
+    told = [Description(check, detail) for check, detail in found.flags]
+    return list_section(
         "What late checks found", told, nothing="Nothing was found after the fact."
     )
 
 
-def _proof(found: Sealed) -> str:
+def _proof(found: SealedRecord) -> str:
     proof = found.evidence
     link = found.link
     verdict = (

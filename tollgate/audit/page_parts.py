@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from tollgate.audit.told import Told
+from tollgate.audit.told import Description
 
 
-def listed(title: str, told: Sequence[Told], *, nothing: str) -> str:
+def list_section(title: str, told: Sequence[Description], *, nothing: str) -> str:
     """Render a section of names and values, or the text `nothing` if there are none."""
     if not told:
         return section(title, f'<p class="soft">{nothing}</p>')
     return section(title, table(("", ""), lines(told)))
 
 
-def lines(told: Sequence[Told]) -> list[str]:
+def lines(told: Sequence[Description]) -> list[str]:
     """Render table rows of names and values."""
     return [
         f"<tr><th>{escape(one.name)}</th><td>{escape(one.value)}</td></tr>"
@@ -50,7 +50,7 @@ def tiles(figures: Sequence[tuple[str, str]]) -> str:
     )
 
 
-def track(told: Told) -> str:
+def track(told: Description) -> str:
     """Draw the position of a value among the training values, by their quantiles."""
     if told.place is None:
         return '<span class="soft">not known</span>'

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 Span = tuple[int, int]  # first and last number, inclusive
 
 
-class Seen:
+class SequenceNumbers:
     """Sequence numbers by writer, as ascending spans that neither overlap nor touch."""
 
     def __init__(self) -> None:

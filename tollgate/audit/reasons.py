@@ -18,13 +18,13 @@ import polars as pl
 
 from tollgate.audit.cases import facts_of
 from tollgate.audit.chain import Chain
-from tollgate.audit.content import Content
+from tollgate.audit.content import LinkContent
 from tollgate.audit.links import Link
 from tollgate.audit.opened import open_release
-from tollgate.audit.releases import Releases
+from tollgate.audit.releases import ReleaseArchive
 from tollgate.audit.rows import SEQUENCE, WRITER
 from tollgate.audit.tables import read_table
-from tollgate.audit.teller import Teller
+from tollgate.audit.teller import ReleaseExplainer
 from tollgate.errors import TollgateError
 from tollgate.repository.release import spec_hash_text
 from tollgate.schema import REASON_SEPARATOR
@@ -45,7 +45,7 @@ _SCHEMA: dict[str, pl.DataType] = {
 }
 
 
-class Reasons:
+class ReasonSealer:
     """
     Finds and seals the reasons of sealed decisions.
 
@@ -56,12 +56,12 @@ class Reasons:
     """
 
     def __init__(
-        self, chain: Chain, releases: Releases, *, repository: Path | None
+        self, chain: Chain, releases: ReleaseArchive, *, repository: Path | None
     ) -> None:
         self._chain = chain
         self._releases = releases
         self._repository = repository
-        self._tellers: dict[str, Teller | str] = {}
+        self._tellers: dict[str, ReleaseExplainer | str] = {}
 
     def find_new(self) -> list[Link]:
         """
@@ -80,7 +80,7 @@ class Reasons:
             if link.number not in done
         ]
 
-    def teller(self, release: str) -> Teller | str:
+    def teller(self, release: str) -> ReleaseExplainer | str:
         """
         Open a release to explain its decisions, or return the reason why it cannot.
         """
@@ -92,7 +92,7 @@ class Reasons:
                     repository=self._repository,
                     product=self._chain.links[0].product,
                 )
-                self._tellers[release] = Teller(opened)
+                self._tellers[release] = ReleaseExplainer(opened)
             except TollgateError as exc:
                 self._tellers[release] = str(exc)
         return self._tellers[release]
@@ -118,7 +118,7 @@ class Reasons:
             words = (f"{name}: {text}" for name, text in sorted(problems.items()))
             facts[NOT_EXPLAINED] = "; ".join(words)
         return self._chain.add(
-            Content(
+            LinkContent(
                 kind="reasons",
                 table=told,
                 covers=[link.number],
@@ -128,7 +128,7 @@ class Reasons:
         )
 
 
-def _reasons(own: pl.DataFrame, teller: Teller) -> tuple[pl.DataFrame, int]:
+def _reasons(own: pl.DataFrame, teller: ReleaseExplainer) -> tuple[pl.DataFrame, int]:
     """
     Return the reasons of rows, and the number of rows without an exact explanation.
     """
@@ -148,7 +148,7 @@ def _reasons(own: pl.DataFrame, teller: Teller) -> tuple[pl.DataFrame, int]:
 
 
 def _lines(
-    rows: pl.DataFrame, amounts: F64, teller: Teller
+    rows: pl.DataFrame, amounts: F64, teller: ReleaseExplainer
 ) -> Iterator[tuple[object, ...]]:
     columns = (rows[name].to_list() for name in (WRITER, SEQUENCE, "reason_codes"))
     for writer, sequence, codes, own in zip(*columns, amounts, strict=True):

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.audit.chain import Chain
-from tollgate.audit.content import Content
-from tollgate.audit.gathering import gather, served_specs
-from tollgate.audit.kept import NAME, Kept, read_kept
+from tollgate.audit.content import LinkContent
+from tollgate.audit.gathering import read_release_files, served_specs
+from tollgate.audit.kept import NAME, ArchivedRelease, read_archived_release
 from tollgate.features.entries import MISSING
 from tollgate.features.fields import hash_words
 from tollgate.features.spec import FeatureSpec
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 CONSENTED = (b"yes", b"true", b"1", b"given")
 
 
-class Releases:
+class ReleaseArchive:
     """
     Releases archived in one journal.
 
@@ -56,13 +56,13 @@ class Releases:
         self._repository = repository
         self._consent = consent
         self._reread = reread
-        self._known: dict[str, Kept] = {}
+        self._known: dict[str, ArchivedRelease] = {}
         self._specs: dict[int, FeatureSpec | None] = {}
         self._missed: set[str] = set()
         for link in chain.alive("release"):
-            self._learn(read_kept(chain.folder, link))
+            self._learn(read_archived_release(chain.folder, link))
 
-    def get(self, name: str) -> Kept | None:
+    def get(self, name: str) -> ArchivedRelease | None:
         """Return an archived release; None if it was not archived."""
         return self._known.get(name)
 
@@ -81,14 +81,16 @@ class Releases:
         if name in self._known or name in self._missed or self._repository is None:
             return
         current = self._reread()
-        files = gather(self._repository, name, product=records.product)
+        files = read_release_files(self._repository, name, product=records.product)
         if RELEASE_FILE not in files:
             if current:
                 self._missed.add(name)
             log.warning("release %s is not in the repository: not kept", name)
             return
-        link = self._chain.add(Content(kind="release", files=files, facts={NAME: name}))
-        self._learn(read_kept(self._chain.folder, link))
+        link = self._chain.add(
+            LinkContent(kind="release", files=files, facts={NAME: name})
+        )
+        self._learn(read_archived_release(self._chain.folder, link))
 
     def feature_names(self, records: Records) -> list[str]:
         """Return the feature names of records; numbers if their spec is unknown."""
@@ -136,7 +138,7 @@ class Releases:
             self._specs.update(found)
         return self._specs.get(records.spec_hash)
 
-    def _learn(self, kept: Kept) -> None:
+    def _learn(self, kept: ArchivedRelease) -> None:
         self._known[kept.name] = kept
         if kept.spec is not None:
             self._specs[kept.spec.spec_hash] = kept.spec

@@ -17,9 +17,14 @@ import polars as pl
 
 from tollgate.audit.cases import facts_of
 from tollgate.audit.chain import Chain
-from tollgate.audit.differing import Bool, near_rows, told, wrong_by_aspect
-from tollgate.audit.opened import Model, Opened, open_release
-from tollgate.audit.releases import Releases
+from tollgate.audit.differing import (
+    Bool,
+    describe_difference,
+    near_rows,
+    wrong_by_aspect,
+)
+from tollgate.audit.opened import OpenedRelease, ReleaseModel, open_release
+from tollgate.audit.releases import ReleaseArchive
 from tollgate.audit.rows import SEQUENCE, WRITER
 from tollgate.audit.tables import read_table
 from tollgate.errors import TollgateError
@@ -37,7 +42,7 @@ class Difference(msgspec.Struct, frozen=True):
     what: tuple[str, ...]
 
 
-class Part(msgspec.Struct):
+class ReleaseReplay(msgspec.Struct):
     """
     Result of the records that one release decided.
 
@@ -67,7 +72,7 @@ class Part(msgspec.Struct):
     aspects: dict[str, int] = {}
 
 
-class Replayed(msgspec.Struct, frozen=True):
+class ReplayResult(msgspec.Struct, frozen=True):
     """
     Result of the replay of a journal.
 
@@ -76,7 +81,7 @@ class Replayed(msgspec.Struct, frozen=True):
         differences: The first MOST_NAMED records that differ.
     """
 
-    parts: list[Part]
+    parts: list[ReleaseReplay]
     differences: list[Difference]
 
     @property
@@ -86,20 +91,20 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 class _Decider(msgspec.Struct, frozen=True, eq=False):
-    release: Opened
-    model: Model
+    release: OpenedRelease
+    model: ReleaseModel
     tolerance: float
 
 
 def replay(
     chain: Chain,
-    releases: Releases,
+    releases: ReleaseArchive,
     *,
     repository: Path | None,
     through: str | None = None,
     tolerance: float | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Replayed:
+) -> ReplayResult:
     """
     Decide all records of a journal again.
 
@@ -116,7 +121,7 @@ def replay(
         JournalError: A segment cannot be read.
     """
     deciders: dict[str, _Decider | str] = {}
-    parts: dict[str, Part] = {}
+    parts: dict[str, ReleaseReplay] = {}
     differences: list[Difference] = []
 
     def decider(name: str) -> _Decider | str:
@@ -131,7 +136,7 @@ def replay(
         table = read_table(chain.folder, link)
         for (name,), own in table.group_by("release", maintain_order=True):
             release = str(name)
-            part = parts.setdefault(release, Part(release, through or release))
+            part = parts.setdefault(release, ReleaseReplay(release, through or release))
             found = decider(part.through)
             part.rows += len(own)
             if isinstance(found, str):
@@ -141,13 +146,13 @@ def replay(
                 differences += _again(own, found, part)
                 del differences[MOST_NAMED:]
         progress(done, len(segments))
-    return Replayed(list(parts.values()), differences)
+    return ReplayResult(list(parts.values()), differences)
 
 
 def _opened(
     name: str,
     chain: Chain,
-    releases: Releases,
+    releases: ReleaseArchive,
     *,
     repository: Path | None,
     tolerance: float | None,
@@ -173,7 +178,7 @@ def _promise(found: _Decider) -> str:
     return f"within {found.tolerance:g}, as asked"
 
 
-def _again(own: pl.DataFrame, found: _Decider, part: Part) -> list[Difference]:
+def _again(own: pl.DataFrame, found: _Decider, part: ReleaseReplay) -> list[Difference]:
     """Decide the records of one release in one segment again, and count the results."""
     spec = spec_hash_text(found.release.spec.spec_hash)
     fits = own["spec"] == spec
@@ -215,7 +220,9 @@ def _again(own: pl.DataFrame, found: _Decider, part: Part) -> list[Difference]:
             record=f"{rows[WRITER][row]}:{rows[SEQUENCE][row]}",
             release=part.release,
             what=tuple(
-                told(aspect, row, rows, decided, was=facts.probabilities, now=computed)
+                describe_difference(
+                    aspect, row, rows, decided, was=facts.probabilities, now=computed
+                )
                 for aspect, where in wrong.items()
                 if where[row]
             ),

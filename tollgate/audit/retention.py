@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from tollgate.audit.chain import Chain
-from tollgate.audit.content import Content
+from tollgate.audit.content import LinkContent
 from tollgate.audit.links import LEAVES_SUFFIX, Link, file_name, path_of
 from tollgate.audit.times import utc_text
 from tollgate.repository.atomic import sync_directory
@@ -37,7 +37,7 @@ def retain(chain: Chain, *, before_us: int) -> Link | None:
     tombstone = None
     if old:
         tombstone = chain.add(
-            Content(
+            LinkContent(
                 kind="tombstone",
                 covers=sorted(link.number for link in old),
                 facts={

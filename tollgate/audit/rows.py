@@ -20,7 +20,7 @@ DECIDED, EVENT = "decided_at", "event_time"
 MOMENT = pl.Datetime("us", "UTC")
 
 Bool = npt.NDArray[np.bool_]
-Keys = Mapping[str, Mapping[bytes, bytes]]
+SubjectKeys = Mapping[str, Mapping[bytes, bytes]]
 
 # Stored with or without consent.
 _PLAIN = ("degraded", "age_ms", "applied", "rules")
@@ -59,7 +59,7 @@ def table_of(
     *,
     feature_names: Sequence[str],
     consent: Bool,
-    keys: Keys,
+    keys: SubjectKeys,
 ) -> pl.DataFrame:
     """
     Convert records into a table.
@@ -99,7 +99,7 @@ def _personal(
     feature_names: Sequence[str],
     *,
     consent: Bool,
-    keys: Keys,
+    keys: SubjectKeys,
 ) -> dict[str, pl.Series]:
     """Return the columns with personal data: subjects, purchase, features and score."""
     columns = _names(records, consent=consent, keys=keys)
@@ -116,7 +116,9 @@ def _personal(
     return columns
 
 
-def _names(records: Records, *, consent: Bool, keys: Keys) -> dict[str, pl.Series]:
+def _names(
+    records: Records, *, consent: Bool, keys: SubjectKeys
+) -> dict[str, pl.Series]:
     """
     Compute the pseudonyms of rows with consent; a transaction uses its owner's key.
     """

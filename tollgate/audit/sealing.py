@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 
 from tollgate.audit.chain import Chain
-from tollgate.audit.content import Content
+from tollgate.audit.content import LinkContent
 from tollgate.audit.links import Link, Numbers, WriterEnd
-from tollgate.audit.ranges import Seen, Span, count, spans_of
-from tollgate.audit.releases import Releases
+from tollgate.audit.ranges import SequenceNumbers, Span, count, spans_of
+from tollgate.audit.releases import ReleaseArchive
 from tollgate.audit.rows import SEQUENCE, WRITER, keys_of, table_of
 from tollgate.audit.subjects import Subjects
 from tollgate.errors import JournalError
@@ -32,11 +32,13 @@ class Sealer:
         doubled: Number of records left out because they were sealed before.
     """
 
-    def __init__(self, chain: Chain, *, subjects: Subjects, releases: Releases) -> None:
+    def __init__(
+        self, chain: Chain, *, subjects: Subjects, releases: ReleaseArchive
+    ) -> None:
         self._chain = chain
         self._subjects = subjects
         self._releases = releases
-        self._seen = seen_in(chain.links)
+        self._seen = sequence_numbers_in(chain.links)
         self.doubled = 0
 
     def seal(
@@ -56,7 +58,7 @@ class Sealer:
             _note(self._seen, link)
         for records in batch:
             self._releases.meet(records)
-        taken = Seen()
+        taken = SequenceNumbers()
         groups: dict[Any, list[Records]] = {}
         for records in batch:
             fresh = self._fresh(records, taken)
@@ -67,7 +69,7 @@ class Sealer:
             links = [self._seal_group(group) for group in groups.values()]
             return links + self._seal_ends(ends)
         except JournalError:
-            self._seen = seen_in(self._chain.links)
+            self._seen = sequence_numbers_in(self._chain.links)
             raise
 
     def _seal_ends(self, ends: Sequence[WriterEnd]) -> list[Link]:
@@ -83,10 +85,10 @@ class Sealer:
             for writer, one in new.items()
             for first, last in self._seen.gaps(writer, below=one.sequence)
         ]
-        content = Content(kind="ends", ends=list(new.values()), gaps=lost)
+        content = LinkContent(kind="ends", ends=list(new.values()), gaps=lost)
         return [self._chain.add(content)]
 
-    def _fresh(self, records: Records, taken: Seen) -> list[Records]:
+    def _fresh(self, records: Records, taken: SequenceNumbers) -> list[Records]:
         """
         Leave out records that are sealed already or occurred earlier in the batch.
         """
@@ -100,7 +102,8 @@ class Sealer:
         if count(new) == len(records):
             return [records]
         return [
-            take(records, slice(low - first, high + 1 - first)) for low, high in new
+            slice_records(records, slice(low - first, high + 1 - first))
+            for low, high in new
         ]
 
     def _seal_group(self, group: list[Records]) -> Link:
@@ -119,7 +122,7 @@ class Sealer:
         table = pl.concat(tables).sort(WRITER, SEQUENCE)
         writers = numbers_of(table)
         return self._chain.add(
-            Content(
+            LinkContent(
                 kind="segment",
                 table=table,
                 writers=writers,
@@ -142,22 +145,22 @@ class Sealer:
         ]
 
 
-def seen_in(links: Sequence[Link]) -> Seen:
+def sequence_numbers_in(links: Sequence[Link]) -> SequenceNumbers:
     """Return the records that a chain holds or held, as sequence numbers."""
-    seen = Seen()
+    seen = SequenceNumbers()
     for link in links:
         _note(seen, link)
     return seen
 
 
-def _note(seen: Seen, link: Link) -> None:
+def _note(seen: SequenceNumbers, link: Link) -> None:
     for one in link.writers:
         seen.add(one.writer, one.first, last=one.last)
 
 
 def missing_in(links: Sequence[Link]) -> dict[str, int]:
     """Count by writer the records that were numbered and never arrived."""
-    seen = seen_in(links)
+    seen = sequence_numbers_in(links)
     ends = ends_in(links)
     counts = {
         writer: count(seen.gaps(writer, below=ends.get(writer, 0)))
@@ -184,7 +187,7 @@ def numbers_of(table: pl.DataFrame) -> list[Numbers]:
     ]
 
 
-def take(records: Records, rows: slice) -> Records:
+def slice_records(records: Records, rows: slice) -> Records:
     """Return a contiguous slice of records."""
     picked: dict[str, Any] = {}
     for name in records.__struct_fields__:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tollgate.audit.anchor import Mark
+from tollgate.audit.anchor import AnchorMark
 from tollgate.errors import JournalError, StoreError
 from tollgate.journal.entries import CHUNK_FIELD, END_FIELD, stream_key
 from tollgate.store.cluster_client import open_any_client
@@ -23,7 +23,7 @@ _ANSWER_S = 10.0
 _NEW = b">"
 
 
-class Taken(msgspec.Struct, frozen=True):
+class StreamEntry(msgspec.Struct, frozen=True):
     """An entry of the stream: its id, and the chunk or the writer's end in it."""
 
     id: bytes
@@ -58,7 +58,7 @@ class ChunkSource:
         self._left_after: bytes | None = b"0"  # pending entries come first
         self._made = False
 
-    def poll(self, *, most: int, wait_s: float) -> list[Taken]:
+    def poll(self, *, most: int, wait_s: float) -> list[StreamEntry]:
         """
         Return up to `most` entries; pending ones, which were never acknowledged, come
         first.
@@ -98,7 +98,7 @@ class ChunkSource:
             problem = f"the journal's stream cannot be acknowledged: {exc}"
             raise StoreError(problem) from exc
 
-    def bury(self, taken: Taken, reason: str) -> None:
+    def bury(self, taken: StreamEntry, reason: str) -> None:
         """Add an entry that cannot be decoded to the dead letters, for inspection."""
         entry = {
             CHUNK_FIELD: taken.chunk or taken.end,
@@ -115,7 +115,7 @@ class ChunkSource:
         except (self._errors.RedisError, OSError) as exc:
             raise StoreError(f"a dead letter cannot be written: {exc}") from exc
 
-    def require_chain(self, mark: Mark, hashes: Sequence[str]) -> None:
+    def require_chain(self, mark: AnchorMark, hashes: Sequence[str]) -> None:
         """
         Check that this group feeds this chain, and that the chain has lost no links.
 
@@ -133,7 +133,7 @@ class ChunkSource:
             raise StoreError(f"the journal's head cannot be read: {exc}") from exc
         if raw is None:
             return
-        known = msgspec.json.decode(raw, type=Mark)
+        known = msgspec.json.decode(raw, type=AnchorMark)
         if known.chain != mark.chain:
             problem = (
                 f"the group {self._group} feeds chain {known.chain[:12]}…, not this "
@@ -147,7 +147,7 @@ class ChunkSource:
             )
             raise JournalError("journal", problem)
 
-    def note(self, mark: Mark) -> None:
+    def note(self, mark: AnchorMark) -> None:
         """Store the last link of the chain in Redis."""
         try:
             self._redis.set(self._head_key, msgspec.json.encode(mark))
@@ -158,13 +158,15 @@ class ChunkSource:
         """Close the connection."""
         self._redis.close()
 
-    def _read(self, after: bytes, *, most: int, block_ms: int | None) -> list[Taken]:
+    def _read(
+        self, after: bytes, *, most: int, block_ms: int | None
+    ) -> list[StreamEntry]:
         reply = self._redis.xreadgroup(
             self._group, _CONSUMER, {self._stream: after}, count=most, block=block_ms
         )
         return [
             # An entry that was deleted while pending has no fields.
-            Taken(
+            StreamEntry(
                 id=at,
                 chunk=(fields or {}).get(CHUNK_FIELD, b""),
                 end=(fields or {}).get(END_FIELD, b""),

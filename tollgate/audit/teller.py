@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.audit.opened import Opened
+from tollgate.audit.opened import OpenedRelease
 from tollgate.errors import RepositoryError
 from tollgate.explanation import Explainer
 from tollgate.features.definition import FeatureSpec
@@ -19,7 +19,7 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 
-class Teller:
+class ReleaseExplainer:
     """
     Describes the features that raised the scores of one release.
 
@@ -31,7 +31,7 @@ class Teller:
             policy's labels; the message says why.
     """
 
-    def __init__(self, release: Opened) -> None:
+    def __init__(self, release: OpenedRelease) -> None:
         explanation = release.explanation()
         self._explainer = Explainer(explanation)
         self.policy = release.policy

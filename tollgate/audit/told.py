@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tollgate.audit.kept import FeatureRange, Kept, TrainingPart
+from tollgate.audit.kept import ArchivedRelease, FeatureRange, TrainingDistribution
 from tollgate.audit.rows import FEATURE, FIELD, SUBJECT
 from tollgate.features.definition import FeatureSpec
 from tollgate.features.describe import in_words, window_text
@@ -17,7 +17,7 @@ from tollgate.features.entries import MISSING
 from tollgate.features.fields import hash_words
 from tollgate.schema import REASON_SEPARATOR, Applied, Degraded, floats_at
 
-DEGRADED_WORDS = {
+DEGRADED_TEXTS = {
     Degraded.STORE_UNAVAILABLE: "The store gave no answer in time: some features are "
     "their declared defaults.",
     Degraded.LAST_KNOWN_VECTOR: "The store gave no answer in time: some features come "
@@ -39,7 +39,7 @@ DEGRADED_WORDS = {
     Degraded.HOOK_FAILED: "The product's own code failed for this row: its features "
     "are their defaults.",
 }
-APPLIED_WORDS = {
+APPLIED_TEXTS = {
     Applied.NO: "no",
     Applied.YES: "yes",
     Applied.UNKNOWN: "not known: the store was lost before it answered",
@@ -49,7 +49,7 @@ OWN_REASONS = {"ESSENTIAL_MISSING": "Data this decision needs is missing or too 
 NO_TEXT = "The policy that was kept has no text for it."
 
 
-class Told(msgspec.Struct, frozen=True):
+class Description(msgspec.Struct, frozen=True):
     """
     A feature, input or code, described for display.
 
@@ -68,11 +68,13 @@ class Told(msgspec.Struct, frozen=True):
     outside: bool = False
 
 
-def features_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
+def describe_features(
+    values: dict[str, Any], kept: ArchivedRelease | None
+) -> list[Description]:
     """Describe the feature vector that was scored."""
     spec = kept.spec if kept else None
     known = {one.name: one for one in spec.features} if spec else {}
-    training = kept.training if kept and kept.training else TrainingPart()
+    training = kept.training if kept and kept.training else TrainingDistribution()
     told = []
     for column, value in values.items():
         if not column.startswith(FEATURE) or value is None:
@@ -85,7 +87,7 @@ def features_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
         known_range = training.features.get(name, FeatureRange())
         place = place_among(value, known_range, training.quantiles)
         told.append(
-            Told(
+            Description(
                 name=name,
                 value=f"{value:,.6g}",
                 meaning=meaning,
@@ -127,29 +129,33 @@ def place_among(value: float, known: FeatureRange, levels: Sequence[float]) -> f
     return (max(below, default=0.0) + min(above, default=1.0)) / 2
 
 
-def inputs_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
+def describe_inputs(
+    values: dict[str, Any], kept: ArchivedRelease | None
+) -> list[Description]:
     """Describe the inputs of the request."""
     told = []
     if has_money(values, kept):
-        told.append(Told("amount", f"{values['amount_cents'] / 100:,.2f}"))
+        told.append(Description("amount", f"{values['amount_cents'] / 100:,.2f}"))
     if values["event_time"] is not None:
-        told.append(Told("event time", moment(values["event_time"])))
-        told.append(Told("transaction", values["transaction"], "a pseudonym"))
+        told.append(Description("event time", moment(values["event_time"])))
+        told.append(Description("transaction", values["transaction"], "a pseudonym"))
     for column, value in values.items():
         if column.startswith(SUBJECT) and value is not None:
-            told.append(Told(column[len(SUBJECT) :], value, "a pseudonym"))
+            told.append(Description(column[len(SUBJECT) :], value, "a pseudonym"))
         elif column.startswith(FIELD) and value is not None:
             name = column[len(FIELD) :]
             spec = kept.spec if kept else None
-            told.append(Told(name, field_text(name, value, spec), "a declared field"))
+            told.append(
+                Description(name, field_text(name, value, spec), "a declared field")
+            )
     hits = values["list_hits"]
     if hits:
         names = [one.name for one in kept.policy.lists] if kept and kept.policy else []
-        told.append(Told("on lists", ", ".join(bits_named(hits, names, "list"))))
+        told.append(Description("on lists", ", ".join(bits_named(hits, names, "list"))))
     return told
 
 
-def has_money(values: dict[str, Any], kept: Kept | None) -> bool:
+def has_money(values: dict[str, Any], kept: ArchivedRelease | None) -> bool:
     """Return whether a record has an amount, by its consent and its features.yaml."""
     spec = kept.spec if kept else None
     return values["amount_cents"] is not None and (spec is None or spec.amount)
@@ -176,15 +182,19 @@ def field_text(name: str, value: int, spec: FeatureSpec | None) -> str:
     return "a word that is not in the vocabulary"
 
 
-def reasons_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
+def describe_reasons(
+    values: dict[str, Any], kept: ArchivedRelease | None
+) -> list[Description]:
     """Describe the reason codes of the answer."""
     policy = kept.policy if kept else None
     texts = OWN_REASONS | (policy.reasons if policy else {})
     codes = [one for one in values["reason_codes"].split(REASON_SEPARATOR) if one]
-    return [Told(code, texts.get(code, NO_TEXT)) for code in codes]
+    return [Description(code, texts.get(code, NO_TEXT)) for code in codes]
 
 
-def rules_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
+def describe_rules(
+    values: dict[str, Any], kept: ArchivedRelease | None
+) -> list[Description]:
     """Describe the rules that matched."""
     rules = kept.policy.rules if kept and kept.policy else ()
     told = []
@@ -192,23 +202,23 @@ def rules_told(values: dict[str, Any], kept: Kept | None) -> list[Told]:
         if values["rules"] >> at & 1:
             if at < len(rules):
                 one = rules[at]
-                told.append(Told(one.name, one.code, f"owner: {one.owner}"))
+                told.append(Description(one.name, one.code, f"owner: {one.owner}"))
             else:
-                told.append(Told(f"rule {at + 1}", "", "not in the policy kept"))
+                told.append(Description(f"rule {at + 1}", "", "not in the policy kept"))
     return told
 
 
-def degraded_told(values: dict[str, Any]) -> list[Told]:
+def describe_degraded(values: dict[str, Any]) -> list[Description]:
     """Describe the degraded bits of the answer."""
     bits = values["degraded"]
     told = [
-        Told(bit.name or "", words)
-        for bit, words in DEGRADED_WORDS.items()
+        Description(bit.name or "", words)
+        for bit, words in DEGRADED_TEXTS.items()
         if bits & bit
     ]
-    rest = bits & ~sum(DEGRADED_WORDS)
+    rest = bits & ~sum(DEGRADED_TEXTS)
     return told + (
-        [Told(f"bits {rest:#x}", "Unknown to this Tollgate.")] if rest else []
+        [Description(f"bits {rest:#x}", "Unknown to this Tollgate.")] if rest else []
     )
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.audit.anchor import Mark, read_anchor
+from tollgate.audit.anchor import AnchorMark, read_anchor
 from tollgate.audit.chain import LOCK
-from tollgate.audit.contents import Finding, prove_content
+from tollgate.audit.contents import Discrepancy, prove_content
 from tollgate.audit.files import lock
 from tollgate.audit.links import (
     LEAVES_SUFFIX,
@@ -36,7 +36,7 @@ from tollgate.audit.worker import WORKER_LOCK
 from tollgate.errors import InputError, JournalError
 
 
-class Proof(msgspec.Struct, frozen=True):
+class VerificationResult(msgspec.Struct, frozen=True):
     """
     Result of the verification of a journal.
 
@@ -50,12 +50,12 @@ class Proof(msgspec.Struct, frozen=True):
         anchored: Number of marks that were compared.
     """
 
-    findings: list[Finding]
+    findings: list[Discrepancy]
     links: int
     records: int
     removed: int
     missing: dict[str, int]
-    head: Mark | None
+    head: AnchorMark | None
     anchored: int
 
 
@@ -63,9 +63,9 @@ def verify(
     folder: Path,
     *,
     anchor: Path | None = None,
-    marks: Sequence[Mark] = (),
+    marks: Sequence[AnchorMark] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Proof:
+) -> VerificationResult:
     """
     Verify everything in a journal's folder.
 
@@ -101,75 +101,77 @@ def verify(
         progress(done, len(links))
     segments = [one for one in links.values() if one.kind == "segment"]
     last = max(links, default=0)
-    return Proof(
+    return VerificationResult(
         findings=findings,
         links=len(links),
         records=sum(one.rows for one in segments if one.number not in removed),
         removed=sum(one.rows for one in segments if one.number in removed),
         missing=missing_in(list(links.values())),
-        head=Mark(links[last].chain, last, hashes[last]) if links else None,
+        head=AnchorMark(links[last].chain, last, hashes[last]) if links else None,
         anchored=len(known),
     )
 
 
 def _prove_links(
     contents: dict[int, bytes],
-) -> tuple[list[Finding], dict[int, Link], dict[int, str]]:
+) -> tuple[list[Discrepancy], dict[int, Link], dict[int, str]]:
     """
     Verify that no link is missing, and that each has the hash of the previous one.
     """
-    findings: list[Finding] = []
+    findings: list[Discrepancy] = []
     links: dict[int, Link] = {}
     hashes: dict[int, str] = {}
     if not contents:
-        return [Finding("journal", "holds no link")], links, hashes
+        return [Discrepancy("journal", "holds no link")], links, hashes
     for number in range(1, max(contents) + 1):
         where = f"link {number}"
         if number not in contents:
-            findings.append(Finding(where, "was removed"))
+            findings.append(Discrepancy(where, "was removed"))
             continue
         hashes[number] = link_hash(contents[number])
         try:
             link = decode_link(where, contents[number])
         except JournalError as exc:
-            findings.append(Finding(where, f"was changed: {exc.problem}"))
+            findings.append(Discrepancy(where, f"was changed: {exc.problem}"))
             continue
         links[number] = link
         before = hashes.get(number - 1, NOTHING if number == 1 else None)
         if before is not None and link.previous != before:
             problem = f"was changed, or link {number - 1} was: its hash does not fit"
-            findings.append(Finding(where, problem))
+            findings.append(Discrepancy(where, problem))
         findings += _prove_identity(link, links, number)
     return findings, links, hashes
 
 
 def _prove_identity(
     link: Link, links: dict[int, Link], number: int
-) -> Iterator[Finding]:
+) -> Iterator[Discrepancy]:
     where = f"link {number}"
     first = next(iter(links.values()))
     if link.number != number:
-        yield Finding(where, f"calls itself {link.number}: links were exchanged")
+        yield Discrepancy(where, f"calls itself {link.number}: links were exchanged")
     if (link.chain, link.product) != (first.chain, first.product):
-        yield Finding(where, "is of another chain")
+        yield Discrepancy(where, "is of another chain")
     if (link.kind == "begin") != (number == 1):
-        yield Finding(where, f"is of kind {link.kind}: the beginning was changed")
+        yield Discrepancy(where, f"is of kind {link.kind}: the beginning was changed")
 
 
 def _prove_anchors(
-    hashes: dict[int, str], links: dict[int, Link], marks: Sequence[Mark]
-) -> Iterator[Finding]:
+    hashes: dict[int, str], links: dict[int, Link], marks: Sequence[AnchorMark]
+) -> Iterator[Discrepancy]:
     """Verify that the links recorded in anchors are still there and unchanged."""
     chains = {one.chain for one in links.values()}
     for mark in marks:
         where = f"link {mark.number}"
         if mark.chain not in chains:
-            yield Finding("journal", f"is not chain {mark.chain[:12]}… of its anchor")
+            yield Discrepancy(
+                "journal", f"is not chain {mark.chain[:12]}… of its anchor"
+            )
             return
         if mark.number not in hashes:
-            yield Finding(where, "was removed: its anchor knows it")
+            yield Discrepancy(where, "was removed: its anchor knows it")
         elif hashes[mark.number] != mark.hash:
-            yield Finding(where, "was changed: its anchor knows it otherwise")
+            yield Discrepancy(where, "was changed: its anchor knows it otherwise")
     if marks:
         known = max(mark.number for mark in marks)
         for number in sorted(hashes):
@@ -178,12 +180,12 @@ def _prove_anchors(
                     "was added: its anchor does not know it; if its worker was killed "
                     "at that moment, start it once more"
                 )
-                yield Finding(f"link {number}", problem)
+                yield Discrepancy(f"link {number}", problem)
 
 
 def _strangers(
     names: set[str], new: set[str], links: dict[int, Link]
-) -> Iterator[Finding]:
+) -> Iterator[Discrepancy]:
     """Find files that no link names."""
     last = max(links, default=0)
     expected = {LOCK, WORKER_LOCK, NEW}
@@ -194,13 +196,13 @@ def _strangers(
             expected.add(file_name(number, LEAVES_SUFFIX[1:]))
     for name in sorted(names - expected):
         if not _is_link(name):
-            yield Finding(name, "was added: no link names it")
+            yield Discrepancy(name, "was added: no link names it")
     for name in sorted(new):
         # A killed worker may leave files of the next link, or files that it did not
         # rename.
         begun = name.startswith(f"{last + 1:08d}.")
         if not begun and (name not in expected or name in names):
-            yield Finding(f"{NEW}/{name}", "was added: no link names it")
+            yield Discrepancy(f"{NEW}/{name}", "was added: no link names it")
 
 
 def _is_link(name: str) -> bool:

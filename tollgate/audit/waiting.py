@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tollgate.audit.releases import Releases
+from tollgate.audit.releases import ReleaseArchive
 from tollgate.audit.rows import subjects_of, table_of
-from tollgate.audit.sealing import take
+from tollgate.audit.sealing import slice_records
 from tollgate.errors import JournalError, StoreError
 from tollgate.features.spec import FeatureSpec
 from tollgate.journal.entries import CHUNK_FIELD, stream_key
@@ -24,7 +24,7 @@ _ANSWER_S = 10.0
 _AT_ONCE = 64  # entries per read
 
 
-def find_waiting(url: str, *, product: str, wanted: str) -> Records | None:
+def find_pending(url: str, *, product: str, wanted: str) -> Records | None:
     """
     Search for a decision in a product's stream, newest entry first.
 
@@ -70,7 +70,7 @@ def _in_chunk(raw: bytes, wanted: str) -> Records | None:
     except JournalError:  # the worker makes it a dead letter
         return None
     row = _row_of(records, wanted)
-    return None if row is None else take(records, slice(row, row + 1))
+    return None if row is None else slice_records(records, slice(row, row + 1))
 
 
 def _row_of(records: Records, wanted: str) -> int | None:
@@ -84,8 +84,8 @@ def _row_of(records: Records, wanted: str) -> int | None:
     return len(ids) - 1 - ids[::-1].index(one) if one in ids else None
 
 
-def waiting_table(
-    records: Records, *, spec: FeatureSpec | None, releases: Releases | None
+def pending_table(
+    records: Records, *, spec: FeatureSpec | None, releases: ReleaseArchive | None
 ) -> pl.DataFrame:
     """
     Return a record as a segment's table, with pseudonyms under an empty key.

@@ -20,7 +20,7 @@ import msgspec
 from tollgate.audit.chain import Chain
 from tollgate.audit.links import WriterEnd
 from tollgate.audit.sealing import Sealer
-from tollgate.audit.source import ChunkSource, Taken
+from tollgate.audit.source import ChunkSource, StreamEntry
 from tollgate.errors import JournalError, StoreError, TollgateError
 from tollgate.journal.entries import decode_end
 from tollgate.journal.record import Records, decode_chunk
@@ -40,7 +40,7 @@ _POLLED = 64  # entries per read
 _RETRY_S = (0.1, 0.5, 1.0, 5.0)  # then the last pause repeats
 
 
-class Tally(msgspec.Struct):
+class SealCounts(msgspec.Struct):
     """Counts of a worker since it started."""
 
     chunks: int = 0
@@ -89,10 +89,10 @@ class JournalWorker:
         self._batch: list[Records] = []
         self._ends: list[WriterEnd] = []
         self._rows = 0
-        self._taken: list[Taken] = []  # last batch of entries
+        self._taken: list[StreamEntry] = []  # last batch of entries
         self._decoded = 0  # number of these that are decoded
         self._due_s = 0.0
-        self.tally = Tally()
+        self.tally = SealCounts()
 
     def run(
         self, stopped: threading.Event, *, until_idle_s: float | None = None
@@ -155,7 +155,7 @@ class JournalWorker:
             self._decoded += 1
         self.tally.chunks += len(taken)
 
-    def _take(self, taken: Taken) -> None:
+    def _take(self, taken: StreamEntry) -> None:
         if taken.end:
             end = decode_end(taken.end)
             self._ends.append(WriterEnd(end.writer, end.sequence, end.killed))

@@ -39,7 +39,7 @@ _ENTRY_WORDS = ENTRY.itemsize // COLUMN_BYTES
 _APPLIED, _TOO_LATE = b"\1", b"\3"  # status bytes of apply.lua
 
 
-class Copied(msgspec.Struct):
+class CopyCounts(msgspec.Struct):
     """
     Count the results of a copy.
 
@@ -67,7 +67,7 @@ def copy_state(
     *,
     since_us: int = 0,
     rate_per_s: float | None = 0.0,
-) -> Copied:
+) -> CopyCounts:
     """
     Apply the events of one state's values to another's.
 
@@ -83,7 +83,7 @@ def copy_state(
         StoreError: The store did not reply; it is safe to repeat the copy.
     """
     pairs = check_copy(old, new)
-    done = Copied()
+    done = CopyCounts()
     pace = open_pace(new, store, rate_per_s)
     packer = Packer(new)
     for place, (source, entity) in enumerate(pairs):
@@ -143,7 +143,7 @@ def _scanned(store: RedisStore, prefix: bytes) -> Iterator[list[bytes]]:
 
 
 def _bodies(
-    store: RedisStore, keys: Sequence[bytes], source: Entity, done: Copied
+    store: RedisStore, keys: Sequence[bytes], source: Entity, done: CopyCounts
 ) -> list[I64]:
     """Read the entries of values, as words [E, W]; a damaged value has none."""
     values = [value or b"" for value in _asked(store, (b"MGET", *keys))]
@@ -183,7 +183,7 @@ def _events(words: I64, picks: I64, *, since_us: int) -> list[bytes]:
 
 
 def _send(
-    store: RedisStore, calls: Iterator[tuple[Call, int]], done: Copied, pace: Pace
+    store: RedisStore, calls: Iterator[tuple[Call, int]], done: CopyCounts, pace: Pace
 ) -> None:
     for call, events in calls:
         begun_s = pace.begin()

@@ -32,7 +32,7 @@ STORE_DEADLINE_S = 30.0
 _PART_ROWS = 64 * EVENTS_PER_CALL
 
 
-class Materialized(msgspec.Struct):
+class MaterializeCounts(msgspec.Struct):
     """
     Count the results of a run; purchases, except for `labels`.
 
@@ -111,7 +111,7 @@ def materialize(
     *,
     rate_per_s: float | None = 0.0,
     progress: Progress | None = None,
-) -> Materialized:
+) -> MaterializeCounts:
     """
     Load a history into the store, from where an earlier run stopped.
 
@@ -127,7 +127,9 @@ def materialize(
     """
     rows = within_reach(spec, history)
     checkpoint = Checkpoint(spec, _fingerprint(history), store)
-    done = Materialized(history=len(history), out_of_reach=len(history) - len(rows))
+    done = MaterializeCounts(
+        history=len(history), out_of_reach=len(history) - len(rows)
+    )
     done.full, done.over_cap = _over_cap(spec, history)
     done.done_before = min(checkpoint.read(), len(rows))
     writer, pace = EventWriter(spec, store), open_pace(spec, store, rate_per_s)
@@ -144,7 +146,7 @@ def materialize(
     return done
 
 
-def _count(done: Materialized, landed: list[Landed]) -> None:
+def _count(done: MaterializeCounts, landed: list[Landed]) -> None:
     for one in landed:
         done.applied += int(one.applied.sum())
         done.duplicates += int(one.duplicate.sum())

@@ -29,7 +29,7 @@ _JITTER = 0.1  # part of `max_age` by which TTLs differ, by id
 _MAX_HASH = 2**32
 
 
-class Loaded(msgspec.Struct):
+class TableLoadCounts(msgspec.Struct):
     """
     Count the results of a run.
 
@@ -61,7 +61,7 @@ def load_table(
     rate_per_s: float | None = 0.0,
     progress: Progress | None = None,
     wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
-) -> Loaded:
+) -> TableLoadCounts:
     """
     Add a table's rows to those in the store, from where an earlier run stopped.
 
@@ -87,7 +87,7 @@ def load_table(
     )
     ids = list(number)
     checkpoint = Checkpoint(spec, _fingerprint(table, rows), store)
-    done = Loaded(rows=len(rows), ids=len(ids))
+    done = TableLoadCounts(rows=len(rows), ids=len(ids))
     done.done_before = min(checkpoint.read(), len(ids))
     done.newest_us = int(rows.valid_us.max(initial=0))
     pace = open_pace(spec, store, rate_per_s)
@@ -110,7 +110,7 @@ class _Load:
     """Write the values of one table."""
 
     def __init__(
-        self, spec: FeatureSpec, table: Table, store: RedisStore, done: Loaded
+        self, spec: FeatureSpec, table: Table, store: RedisStore, done: TableLoadCounts
     ) -> None:
         self._table = table
         self._store = store

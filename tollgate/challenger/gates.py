@@ -15,14 +15,19 @@ from tollgate.challenger import intervals
 from tollgate.challenger.bins import TIME_EDGES_US
 from tollgate.challenger.counts import ALL, DEGRADED, ERRORS, Arm, Group, Pairs
 from tollgate.challenger.intervals import Interval
-from tollgate.challenger.kept import Kept
-from tollgate.challenger.shares import apart, arm_share, degraded_apart, flips_share
+from tollgate.challenger.kept import TrialState
+from tollgate.challenger.shares import (
+    arm_share,
+    degraded_difference,
+    flips_share,
+    share_difference,
+)
 from tollgate.repository.gates import Gates
 
-State = Literal["waits", "holds", "unsure", "broken"]
+GateState = Literal["waits", "holds", "unsure", "broken"]
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class GateResult(msgspec.Struct, frozen=True):
     """
     Result of one gate.
 
@@ -40,7 +45,7 @@ class Verdict(msgspec.Struct, frozen=True):
     limit: float
     found: Interval
     rows: int
-    state: State
+    state: GateState
 
     def __str__(self) -> str:
         unit = {"p99_ms": " ms", "score_psi": ""}.get(self.gate, " %")
@@ -54,7 +59,7 @@ class Verdict(msgspec.Struct, frozen=True):
         )
 
 
-def judge(kept: Kept, gates: Gates) -> list[Verdict]:
+def judge(kept: TrialState, gates: Gates) -> list[GateResult]:
     """Judge a trial by its gates; gates without a limit are left out."""
     group = kept.groups.get(ALL, Group())
     found = {
@@ -73,7 +78,7 @@ def judge(kept: Kept, gates: Gates) -> list[Verdict]:
         "score_psi": (gates.score_psi, *_psi(group.pairs)),
     }
     return [
-        Verdict(
+        GateResult(
             name,
             limit,
             interval,
@@ -91,12 +96,12 @@ def judge(kept: Kept, gates: Gates) -> list[Verdict]:
     ]
 
 
-def broken(verdicts: list[Verdict]) -> list[Verdict]:
+def broken(verdicts: list[GateResult]) -> list[GateResult]:
     """Return the gates that are broken."""
     return [one for one in verdicts if one.state == "broken"]
 
 
-def passed(verdicts: list[Verdict]) -> bool:
+def passed(verdicts: list[GateResult]) -> bool:
     """Return whether each gate has seen enough rows, and none is broken."""
     return all(one.state in ("holds", "unsure") for one in verdicts)
 
@@ -106,7 +111,7 @@ def _p99_ms(arm: Arm) -> tuple[Interval, int]:
     return intervals.quantile(arm.times, edges_ms, at=0.99), arm.rows
 
 
-def _degraded(kept: Kept, group: Group) -> tuple[Interval, int]:
+def _degraded(kept: TrialState, group: Group) -> tuple[Interval, int]:
     """
     Compare degraded rows with the champion's, because an outage of the store affects
     both.
@@ -116,17 +121,17 @@ def _degraded(kept: Kept, group: Group) -> tuple[Interval, int]:
     """
     arm, than = group.challenger, _compared(kept)
     if kept.trial.mode == "shadow":
-        return degraded_apart(group.pairs), group.pairs.rows
-    return apart(arm, DEGRADED, than=than), min(arm.rows, than.rows)
+        return degraded_difference(group.pairs), group.pairs.rows
+    return share_difference(arm, DEGRADED, than=than), min(arm.rows, than.rows)
 
 
-def _compared(kept: Kept) -> Arm:
+def _compared(kept: TrialState) -> Arm:
     """Return the counts of the champion's own answers; in a watch, from before it."""
     groups = kept.baseline if kept.trial.mode == "watch" else kept.groups
     return groups.get(ALL, Group()).champion
 
 
-def _all_are_slow(kept: Kept, found: Interval, gates: Gates) -> bool:
+def _all_are_slow(kept: TrialState, found: Interval, gates: Gates) -> bool:
     """
     Return whether the champion is as slow, so that the challenger is not the cause.
     """
@@ -143,7 +148,7 @@ def _psi(pairs: Pairs) -> tuple[Interval, int]:
 
 def _state(
     found: Interval, rows: int, limit: float, gates: Gates, *, excused: bool
-) -> State:
+) -> GateState:
     if rows < gates.min_rows:
         return "waits"
     if found.low > limit:

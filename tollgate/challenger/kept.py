@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from tollgate.audit.ranges import Seen, Span
+from tollgate.audit.ranges import SequenceNumbers, Span
 from tollgate.challenger.counts import Groups
 from tollgate.errors import InputError
 from tollgate.repository.atomic import replace_file
@@ -40,7 +40,7 @@ class Trial(msgspec.Struct, frozen=True):
     percent: float = 0.0
 
 
-class Kept(msgspec.Struct):
+class TrialState(msgspec.Struct):
     """
     State of a trial on disk.
 
@@ -76,7 +76,7 @@ def path_of(folder: Path, trial: Trial) -> Path:
     return folder / f"{trial.challenger}.{trial.mode}.{moment}.json"
 
 
-def load(folder: Path, trial: Trial) -> Kept:
+def load(folder: Path, trial: Trial) -> TrialState:
     """
     Read the state of a trial; a new trial has an empty one.
 
@@ -85,15 +85,15 @@ def load(folder: Path, trial: Trial) -> Kept:
     """
     path = path_of(folder, trial)
     if not path.exists():
-        return Kept(trial)
+        return TrialState(trial)
     kept = read(path)
     if kept.trial != trial:
         # Started within the same second against another champion.
-        return Kept(trial)
+        return TrialState(trial)
     return kept
 
 
-def read(path: Path) -> Kept:
+def read(path: Path) -> TrialState:
     """
     Read a file of counts.
 
@@ -101,12 +101,12 @@ def read(path: Path) -> Kept:
         InputError: The file cannot be read.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Kept)
+        return msgspec.json.decode(path.read_bytes(), type=TrialState)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as exc:
         raise InputError(path, f"cannot be read: {exc}") from exc
 
 
-def save(folder: Path, kept: Kept) -> None:
+def save(folder: Path, kept: TrialState) -> None:
     """
     Replace the file of a trial atomically; it is on disk when this returns.
 
@@ -123,7 +123,7 @@ def save(folder: Path, kept: Kept) -> None:
 
 def newest(
     folder: Path, *, challenger: str = "*", modes: tuple[Mode, ...] = MODES
-) -> Kept | None:
+) -> TrialState | None:
     """
     Return the latest trial of a challenger, or of any challenger; None without one.
 
@@ -138,9 +138,9 @@ def newest(
     return max(found, key=lambda one: one.trial.began, default=None)
 
 
-def seen_of(kept: Kept) -> Seen:
+def counted_numbers(kept: TrialState) -> SequenceNumbers:
     """Return the sequence numbers of the counted records."""
-    seen = Seen()
+    seen = SequenceNumbers()
     for writer, spans in kept.seen.items():
         for first, last in spans:
             seen.add(writer, first, last=last)

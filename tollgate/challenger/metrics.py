@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from tollgate.challenger.counts import ALL, LEVELS, Arm, Group
-from tollgate.challenger.kept import Kept
-from tollgate.challenger.worker import Tally
+from tollgate.challenger.kept import TrialState
+from tollgate.challenger.worker import TrialWorkerCounts
 from tollgate.schema import Decision
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class TrialMetrics:
         self,
         product: str,
         *,
-        trials: Callable[[], list[Kept]],
-        tally: Callable[[], Tally],
+        trials: Callable[[], list[TrialState]],
+        tally: Callable[[], TrialWorkerCounts],
     ) -> None:
         from prometheus_client import CollectorRegistry
 

@@ -11,8 +11,8 @@ import numpy as np
 from tollgate.challenger.bins import score_edges
 from tollgate.challenger.counts import ALL, Group
 from tollgate.challenger.intervals import Interval
-from tollgate.challenger.kept import Kept
-from tollgate.challenger.report import Report
+from tollgate.challenger.kept import TrialState
+from tollgate.challenger.report import TrialReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ _COLORS = {
 }
 
 
-def draw(report: Report, kept: Kept, path: Path) -> None:
+def draw(report: TrialReport, kept: TrialState, path: Path) -> None:
     """Write a PNG: flips by group, score distributions, differences, gates."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ def draw(report: Report, kept: Kept, path: Path) -> None:
     figure.savefig(path)
 
 
-def _draw_flips(report: Report, axes: Axes) -> None:
+def _draw_flips(report: TrialReport, axes: Axes) -> None:
     for place, part in enumerate(report.parts):
         for shift, found, color in (
             (-0.15, part.flips, "tab:blue"),
@@ -73,7 +73,7 @@ def _draw_flips(report: Report, axes: Axes) -> None:
     axes.legend()
 
 
-def _draw_scores(report: Report, kept: Kept, axes: Axes) -> None:
+def _draw_scores(report: TrialReport, kept: TrialState, axes: Axes) -> None:
     pairs = kept.groups.get(ALL, Group()).pairs
     edges = np.concatenate(([0.0], score_edges(), [1.0]))
     # The outermost bins are unbounded on this scale.
@@ -91,7 +91,7 @@ def _draw_scores(report: Report, kept: Kept, axes: Axes) -> None:
     axes.legend()
 
 
-def _draw_differences(report: Report, axes: Axes) -> None:
+def _draw_differences(report: TrialReport, axes: Axes) -> None:
     names = list(report.differences)
     for place, name in enumerate(names):
         _whisker(axes, report.differences[name], place, color="tab:blue", by=100)
@@ -101,7 +101,7 @@ def _draw_differences(report: Report, axes: Axes) -> None:
     axes.set(xlabel="percentage points", title="challenger's share less champion's")
 
 
-def _draw_gates(report: Report, axes: Axes) -> None:
+def _draw_gates(report: TrialReport, axes: Axes) -> None:
     farthest = 2.0
     for place, one in enumerate(report.verdicts):
         by = 1 / (one.limit or 1)

@@ -17,16 +17,16 @@ from tollgate.challenger.counts import (
     Group,
     Pairs,
 )
-from tollgate.challenger.gates import Verdict, judge
+from tollgate.challenger.gates import GateResult, judge
 from tollgate.challenger.intervals import Interval
-from tollgate.challenger.kept import Kept, Trial
+from tollgate.challenger.kept import Trial, TrialState
 from tollgate.challenger.shares import (
-    apart,
     arm_share,
-    decided_apart,
-    degraded_apart,
+    decision_difference,
+    degraded_difference,
     flips_effect,
     flips_share,
+    share_difference,
 )
 from tollgate.repository.gates import Gates
 from tollgate.schema import Decision
@@ -34,7 +34,7 @@ from tollgate.schema import Decision
 _EDGES_MS = [edge / 1_000 for edge in TIME_EDGES_US]
 
 
-class Part(msgspec.Struct, frozen=True):
+class GroupComparison(msgspec.Struct, frozen=True):
     """
     Comparison of both releases on rows with a common property.
 
@@ -61,7 +61,7 @@ class Part(msgspec.Struct, frozen=True):
     shift: Interval
 
 
-class Side(msgspec.Struct, frozen=True):
+class ReleaseSummary(msgspec.Struct, frozen=True):
     """
     Results of one release on the rows it decided.
 
@@ -85,7 +85,7 @@ class Side(msgspec.Struct, frozen=True):
     p99_ms: Interval
 
 
-class Report(msgspec.Struct, frozen=True):
+class TrialReport(msgspec.Struct, frozen=True):
     """
     Report of a trial.
 
@@ -112,20 +112,20 @@ class Report(msgspec.Struct, frozen=True):
     us_per_row: float
     matrix: tuple[tuple[int, ...], ...]
     cents: tuple[tuple[int, ...], ...]
-    parts: tuple[Part, ...]
+    parts: tuple[GroupComparison, ...]
     psi: Interval
     ks: Interval
-    champion: Side
-    challenger: Side
+    champion: ReleaseSummary
+    challenger: ReleaseSummary
     differences: dict[str, Interval]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[GateResult, ...]
 
 
-def make_report(kept: Kept, gates: Gates) -> Report:
+def make_report(kept: TrialState, gates: Gates) -> TrialReport:
     """Compute the report of a trial from its counts."""
     group = kept.groups.get(ALL, Group())
     pairs = group.pairs
-    return Report(
+    return TrialReport(
         trial=kept.trial,
         rows=pairs.rows,
         other=kept.other,
@@ -143,7 +143,7 @@ def make_report(kept: Kept, gates: Gates) -> Report:
     )
 
 
-def _order(kept: Kept) -> list[str]:
+def _order(kept: TrialState) -> list[str]:
     """
     List the groups: all rows first, then segments, then amounts in ascending order.
     """
@@ -163,7 +163,7 @@ def _square(cells: list[int]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(cells[at : at + LEVELS]) for at in rows)
 
 
-def _part(name: str, pairs: Pairs) -> Part:
+def _part(name: str, pairs: Pairs) -> GroupComparison:
     stricter = [
         one * LEVELS + other
         for one in range(LEVELS)
@@ -171,7 +171,7 @@ def _part(name: str, pairs: Pairs) -> Part:
     ]
     milder = [cell % LEVELS * LEVELS + cell // LEVELS for cell in stricter]
     moved = _sum(pairs.cents, stricter) + _sum(pairs.cents, milder)
-    return Part(
+    return GroupComparison(
         name=name,
         rows=pairs.rows,
         flips=flips_share(pairs),
@@ -195,8 +195,8 @@ def _sum(cells: list[int], chosen: Iterable[int]) -> int:
     return sum(cells[at] for at in chosen)
 
 
-def _side(release: str, arm: Arm) -> Side:
-    return Side(
+def _side(release: str, arm: Arm) -> ReleaseSummary:
+    return ReleaseSummary(
         release=release,
         rows=arm.rows,
         shares={level.name.lower(): arm_share(arm, level) for level in Decision},
@@ -214,14 +214,16 @@ def _differences(trial: Trial, group: Group) -> dict[str, Interval]:
     strangers = trial.mode == "canary"
     found = {
         level.name.lower(): (
-            apart(other, level, than=one)
+            share_difference(other, level, than=one)
             if strangers
-            else decided_apart(group.pairs, level)
+            else decision_difference(group.pairs, level)
         )
         for level in Decision
     }
-    found["errors"] = apart(other, ERRORS, than=one)
+    found["errors"] = share_difference(other, ERRORS, than=one)
     found["degraded"] = (
-        apart(other, DEGRADED, than=one) if strangers else degraded_apart(group.pairs)
+        share_difference(other, DEGRADED, than=one)
+        if strangers
+        else degraded_difference(group.pairs)
     )
     return found

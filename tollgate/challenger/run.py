@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.audit.opened import Opened, open_release
-from tollgate.audit.sealing import take
+from tollgate.audit.opened import OpenedRelease, open_release
+from tollgate.audit.sealing import slice_records
 from tollgate.challenger.counts import (
     ALL,
     Decisions,
@@ -21,8 +21,15 @@ from tollgate.challenger.counts import (
     group_names,
     only,
 )
-from tollgate.challenger.gates import Verdict, judge
-from tollgate.challenger.kept import Kept, Trial, load, newest, save, seen_of
+from tollgate.challenger.gates import GateResult, judge
+from tollgate.challenger.kept import (
+    Trial,
+    TrialState,
+    counted_numbers,
+    load,
+    newest,
+    save,
+)
 from tollgate.challenger.scoring import Scorer, recorded_decisions
 from tollgate.challenger.trials import seconds_of
 from tollgate.errors import InputError
@@ -32,7 +39,7 @@ from tollgate.repository.gates import Gates
 log = logging.getLogger(__name__)
 
 
-class Run:
+class TrialCounter:
     """
     Counts the rows of one trial.
 
@@ -50,8 +57,8 @@ class Run:
     def __init__(self, trial: Trial, *, repository: Path, folder: Path) -> None:
         self.trial = trial
         self._folder = folder
-        self.kept: Kept = load(folder, trial)
-        self._seen = seen_of(self.kept)
+        self.kept: TrialState = load(folder, trial)
+        self._seen = counted_numbers(self.kept)
         # Releases whose answers count.
         self._own = {
             "shadow": {trial.champion},
@@ -69,14 +76,14 @@ class Run:
         else:
             self._scorer = Scorer(champion, challenger)
 
-    def take(self, records: Records) -> None:
+    def count(self, records: Records) -> None:
         """
         Count the rows of a chunk that belong to this trial and are not counted yet.
         """
         first = records.first_sequence
         last = first + len(records) - 1
         for low, high in self._seen.add(records.writer, first, last=last):
-            self._take(take(records, slice(low - first, high + 1 - first)))
+            self._take(slice_records(records, slice(low - first, high + 1 - first)))
 
     def save(self) -> None:
         """
@@ -88,7 +95,7 @@ class Run:
         self.kept.seen = self._seen.spans()
         save(self._folder, self.kept)
 
-    def judge(self, gates: Gates) -> list[Verdict]:
+    def judge(self, gates: Gates) -> list[GateResult]:
         """Judge the counts by gates."""
         return judge(self.kept, gates)
 
@@ -115,7 +122,7 @@ class Run:
         if not late.any():
             return None
         # The rows of one writer are ordered by decision time.
-        return take(records, slice(int(np.argmax(late)), len(records)))
+        return slice_records(records, slice(int(np.argmax(late)), len(records)))
 
     def _answered_by_challenger(self, records: Records) -> bool:
         answered = records.release == self.trial.challenger
@@ -174,7 +181,7 @@ def _groups(
     )
 
 
-def _open(name: str, repository: Path, product: str) -> Opened:
+def _open(name: str, repository: Path, product: str) -> OpenedRelease:
     return open_release(name, kept=None, repository=repository, product=product)
 
 
@@ -194,7 +201,7 @@ def _before(folder: Path, trial: Trial) -> Groups:
     )
 
 
-def _scorer_of_watch(promoted: Opened, before: Opened) -> Scorer | None:
+def _scorer_of_watch(promoted: OpenedRelease, before: OpenedRelease) -> Scorer | None:
     """Return a scorer for the former release; None if its vectors cannot be derived."""
     try:
         return Scorer(promoted, before)

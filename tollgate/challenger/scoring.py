@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.audit.opened import Model, Opened
+from tollgate.audit.opened import OpenedRelease, ReleaseModel
 from tollgate.challenger.bins import clusters
 from tollgate.challenger.counts import Decisions
 from tollgate.errors import InputError
@@ -30,7 +30,7 @@ I64 = npt.NDArray[np.int64]
 _MODEL_OUTPUT = np.uint32(Degraded.MODEL_OUTPUT)
 
 
-class Scored(msgspec.Struct, frozen=True, eq=False):
+class ScoredRows(msgspec.Struct, frozen=True, eq=False):
     """
     Rows as decided originally, and as decided by the other release.
 
@@ -63,13 +63,13 @@ class Scorer:
         RepositoryError: Its model cannot be loaded.
     """
 
-    def __init__(self, recorded: Opened, other: Opened) -> None:
+    def __init__(self, recorded: OpenedRelease, other: OpenedRelease) -> None:
         self._columns = columns_for(recorded.spec, other)
         _require_fields(recorded.spec, other)
         self._lists = _list_places(recorded.policy, other)
         self._recorded, self._other = recorded, other
         self._spec_hash = recorded.spec.spec_hash
-        self._model: Model = other.model()
+        self._model: ReleaseModel = other.model()
         self.segments = recorded.policy.segments
         self.money = recorded.spec.amount
         self._told = False
@@ -81,7 +81,7 @@ class Scorer:
             and {*self._recorded.spec.field_names} <= records.fields.keys()
         )
 
-    def score(self, records: Records) -> Scored:
+    def score(self, records: Records) -> ScoredRows:
         """Decide rows again."""
         begun_ns = time.perf_counter_ns()
         recorded = recorded_decisions(records)
@@ -93,7 +93,7 @@ class Scorer:
         )
         other = self._again(own, recorded.cluster)
         worked_us = (time.perf_counter_ns() - begun_ns) // 1_000
-        return Scored(recorded, other, worked_us)
+        return ScoredRows(recorded, other, worked_us)
 
     def segment(self, records: Records) -> npt.NDArray[np.uint8]:
         """
@@ -152,7 +152,7 @@ def recorded_decisions(records: Records) -> Decisions:
     )
 
 
-def columns_for(recorded: FeatureSpec, other: Opened) -> list[int]:
+def columns_for(recorded: FeatureSpec, other: OpenedRelease) -> list[int]:
     """
     Return the columns of a release's features in the vectors of another release.
 
@@ -187,7 +187,7 @@ def columns_for(recorded: FeatureSpec, other: Opened) -> list[int]:
     return columns
 
 
-def _require_fields(recorded: FeatureSpec, other: Opened) -> None:
+def _require_fields(recorded: FeatureSpec, other: OpenedRelease) -> None:
     there = {one.name: one for one in recorded.fields}
     for one in other.spec.fields:
         if there.get(one.name) != one:
@@ -195,7 +195,7 @@ def _require_fields(recorded: FeatureSpec, other: Opened) -> None:
             raise InputError(other.name, problem)
 
 
-def _list_places(recorded: Policy, other: Opened) -> list[int]:
+def _list_places(recorded: Policy, other: OpenedRelease) -> list[int]:
     """Return the positions of a policy's lists among those that were looked up."""
     places = {(one.name, one.of): at for at, one in enumerate(recorded.lists)}
     found = []

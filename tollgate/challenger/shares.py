@@ -14,7 +14,7 @@ def arm_share(arm: Arm, what: int) -> Interval:
     return intervals.share(*_counted(arm, what))
 
 
-def apart(arm: Arm, what: int, *, than: Arm) -> Interval:
+def share_difference(arm: Arm, what: int, *, than: Arm) -> Interval:
     """Estimate the difference of such a share from that of other customers."""
     return intervals.difference(*_counted(arm, what), than=_counted(than, what))
 
@@ -36,7 +36,7 @@ def flips_effect(pairs: Pairs) -> float:
     return intervals.design_effect(pairs.cluster_rows, pairs.cluster_flips)
 
 
-def decided_apart(pairs: Pairs, level: int) -> Interval:
+def decision_difference(pairs: Pairs, level: int) -> Interval:
     """
     Estimate how much more often the challenger makes a decision, on the same rows.
     """
@@ -51,7 +51,7 @@ def decided_apart(pairs: Pairs, level: int) -> Interval:
     )
 
 
-def degraded_apart(pairs: Pairs) -> Interval:
+def degraded_difference(pairs: Pairs) -> Interval:
     """Estimate how much more often the challenger is degraded, on the same rows."""
     more, less = pairs.degraded_more, pairs.degraded_less
     return intervals.paired_difference(more, less, rows=pairs.rows)

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.audit.source import ChunkSource, Taken
+from tollgate.audit.source import ChunkSource, StreamEntry
 from tollgate.challenger.gates import broken
-from tollgate.challenger.kept import Kept, Trial
+from tollgate.challenger.kept import Trial, TrialState
 from tollgate.challenger.measures import end_trial
-from tollgate.challenger.run import Run
+from tollgate.challenger.run import TrialCounter
 from tollgate.challenger.trials import current_trials
 from tollgate.errors import JournalError, TollgateError
 from tollgate.journal.record import decode_chunk
@@ -41,7 +41,7 @@ _POLLED = 64  # entries per read
 _WAIT_S, _AWAY_S = 0.5, 1.0
 
 
-class Tally(msgspec.Struct):
+class TrialWorkerCounts(msgspec.Struct):
     """Counts of a worker since it started."""
 
     rows: int = 0
@@ -93,14 +93,14 @@ class TrialWorker:
         self._say = say
         self._on_step = on_step
         self._gates: Gates = read_gates(repository, product=product)
-        self._runs: dict[Trial, Run] = {}
-        self._taken: deque[Taken] = deque()  # entries not counted yet
+        self._runs: dict[Trial, TrialCounter] = {}
+        self._taken: deque[StreamEntry] = deque()  # entries not counted yet
         self._ids: list[bytes] = []
         self._due_s = 0.0
         self._problem = ""
-        self.tally = Tally()
+        self.tally = TrialWorkerCounts()
 
-    def counted(self) -> list[Kept]:
+    def counted(self) -> list[TrialState]:
         """Return the counts of each current trial."""
         return [run.kept for run in list(self._runs.values())]
 
@@ -144,7 +144,7 @@ class TrialWorker:
             self._ids.append(self._taken.popleft().id)
         return number
 
-    def _take(self, taken: Taken) -> None:
+    def _take(self, taken: StreamEntry) -> None:
         if not taken.chunk:
             return  # a writer's end, or an entry deleted while pending
         try:
@@ -153,7 +153,7 @@ class TrialWorker:
             self.tally.unreadable += 1
             return
         for run in self._runs.values():
-            run.take(records)
+            run.count(records)
         self.tally.rows += len(records)
 
     def _keep(self) -> None:
@@ -208,7 +208,7 @@ class TrialWorker:
             if trial in self._runs:
                 continue
             try:
-                self._runs[trial] = Run(
+                self._runs[trial] = TrialCounter(
                     trial, repository=self._repository, folder=self._folder
                 )
             except TollgateError as exc:

@@ -15,8 +15,8 @@ from tollgate.cli.repositories import to_read
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
-    from tollgate.backfill.copying import Copied
-    from tollgate.backfill.materialize import Materialized
+    from tollgate.backfill.copying import CopyCounts
+    from tollgate.backfill.materialize import MaterializeCounts
     from tollgate.features.spec import FeatureSpec
     from tollgate.settings import Settings
     from tollgate.store.redis import RedisStore
@@ -149,7 +149,7 @@ def _histories(
     *,
     rate: float | None,
     tell: Callable[[str], None],
-) -> tuple[dict[str, Materialized], int]:
+) -> tuple[dict[str, MaterializeCounts], int]:
     """Load file after file; return results, and the time of the newest purchase, µs."""
     from tollgate.backfill.materialize import materialize as run
     from tollgate.history import read_history
@@ -168,7 +168,7 @@ def _histories(
     return found, newest_us
 
 
-def _told(done: Materialized) -> str:
+def _told(done: MaterializeCounts) -> str:
     parts = [
         f"{done.history:,} purchases, {done.out_of_reach:,} out of reach of any window",
         f"{done.done_before:,} done before",
@@ -189,7 +189,7 @@ def _told(done: Materialized) -> str:
     return text
 
 
-def _told_copy(done: Copied) -> str:
+def _told_copy(done: CopyCounts) -> str:
     text = f"copied {done.values:,} values: {done.events:,} events, "
     text += f"{done.applied:,} of them new"
     for number, what in ((done.damaged, "damaged"), (done.full, "full")):

@@ -28,7 +28,7 @@ from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
-    from tollgate.challenger.kept import Kept
+    from tollgate.challenger.kept import TrialState
     from tollgate.settings import Settings
 
 _IDLE_S = 1.0
@@ -148,7 +148,7 @@ def run(
     )
 
 
-def _kept(chosen: Settings, repository: Path, *, name: str | None) -> Kept:
+def _kept(chosen: Settings, repository: Path, *, name: str | None) -> TrialState:
     """
     Find the counts to report.
 

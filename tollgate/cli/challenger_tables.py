@@ -13,7 +13,7 @@ from tollgate.schema import Decision
 
 if TYPE_CHECKING:
     from tollgate.challenger.intervals import Interval
-    from tollgate.challenger.report import Report, Side
+    from tollgate.challenger.report import ReleaseSummary, TrialReport
 
 _NAMES = tuple(level.name.lower() for level in Decision)
 _STYLES = {"holds": "green", "unsure": "yellow", "broken": "red", "waits": "dim"}
@@ -21,7 +21,7 @@ _SHADOW_TIMES = "time of a batch in the worker"
 _SERVER_TIMES = "time in the server"
 
 
-def report_tables(report: Report) -> Iterator[Any]:
+def report_tables(report: TrialReport) -> Iterator[Any]:
     """Build the tables, below a line that names the releases under comparison."""
     trial = report.trial
     share = f" at {trial.percent:g} %" if trial.mode == "canary" else ""
@@ -49,7 +49,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _gates(report: Report) -> Table:
+def _gates(report: TrialReport) -> Table:
     table = _table("gate", "", "found", "allowed", "rows")
     for one in report.verdicts:
         told = _percent if one.gate.endswith("_share") else _plain
@@ -61,7 +61,7 @@ def _gates(report: Report) -> Table:
     return table
 
 
-def _parts(report: Report) -> Table:
+def _parts(report: TrialReport) -> Table:
     table = _table(
         "rows", "", "decided otherwise", "of the money", "stricter", "milder", "score"
     )
@@ -78,7 +78,7 @@ def _parts(report: Report) -> Table:
     return table
 
 
-def _matrix(report: Report) -> Table:
+def _matrix(report: TrialReport) -> Table:
     trial = report.trial
     table = _table(f"{trial.champion} ╲ {trial.challenger}", *_NAMES)
     for at, name in enumerate(_NAMES):
@@ -92,7 +92,7 @@ def _matrix(report: Report) -> Table:
     return table
 
 
-def _sides(report: Report) -> Table:
+def _sides(report: TrialReport) -> Table:
     one, other = report.champion, report.challenger
     table = _table("share", one.release, other.release, "difference")
     table.add_row("rows", f"{one.rows:,}", f"{other.rows:,}", "")
@@ -114,7 +114,7 @@ def _sides(report: Report) -> Table:
     return table
 
 
-def _share(side: Side, name: str) -> Interval:
+def _share(side: ReleaseSummary, name: str) -> Interval:
     if name in side.shares:
         return side.shares[name]
     return side.errors if name == "errors" else side.degraded

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from clients.decisions import Decisions
-    from tollgate.audit.explained import Explained
+    from tollgate.audit.explained import ExplainedRecord
     from tollgate.features.spec import FeatureSpec
     from tollgate.server.embedded import Embedded
     from tollgate.settings import Settings
@@ -147,21 +147,21 @@ def _decided(asked: pl.DataFrame, *, spec: FeatureSpec, server: Embedded) -> Dec
 
 def _explained(
     application: str, *, server: Embedded, repository: Path, spec: FeatureSpec
-) -> Explained:
+) -> ExplainedRecord:
     """Explain one decision that is still pending in the journal's stream."""
-    from tollgate.audit.explained import explained
-    from tollgate.audit.waiting import find_waiting, waiting_table
+    from tollgate.audit.explained import explain_record
+    from tollgate.audit.waiting import find_pending, pending_table
 
     records = None
     until_s = time.monotonic() + _TIMEOUT_S
     while records is None and time.monotonic() < until_s:
-        records = find_waiting(
+        records = find_pending(
             server.store_url, product=spec.product, wanted=application
         )
     if records is None:
         raise JournalError(application, f"not in the stream after {_TIMEOUT_S:g} s")
-    return explained(
-        waiting_table(records, spec=spec, releases=None),
+    return explain_record(
+        pending_table(records, spec=spec, releases=None),
         place="the stream",
         product=spec.product,
         kept=None,
@@ -192,7 +192,7 @@ def _print(asked: pl.DataFrame, answers: Decisions) -> None:
     console.out.print(groups)
 
 
-def _print_notice(found: Explained, application: str) -> None:
+def _print_notice(found: ExplainedRecord, application: str) -> None:
     from tollgate.audit.notice import notice_text
 
     console.out.print("\nwhat one applicant is told (tollgate explain ID --notice):\n")

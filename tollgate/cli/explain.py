@@ -12,7 +12,7 @@ from tollgate.cli.journal_options import Folder, Keys, default_folder, default_k
 from tollgate.cli.options import Json, Product, Repository, State
 
 if TYPE_CHECKING:
-    from tollgate.audit.explained import Explained
+    from tollgate.audit.explained import ExplainedRecord
     from tollgate.settings import Settings
 
 
@@ -83,43 +83,43 @@ def explain(
 
 def _sealed(
     decision: str, place: Path, keys: Path, chosen: Settings, *, customer: str | None
-) -> Explained:
+) -> ExplainedRecord:
     """Explain a sealed decision; raise InputError if there is none."""
-    from tollgate.audit.explained import explained
-    from tollgate.audit.kept import newest_kept
-    from tollgate.audit.lookup import find
+    from tollgate.audit.explained import explain_record
+    from tollgate.audit.kept import newest_archived_release
+    from tollgate.audit.lookup import find_record
     from tollgate.audit.subjects import FILE, Subjects
     from tollgate.audit.tables import read_table
 
     subjects = Subjects(keys) if (keys / FILE).exists() else None
-    found = find(place, decision, subjects=subjects, customer=customer)
-    return explained(
+    found = find_record(place, decision, subjects=subjects, customer=customer)
+    return explain_record(
         read_table(place, found.link)[found.row : found.row + 1],
         place=f"link {found.link.number}, row {found.row}",
         product=found.link.product,
-        kept=newest_kept(place, found.values["release"]),
+        kept=newest_archived_release(place, found.values["release"]),
         repository=_repository(chosen),
     )
 
 
 def _waiting(
     decision: str, place: Path, chosen: Settings, *, instead: object
-) -> Explained | None:
+) -> ExplainedRecord | None:
     """
     Explain a decision that is still in the stream; return None if it is not there.
     """
     from tollgate.audit.chain import Chain
-    from tollgate.audit.explained import explained
+    from tollgate.audit.explained import explain_record
     from tollgate.audit.gathering import served_specs
-    from tollgate.audit.kept import newest_kept
+    from tollgate.audit.kept import newest_archived_release
     from tollgate.audit.links import link_paths
-    from tollgate.audit.releases import Releases
-    from tollgate.audit.waiting import find_waiting, waiting_table
+    from tollgate.audit.releases import ReleaseArchive
+    from tollgate.audit.waiting import find_pending, pending_table
     from tollgate.errors import TollgateError
 
     try:
         url = running.journal_url(chosen)
-        records = find_waiting(url, product=chosen.product, wanted=decision)
+        records = find_pending(url, product=chosen.product, wanted=decision)
     except TollgateError as exc:
         console.say(f"not in the journal ({instead}), and not looked for in the stream")
         raise exc from None
@@ -129,10 +129,12 @@ def _waiting(
     specs = served_specs(known, chosen.product) if known else {}
     releases = kept = None
     if link_paths(place):
-        releases = Releases(Chain(place, product=chosen.product), repository=known)
-        kept = newest_kept(place, records.release)
-    return explained(
-        waiting_table(records, spec=specs.get(records.spec_hash), releases=releases),
+        releases = ReleaseArchive(
+            Chain(place, product=chosen.product), repository=known
+        )
+        kept = newest_archived_release(place, records.release)
+    return explain_record(
+        pending_table(records, spec=specs.get(records.spec_hash), releases=releases),
         place="the stream, not sealed yet",
         product=chosen.product,
         kept=kept,
@@ -144,7 +146,7 @@ def _repository(chosen: Settings) -> Path | None:
     return chosen.repository_path if chosen.repository_path.is_dir() else None
 
 
-def _print(found: Explained) -> None:
+def _print(found: ExplainedRecord) -> None:
     score = "no score" if found.score is None else f"score {found.score:.4f}"
     _line(f"{found.decision}, {score}, by {found.release} at {found.decided}")
     _line(f"record {found.record}, {found.place}")
@@ -176,7 +178,7 @@ def _print(found: Explained) -> None:
         _line(f"  {number}. {text}")
 
 
-def _print_contributions(found: Explained) -> None:
+def _print_contributions(found: ExplainedRecord) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)

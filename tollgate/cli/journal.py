@@ -31,7 +31,7 @@ from tollgate.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tollgate.audit.verify import Proof
+    from tollgate.audit.verify import VerificationResult
 
 _IDLE_S = 1.0
 
@@ -79,12 +79,12 @@ def run(
     state: State = None,
 ) -> None:
     """Seal decisions from the stream into segments, until Ctrl-C or SIGTERM."""
-    from tollgate.audit.afterwards import Afterwards
+    from tollgate.audit.afterwards import SealFollowUp
     from tollgate.audit.anchor import AnchorFile
     from tollgate.audit.chain import Chain
     from tollgate.audit.files import lock
     from tollgate.audit.metrics import WorkerMetrics
-    from tollgate.audit.releases import Releases
+    from tollgate.audit.releases import ReleaseArchive
     from tollgate.audit.sealing import Sealer
     from tollgate.audit.source import ChunkSource
     from tollgate.audit.subjects import Subjects
@@ -106,8 +106,10 @@ def run(
         if not alone:
             raise InputError(place, "another worker seals into this folder")
         known, reread = to_reread(chosen)
-        releases = Releases(chain, repository=known, consent=consent, reread=reread)
-        afterwards = Afterwards(
+        releases = ReleaseArchive(
+            chain, repository=known, consent=consent, reread=reread
+        )
+        afterwards = SealFollowUp(
             chain, releases, repository=known, keep_s=keep_s, say=console.say
         )
         afterwards()  # finish the work that an earlier worker left undone
@@ -215,7 +217,7 @@ def _run(work: object, *, until_idle: bool) -> None:
     work(stopped, until_idle_s=_IDLE_S if until_idle else None)  # type: ignore[operator]
 
 
-def _told(proof: Proof) -> Sequence[str]:
+def _told(proof: VerificationResult) -> Sequence[str]:
     lines = [
         f"{proof.links:,} links, {proof.records:,} decisions"
         + (f", {proof.removed:,} removed by retention" if proof.removed else "")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tollgate.audit.chain import Chain
-    from tollgate.audit.replay import Part
+    from tollgate.audit.replay import ReleaseReplay
     from tollgate.settings import Settings
 
 _DIFFERENT = 1  # exit status
@@ -58,7 +58,7 @@ def replay(
     Exit status 1: a record differs, or a release is no longer available.
     """
 
-    from tollgate.audit.releases import Releases
+    from tollgate.audit.releases import ReleaseArchive
     from tollgate.audit.replay import replay as decide_again
 
     chosen = console.settings(
@@ -69,7 +69,7 @@ def replay(
     with console.progress("deciding again") as advance:
         found = decide_again(
             chain,
-            Releases(chain),
+            ReleaseArchive(chain),
             repository=known,
             through=release,
             tolerance=tolerance,
@@ -93,7 +93,7 @@ def replay(
         raise typer.Exit(_DIFFERENT)
 
 
-def _told(part: Part) -> list[str]:
+def _told(part: ReleaseReplay) -> list[str]:
     """
     Describe how many records of one release come out the same, and how others differ.
     """

@@ -45,9 +45,9 @@ def export(
 ) -> None:
     """Write one decision, with its proof, as a page for a reviewer."""
     from tollgate.audit.anchor import read_anchor
-    from tollgate.audit.kept import newest_kept
-    from tollgate.audit.lookup import find
-    from tollgate.audit.page import page_of
+    from tollgate.audit.kept import newest_archived_release
+    from tollgate.audit.lookup import find_record
+    from tollgate.audit.page import decision_page
     from tollgate.audit.subjects import FILE, Subjects
     from tollgate.errors import InputError
     from tollgate.repository.atomic import replace_file
@@ -57,17 +57,17 @@ def export(
     )
     place = folder or default_folder(chosen)
     known = keys or default_keys(place)
-    found = find(
+    found = find_record(
         place,
         decision,
         subjects=Subjects(known) if (known / FILE).exists() else None,
         customer=customer,
         marks=read_anchor(anchor or default_anchor(place)),
     )
-    kept = newest_kept(place, found.values["release"])
+    kept = newest_archived_release(place, found.values["release"])
     target = out or Path("decision.html")
     try:
-        replace_file(target, page_of(found, kept).encode(), mode=0o600)
+        replace_file(target, decision_page(found, kept).encode(), mode=0o600)
     except OSError as exc:
         raise InputError(target, f"cannot be written: {exc.strerror}") from exc
     for problem in found.evidence.problems:

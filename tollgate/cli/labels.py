@@ -21,7 +21,7 @@ from tollgate.cli.options import Json, Product, Repository, State, StoreUrl
 from tollgate.cli.stream import STORE_DEADLINE_S
 
 if TYPE_CHECKING:
-    from tollgate.audit.accuracy import Accuracy
+    from tollgate.audit.accuracy import ReleaseAccuracy
     from tollgate.audit.chain import Chain
     from tollgate.features.spec import FeatureSpec
     from tollgate.store.events import Labels
@@ -132,12 +132,12 @@ def _chain(place: Path, anchor: Path | None, *, product: str) -> Chain | None:
 
 
 def _into_store(labels: Labels, *, spec: FeatureSpec, url: str) -> dict[str, int]:
-    from tollgate.audit.labels import told_to_store
+    from tollgate.audit.labels import labels_for_store
     from tollgate.store.cluster import open_store
     from tollgate.store.writer import EventWriter
 
     store = open_store(url, deadline_s=STORE_DEADLINE_S)
-    landed = EventWriter(spec, store).labels(told_to_store(labels))
+    landed = EventWriter(spec, store).labels(labels_for_store(labels))
     store.close()
     return {
         "applied": int(landed.applied.sum()),
@@ -158,9 +158,9 @@ def _into_journal(
     return link.rows if link else 0
 
 
-def _judged(chain: Chain, legitimate_after: str | None) -> list[Accuracy]:
+def _judged(chain: Chain, legitimate_after: str | None) -> list[ReleaseAccuracy]:
     """Judge every release on its labelled decisions."""
-    from tollgate.audit.accuracy import accuracy as judge
+    from tollgate.audit.accuracy import accuracy_by_release as judge
     from tollgate.cli.journal import seconds
 
     before_us = None
@@ -170,7 +170,7 @@ def _judged(chain: Chain, legitimate_after: str | None) -> list[Accuracy]:
     return judge(chain, legitimate_before_us=before_us)
 
 
-def _print(judged: list[Accuracy]) -> None:
+def _print(judged: list[ReleaseAccuracy]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -183,7 +183,7 @@ def _print(judged: list[Accuracy]) -> None:
     console.out.print(table)
 
 
-def _cells(one: Accuracy) -> list[str]:
+def _cells(one: ReleaseAccuracy) -> list[str]:
     shares = (
         *(one.flagged, one.caught, one.declined, one.caught_declined),
         *(one.roc_auc, one.average_precision),

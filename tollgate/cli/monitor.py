@@ -125,8 +125,8 @@ def monitor(
     from tollgate.cli.monitor_tables import monitor_report
     from tollgate.cli.monitor_watch import Asked, Watch, now
     from tollgate.monitor.journals import Journals
-    from tollgate.monitor.judging import Limits
-    from tollgate.monitor.looking import Options
+    from tollgate.monitor.judging import DriftLimits
+    from tollgate.monitor.looking import MonitorOptions
 
     chosen = console.settings(repository=repository, state=state)
     console.require_products(chosen, product or ())
@@ -140,9 +140,9 @@ def monitor(
     since_us = 0
     if since:
         since_us = now(None) - int(seconds(since, flag="--since") * 1e6)
-    options = Options(
+    options = MonitorOptions(
         window=window,
-        limits=Limits(psi=psi, ks=ks, false_alarms=false_alarms),
+        limits=DriftLimits(psi=psi, ks=ks, false_alarms=false_alarms),
         since_us=since_us,
         lag_us=int(seconds(label_lag, flag="--label-lag") * 1e6) if label_lag else 0,
         legitimate=legitimate,

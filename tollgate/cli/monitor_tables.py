@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from tollgate.monitor.accuracy import Accuracy
+    from tollgate.monitor.accuracy import DailyAccuracy
     from tollgate.monitor.looking import ProductMonitor
-    from tollgate.monitor.windows import Stream
+    from tollgate.monitor.windows import ReleaseWindows
 
 _STYLES = {"holds": "green", "unsure": "yellow", "drift": "red", "untold": "dim"}
 _KINDS = {"decisions": "windows", "day": "days"}
@@ -61,7 +61,7 @@ def monitor_report(monitors: Sequence[ProductMonitor]) -> list[dict[str, Any]]:
     ]
 
 
-def _newest_report(stream: Stream) -> list[dict[str, Any]]:
+def _newest_report(stream: ReleaseWindows) -> list[dict[str, Any]]:
     judged = [window for window in stream.windows if window.verdicts]
     return [
         {
@@ -78,7 +78,9 @@ def _newest_report(stream: Stream) -> list[dict[str, Any]]:
     ]
 
 
-def _accuracy_report(found: Accuracy | None, release: str) -> dict[str, Any] | None:
+def _accuracy_report(
+    found: DailyAccuracy | None, release: str
+) -> dict[str, Any] | None:
     if found is None:
         return None
     whole = found.total(release)
@@ -93,7 +95,7 @@ def _accuracy_report(found: Accuracy | None, release: str) -> dict[str, Any] | N
     }
 
 
-def _told(product: str, release: str, stream: Stream) -> str:
+def _told(product: str, release: str, stream: ReleaseWindows) -> str:
     fates = ", ".join(f"{count:,} {fate}" for fate, count in stream.fates().items())
     parts = [
         f"{escape(product)} {escape(release)}: {stream.mix.rows:,} decisions ({fates})"
@@ -131,7 +133,7 @@ def _newest(verdicts: Sequence[Any]) -> Table:
     return table
 
 
-def _accuracy(found: Accuracy, releases: Sequence[str]) -> Table:
+def _accuracy(found: DailyAccuracy, releases: Sequence[str]) -> Table:
     heads = (
         *("labelled in time", "rows", "frauds", "young", "precision", "recall"),
         *("of declines", "recall"),

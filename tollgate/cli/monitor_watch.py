@@ -123,14 +123,14 @@ class Watch:
         self._tell_problems(one)
 
     def _write(self) -> None:
-        from tollgate.monitor.page import page_of
+        from tollgate.monitor.page import monitor_page
         from tollgate.repository.atomic import replace_file
 
         self.metrics.refresh()
         if self._asked.metrics is not None:
             self.metrics.write(self._asked.metrics)
         if self._asked.report is not None:
-            page = page_of(self._monitors)
+            page = monitor_page(self._monitors)
             try:
                 replace_file(self._asked.report, page.encode(), mode=0o600)
             except OSError as exc:

@@ -11,12 +11,12 @@ from rich.table import Table
 from tollgate.schema import Decision
 
 if TYPE_CHECKING:
-    from tollgate.redecide import Outcome
+    from tollgate.redecide import PolicyComparison
 
 _NAMES = tuple(level.name.lower() for level in Decision)
 
 
-def outcome_tables(outcome: Outcome) -> Iterator[Any]:
+def outcome_tables(outcome: PolicyComparison) -> Iterator[Any]:
     """Build the tables, below a line with the most important result."""
     yield (
         f"{outcome.changed:,} of {outcome.rows:,} rows decided otherwise; "
@@ -45,7 +45,7 @@ def _money(cents: int) -> str:
     return f"{cents / 100:,.2f}"
 
 
-def _matrix(outcome: Outcome) -> Table:
+def _matrix(outcome: PolicyComparison) -> Table:
     table = _table("before ╲ after", *_NAMES)
     for before, name in enumerate(_NAMES):
         table.add_row(
@@ -58,7 +58,7 @@ def _matrix(outcome: Outcome) -> Table:
     return table
 
 
-def _segments(outcome: Outcome) -> Table:
+def _segments(outcome: PolicyComparison) -> Table:
     table = _table("segment", "rows", *_NAMES, "declined, money")
     for part in outcome.segments:
         counts = (
@@ -73,7 +73,7 @@ def _segments(outcome: Outcome) -> Table:
     return table
 
 
-def _rules(outcome: Outcome) -> Table:
+def _rules(outcome: PolicyComparison) -> Table:
     table = _table("rule", "owner", "held before", "holds", "of these changed", "money")
     for rule in outcome.rules:
         table.add_row(

@@ -223,7 +223,7 @@ def _summary(answers: dict[str, list[Any]]) -> dict[str, Any]:
 
 def _say(summary: dict[str, Any]) -> None:
     """Print to stderr how many rows failed, and how many are degraded by which bit."""
-    from tollgate.audit.told import DEGRADED_WORDS
+    from tollgate.audit.told import DEGRADED_TEXTS
 
     rows = summary["rows"]
     if undecided := summary["undecided"]:
@@ -232,7 +232,7 @@ def _say(summary: dict[str, Any]) -> None:
         console.say(f"{degraded:,} of {rows:,} rows are degraded:")
     for name, count in summary["degraded_by_bit"].items():
         if count:
-            console.say(f"  {count:,} {name}: {DEGRADED_WORDS[Degraded[name]]}")
+            console.say(f"  {count:,} {name}: {DEGRADED_TEXTS[Degraded[name]]}")
 
 
 def _read(file: Path, format: Format) -> pl.DataFrame:

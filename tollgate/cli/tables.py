@@ -14,7 +14,7 @@ from tollgate.cli import console
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
-    from tollgate.backfill.tables import Loaded
+    from tollgate.backfill.tables import TableLoadCounts
     from tollgate.features.spec import FeatureSpec, Table
     from tollgate.features.tables import TableRows
     from tollgate.store.redis import RedisStore
@@ -60,7 +60,7 @@ def load_tables(
     *,
     rate: float | None,
     tell: Callable[[str], None] = console.result,
-) -> dict[str, Loaded]:
+) -> dict[str, TableLoadCounts]:
     """
     Load tables into the store.
 
@@ -91,7 +91,7 @@ def load_tables(
     return loaded
 
 
-def _told(done: Loaded) -> str:
+def _told(done: TableLoadCounts) -> str:
     parts = [
         f"{done.rows:,} rows of {done.ids:,} ids",
         f"{done.done_before:,} done before",
@@ -106,7 +106,7 @@ def _told(done: Loaded) -> str:
     return ", ".join(parts)
 
 
-def _late(table: Table, done: Loaded) -> str:
+def _late(table: Table, done: TableLoadCounts) -> str:
     """Warn if purchases may have been scored without the rows valid at their time."""
     read_us = time.time_ns() // 1000 + table.refresh_us
     if not 0 < done.newest_us < read_us:

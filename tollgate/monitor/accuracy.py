@@ -30,7 +30,7 @@ COLUMNS = (TRANSACTION, "release", "decision", EVENT)
 LEVELS = {"review": 1, "decline": 2}
 
 
-class Rule(msgspec.Struct, frozen=True):
+class LabelRule(msgspec.Struct, frozen=True):
     """
     Conditions under which a label counts.
 
@@ -46,7 +46,7 @@ class Rule(msgspec.Struct, frozen=True):
     legitimate: bool
 
 
-class Counts:
+class LabelCounts:
     """
     Counts of decisions by their labels.
 
@@ -63,7 +63,7 @@ class Counts:
         self.late = 0
         self.known: I64 = np.zeros((len(DECISIONS), 2), np.int64)
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: LabelCounts) -> None:
         """Add other counts."""
         self.young += other.young
         self.old += other.old
@@ -93,7 +93,7 @@ class Counts:
         return share(self.known[level:, 1].sum(), self.known[:, 1].sum())
 
 
-class Accuracy:
+class DailyAccuracy:
     """
     Counts of labelled decisions of each release, by day of purchase.
 
@@ -104,9 +104,9 @@ class Accuracy:
             age count, so that slower labels had time to come, too; NaN without one.
     """
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: LabelRule) -> None:
         self.rule = rule
-        self.days: dict[str, dict[int, Counts]] = {}
+        self.days: dict[str, dict[int, LabelCounts]] = {}
         self._settled = 0
         self._settled_in_time = 0
 
@@ -148,16 +148,16 @@ class Accuracy:
         for (release, day), own in rows.group_by("release", "day", maintain_order=True):
             found = self._counted(own)
             days = self.days.setdefault(str(release), {})
-            days.setdefault(int(str(day)), Counts()).add(found)
+            days.setdefault(int(str(day)), LabelCounts()).add(found)
 
-    def total(self, release: str) -> Counts:
+    def total(self, release: str) -> LabelCounts:
         """Return the sum over all days of a release."""
-        whole = Counts()
+        whole = LabelCounts()
         for one in self.days.get(release, {}).values():
             whole.add(one)
         return whole
 
-    def newest(self, release: str) -> Counts | None:
+    def newest(self, release: str) -> LabelCounts | None:
         """
         Return the counts of the newest day without young decisions; None without one.
         """
@@ -173,8 +173,8 @@ class Accuracy:
         self._settled += len(settled)
         self._settled_in_time += int((settled["took_us"] <= self.rule.lag_us).sum())
 
-    def _counted(self, own: pl.DataFrame) -> Counts:
-        found = Counts()
+    def _counted(self, own: pl.DataFrame) -> LabelCounts:
+        found = LabelCounts()
         old = own.filter(pl.col("event_us") <= self.rule.as_of_us - self.rule.lag_us)
         found.old, found.young = len(old), len(own) - len(old)
         found.late = int(old["late"].sum())

@@ -34,7 +34,7 @@ class Distance(msgspec.Struct, frozen=True):
         return Distance(max(self.psi, other.psi), max(self.ks, other.ks))
 
 
-class Compared(msgspec.Struct, frozen=True, eq=False):
+class ComparedDistributions(msgspec.Struct, frozen=True, eq=False):
     """
     Two distribution functions at the same points.
 
@@ -63,13 +63,13 @@ class Compared(msgspec.Struct, frozen=True, eq=False):
             np.diff(self.trained[self.cuts], prepend=0.0, append=1.0),
         )
 
-    def nearer(self, by: float) -> Compared:
+    def nearer(self, by: float) -> ComparedDistributions:
         """
         Move `seen` towards `trained` by up to `by`, the distance that chance can
         explain.
         """
         moved = self.seen - np.clip(self.seen - self.trained, -by, by)
-        return Compared(moved, self.trained, self.cuts)
+        return ComparedDistributions(moved, self.trained, self.cuts)
 
     def shift(self, rows: int) -> float:
         """
@@ -95,12 +95,12 @@ class Compared(msgspec.Struct, frozen=True, eq=False):
         return total / weights if weights else 0.0
 
 
-def compare(counts: I64, marks: Marks) -> Compared:
+def compare(counts: I64, marks: Marks) -> ComparedDistributions:
     """
     Compare counted values with their training distribution.
 
     Args:
-        counts: Counts by cell, as in `Tally.cells`; [2M + 1].
+        counts: Counts by cell, as in `ColumnCounts.cells`; [2M + 1].
         marks: M marks of the training distribution.
     """
     share = np.cumsum(counts) / counts.sum()
@@ -120,7 +120,7 @@ def compare(counts: I64, marks: Marks) -> Compared:
         # to them.
         cuts[0] = cuts[-1] = False
         cuts[1] = marks.tied[0]
-    return Compared(
+    return ComparedDistributions(
         _woven(below, upto),
         np.maximum.accumulate(
             _woven(near_below, np.where(marks.tied, near_upto, single))
@@ -129,9 +129,11 @@ def compare(counts: I64, marks: Marks) -> Compared:
     )
 
 
-def compare_share(seen: float, trained: float) -> Compared:
+def compare_share(seen: float, trained: float) -> ComparedDistributions:
     """Compare the shares of rows with a property."""
-    return Compared(np.array([seen]), np.array([trained]), np.ones(1, np.bool_))
+    return ComparedDistributions(
+        np.array([seen]), np.array([trained]), np.ones(1, np.bool_)
+    )
 
 
 def _woven(one: F64, other: F64) -> F64:

@@ -8,7 +8,7 @@ from tollgate.audit.links import Link, link_name, links_after, removed_links
 from tollgate.errors import JournalError
 
 
-class Following:
+class ChainReader:
     """
     Reads the new links of a journal.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tollgate.audit.links import link_paths, no_journal
-from tollgate.monitor.looking import Options, ProductMonitor
+from tollgate.monitor.looking import MonitorOptions, ProductMonitor
 
 
 class Journals:
@@ -30,7 +30,7 @@ class Journals:
         *,
         home: Path,
         repository: Path | None,
-        options: Options,
+        options: MonitorOptions,
     ) -> None:
         self.monitors: list[ProductMonitor] = []
         self._named = tuple(dict.fromkeys(named))

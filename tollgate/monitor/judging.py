@@ -13,7 +13,7 @@ import numpy as np
 
 from tollgate.monitor.distances import (
     I64,
-    Compared,
+    ComparedDistributions,
     Distance,
     alike_rows,
     chance_of,
@@ -21,13 +21,13 @@ from tollgate.monitor.distances import (
     compare_share,
     slack,
 )
-from tollgate.monitor.tallies import Tally
-from tollgate.monitor.training import Column, Reference
+from tollgate.monitor.tallies import ColumnCounts
+from tollgate.monitor.training import Reference, ReferenceColumn
 
-State = Literal["holds", "unsure", "drift", "untold"]
+ColumnState = Literal["holds", "unsure", "drift", "untold"]
 
 
-class Limits(msgspec.Struct, frozen=True):
+class DriftLimits(msgspec.Struct, frozen=True):
     """
     Limits of the accepted drift, and of false alarms.
 
@@ -58,7 +58,7 @@ class Bins(msgspec.Struct, frozen=True):
     trained: tuple[float, ...]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ColumnResult(msgspec.Struct, frozen=True, kw_only=True):
     """
     Result of one column in one window.
 
@@ -77,7 +77,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     name: str
-    state: State
+    state: ColumnState
     found: Distance
     least: Distance
     sigmas: float
@@ -88,8 +88,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(
-    tally: Tally, reference: Reference, *, limits: Limits, look: int
-) -> list[Verdict]:
+    tally: ColumnCounts, reference: Reference, *, limits: DriftLimits, look: int
+) -> list[ColumnResult]:
     """
     Judge every column of a window.
 
@@ -103,22 +103,22 @@ def judge(
     events = 4 * len(reference.columns)
     chance = chance_of(limits.false_alarms, look=look, events=events)
     return [
-        _Judging(tally, at, column, reference.rows, limits, chance).verdict()
+        _ColumnJudge(tally, at, column, reference.rows, limits, chance).verdict()
         for at, column in enumerate(reference.columns)
     ]
 
 
-class _Judging(msgspec.Struct, frozen=True, eq=False):
+class _ColumnJudge(msgspec.Struct, frozen=True, eq=False):
     """One column of one window, with the values needed to judge it."""
 
-    tally: Tally
+    tally: ColumnCounts
     at: int
-    column: Column
+    column: ReferenceColumn
     trained: int
-    limits: Limits
+    limits: DriftLimits
     chance: float
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ColumnResult:
         """
         Compare the missing values, then the present ones; the larger distance counts.
         """
@@ -141,7 +141,7 @@ class _Judging(msgspec.Struct, frozen=True, eq=False):
             found, least = found.or_more(more), least.or_more(more_least)
             alike = max(alike, more_alike)
             sigmas = told.shift(int(cells.sum()))
-        return Verdict(
+        return ColumnResult(
             kind=column.kind,
             name=column.name,
             state=self._state(found, least),
@@ -154,20 +154,20 @@ class _Judging(msgspec.Struct, frozen=True, eq=False):
             bins=self._drawn(told),
         )
 
-    def _bins(self) -> Compared | None:
+    def _bins(self) -> ComparedDistributions | None:
         cells = self.tally.cells[self.at]
         if self.column.marks is None or not cells.sum():
             return None
         return compare(cells.sum(axis=0), self.column.marks)
 
     def _judged(
-        self, compared: Compared, *, upto: I64, rows: I64, trained: float
+        self, compared: ComparedDistributions, *, upto: I64, rows: I64, trained: float
     ) -> tuple[Distance, Distance, float]:
         alike = alike_rows(upto, rows)
         by = slack(int(rows.sum()), trained=trained, alike=alike, chance=self.chance)
         return compared.distance(), compared.nearer(by).distance(), alike
 
-    def _state(self, found: Distance, least: Distance) -> State:
+    def _state(self, found: Distance, least: Distance) -> ColumnState:
         # A calendar feature is judged once the window covers its whole period.
         if not len(self.tally) or self.tally.event_span_s < self.column.round_s:
             return "untold"
@@ -177,7 +177,7 @@ class _Judging(msgspec.Struct, frozen=True, eq=False):
         beyond = found.psi > limits.psi or found.ks > limits.ks
         return "unsure" if beyond else "holds"
 
-    def _drawn(self, compared: Compared | None) -> Bins | None:
+    def _drawn(self, compared: ComparedDistributions | None) -> Bins | None:
         if compared is None or self.column.marks is None:
             return None
         seen, trained = compared.bins()

@@ -25,18 +25,24 @@ from tollgate.audit.links import (
 from tollgate.audit.tables import read_table
 from tollgate.errors import InputError, JournalError
 from tollgate.features.spec import FeatureSpec
-from tollgate.monitor.accuracy import COLUMNS, Accuracy, Rule, default_lag_us, known_by
-from tollgate.monitor.following import Following
-from tollgate.monitor.judging import Limits
+from tollgate.monitor.accuracy import (
+    COLUMNS,
+    DailyAccuracy,
+    LabelRule,
+    default_lag_us,
+    known_by,
+)
+from tollgate.monitor.following import ChainReader
+from tollgate.monitor.judging import DriftLimits
 from tollgate.monitor.reading import by_release, known_release, read_segment, rows_of
 from tollgate.monitor.training import reference_of
-from tollgate.monitor.windows import Stream
+from tollgate.monitor.windows import ReleaseWindows
 
 RELEASES = 10  # monitored: those that decided last
 _DAY_US = 86_400_000_000
 
 
-class Options(msgspec.Struct, frozen=True):
+class MonitorOptions(msgspec.Struct, frozen=True):
     """
     Options of the monitor of a journal.
 
@@ -52,7 +58,7 @@ class Options(msgspec.Struct, frozen=True):
     """
 
     window: int = 2_500
-    limits: Limits = Limits()
+    limits: DriftLimits = DriftLimits()
     since_us: int = 0
     lag_us: int = 0
     legitimate: bool = False
@@ -83,21 +89,21 @@ class ProductMonitor:
     """
 
     def __init__(
-        self, folder: Path, *, repository: Path | None, options: Options
+        self, folder: Path, *, repository: Path | None, options: MonitorOptions
     ) -> None:
         if not link_paths(folder):
             raise no_journal(folder)
         self.folder = folder
         self.options = options
         self.product = ""
-        self.streams: dict[str, Stream] = {}
-        self.accuracy: Accuracy | None = None
+        self.streams: dict[str, ReleaseWindows] = {}
+        self.accuracy: DailyAccuracy | None = None
         self.decided_us = 0
         self.looked_us = 0
         self.took_s = 0.0
         self.unread: dict[int, str] = {}
         self._repository = repository
-        self._chain = Following(folder, since_us=options.since_us)
+        self._chain = ChainReader(folder, since_us=options.since_us)
         self.spec: FeatureSpec | None = None
         self._accuracy_of: tuple[object, ...] = ()
         self._drifted = False  # drift of a release that is not monitored any more
@@ -142,7 +148,7 @@ class ProductMonitor:
         return self._drifted or any(map(_drifted, self.streams.values()))
 
     @property
-    def deciding(self) -> dict[str, Stream]:
+    def deciding(self) -> dict[str, ReleaseWindows]:
         """Return the releases whose last decision is within a day of the newest one."""
         newest_us = max((one.mix.last_us for one in self.streams.values()), default=0)
         return {
@@ -184,7 +190,7 @@ class ProductMonitor:
             oldest = min(self.streams.values(), key=lambda one: one.mix.last_us)
             self._drifted |= _drifted(self.streams.pop(oldest.release))
 
-    def _stream(self, name: str) -> Stream:
+    def _stream(self, name: str) -> ReleaseWindows:
         known = known_release(
             name,
             folder=self.folder,
@@ -194,7 +200,7 @@ class ProductMonitor:
         )
         if known.spec is not None:
             self.spec = known.spec
-        return Stream(
+        return ReleaseWindows(
             name,
             reference_of(known.files, known.spec),
             size=self.options.window,
@@ -246,12 +252,12 @@ class ProductMonitor:
         if more is not None:
             tables.append(more)
         labels = known_by(pl.concat(tables), now_us)
-        rule = Rule(
+        rule = LabelRule(
             as_of_us=now_us,
             lag_us=self.lag_us,
             legitimate=self.options.legitimate,
         )
-        found = Accuracy(rule)
+        found = DailyAccuracy(rule)
         for link in alive:
             if link.kind != "segment" or link.until_us < self.options.since_us:
                 continue
@@ -263,5 +269,5 @@ class ProductMonitor:
         self._accuracy_of = state
 
 
-def _drifted(stream: Stream) -> bool:
+def _drifted(stream: ReleaseWindows) -> bool:
     return any(stream.drifted.values())

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tollgate.errors import InputError
-from tollgate.monitor.accuracy import LEVELS, Accuracy
+from tollgate.monitor.accuracy import LEVELS, DailyAccuracy
 from tollgate.monitor.looking import ProductMonitor
 from tollgate.monitor.tallies import DECISIONS
-from tollgate.monitor.windows import Stream, Window
+from tollgate.monitor.windows import ReleaseWindows, Window
 from tollgate.repository.atomic import replace_file
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def samples_of(monitor: ProductMonitor) -> Iterator[Sample]:
             yield from _accuracy(monitor.accuracy, release, labels)
 
 
-def _counts(stream: Stream, labels: dict[str, str]) -> Iterator[Sample]:
+def _counts(stream: ReleaseWindows, labels: dict[str, str]) -> Iterator[Sample]:
     for fate, count in stream.fates().items():
         yield "decisions", {**labels, "fate": fate}, count
     for kind in ("decisions", "day"):
@@ -134,7 +134,7 @@ def _counts(stream: Stream, labels: dict[str, str]) -> Iterator[Sample]:
         yield "troubled_windows", its, stream.troubled[kind]
 
 
-def _newest(stream: Stream, labels: dict[str, str]) -> Iterator[Sample]:
+def _newest(stream: ReleaseWindows, labels: dict[str, str]) -> Iterator[Sample]:
     for kind, windows in (("decisions", stream.windows), ("day", stream.days)):
         judged = [window for window in windows if window.verdicts]
         if judged:
@@ -164,7 +164,7 @@ def _window(window: Window, labels: dict[str, str]) -> Iterator[Sample]:
 
 
 def _accuracy(
-    found: Accuracy, release: str, labels: dict[str, str]
+    found: DailyAccuracy, release: str, labels: dict[str, str]
 ) -> Iterator[Sample]:
     whole, newest = found.total(release), found.newest(release)
     yield "labelled_decisions", labels, whole.labelled

@@ -8,12 +8,12 @@ from html import escape
 from tollgate.audit.page_parts import section, table, tiles
 from tollgate.audit.page_style import SAFE, STYLE
 from tollgate.audit.times import utc_text
-from tollgate.monitor.judging import Verdict
+from tollgate.monitor.judging import ColumnResult
 from tollgate.monitor.looking import ProductMonitor
 from tollgate.monitor.page_charts import charts_of, days_chart, moment
 from tollgate.monitor.pictures import bars, number, strip
 from tollgate.monitor.tallies import DECISIONS
-from tollgate.monitor.windows import Stream, Window
+from tollgate.monitor.windows import ReleaseWindows, Window
 
 _MORE_STYLE = """
 :root { --trained: #9aa4ae; --seen: #2f6f9f; --holds: #bcd9c6; --unsure: #e0a73a;
@@ -47,7 +47,7 @@ _HEADS = (
 )
 
 
-def page_of(monitors: Sequence[ProductMonitor]) -> str:
+def monitor_page(monitors: Sequence[ProductMonitor]) -> str:
     """Return the results of the last looks as one HTML document."""
     drifting = [one.product for one in monitors if one.drifted]
     title = f"Drift in {', '.join(drifting)}" if drifting else "No drift"
@@ -98,7 +98,7 @@ def _tiles(one: ProductMonitor) -> str:
     return tiles(figures)
 
 
-def _release(one: ProductMonitor, release: str, stream: Stream) -> str:
+def _release(one: ProductMonitor, release: str, stream: ReleaseWindows) -> str:
     fates = ", ".join(f"{count:,} {fate}" for fate, count in stream.fates().items())
     text = f'<p class="soft">{stream.mix.rows:,} decisions: {escape(fates)}.</p>'
     troubled = sum(stream.troubled.values())
@@ -138,7 +138,7 @@ def _columns(windows: Sequence[Window]) -> str:
     return table(_HEADS, rows)
 
 
-def _figures(one: Verdict) -> tuple[str, ...]:
+def _figures(one: ColumnResult) -> tuple[str, ...]:
     missing = f"{one.missing * 100:.3g} %"
     if one.state == "untold":
         return ("", "", "", "", "", missing)
@@ -163,7 +163,7 @@ def _worst(window: Window) -> str:
     )
 
 
-def _mix(stream: Stream) -> str:
+def _mix(stream: ReleaseWindows) -> str:
     mix = stream.mix
     rows = [
         (name, f"{mix.decisions[at]:,}", f"{mix.share(at) * 100:.3g} %")

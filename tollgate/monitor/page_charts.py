@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from math import isnan
 
 from tollgate.audit.times import utc_text
-from tollgate.monitor.accuracy import LEVELS, Accuracy, Counts, day_text
-from tollgate.monitor.pictures import Line, lines, stacked
+from tollgate.monitor.accuracy import LEVELS, DailyAccuracy, LabelCounts, day_text
+from tollgate.monitor.pictures import ChartLine, lines, stacked
 from tollgate.monitor.tallies import DECISIONS
-from tollgate.monitor.windows import Stream, Window
+from tollgate.monitor.windows import ReleaseWindows, Window
 
 _COLORS = ("--a", "--b", "--c", "--d", "--e")
 _SHOWN = 120  # windows
 _DAYS = 90
 
 
-def charts_of(stream: Stream, *, limit: float) -> str:
+def charts_of(stream: ReleaseWindows, *, limit: float) -> str:
     """Draw drift, decisions, confidence and degraded rows over windows."""
     windows = list(stream.windows)[-_SHOWN:]
     if not windows:
@@ -34,7 +34,7 @@ def _drift(windows: Sequence[Window], places: Sequence[str], *, limit: float) ->
     if not names:
         return ""
     series = [
-        Line(name, [_psi(window, name) for window in windows], color)
+        ChartLine(name, [_psi(window, name) for window in windows], color)
         for name, color in zip(names, _COLORS, strict=False)
     ]
     highest = max(psi for line in series for psi in line.values if not isnan(psi))
@@ -64,7 +64,7 @@ def _psi(window: Window, name: str) -> float:
 def _decisions(windows: Sequence[Window], places: Sequence[str]) -> str:
     colors = ("--approve", "--review", "--decline")
     series = [
-        Line(name, [window.mix.share(at) for window in windows], color)
+        ChartLine(name, [window.mix.share(at) for window in windows], color)
         for at, (name, color) in enumerate(zip(DECISIONS, colors, strict=True))
     ]
     return stacked(series, places=places, words="decisions by window")
@@ -72,8 +72,8 @@ def _decisions(windows: Sequence[Window], places: Sequence[str]) -> str:
 
 def _trouble(windows: Sequence[Window], places: Sequence[str]) -> str:
     series = [
-        Line("unsure of", [window.mix.unsure_share for window in windows], "--a"),
-        Line(
+        ChartLine("unsure of", [window.mix.unsure_share for window in windows], "--a"),
+        ChartLine(
             "degraded",
             [window.mix.apart / max(window.mix.rows, 1) for window in windows],
             "--b",
@@ -85,7 +85,7 @@ def _trouble(windows: Sequence[Window], places: Sequence[str]) -> str:
     return lines(series, places=places, words=words, most=most, as_percent=True)
 
 
-def days_chart(found: Accuracy, release: str) -> str:
+def days_chart(found: DailyAccuracy, release: str) -> str:
     """
     Draw precision and recall by day of purchase, and explain which decisions count.
     """
@@ -112,14 +112,16 @@ def days_chart(found: Accuracy, release: str) -> str:
     )
 
 
-def _level(name: str, level: int, days: Sequence[Counts], places: Sequence[str]) -> str:
+def _level(
+    name: str, level: int, days: Sequence[LabelCounts], places: Sequence[str]
+) -> str:
     series = []
     for word, color, found in (
         ("precision", "--a", [day.precision(level) for day in days]),
         ("recall", "--b", [day.recall(level) for day in days]),
     ):
         series.append(
-            Line(
+            ChartLine(
                 word,
                 [one.value for one in found],
                 color,
@@ -132,7 +134,7 @@ def _level(name: str, level: int, days: Sequence[Counts], places: Sequence[str])
     return lines(series, places=places, words=words, most=1.0, as_percent=True)
 
 
-def _in_time(found: Accuracy) -> str:
+def _in_time(found: DailyAccuracy) -> str:
     share = found.in_time
     if share != share:
         return "Whether labels come in time cannot be told yet."

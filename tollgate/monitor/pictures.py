@@ -15,7 +15,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 10, 34
 _STRIP = 60  # maximum number of windows in a strip
 
 
-class Line(msgspec.Struct, frozen=True):
+class ChartLine(msgspec.Struct, frozen=True):
     """
     One line of a chart.
 
@@ -72,7 +72,7 @@ def bars(bins: Bins, *, words: str) -> str:
 
 
 def lines(
-    series: Sequence[Line],
+    series: Sequence[ChartLine],
     *,
     places: Sequence[str],
     words: str,
@@ -122,7 +122,7 @@ def lines(
     return _framed(parts, words=words, legend=[(one.color, one.name) for one in series])
 
 
-def stacked(series: Sequence[Line], *, places: Sequence[str], words: str) -> str:
+def stacked(series: Sequence[ChartLine], *, places: Sequence[str], words: str) -> str:
     """Draw shares that add up to 1, the first at the bottom."""
     count = len(places)
     base = [0.0] * count

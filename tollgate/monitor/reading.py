@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tollgate.audit.gathering import gather
-from tollgate.audit.kept import NAME, read_kept, spec_of
+from tollgate.audit.gathering import read_release_files
+from tollgate.audit.kept import NAME, read_archived_release, spec_of
 from tollgate.audit.links import Link, path_of
 from tollgate.audit.rows import DECIDED, EVENT, FEATURE, PROBABILITY, SUBJECT
 from tollgate.audit.subjects import TRANSACTION
 from tollgate.audit.tables import read_table
 from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec
-from tollgate.monitor.tallies import DECISIONS, HEAPS, Rows
+from tollgate.monitor.tallies import DECISIONS, HEAPS, MonitoredRows
 from tollgate.monitor.training import Reference
 from tollgate.schema import Degraded
 
@@ -40,7 +40,7 @@ _PLAIN = ("release", "spec", "decision", "degraded", "consent", DECIDED, EVENT)
 _SCORE = f"{PROBABILITY}1"  # training's score is the model's P(1)
 
 
-class Known(msgspec.Struct, frozen=True, eq=False):
+class KnownRelease(msgspec.Struct, frozen=True, eq=False):
     """Files of a release, and its feature spec if it can be read."""
 
     files: Mapping[str, bytes]
@@ -54,7 +54,7 @@ def known_release(
     links: list[Link],
     repository: Path | None,
     product: str,
-) -> Known:
+) -> KnownRelease:
     """
     Find the files of a release: in the journal, otherwise in the repository.
 
@@ -63,10 +63,10 @@ def known_release(
     """
     kept = [one for one in links if one.kind == "release" and one.facts[NAME] == name]
     if kept:
-        found = read_kept(folder, kept[-1])
-        return Known(found.files, found.spec)
-    files = gather(repository, name, product=product) if repository else {}
-    return Known(files, spec_of(files))
+        found = read_archived_release(folder, kept[-1])
+        return KnownRelease(found.files, found.spec)
+    files = read_release_files(repository, name, product=product) if repository else {}
+    return KnownRelease(files, spec_of(files))
 
 
 def read_segment(folder: Path, link: Link) -> pl.DataFrame | None:
@@ -97,7 +97,7 @@ def by_release(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
         yield str(name), own
 
 
-def rows_of(own: pl.DataFrame, reference: Reference | None) -> Rows:
+def rows_of(own: pl.DataFrame, reference: Reference | None) -> MonitoredRows:
     """
     Prepare the decisions of one release for counting.
 
@@ -120,7 +120,7 @@ def rows_of(own: pl.DataFrame, reference: Reference | None) -> Rows:
     decision = own["decision"].replace_strict(
         order, pl.Series(range(len(order)), dtype=pl.UInt8), return_dtype=pl.UInt8
     )
-    return Rows(
+    return MonitoredRows(
         values=values,
         heap=_heaps(own),
         sound=sound,

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.monitor.training import Column, Reference
+from tollgate.monitor.training import Reference, ReferenceColumn
 from tollgate.schema import Decision, Degraded
 
 # Number of customer clusters. Rows of one customer are alike: the variance of a share
@@ -21,7 +21,7 @@ _BITS = tuple(Degraded)
 DECISIONS = tuple(one.name.lower() for one in Decision)
 
 
-class Rows(msgspec.Struct, frozen=True, eq=False):
+class MonitoredRows(msgspec.Struct, frozen=True, eq=False):
     """
     Decisions of one release, in order of time.
 
@@ -53,12 +53,14 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.decision)
 
-    def take(self, rows: slice | Bool) -> Rows:
+    def take(self, rows: slice | Bool) -> MonitoredRows:
         """Return the selected rows."""
-        return Rows(*(getattr(self, name)[rows] for name in self.__struct_fields__))
+        return MonitoredRows(
+            *(getattr(self, name)[rows] for name in self.__struct_fields__)
+        )
 
 
-class Mix:
+class DecisionMix:
     """Counts of decisions over all rows, valid or not."""
 
     def __init__(self) -> None:
@@ -74,7 +76,7 @@ class Mix:
         self.first_us = 0
         self.last_us = 0
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: MonitoredRows) -> None:
         """Count rows."""
         if not len(rows):
             return
@@ -116,7 +118,7 @@ class Mix:
         }
 
 
-class Tally:
+class ColumnCounts:
     """
     Counts of valid rows by their position among a reference's marks.
 
@@ -145,7 +147,7 @@ class Tally:
         """Return the seconds from the first purchase to the last."""
         return (self.event_last_us - self.event_first_us) / 1e6
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: MonitoredRows) -> None:
         """Count rows, which must all be valid."""
         if not len(rows):
             return
@@ -170,5 +172,5 @@ class Tally:
         self.event_last_us = max(self.event_last_us, last)
 
 
-def _cells(column: Column) -> int:
+def _cells(column: ReferenceColumn) -> int:
     return 2 * len(column.marks.values) + 1 if column.marks is not None else 1

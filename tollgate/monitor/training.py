@@ -60,7 +60,7 @@ class Marks(msgspec.Struct, frozen=True, eq=False):
     tied: npt.NDArray[np.bool_]
 
 
-class Column(msgspec.Struct, frozen=True, eq=False):
+class ReferenceColumn(msgspec.Struct, frozen=True, eq=False):
     """
     One number that is compared: a feature, or the model's score.
 
@@ -89,7 +89,7 @@ class Reference(msgspec.Struct, frozen=True, eq=False):
     """
 
     rows: int
-    columns: tuple[Column, ...]
+    columns: tuple[ReferenceColumn, ...]
 
 
 def reference_of(
@@ -157,9 +157,11 @@ def _column(
     training: _Training,
     *,
     round_s: float = 0.0,
-) -> Column:
+) -> ReferenceColumn:
     marks = marks_of(one.quantiles, training.quantiles) if one.quantiles else None
-    return Column(kind, name, marks, min(1.0, one.missing + one.infinite), round_s)
+    return ReferenceColumn(
+        kind, name, marks, min(1.0, one.missing + one.infinite), round_s
+    )
 
 
 def marks_of(quantiles: Sequence[float], shares: Sequence[float]) -> Marks:

@@ -7,8 +7,8 @@ from collections import deque
 import msgspec
 import numpy as np
 
-from tollgate.monitor.judging import Limits, Verdict, judge
-from tollgate.monitor.tallies import Mix, Rows, Tally
+from tollgate.monitor.judging import ColumnResult, DriftLimits, judge
+from tollgate.monitor.tallies import ColumnCounts, DecisionMix, MonitoredRows
 from tollgate.monitor.training import Reference
 
 DAY_US = 86_400_000_000
@@ -18,7 +18,7 @@ SETTLED_US = 600_000_000
 # If more rows than this share are excluded as degraded, the others are no fair sample:
 # their windows also lack the purchases that the store missed.
 MOST_APART = 0.1
-KEPT = 400  # number of windows of each kind that are stored
+MAX_WINDOWS = 400  # number of windows of each kind that are stored
 
 
 class Window(msgspec.Struct, frozen=True, eq=False):
@@ -37,32 +37,32 @@ class Window(msgspec.Struct, frozen=True, eq=False):
     kind: str
     number: int
     rows: int
-    mix: Mix
-    verdicts: list[Verdict]
+    mix: DecisionMix
+    verdicts: list[ColumnResult]
 
     @property
-    def drifted(self) -> list[Verdict]:
+    def drifted(self) -> list[ColumnResult]:
         """Return the columns that drifted, the farthest first."""
         found = [one for one in self.verdicts if one.state == "drift"]
         return sorted(found, key=lambda one: -one.found.psi)
 
 
-class _Open:
+class _OpenWindow:
     """A window that is not complete yet."""
 
     def __init__(self, reference: Reference | None) -> None:
-        self.tally = Tally(reference) if reference is not None else None
-        self.mix = Mix()
+        self.tally = ColumnCounts(reference) if reference is not None else None
+        self.mix = DecisionMix()
         self.rows = 0  # valid rows
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: MonitoredRows) -> None:
         self.mix.add(rows)
         self.rows += int(rows.sound.sum())
         if self.tally is not None:
             self.tally.add(rows.take(rows.sound))
 
 
-class Stream:
+class ReleaseWindows:
     """
     Decisions of one release, cut into windows.
 
@@ -83,22 +83,27 @@ class Stream:
     """
 
     def __init__(
-        self, release: str, reference: Reference | str, *, size: int, limits: Limits
+        self,
+        release: str,
+        reference: Reference | str,
+        *,
+        size: int,
+        limits: DriftLimits,
     ) -> None:
         self.release = release
         self.problem = reference if isinstance(reference, str) else ""
         self.reference = None if isinstance(reference, str) else reference
-        self.mix = Mix()
-        self.windows: deque[Window] = deque(maxlen=KEPT)
-        self.days: deque[Window] = deque(maxlen=KEPT)
+        self.mix = DecisionMix()
+        self.windows: deque[Window] = deque(maxlen=MAX_WINDOWS)
+        self.days: deque[Window] = deque(maxlen=MAX_WINDOWS)
         self.closed = {"decisions": 0, "day": 0}
         self.judged = {"decisions": 0, "day": 0}
         self.troubled = {"decisions": 0, "day": 0}
         self.drifted = {"decisions": 0, "day": 0}
         self._size = size
         self._limits = limits
-        self._open = _Open(self.reference)
-        self._open_days: dict[int, _Open] = {}
+        self._open = _OpenWindow(self.reference)
+        self._open_days: dict[int, _OpenWindow] = {}
         self._closed_day = -1
 
     @property
@@ -119,13 +124,13 @@ class Stream:
             "unknown": unknown,
         }
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: MonitoredRows) -> None:
         """Count decisions in order of time, and judge windows that become full."""
         self.mix.add(rows)
         for day in np.unique(rows.decided_us // DAY_US).tolist():
             if day > self._closed_day:  # later rows: in the mix only
                 its = rows.take(rows.decided_us // DAY_US == day)
-                self._open_days.setdefault(day, _Open(self.reference)).add(its)
+                self._open_days.setdefault(day, _OpenWindow(self.reference)).add(its)
         at = 0
         while at < len(rows):
             room = self._size - self.waiting
@@ -136,7 +141,7 @@ class Stream:
             at = end
             if full:
                 self._close("decisions", self._open)
-                self._open = _Open(self.reference)
+                self._open = _OpenWindow(self.reference)
 
     def settle(self, now_us: int) -> None:
         """Judge the days that are over."""
@@ -149,8 +154,8 @@ class Stream:
             self._close("day", self._open_days.pop(day))
             self._closed_day = day
 
-    def _close(self, kind: str, found: _Open) -> None:
-        verdicts: list[Verdict] = []
+    def _close(self, kind: str, found: _OpenWindow) -> None:
+        verdicts: list[ColumnResult] = []
         if found.mix.apart > MOST_APART * found.mix.rows:
             self.troubled[kind] += 1
         elif found.tally is not None and self.reference is not None and found.rows:

@@ -19,7 +19,7 @@ _LEVELS = len(Decision)
 I64 = npt.NDArray[np.int64]
 
 
-class Part(msgspec.Struct, frozen=True):
+class SegmentDecisions(msgspec.Struct, frozen=True):
     """
     Decisions of some rows, before and after.
 
@@ -60,7 +60,7 @@ class RuleUse(msgspec.Struct, frozen=True):
     cents: int
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class PolicyComparison(msgspec.Struct, frozen=True):
     """
     Decisions of past rows by a new policy.
 
@@ -77,7 +77,7 @@ class Outcome(msgspec.Struct, frozen=True):
     left_out: int
     matrix: tuple[tuple[int, ...], ...]
     cents: tuple[tuple[int, ...], ...]
-    segments: tuple[Part, ...]
+    segments: tuple[SegmentDecisions, ...]
     rules: tuple[RuleUse, ...]
 
     @property
@@ -99,7 +99,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def compare_policies(
     past: PastRows, *, new: Policy, old: Policy | None = None
-) -> Outcome:
+) -> PolicyComparison:
     """
     Decide past rows again.
 
@@ -135,7 +135,7 @@ def compare_policies(
                 cents=int(cents[on].sum()),
             )
         )
-    return Outcome(
+    return PolicyComparison(
         rows=len(cents),
         left_out=past.left_out,
         matrix=_matrix(before, after, np.ones(len(cents), np.int64)),
@@ -195,9 +195,9 @@ def _part(
     before: npt.NDArray[np.uint8],
     after: npt.NDArray[np.uint8],
     cents: I64,
-) -> Part:
+) -> SegmentDecisions:
     ones = rows.astype(np.int64)
-    return Part(
+    return SegmentDecisions(
         name=name,
         rows=int(ones.sum()),
         before=_sums(before, ones),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tollgate.redecide.outcome import Outcome, names
+from tollgate.redecide.outcome import PolicyComparison, names
 from tollgate.schema import Decision
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _COLORS = ("tab:green", "tab:orange", "tab:red")
 _LEVELS = tuple(Decision)
 
 
-def draw(outcome: Outcome, path: Path) -> None:
+def draw(outcome: PolicyComparison, path: Path) -> None:
     """Write a PNG: changes of decisions, shares by segment, and use of rules."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ def draw(outcome: Outcome, path: Path) -> None:
     figure.savefig(path)
 
 
-def _draw_moves(outcome: Outcome, axes: Axes) -> None:
+def _draw_moves(outcome: PolicyComparison, axes: Axes) -> None:
     shares = np.array(outcome.matrix) / max(outcome.rows, 1)
     axes.imshow(np.sqrt(shares), cmap="Blues", vmin=0, vmax=1)
     for before in range(len(_LEVELS)):
@@ -58,7 +58,7 @@ def _draw_moves(outcome: Outcome, axes: Axes) -> None:
     axes.set(xlabel="after", ylabel="before", title="rows and what they come to")
 
 
-def _draw_segments(outcome: Outcome, axes: Axes) -> None:
+def _draw_segments(outcome: PolicyComparison, axes: Axes) -> None:
     labels = []
     for place, part in enumerate(outcome.segments):
         for shift, counts, when in (
@@ -95,7 +95,7 @@ def _draw_segments(outcome: Outcome, axes: Axes) -> None:
     _legend(axes)
 
 
-def _draw_rules(outcome: Outcome, axes: Axes) -> None:
+def _draw_rules(outcome: PolicyComparison, axes: Axes) -> None:
     places = np.arange(len(outcome.rules))
     before = [rule.before or 0 for rule in outcome.rules]
     after = [rule.after for rule in outcome.rules]

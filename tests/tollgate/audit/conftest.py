@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from records_made import REPOSITORY
 
-from tollgate.audit.anchor import AnchorFile, Mark, read_anchor
+from tollgate.audit.anchor import AnchorFile, AnchorMark, read_anchor
 from tollgate.audit.chain import Chain
-from tollgate.audit.releases import Releases
+from tollgate.audit.releases import ReleaseArchive
 from tollgate.audit.sealing import Sealer
 from tollgate.audit.subjects import Subjects
 
@@ -25,7 +25,7 @@ class Journal(msgspec.Struct):
 
     chain: Chain
     subjects: Subjects
-    releases: Releases
+    releases: ReleaseArchive
     sealer: Sealer
     home: Path
 
@@ -34,7 +34,7 @@ class Journal(msgspec.Struct):
         """Where its links are."""
         return self.chain.folder
 
-    def marks(self) -> list[Mark]:
+    def marks(self) -> list[AnchorMark]:
         """Read its anchor."""
         return read_anchor(self.home / "journal.anchor")
 
@@ -56,7 +56,7 @@ def open_journal(tmp_path: Path) -> Callable[..., Journal]:
             on_step=on_step,
         )
         subjects = Subjects(tmp_path / "journal.keys")
-        releases = Releases(chain, repository=repository, consent=consent)
+        releases = ReleaseArchive(chain, repository=repository, consent=consent)
         sealer = Sealer(chain, subjects=subjects, releases=releases)
         return Journal(chain, subjects, releases, sealer, tmp_path)
 

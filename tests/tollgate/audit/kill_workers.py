@@ -29,7 +29,7 @@ import redis
 from tollgate.audit.anchor import AnchorFile, read_anchor
 from tollgate.audit.chain import Chain
 from tollgate.audit.flags import flag_new
-from tollgate.audit.releases import Releases
+from tollgate.audit.releases import ReleaseArchive
 from tollgate.audit.sealing import Sealer
 from tollgate.audit.source import ChunkSource
 from tollgate.audit.subjects import Subjects
@@ -51,7 +51,7 @@ def work(url: str, folder: Path) -> None:
     chain = Chain(
         folder / "journal", product="fraud", anchor=AnchorFile(folder / "anchor")
     )
-    releases = Releases(chain, repository=REPOSITORY)
+    releases = ReleaseArchive(chain, repository=REPOSITORY)
     sealer = Sealer(chain, subjects=Subjects(folder / "keys"), releases=releases)
     source = ChunkSource(url, product="fraud")
     worker = JournalWorker(

@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 from records_made import REPOSITORY, made
 
-from tollgate.audit.opened import Opened, open_release
+from tollgate.audit.opened import OpenedRelease, open_release
 from tollgate.journal.record import Records
 from tollgate.policy import RowFacts, decide
 
 
-def opened(repository: Path = REPOSITORY, *, release: str = "fraud-1") -> Opened:
+def opened(repository: Path = REPOSITORY, *, release: str = "fraud-1") -> OpenedRelease:
     """Take the repository's release out."""
     return open_release(release, kept=None, repository=repository, product="fraud")
 
@@ -22,7 +22,7 @@ def opened(repository: Path = REPOSITORY, *, release: str = "fraud-1") -> Opened
 def decided(
     rows: int,
     *,
-    release: Opened | None = None,
+    release: OpenedRelease | None = None,
     degraded: Mapping[int, int] | None = None,
     **more: object,
 ) -> Records:

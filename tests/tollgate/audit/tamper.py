@@ -20,14 +20,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tollgate.audit.anchor import AnchorFile, Mark, read_anchor
+from tollgate.audit.anchor import AnchorFile, AnchorMark, read_anchor
 from tollgate.audit.chain import Chain
-from tollgate.audit.content import Content
+from tollgate.audit.content import LinkContent
 from tollgate.audit.flags import flag_new
-from tollgate.audit.releases import Releases
+from tollgate.audit.releases import ReleaseArchive
 from tollgate.audit.sealing import Sealer
 from tollgate.audit.subjects import Subjects
-from tollgate.audit.verify import Proof, verify
+from tollgate.audit.verify import VerificationResult, verify
 
 sys.path.insert(0, str(Path(__file__).parent))
 from records_made import REPOSITORY, made
@@ -38,11 +38,11 @@ SEGMENTS, ROWS = 5, 60
 TAMPERINGS: tuple[Tampering, ...] = (*OF_RECORDS, *OF_FILES)
 
 
-def sealed_journal(folder: Path) -> tuple[Path, list[Mark]]:
+def sealed_journal(folder: Path) -> tuple[Path, list[AnchorMark]]:
     """Seal a small journal, with releases and late checks; where, and its anchor."""
     anchor = folder / "anchor"
     chain = Chain(folder / "journal", product="fraud", anchor=AnchorFile(anchor))
-    releases = Releases(chain, repository=REPOSITORY)
+    releases = ReleaseArchive(chain, repository=REPOSITORY)
     subjects = Subjects(folder / "keys")
     sealer = Sealer(chain, subjects=subjects, releases=releases)
     for number in range(SEGMENTS):
@@ -54,12 +54,12 @@ def sealed_journal(folder: Path) -> tuple[Path, list[Mark]]:
             ]
         )
     flag_new(chain, releases)
-    chain.add(Content(kind="tombstone", facts={"older_than": "nothing"}))
+    chain.add(LinkContent(kind="tombstone", facts={"older_than": "nothing"}))
     subjects.close()
     return chain.folder, read_anchor(anchor)
 
 
-def found(proof: Proof, expected: str) -> tuple[bool, bool]:
+def found(proof: VerificationResult, expected: str) -> tuple[bool, bool]:
     """Tell whether anything was found, and by the right name."""
     told = [str(finding) for finding in proof.findings]
     return bool(told), any(expected in one for one in told)

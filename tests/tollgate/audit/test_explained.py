@@ -16,10 +16,10 @@ from records_decided import decided, opened
 from records_made import REPOSITORY, made
 
 from tollgate.audit.cases import facts_of
-from tollgate.audit.explained import NO_CONSENT, Explained, explained
-from tollgate.audit.reasons import Reasons, sealed_reasons
+from tollgate.audit.explained import NO_CONSENT, ExplainedRecord, explain_record
+from tollgate.audit.reasons import ReasonSealer, sealed_reasons
 from tollgate.audit.tables import read_table
-from tollgate.audit.waiting import find_waiting, waiting_table
+from tollgate.audit.waiting import find_pending, pending_table
 from tollgate.journal.entries import CHUNK_FIELD, stream_key
 from tollgate.journal.record import encode_chunk
 from tollgate.repository.release import read_release, write_release
@@ -30,11 +30,11 @@ Open = Callable[..., Any]
 
 def explain(
     journal: Any, row: int, *, repository: Path | None = REPOSITORY
-) -> Explained:
+) -> ExplainedRecord:
     """Explain a record of a journal's first segment."""
     link = journal.chain.alive("segment")[0]
     table = read_table(journal.folder, link)
-    return explained(
+    return explain_record(
         table[row : row + 1],
         place="here",
         product="fraud",
@@ -80,7 +80,7 @@ def test_reasons_are_those_that_are_sealed(open_journal: Open) -> None:
     journal = open_journal()
     records = decided(40)
     journal.sealer.seal([records])
-    Reasons(journal.chain, journal.releases, repository=None).find_new()
+    ReasonSealer(journal.chain, journal.releases, repository=None).find_new()
     (segment,) = journal.chain.alive("segment")
     for row in np.flatnonzero(records.decision > 0).tolist():
         sealed, _ = sealed_reasons(
@@ -158,13 +158,13 @@ def test_a_decision_that_waits_is_found(
     records = decided(2, first=6)
     names = (records.transaction_id[1].decode(), f"{records.writer}:7")
     for wanted in names:
-        found = find_waiting(store_url, product="fraud", wanted=wanted)
+        found = find_pending(store_url, product="fraud", wanted=wanted)
         assert found is not None
         assert (len(found), found.first_sequence) == (1, 7)
         np.testing.assert_array_equal(found.features[0], records.features[1])
-    assert find_waiting(store_url, product="fraud", wanted="never") is None
-    assert find_waiting(store_url, product="none", wanted=names[0]) is None
-    table = waiting_table(found, spec=spec, releases=None)
+    assert find_pending(store_url, product="fraud", wanted="never") is None
+    assert find_pending(store_url, product="none", wanted=names[0]) is None
+    table = pending_table(found, spec=spec, releases=None)
     facts = facts_of(table, spec)
     np.testing.assert_array_equal(facts.features[0], records.features[1])
     assert records.entity_id[0][1].decode() not in str(table.rows())
@@ -173,8 +173,8 @@ def test_a_decision_that_waits_is_found(
 def test_consent_holds_for_what_waits(open_journal: Open, spec: Any) -> None:
     """A row that will not be kept whole is not explained from the stream either."""
     journal = open_journal(consent="channel")
-    table = waiting_table(decided(1), spec=spec, releases=journal.releases)
-    found = explained(
+    table = pending_table(decided(1), spec=spec, releases=journal.releases)
+    found = explain_record(
         table, place="stream", product="fraud", kept=None, repository=REPOSITORY
     )
     assert found.unexplained == NO_CONSENT

@@ -17,10 +17,10 @@ from records_made import REPOSITORY, SPEC_HASH, made
 from tollgate.audit import merkle
 from tollgate.audit.flags import flag_new
 from tollgate.audit.kept import FeatureRange
-from tollgate.audit.lookup import find
-from tollgate.audit.page import page_of
-from tollgate.audit.reasons import Reasons
-from tollgate.audit.told import DEGRADED_WORDS, field_text, place_among
+from tollgate.audit.lookup import find_record
+from tollgate.audit.page import decision_page
+from tollgate.audit.reasons import ReasonSealer
+from tollgate.audit.told import DEGRADED_TEXTS, field_text, place_among
 from tollgate.errors import InputError
 from tollgate.features.entries import MISSING
 from tollgate.features.fields import hash_words
@@ -58,11 +58,11 @@ def test_a_decision_is_found_by_transaction_or_number(open_journal: Open) -> Non
     journal, records = journal_with_one(open_journal)
     transaction = records.transaction_id[7].decode()
     customer = records.entity_id[0][7].decode()
-    by_all = find(journal.folder, transaction, subjects=journal.subjects)
-    by_one = find(
+    by_all = find_record(journal.folder, transaction, subjects=journal.subjects)
+    by_one = find_record(
         journal.folder, transaction, subjects=journal.subjects, customer=customer
     )
-    by_number = find(journal.folder, f"{records.writer}:7", subjects=None)
+    by_number = find_record(journal.folder, f"{records.writer}:7", subjects=None)
     assert by_all.values["sequence"] == 7
     assert by_one.values == by_all.values == by_number.values
 
@@ -75,16 +75,18 @@ def test_an_erased_persons_decision_is_not_found(open_journal: Open) -> None:
     transaction = records.transaction_id[7].decode()
     for one in (None, customer.decode()):
         with pytest.raises(InputError, match="its person was erased"):
-            find(journal.folder, transaction, subjects=journal.subjects, customer=one)
-    found = find(journal.folder, f"{records.writer}:7", subjects=None)
-    assert customer.decode() not in page_of(found, None)
+            find_record(
+                journal.folder, transaction, subjects=journal.subjects, customer=one
+            )
+    found = find_record(journal.folder, f"{records.writer}:7", subjects=None)
+    assert customer.decode() not in decision_page(found, None)
 
 
 def test_evidence_leads_from_the_record_to_the_head(open_journal: Open) -> None:
     """The path climbs to the link's root; a changed record's does not."""
     journal, records = journal_with_one(open_journal)
     name = f"{records.writer}:7"
-    found = find(journal.folder, name, subjects=None, marks=journal.marks())
+    found = find_record(journal.folder, name, subjects=None, marks=journal.marks())
     proof = found.evidence
     assert proof.problems == []
     assert merkle.climb(proof.digest, proof.path).hex() == found.link.root
@@ -93,23 +95,23 @@ def test_evidence_leads_from_the_record_to_the_head(open_journal: Open) -> None:
     path = journal.folder / found.link.table
     table = pl.read_parquet(path)
     table.with_columns(table["decision"].scatter(7, "approve")).write_parquet(path)
-    found = find(journal.folder, name, subjects=None)
+    found = find_record(journal.folder, name, subjects=None)
     assert "not as it was sealed" in found.evidence.problems[0]
-    assert "not as it was sealed" in text_of(page_of(found, None))
+    assert "not as it was sealed" in text_of(decision_page(found, None))
 
 
 def test_the_page_tells_a_reviewer_everything(open_journal: Open) -> None:
     """Reasons and bits in words, rules with owners, features, times, flags, proof."""
     journal, records = journal_with_one(open_journal)
-    found = find(journal.folder, f"{records.writer}:7", subjects=None)
-    text = text_of(page_of(found, journal.releases.get("fraud-1")))
+    found = find_record(journal.folder, f"{records.writer}:7", subjects=None)
+    text = text_of(decision_page(found, journal.releases.get("fraud-1")))
     cents, taken_us = int(records.cents[7]), int(records.features_us[7])
     for words in (
         f"Amount {cents / 100:,.2f}",
         "SCORE_DECLINE The purchase looks very much like known fraud.",
         "terminal_under_attack TERMINAL_UNDER_ATTACK owner: fraud-operations",
-        DEGRADED_WORDS[Degraded.LAST_KNOWN_VECTOR],
-        DEGRADED_WORDS[Degraded.FIELD_MISSING],
+        DEGRADED_TEXTS[Degraded.LAST_KNOWN_VECTOR],
+        DEGRADED_TEXTS[Degraded.FIELD_MISSING],
         "the oldest value used was 4.2 s old",
         "customer_nb_tx_7d",
         "number of purchases, of the customer, 7d",
@@ -130,11 +132,13 @@ def test_the_page_tells_what_raised_the_score(open_journal: Open) -> None:
     journal.sealer.seal([records])
     row = int(np.flatnonzero(records.decision == 2)[0])
     name = f"{records.writer}:{row}"
-    text = text_of(page_of(find(journal.folder, name, subjects=None), None))
+    text = text_of(
+        decision_page(find_record(journal.folder, name, subjects=None), None)
+    )
     assert "What raised the score Not looked for yet." in text
-    Reasons(journal.chain, journal.releases, repository=REPOSITORY).find_new()
-    found = find(journal.folder, name, subjects=None)
-    text = text_of(page_of(found, None))
+    ReasonSealer(journal.chain, journal.releases, repository=REPOSITORY).find_new()
+    found = find_record(journal.folder, name, subjects=None)
+    text = text_of(decision_page(found, None))
     raised = [one for one in found.reasons if one.contribution is not None]
     assert raised
     for one in raised:
@@ -147,7 +151,9 @@ def test_the_page_loads_nothing_and_escapes(open_journal: Open) -> None:
     records = made(1)
     records.reason_codes[0] = b"<script>alert(1)</script>"
     journal.sealer.seal([records])
-    page = page_of(find(journal.folder, f"{records.writer}:0", subjects=None), None)
+    page = decision_page(
+        find_record(journal.folder, f"{records.writer}:0", subjects=None), None
+    )
     assert "default-src 'none'" in html.unescape(page)
     assert "<script" not in page
     assert not re.search(r"(src|href)=|url\(|https?:", page)
@@ -159,13 +165,13 @@ def test_a_record_without_consent_has_a_page(open_journal: Open) -> None:
     journal = open_journal(repository=None, consent="keep")
     records = made(1)
     journal.sealer.seal([records])
-    found = find(journal.folder, f"{records.writer}:0", subjects=None)
-    assert "Not kept: there was no consent" in text_of(page_of(found, None))
+    found = find_record(journal.folder, f"{records.writer}:0", subjects=None)
+    assert "Not kept: there was no consent" in text_of(decision_page(found, None))
 
 
 def test_every_degraded_bit_has_words() -> None:
     """Also the next one that somebody adds."""
-    assert set(DEGRADED_WORDS) == set(Degraded)
+    assert set(DEGRADED_TEXTS) == set(Degraded)
 
 
 def test_fields_are_written_as_they_were_sent(spec: Any) -> None:

@@ -18,8 +18,13 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from tollgate.audit.accuracy import accuracy
-from tollgate.audit.labels import read_labels, seal_labels, sealed_labels, told_to_store
+from tollgate.audit.accuracy import accuracy_by_release
+from tollgate.audit.labels import (
+    labels_for_store,
+    read_labels,
+    seal_labels,
+    sealed_labels,
+)
 from tollgate.audit.retention import retain
 from tollgate.audit.verify import verify
 from tollgate.errors import InputError
@@ -71,7 +76,7 @@ def test_accuracy_is_that_of_another_library(
         fraud = (chance.random(len(records)) < records.score).astype(int)
         path = file_of(records, fraud, tmp_path / f"labels{suffix}")
         assert seal(journal, path, spec).rows == len(records)
-    found = accuracy(journal.chain)
+    found = accuracy_by_release(journal.chain)
     assert [one.release for one in found] == ["fraud-1", "fraud-2"]
     chance = np.random.default_rng(5)
     for one, records in zip(found, whole, strict=True):
@@ -106,11 +111,11 @@ def test_without_labels_old_decisions_count_as_legitimate_when_told(
     )
     path = file_of(frauds, np.ones(10, int), tmp_path / "labels.csv")
     seal(journal, path, spec)
-    (told,) = accuracy(journal.chain)
+    (told,) = accuracy_by_release(journal.chain)
     assert (told.labelled, told.frauds, told.flagged) == (10, 10, 1)
     assert np.isnan(told.roc_auc)
     half_us = int(records.decided_us[50])
-    (told,) = accuracy(journal.chain, legitimate_before_us=half_us)
+    (told,) = accuracy_by_release(journal.chain, legitimate_before_us=half_us)
     assert (told.labelled, told.frauds) == (50, 10)
     flagged = records.decision[:50] >= 1
     assert told.flagged == flagged[:10].sum() / flagged.sum()
@@ -131,7 +136,7 @@ def test_labels_are_sealed_once_and_the_newest_counts(
     )
     assert seal(journal, back, spec).rows == 20
     assert seal(journal, path, spec) is None
-    (told,) = accuracy(journal.chain)
+    (told,) = accuracy_by_release(journal.chain)
     assert (told.labelled, told.frauds) == (20, 0)
 
 
@@ -158,7 +163,7 @@ def test_the_store_is_told_of_frauds_and_of_what_takes_them_back(
     path = file_of(
         made(4), np.array([0, 1, 0, 1]), tmp_path / "l.csv", revision=[0, 0, 1, 2]
     )
-    told = told_to_store(read_labels(path, spec=spec))
+    told = labels_for_store(read_labels(path, spec=spec))
     assert told.label.tolist() == [1, 0, 1]
     assert told.revision.tolist() == [0, 1, 2]
     assert told.transaction_id == made(4).transaction_id[1:]

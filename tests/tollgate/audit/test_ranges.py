@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollgate.audit.ranges import Seen, count, spans_of
+from tollgate.audit.ranges import SequenceNumbers, count, spans_of
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, 9)).map(
@@ -18,7 +18,7 @@ SPANS = st.lists(
 @given(SPANS)
 def test_spans_agree_with_sets(spans: list[tuple[int, int]]) -> None:
     """What is new, what is missing and what is highest are those of plain sets."""
-    seen, whole = Seen(), set[int]()
+    seen, whole = SequenceNumbers(), set[int]()
     for first, last in spans:
         numbers = set(range(first, last + 1))
         fresh = spans_of(sorted(numbers - whole))
@@ -33,7 +33,7 @@ def test_spans_agree_with_sets(spans: list[tuple[int, int]]) -> None:
 
 def test_writers_do_not_mix() -> None:
     """Numbers of one writer say nothing of another's."""
-    seen = Seen()
+    seen = SequenceNumbers()
     seen.add("a", 5, last=9)
     assert seen.add("b", 5, last=9) == [(5, 9)]
     assert seen.gaps("a") == [(0, 4)]

@@ -14,10 +14,10 @@ import pytest
 from records_decided import decided, opened
 from records_made import REPOSITORY, made
 
-from tollgate.audit.reasons import NOT_EXPLAINED, Reasons, sealed_reasons
+from tollgate.audit.reasons import NOT_EXPLAINED, ReasonSealer, sealed_reasons
 from tollgate.audit.retention import retain
 from tollgate.audit.tables import read_table
-from tollgate.audit.teller import Teller, default_texts
+from tollgate.audit.teller import ReleaseExplainer, default_texts
 from tollgate.audit.verify import verify
 
 Open = Callable[..., Any]
@@ -25,14 +25,16 @@ Open = Callable[..., Any]
 
 def find(journal: Any, repository: Path | None = REPOSITORY) -> list[Any]:
     """Find the reasons of what a journal has."""
-    return Reasons(journal.chain, journal.releases, repository=repository).find_new()
+    return ReasonSealer(
+        journal.chain, journal.releases, repository=repository
+    ).find_new()
 
 
 def test_contributions_add_up_to_the_score() -> None:
     """Expected margin and contributions give what onnxruntime answers."""
     records = decided(200)
     release = opened()
-    teller = Teller(release)
+    teller = ReleaseExplainer(release)
     amounts = teller.contributions(records.features)
     margin = teller.expected + amounts.sum(axis=1)
     path = REPOSITORY / "fraud_model" / "1" / "model.onnx"
@@ -54,7 +56,7 @@ def test_reviews_and_declines_are_told_why(open_journal: Open) -> None:
     assert link.facts == {"decisions": str(len(told))}
     release = opened()
     policy, names = release.policy, release.spec.feature_names
-    amounts = Teller(release).contributions(records.features[told])
+    amounts = ReleaseExplainer(release).contributions(records.features[told])
     for row, amount in zip(told, amounts, strict=True):
         own = table.filter(pl.col("sequence") == row)
         assert own["place"].to_list() == list(range(1, len(own) + 1))

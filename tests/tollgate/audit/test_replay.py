@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, load, numpy_helper, save
 from records_decided import decided, opened
 from records_made import REPOSITORY, SPEC_HASH, made
 
-from tollgate.audit.reasons import Reasons
+from tollgate.audit.reasons import ReasonSealer
 from tollgate.audit.replay import replay
 from tollgate.repository.arithmetic import arithmetic_of
 from tollgate.repository.release import read_release, write_release
@@ -124,7 +124,7 @@ def test_features_without_names_are_replayed_by_number(open_journal: Open) -> No
     journal.sealer.seal([decided(30)])
     (part,) = again(journal).parts
     assert (part.same, part.differing, part.problem) == (30, 0, "")
-    Reasons(journal.chain, journal.releases, repository=REPOSITORY).find_new()
+    ReasonSealer(journal.chain, journal.releases, repository=REPOSITORY).find_new()
     (link,) = journal.chain.alive("reasons")
     assert link.rows > 0
 

@@ -217,10 +217,10 @@ def test_a_consent_that_cannot_be_read_is_none(open_journal: Open) -> None:
 
 def test_take_keeps_rows_and_their_numbers() -> None:
     """A part of a chunk is what a chunk of those rows would have been."""
-    from tollgate.audit.sealing import take
+    from tollgate.audit.sealing import slice_records
 
     whole = made(10)
-    part = take(whole, slice(3, 7))
+    part = slice_records(whole, slice(3, 7))
     assert isinstance(part, Records)
     assert part.first_sequence == 3
     assert part.transaction_id == whole.transaction_id[3:7]

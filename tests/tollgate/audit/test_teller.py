@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from records_decided import opened, vectors
 
-from tollgate.audit.opened import Opened, ReleaseFiles
-from tollgate.audit.teller import Teller
+from tollgate.audit.opened import OpenedRelease, ReleaseFiles
+from tollgate.audit.teller import ReleaseExplainer
 from tollgate.errors import RepositoryError
 from tollgate.explanation import EXPLAIN_FILE, Explanation, Linear, encode_explanation
 from tollgate.explanation.document import unexplained
@@ -53,7 +53,7 @@ def linear() -> tuple[Explanation, np.ndarray, np.ndarray]:
     return explanation, weight, mean
 
 
-def release_with(explanation: Explanation, folder: Path) -> Opened:
+def release_with(explanation: Explanation, folder: Path) -> OpenedRelease:
     """Make a release of the fraud product's features with another model and policy."""
     real = opened()
     (folder / "policy.yaml").write_text(POLICY)
@@ -63,13 +63,13 @@ def release_with(explanation: Explanation, folder: Path) -> Opened:
     hashes = {place: hashlib.sha256(content).hexdigest()}
     release = msgspec.structs.replace(real.files.release, hashes=hashes)
     files = ReleaseFiles(release, kept={EXPLAIN_FILE: content}, repository=None)
-    return Opened("fraud-1", real.spec, policy, files)
+    return OpenedRelease("fraud-1", real.spec, policy, files)
 
 
 def test_a_weighted_score_weighs_contributions(tmp_path: Path) -> None:
     """By hand: the weighted sum of coefficient times distance from the mean."""
     explanation, weight, mean = linear()
-    teller = Teller(release_with(explanation, tmp_path))
+    teller = ReleaseExplainer(release_with(explanation, tmp_path))
     rows = vectors(20, seed=1)
     wanted = (rows - mean) * (weight[1] + 0.5 * weight[2])
     np.testing.assert_allclose(teller.contributions(rows), wanted)
@@ -80,7 +80,7 @@ def test_a_weighted_score_weighs_contributions(tmp_path: Path) -> None:
 def test_reasons_of_such_a_score_have_words(tmp_path: Path) -> None:
     """The policy maps no feature, so their definitions are told; four at most."""
     explanation, _, _ = linear()
-    teller = Teller(release_with(explanation, tmp_path))
+    teller = ReleaseExplainer(release_with(explanation, tmp_path))
     amounts = teller.contributions(vectors(1, seed=1))[0]
     told = teller.told(["SCORE_REVIEW"], amounts)
     assert len(told) == 4
@@ -95,7 +95,7 @@ def test_a_model_that_is_no_sum_is_not_explained(tmp_path: Path) -> None:
     names = opened().spec.feature_names
     none = unexplained("a network is no sum", features=names, classes=(0, 1, 2))
     with pytest.raises(RepositoryError, match="a network is no sum"):
-        Teller(release_with(none, tmp_path))
+        ReleaseExplainer(release_with(none, tmp_path))
     explanation, _, _ = linear()
     two = msgspec.structs.replace(
         explanation,
@@ -107,13 +107,13 @@ def test_a_model_that_is_no_sum_is_not_explained(tmp_path: Path) -> None:
         ),
     )
     with pytest.raises(RepositoryError, match="has 2 classes, the policy has 3 labels"):
-        Teller(release_with(two, tmp_path))
+        ReleaseExplainer(release_with(two, tmp_path))
 
 
 def test_another_number_of_classes_is_not_the_models(tmp_path: Path) -> None:
     """Records with two probabilities are no answers of a model with three classes."""
     explanation, _, _ = linear()
-    teller = Teller(release_with(explanation, tmp_path))
+    teller = ReleaseExplainer(release_with(explanation, tmp_path))
     rows = vectors(5, seed=1)
     assert not teller.explains(rows, np.full((5, 2), 0.5, np.float32)).any()
     assert not teller.explains(rows, np.full((5, 3), 0.5, np.float32)).any()
@@ -127,4 +127,4 @@ def test_a_changed_explanation_is_refused(tmp_path: Path) -> None:
     kept = {EXPLAIN_FILE: encode_explanation(other)}
     files = ReleaseFiles(release.files.release, kept=kept, repository=None)
     with pytest.raises(RepositoryError, match="is not what release fraud-1 was made"):
-        Teller(msgspec.structs.replace(release, files=files))
+        ReleaseExplainer(msgspec.structs.replace(release, files=files))

@@ -14,7 +14,7 @@ import redis
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "journal"))
 from journalled import HEADING, name_of, rows_of, writer_of
 
-from tollgate.audit.lookup import find
+from tollgate.audit.lookup import find_record
 from tollgate.audit.source import ChunkSource
 from tollgate.audit.verify import verify
 from tollgate.audit.worker import JournalWorker
@@ -47,6 +47,8 @@ def test_what_a_step_decided_is_sealed_and_found(
     whole = pl.concat([pl.read_parquet(one) for one in tables]).sort("sequence")
     assert whole["feature_amount"].to_list() == [float(one) for one in range(600)]
     assert whole["field_channel"].to_list() == [-one for one in range(600)]
-    found = find(journal.folder, name_of(345).decode(), subjects=journal.subjects)
+    found = find_record(
+        journal.folder, name_of(345).decode(), subjects=journal.subjects
+    )
     assert found.values["sequence"] == 345
     assert found.values["amount_cents"] == 345 * 3

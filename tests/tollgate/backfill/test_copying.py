@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import redis
 
-from tollgate.backfill.copying import Copied, copy_state
+from tollgate.backfill.copying import CopyCounts, copy_state
 from tollgate.backfill.materialize import materialize
 from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec, load_spec
@@ -200,4 +200,4 @@ def test_values_that_lack_something_are_refused(
         copy_state(spec, wide, store)
     with pytest.raises(InputError, match="the same state"):
         copy_state(spec, spec, store)
-    assert copy_state(wide, spec, store) == Copied()
+    assert copy_state(wide, spec, store) == CopyCounts()

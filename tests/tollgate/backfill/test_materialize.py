@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import redis
 
-from tollgate.backfill.materialize import Materialized, materialize, within_reach
+from tollgate.backfill.materialize import MaterializeCounts, materialize, within_reach
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import History, history_of
 from tollgate.replay import labels_of, purchases_of, spans
@@ -194,7 +194,7 @@ def test_an_empty_history_is_no_error(
     """Nothing in, nothing out."""
     none = history.take(np.empty(0, np.int64))
     assert len(within_reach(spec, none)) == 0
-    assert materialize(spec, none, open_store(store_url)) == Materialized()
+    assert materialize(spec, none, open_store(store_url)) == MaterializeCounts()
 
 
 RUN = """

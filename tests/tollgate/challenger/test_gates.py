@@ -12,7 +12,7 @@ import pytest
 from tollgate.challenger.bins import CLUSTERS, TIME_BINS, time_bins
 from tollgate.challenger.counts import ALL, DEGRADED, ERRORS, Arm, Group, Pairs
 from tollgate.challenger.gates import broken, judge, passed
-from tollgate.challenger.kept import Kept, Trial, load, save
+from tollgate.challenger.kept import Trial, TrialState, load, save
 from tollgate.errors import InputError, PolicyError
 from tollgate.repository.gates import Gates, read_gates
 
@@ -27,7 +27,7 @@ def read(folder: Path, text: str) -> Gates:
     return read_gates(folder, product="fraud")
 
 
-def kept(*, rows: int, flipped: int = 0, errors: int = 0, us: int = 100) -> Kept:
+def kept(*, rows: int, flipped: int = 0, errors: int = 0, us: int = 100) -> TrialState:
     """Make counts of a trial."""
     times = [0] * TIME_BINS
     times[int(time_bins(np.array([us]))[0])] = rows
@@ -38,7 +38,7 @@ def kept(*, rows: int, flipped: int = 0, errors: int = 0, us: int = 100) -> Kept
     pairs.cluster_flips = evenly(flipped)
     pairs.one_scores[5] = pairs.other_scores[5] = rows
     other = Arm(rows=rows, cluster_rows=evenly(rows))
-    return Kept(TRIAL, {ALL: Group(pairs, other, arm)})
+    return TrialState(TRIAL, {ALL: Group(pairs, other, arm)})
 
 
 def evenly(rows: int) -> list[int]:
@@ -51,7 +51,7 @@ def put(arm: Arm, what: int, rows: int) -> None:
     arm.cluster_hits[what * CLUSTERS : (what + 1) * CLUSTERS] = evenly(rows)
 
 
-def state(found: Kept, gate: str, **gates: object) -> str:
+def state(found: TrialState, gate: str, **gates: object) -> str:
     """Tell the state of one gate."""
     verdicts = judge(found, Gates(**gates))  # type: ignore[arg-type]
     return {one.gate: one.state for one in verdicts}[gate]
@@ -177,7 +177,7 @@ def test_counts_come_back_as_they_were(tmp_path: Path) -> None:
     save(tmp_path, found)
     assert load(tmp_path, TRIAL) == found
     other = msgspec.structs.replace(TRIAL, began="2026-11-21T19:00:01Z")
-    assert load(tmp_path, other) == Kept(other)
+    assert load(tmp_path, other) == TrialState(other)
     (path,) = tmp_path.glob("*.json")
     path.write_text("{")
     with pytest.raises(InputError, match="cannot be read"):

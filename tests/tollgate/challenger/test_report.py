@@ -29,7 +29,7 @@ from tollgate.challenger.counts import (
     only,
 )
 from tollgate.challenger.gates import Gates
-from tollgate.challenger.kept import Kept, Mode, Trial
+from tollgate.challenger.kept import Mode, Trial, TrialState
 from tollgate.challenger.picture import draw
 from tollgate.challenger.report import make_report
 from tollgate.cli.challenger_tables import report_tables
@@ -69,10 +69,10 @@ def group_of(one: Decisions, other: Decisions, cents: np.ndarray) -> Groups:
     return {ALL: Group(pairs, count_arm(one, cents), count_arm(other, cents))}
 
 
-def kept(rows: int, mode: Mode = "shadow") -> Kept:
+def kept(rows: int, mode: Mode = "shadow") -> TrialState:
     """Make a trial's counts."""
     trial = Trial("fraud", mode, "fraud-1", "fraud-2", "2026-11-21T19:00:00Z")
-    return Kept(trial, group_of(*some(rows, seed=1)) if rows else {})
+    return TrialState(trial, group_of(*some(rows, seed=1)) if rows else {})
 
 
 def test_counts_of_parts_add_up_to_counts_of_all() -> None:

@@ -12,7 +12,7 @@ import pytest
 from records_decided import decided, opened
 from records_made import REPOSITORY
 
-from tollgate.audit.opened import Model, Opened
+from tollgate.audit.opened import OpenedRelease, ReleaseModel
 from tollgate.challenger.scoring import Scorer, columns_for, recorded_decisions
 from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec, load_spec
@@ -36,7 +36,9 @@ def edited(tmp_path: Path) -> Edited:
     return edit
 
 
-def with_policy(release: Opened, path: Path, *edits: tuple[str, str]) -> Opened:
+def with_policy(
+    release: OpenedRelease, path: Path, *edits: tuple[str, str]
+) -> OpenedRelease:
     """Give a release a policy with texts in it replaced."""
     text = (REPOSITORY / "fraud_decision/1/policy.yaml").read_text()
     for old, new in edits:
@@ -94,7 +96,7 @@ def test_a_model_that_fails_gives_rows_without_a_score(
     """They are errors, and get the policy's fallback; the log says it once."""
     records = decided(40)
     scorer = Scorer(opened(), opened())
-    scorer._model = Model(narrow_model(tmp_path / "model.onnx"))
+    scorer._model = ReleaseModel(narrow_model(tmp_path / "model.onnx"))
     scored = scorer.score(records)
     assert scored.other.failed.all()
     assert scored.other.degraded.all()

@@ -16,7 +16,7 @@ from records_decided import decided, opened
 from records_made import REPOSITORY
 
 from tollgate.audit.source import TRIAL_GROUP, ChunkSource
-from tollgate.challenger.kept import Kept, folder_of, newest
+from tollgate.challenger.kept import TrialState, folder_of, newest
 from tollgate.challenger.worker import TrialWorker
 from tollgate.journal.entries import CHUNK_FIELD, stream_key
 from tollgate.journal.record import Records, encode_chunk
@@ -147,7 +147,7 @@ def folder(repository: Path) -> Path:
     return folder_of(repository.parent / "state", "fraud")
 
 
-def kept(repository: Path, *modes: Any) -> Kept:
+def kept(repository: Path, *modes: Any) -> TrialState:
     """Read the counts of the last trial."""
     found = newest(folder(repository), modes=modes or ("shadow", "canary", "watch"))
     assert found is not None

@@ -11,7 +11,7 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from tollgate.backfill.materialize import Materialized
+from tollgate.backfill.materialize import MaterializeCounts
 from tollgate.cli.app import app
 from tollgate.cli.backfill import _told
 from tollgate.features.spec import FeatureSpec
@@ -187,7 +187,7 @@ def test_drain_of_a_folder_that_is_drained_says_so(
 
 def test_what_the_store_does_not_keep_is_said() -> None:
     """How many ids, and how many of their purchases; nothing where there are none."""
-    done = Materialized(history=3_000, sent=3_000, full=2, over_cap=1_200)
+    done = MaterializeCounts(history=3_000, sent=3_000, full=2, over_cap=1_200)
     words = "2 ids have more than their entity's cap: 1,200 of their purchases are not "
     assert _told(done).endswith(f"; {words}kept (WINDOW_OVERFLOW)")
-    assert "cap" not in _told(Materialized(history=3, sent=3))
+    assert "cap" not in _told(MaterializeCounts(history=3, sent=3))

@@ -30,7 +30,7 @@ from trials_made import (
 )
 
 from tollgate.challenger.counts import ALL, Arm, Group, Pairs
-from tollgate.challenger.kept import Kept, folder_of, save
+from tollgate.challenger.kept import TrialState, folder_of, save
 from tollgate.challenger.trials import trial_of
 from tollgate.repository import trial
 from tollgate.repository.history import read_history
@@ -202,7 +202,7 @@ def test_the_shadow_that_counts_is_the_last_whatever_the_clock_said(
         pairs = Pairs(rows=rows_each, scored=rows_each)
         arm = Arm(rows=rows_each)
         groups = {ALL: Group(pairs=pairs, champion=arm, challenger=arm)}
-        save(counts, Kept(trial_of(current), groups=groups))
+        save(counts, TrialState(trial_of(current), groups=groups))
         if began:
             ended = trial.without_challenger(repository, product="fraud")
             put(repository, ended, "challenger stop", current)

@@ -15,14 +15,14 @@ import pytest
 import typer
 import yaml
 
-from tollgate.audit.accuracy import Accuracy
-from tollgate.audit.explained import Explained
-from tollgate.audit.replay import Replayed
-from tollgate.audit.verify import Proof
-from tollgate.challenger.report import Report
+from tollgate.audit.accuracy import ReleaseAccuracy
+from tollgate.audit.explained import ExplainedRecord
+from tollgate.audit.replay import ReplayResult
+from tollgate.audit.verify import VerificationResult
+from tollgate.challenger.report import TrialReport
 from tollgate.cli import console, main
 from tollgate.cli.app import app
-from tollgate.redecide import Outcome
+from tollgate.redecide import PolicyComparison
 from tollgate.server.publishing import Published
 
 CHECKOUT = Path(__file__).parents[3]
@@ -49,12 +49,12 @@ SILENT = {
     *("gateway certificates", "engine", "alerts", "dashboards"),
 }
 STRUCTS = {
-    "journal verify": Proof.__struct_fields__,
-    "journal replay": Replayed.__struct_fields__,
-    "challenger report": Report.__struct_fields__,
-    "policy simulate": Outcome.__struct_fields__,
-    "labels accuracy": Accuracy.__struct_fields__,
-    "explain": (*Explained.__struct_fields__, "margin"),
+    "journal verify": VerificationResult.__struct_fields__,
+    "journal replay": ReplayResult.__struct_fields__,
+    "challenger report": TrialReport.__struct_fields__,
+    "policy simulate": PolicyComparison.__struct_fields__,
+    "labels accuracy": ReleaseAccuracy.__struct_fields__,
+    "explain": (*ExplainedRecord.__struct_fields__, "margin"),
     "publish": (*Published.__struct_fields__, "product"),
 }
 

@@ -12,7 +12,7 @@ from records_made import REPOSITORY, made
 
 from tollgate.audit.anchor import AnchorFile
 from tollgate.audit.chain import Chain
-from tollgate.audit.releases import Releases
+from tollgate.audit.releases import ReleaseArchive
 from tollgate.audit.sealing import Sealer
 from tollgate.audit.subjects import Subjects
 from tollgate.journal.record import Records
@@ -108,7 +108,7 @@ class Sealed:
         anchor = AnchorFile(home / f"{product}.anchor")
         self.chain = Chain(self.folder, product=product, anchor=anchor)
         self.subjects = Subjects(self.keys)
-        releases = Releases(self.chain, repository=repository, consent=consent)
+        releases = ReleaseArchive(self.chain, repository=repository, consent=consent)
         self._sealer = Sealer(self.chain, subjects=self.subjects, releases=releases)
 
     def seal(self, *records: Records) -> None:

@@ -14,8 +14,8 @@ from tollgate.audit.rows import EVENT, MOMENT
 from tollgate.audit.subjects import TRANSACTION
 from tollgate.features.document import LABEL, LABEL_TIME
 from tollgate.features.spec import FeatureSpec
-from tollgate.monitor.accuracy import Accuracy, Rule, known_by
-from tollgate.monitor.looking import Options, ProductMonitor
+from tollgate.monitor.accuracy import DailyAccuracy, LabelRule, known_by
+from tollgate.monitor.looking import MonitorOptions, ProductMonitor
 
 DAYS, PER_DAY = 40, 4_000
 FRAUD, CAUGHT, FALSE = 0.05, 0.6, 0.02
@@ -54,11 +54,13 @@ class World:
             }
         )
 
-    def judged(self, *, lag_days: float) -> Accuracy:
+    def judged(self, *, lag_days: float) -> DailyAccuracy:
         """Judge at the end of the last day, by what is known then."""
         now_us = DAYS * DAY_US
-        rule = Rule(as_of_us=now_us, lag_us=int(lag_days * DAY_US), legitimate=True)
-        found = Accuracy(rule)
+        rule = LabelRule(
+            as_of_us=now_us, lag_us=int(lag_days * DAY_US), legitimate=True
+        )
+        found = DailyAccuracy(rule)
         found.add(self.segment, known_by(self.labels, now_us))
         return found
 
@@ -121,7 +123,9 @@ def test_decisions_without_a_label_are_left_out_unless_they_are_legitimate(
 ) -> None:
     """Where both are reported, no label is no answer."""
     now_us = DAYS * DAY_US
-    found = Accuracy(Rule(as_of_us=now_us, lag_us=25 * DAY_US, legitimate=False))
+    found = DailyAccuracy(
+        LabelRule(as_of_us=now_us, lag_us=25 * DAY_US, legitimate=False)
+    )
     found.add(world.segment, known_by(world.labels, now_us))
     whole = found.total("fraud-1")
     assert whole.labelled == whole.frauds > 0
@@ -146,7 +150,9 @@ def test_a_label_that_is_taken_back_in_time_counts_as_what_it_was_then() -> None
             REVISION: [0, 1, 0, 1],
         }
     )
-    found = Accuracy(Rule(as_of_us=30 * DAY_US, lag_us=10 * DAY_US, legitimate=False))
+    found = DailyAccuracy(
+        LabelRule(as_of_us=30 * DAY_US, lag_us=10 * DAY_US, legitimate=False)
+    )
     found.add(segment, labels)
     assert found.total("r").known.tolist() == [[0, 0], [0, 1], [1, 0]]
 
@@ -163,7 +169,7 @@ def test_sealed_labels_and_labels_of_a_file_judge_alike(
         records, label, tmp_path / "labels.parquet", took_us=np.full(1_000, DAY_US)
     )
     read = read_labels(path, spec=spec)
-    options = Options(window=1_000, lag_us=2 * DAY_US)
+    options = MonitorOptions(window=1_000, lag_us=2 * DAY_US)
     beside, within = (
         ProductMonitor(sealed.folder, repository=None, options=options)
         for _ in range(2)
@@ -207,7 +213,7 @@ def test_decisions_that_can_be_read_again_are_judged_then(
         seal_labels(sealed.chain, read, spec=spec, subjects=sealed.subjects)
     damaged = sorted(sealed.folder.glob("*.segment.parquet"))[0]
     whole = damaged.read_bytes()
-    options = Options(window=1_000, lag_us=2 * DAY_US)
+    options = MonitorOptions(window=1_000, lag_us=2 * DAY_US)
     found = ProductMonitor(sealed.folder, repository=None, options=options)
     for content, labelled in ((whole[:4], 500), (whole, 1_000)):
         damaged.write_bytes(content)

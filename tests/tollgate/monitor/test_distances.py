@@ -8,14 +8,14 @@ from scipy import stats
 from trained_made import NAMES, drawn, rows_of, trained_on
 
 from tollgate.monitor.distances import (
-    Compared,
+    ComparedDistributions,
     alike_rows,
     band,
     chance_of,
     compare,
     compare_share,
 )
-from tollgate.monitor.tallies import HEAPS, Tally
+from tollgate.monitor.tallies import HEAPS, ColumnCounts
 from tollgate.monitor.training import marks_of
 
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
@@ -24,7 +24,7 @@ SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 TENTH = (0.1 - 1e-4) * np.log(0.1 / 1e-4) + 0.1 * np.log(1 / 0.9)
 
 
-def compared(values: np.ndarray, quantiles: list[float]) -> Compared:
+def compared(values: np.ndarray, quantiles: list[float]) -> ComparedDistributions:
     """Compare values with listed quantiles."""
     marks = marks_of(quantiles, SHARES)
     cell = np.searchsorted(marks.values, values, side="left")
@@ -40,7 +40,7 @@ def listed(values: np.ndarray) -> list[float]:
 def test_psi_is_the_sum_of_its_bins() -> None:
     """Five bins of 0.1, 0.4, 0.5 against 0.2, 0.3, 0.5: 0.1 ln 2 + 0.1 ln (4/3)."""
     seen, trained = np.array([0.1, 0.5]), np.array([0.2, 0.5])
-    found = Compared(seen, trained, np.ones(2, np.bool_)).distance()
+    found = ComparedDistributions(seen, trained, np.ones(2, np.bool_)).distance()
     assert found.psi == pytest.approx(0.1 * np.log(2) + 0.1 * np.log(4 / 3))
     assert found.ks == pytest.approx(0.1)
 
@@ -123,7 +123,7 @@ def test_rows_that_come_in_copies_count_as_one() -> None:
     customers = np.repeat(np.arange(2_000), 20)
     copies = rows_of(values[::20].repeat(20, axis=0), customers=customers)
     for rows, alike in ((copies, 20), (rows_of(values), 1)):
-        tally = Tally(reference)
+        tally = ColumnCounts(reference)
         tally.add(rows)
         upto = np.cumsum(tally.cells[0], axis=1)[:, :-1]
         assert alike_rows(upto, tally.rows) == pytest.approx(alike, rel=0.3)
@@ -137,7 +137,7 @@ def test_counting_in_parts_is_counting_at_once() -> None:
     values = drawn(3_000, seed=5)
     reference = trained_on(drawn(5_000, seed=6))
     rows = rows_of(values)
-    whole, parts = Tally(reference), Tally(reference)
+    whole, parts = ColumnCounts(reference), ColumnCounts(reference)
     whole.add(rows)
     for at in range(0, len(rows), 700):
         parts.add(rows.take(slice(at, at + 700)))

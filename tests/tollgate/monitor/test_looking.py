@@ -21,19 +21,19 @@ from journals_made import (
 )
 from records_made import REPOSITORY
 
-from tollgate.audit.content import Content
+from tollgate.audit.content import LinkContent
 from tollgate.audit.kept import NAME
 from tollgate.audit.retention import retain
 from tollgate.errors import InputError
 from tollgate.features.entries import MISSING
 from tollgate.monitor.journals import Journals
-from tollgate.monitor.looking import RELEASES, Options, ProductMonitor
+from tollgate.monitor.looking import RELEASES, MonitorOptions, ProductMonitor
 from tollgate.schema import ARTIFACT_FILE, Degraded
 
-OPTIONS = Options(window=1_000)
+OPTIONS = MonitorOptions(window=1_000)
 
 
-def monitor(sealed: Sealed, *, options: Options = OPTIONS) -> ProductMonitor:
+def monitor(sealed: Sealed, *, options: MonitorOptions = OPTIONS) -> ProductMonitor:
     """Begin to monitor a journal."""
     return ProductMonitor(sealed.folder, repository=REPOSITORY, options=options)
 
@@ -72,7 +72,7 @@ def test_each_release_is_held_against_its_own_training(tmp_path: Path) -> None:
     amount["quantiles"] = [one + 150 for one in amount["quantiles"]]
     files = {ARTIFACT_FILE: msgspec.json.encode(record)}
     sealed.chain.add(
-        Content(kind="release", files=files, facts={NAME: "fraud-2"}),
+        LinkContent(kind="release", files=files, facts={NAME: "fraud-2"}),
     )
     features = vectors(2_000, seed=8)
     features[:, FEATURES.index("amount")] += 150

@@ -16,9 +16,9 @@ from records_made import REPOSITORY
 from tollgate.audit.labels import read_labels, seal_labels
 from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec
-from tollgate.monitor.looking import Options, ProductMonitor
+from tollgate.monitor.looking import MonitorOptions, ProductMonitor
 from tollgate.monitor.metrics import MEANINGS, PREFIX, MonitorMetrics, samples_of
-from tollgate.monitor.page import page_of
+from tollgate.monitor.page import monitor_page
 from tollgate.observability.table import PAGES
 from tollgate.worker import LoopCollector, Worker
 
@@ -45,7 +45,7 @@ def looked(
     read = read_labels(path, spec=spec)
     seal_labels(sealed.chain, read, spec=spec, subjects=sealed.subjects)
     found = ProductMonitor(
-        sealed.folder, repository=None, options=Options(window=1_000)
+        sealed.folder, repository=None, options=MonitorOptions(window=1_000)
     )
     found.look(LOOKED_US)
     found.judge(LOOKED_US)
@@ -101,7 +101,7 @@ def test_a_release_that_decides_no_more_drifts_no_more(tmp_path: Path) -> None:
     sealed = Sealed(tmp_path)
     sealed.seal(shifted(1_000, first=0))
     found = ProductMonitor(
-        sealed.folder, repository=REPOSITORY, options=Options(window=1_000)
+        sealed.folder, repository=REPOSITORY, options=MonitorOptions(window=1_000)
     )
     found.look(LOOKED_US)
     assert drifting(found) == {"fraud-1"}
@@ -164,7 +164,7 @@ def test_the_page_holds_all_it_shows_and_asks_for_nothing(
     looked: ProductMonitor,
 ) -> None:
     """No script, no address; what drifted stands first, and every column is there."""
-    page = page_of([looked])
+    page = monitor_page([looked])
     assert "<h1>Drift in fraud</h1>" in page
     assert not re.search(r"<script|<link|<img|https?:|url\(", page)
     assert page.count("<svg") >= 20
@@ -179,7 +179,7 @@ def test_names_cannot_write_into_the_page(looked: ProductMonitor) -> None:
     streams = looked.streams
     looked.streams = {"<b>x</b>": streams["fraud-1"]}
     try:
-        page = page_of([looked])
+        page = monitor_page([looked])
     finally:
         looked.streams = streams
     assert "<b>x</b>" not in page

@@ -10,7 +10,7 @@ from journals_made import LOOKED_US
 from served_decisions import REPOSITORY, decide
 
 from tollgate.features.spec import FeatureSpec
-from tollgate.monitor.looking import Options, ProductMonitor
+from tollgate.monitor.looking import MonitorOptions, ProductMonitor
 from tollgate.simulate import simulate
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def test_served_decisions_drift_when_purchases_do(
         shift_from=SHIFT_FROM,
         state=tmp_path,
     )
-    found = ProductMonitor(folder, repository=REPOSITORY, options=Options())
+    found = ProductMonitor(folder, repository=REPOSITORY, options=MonitorOptions())
     found.look(LOOKED_US)
     stream = found.streams["fraud-1"]
     assert stream.mix.rows == ROWS

@@ -15,13 +15,13 @@ from trained_made import (
 )
 
 from tollgate.features.spec import FeatureSpec
-from tollgate.monitor.judging import Limits, Verdict
+from tollgate.monitor.judging import ColumnResult, DriftLimits
 from tollgate.monitor.training import Reference, reference_of
-from tollgate.monitor.windows import Stream
+from tollgate.monitor.windows import ReleaseWindows
 from tollgate.schema import ARTIFACT_FILE
 
 SIZE = 2_500
-STRICT = Limits(psi=0.0, ks=0.0, false_alarms=0.1)  # then chance alone decides
+STRICT = DriftLimits(psi=0.0, ks=0.0, false_alarms=0.1)  # then chance alone decides
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,16 @@ def reference() -> Reference:
     return trained_on(drawn(ROWS, seed=1))
 
 
-def stream_of(reference: Reference, *, limits: Limits = Limits()) -> Stream:  # noqa: B008
+def stream_of(
+    reference: Reference,
+    *,
+    limits: DriftLimits = DriftLimits(),  # noqa: B008
+) -> ReleaseWindows:
     """Begin to watch a release."""
-    return Stream("fraud-1", reference, size=SIZE, limits=limits)
+    return ReleaseWindows("fraud-1", reference, size=SIZE, limits=limits)
 
 
-def column(verdicts: list[Verdict], name: str) -> Verdict:
+def column(verdicts: list[ColumnResult], name: str) -> ColumnResult:
     """Pick a column."""
     return next(one for one in verdicts if one.name == name)
 
@@ -224,7 +228,7 @@ def test_a_record_that_says_nothing_is_told_and_nobody_is_judged(
     problem = reference_of({ARTIFACT_FILE: record}, None)
     assert isinstance(problem, str)
     assert told in problem
-    stream = Stream("fraud-1", problem, size=SIZE, limits=Limits())
+    stream = ReleaseWindows("fraud-1", problem, size=SIZE, limits=DriftLimits())
     stream.add(rows_of(drawn(3_000, seed=14)))
     assert stream.fates()["unknown"] == 3_000
     assert stream.judged["decisions"] == 0

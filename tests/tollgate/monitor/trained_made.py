@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from converters.artifact import Training, describe_training
 from tollgate.features.spec import FeatureSpec
-from tollgate.monitor.tallies import HEAPS, Rows
+from tollgate.monitor.tallies import HEAPS, MonitoredRows
 from tollgate.monitor.training import Reference, reference_of
 from tollgate.schema import ARTIFACT_FILE
 
@@ -57,7 +57,7 @@ def rows_of(
     customers: npt.NDArray[np.int64] | None = None,
     apart: npt.NDArray[np.bool_] | None = None,
     every_us: int = 1_000_000,
-) -> Rows:
+) -> MonitoredRows:
     """
     Make decisions of values.
 
@@ -74,7 +74,7 @@ def rows_of(
     heap = chance.integers(0, HEAPS, int(who.max()) + 1)[who]
     lost = np.zeros(rows, np.bool_) if apart is None else apart
     time_us = MONDAY_US + np.arange(rows) * every_us
-    return Rows(
+    return MonitoredRows(
         values=values,
         heap=heap,
         sound=~lost,

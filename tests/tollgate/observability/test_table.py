@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tollgate.audit.metrics import WorkerMetrics
 from tollgate.challenger.counts import ALL, Arm, Group, Pairs
-from tollgate.challenger.kept import Kept, Trial
+from tollgate.challenger.kept import Trial, TrialState
 from tollgate.challenger.metrics import TrialMetrics
-from tollgate.challenger.worker import Tally
+from tollgate.challenger.worker import TrialWorkerCounts
 from tollgate.gateway.metrics import GatewayMetrics
 from tollgate.gateway.template import Limits
 from tollgate.observability.table import (
@@ -35,14 +35,14 @@ from tollgate.worker import LoopCollector
 PAPER = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
-def trial() -> Kept:
+def trial() -> TrialState:
     """A trial of 10 rows that both decided, 3 of them differently."""
     pairs = Pairs(rows=10, matrix=[5, 1, 0, 0, 1, 2, 0, 0, 1])
     champion = Arm(rows=10, decisions=[6, 3, 1], score_sum=2.0)
     challenger = Arm(rows=10, errors=2, decisions=[5, 2, 3], score_sum=4.0)
     group = Group(pairs=pairs, champion=champion, challenger=challenger)
     named = Trial("fraud", "shadow", "fraud-1", "fraud-2", "2026-11-22T00:00:00Z")
-    return Kept(trial=named, groups={ALL: group})
+    return TrialState(trial=named, groups={ALL: group})
 
 
 def registry(page: str) -> CollectorRegistry:
@@ -53,7 +53,9 @@ def registry(page: str) -> CollectorRegistry:
         "journal": lambda: WorkerMetrics("fraud").registry,
         "stream": lambda: StreamMetrics("fraud").registry,
         "challenger": lambda: (
-            TrialMetrics("fraud", trials=lambda: [trial()], tally=Tally).registry
+            TrialMetrics(
+                "fraud", trials=lambda: [trial()], tally=TrialWorkerCounts
+            ).registry
         ),
     }[page]()
     GCCollector(registry=made)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from converters.purpose import purpose_of
-from tollgate.audit.explained import Explained, Threshold
+from tollgate.audit.explained import ExplainedRecord, Threshold
 from tollgate.cli.app import app
 from tollgate.cli.explain import _print
 from tollgate.errors import PolicyError
@@ -154,7 +154,7 @@ def test_explain_says_that_no_score_declines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In the line of the thresholds."""
-    found = Explained(
+    found = ExplainedRecord(
         record="w:1",
         place="here",
         release="toy-1",

@@ -11,7 +11,7 @@ import pytest
 
 from tollgate.errors import InputError
 from tollgate.policy import Policy, load_policy
-from tollgate.redecide import Outcome, compare_policies, draw, read_rows
+from tollgate.redecide import PolicyComparison, compare_policies, draw, read_rows
 from tollgate.schema import Decision, DeclaredField, Degraded, hash_words
 
 FEATURES = ("amount", "risk", "unused")
@@ -146,7 +146,9 @@ def sealed_folder(folder: Path) -> Path:
     return sealed
 
 
-def outcome_of(path: Path, *, new: Policy, old: Policy | None = None) -> Outcome:
+def outcome_of(
+    path: Path, *, new: Policy, old: Policy | None = None
+) -> PolicyComparison:
     """Read rows and decide them again."""
     past = read_rows(
         path,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.audit.gathering import gather
+from tollgate.audit.gathering import read_release_files
 from tollgate.audit.kept import spec_of
 from tollgate.audit.opened import ReleaseFiles, open_files
 from tollgate.errors import HookError
@@ -144,7 +144,7 @@ def test_a_journal_keeps_the_hook_of_a_release(
         repository, product="fraud", versions=ONES, actor="ana", reason="a hook"
     )
     activate(repository, release, action="activate", actor="ana", reason="a hook")
-    files = gather(repository, release.name, product="fraud")
+    files = read_release_files(repository, release.name, product="fraud")
     kept = spec_of(files)
     opened = open_files(ReleaseFiles(release, kept=files, repository=None))
     shutil.rmtree(repository)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tollgate.audit.gathering import gather
+from tollgate.audit.gathering import read_release_files
 from tollgate.errors import InputError, RepositoryError
 from tollgate.repository.activation import activate, approve, compose_next, propose
 from tollgate.repository.compose import recompose_release
@@ -142,7 +142,9 @@ def test_a_name_that_was_on_trial_is_not_given_again(repository: Path) -> None:
     assert again is not None
     assert again.release == "fraud-2"
     assert find_release(repository, "fraud", "fraud-2").versions["fraud_model"] == 2
-    kept = gather(repository, "fraud-2", product="fraud")  # of a canary's decisions
+    kept = read_release_files(
+        repository, "fraud-2", product="fraud"
+    )  # of a canary's decisions
     assert kept.keys() >= {"release.json", "policy.yaml", "features.yaml"}
     (repository / "fraud_model/2/card.md").write_text("other files: another release\n")
     changed = begun(repository, fraud_model=2).challenger

@@ -24,9 +24,9 @@ from clients.client import Client
 from clients.decisions import Decisions, join
 from converters.credit import MONOTONE, train_credit
 from converters.purpose import purpose_of
-from tollgate.audit.explained import Explained, explained
+from tollgate.audit.explained import ExplainedRecord, explain_record
 from tollgate.audit.notice import notice_text
-from tollgate.audit.waiting import find_waiting, waiting_table
+from tollgate.audit.waiting import find_pending, pending_table
 from tollgate.cli.app import app
 from tollgate.cli.pipeline import publish_and_release, served_spec
 from tollgate.cli.wire import field_columns, wire_fields
@@ -57,7 +57,7 @@ class Served(msgspec.Struct):
     spec: FeatureSpec
     frame: pl.DataFrame
     answers: Decisions
-    told: dict[str, Explained]
+    told: dict[str, ExplainedRecord]
     printed: str
     refused: str
 
@@ -115,15 +115,15 @@ def decided(asked: pl.DataFrame, spec: FeatureSpec, url: str) -> Decisions:
 
 def explanation(
     application: str, store_url: str, spec: FeatureSpec, repository: Path
-) -> Explained:
+) -> ExplainedRecord:
     """Explain one decision out of the journal's stream."""
     until_s = time.monotonic() + 600
     records = None
     while records is None and time.monotonic() < until_s:
-        records = find_waiting(store_url, product="credit", wanted=application)
+        records = find_pending(store_url, product="credit", wanted=application)
     assert records is not None
-    return explained(
-        waiting_table(records, spec=spec, releases=None),
+    return explain_record(
+        pending_table(records, spec=spec, releases=None),
         place="the stream",
         product="credit",
         kept=None,

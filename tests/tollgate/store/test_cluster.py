@@ -14,7 +14,7 @@ from redis.crc import key_slot
 from redis_cluster import DEADLINE_S, Cluster, cluster_at, labels_of, purchases, same
 from redis_processes import free_ports
 
-from tollgate.audit.anchor import Mark
+from tollgate.audit.anchor import AnchorMark
 from tollgate.audit.source import ChunkSource
 from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec
@@ -257,7 +257,7 @@ def test_a_journal_is_read_in_a_cluster(cluster: Cluster) -> None:
     assert stream.add([b"chunk %d" % number for number in range(5)]) == 5
     stream.close()
     source = ChunkSource(cluster.url, product="fraud")
-    mark = Mark(chain="00" * 16, number=1, hash="11" * 32)
+    mark = AnchorMark(chain="00" * 16, number=1, hash="11" * 32)
     source.require_chain(mark, [mark.hash])
     source.note(mark)
     source.require_chain(mark, [mark.hash])

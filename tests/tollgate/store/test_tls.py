@@ -16,7 +16,7 @@ from certificates import make_authority, make_certificate
 from redis_processes import free_ports, running, system_redis
 
 from clients.client import Client
-from tollgate.audit.source import ChunkSource, Taken
+from tollgate.audit.source import ChunkSource, StreamEntry
 from tollgate.errors import StoreError, StoreTimeout
 from tollgate.features.spec import FeatureSpec
 from tollgate.journal.entries import End, decode_end
@@ -294,7 +294,7 @@ def through(url: str) -> End:
     assert stream.end(End("00" * 8, 64, killed=False))
     stream.close()
     source = ChunkSource(url, product="fraud")
-    taken: list[Taken] = []
+    taken: list[StreamEntry] = []
     while len(taken) < len(chunks) + 1:
         taken += source.poll(most=100, wait_s=5.0)
     source.acknowledge([one.id for one in taken])
