@@ -40,7 +40,7 @@ class SealFollowUp:
     ) -> None:
         self._chain = chain
         self._releases = releases
-        self._reasons = ReasonSealer(chain, releases, repository=repository)
+        self._reason_sealer = ReasonSealer(chain, releases, repository=repository)
         self._keep_s = keep_s
         self._say = say
         self._due_s = 0.0
@@ -51,7 +51,7 @@ class SealFollowUp:
         """
         try:
             flag_new(self._chain, self._releases)
-            self._reasons.find_new()
+            self._reason_sealer.seal_new()
             if self._keep_s is not None and time.monotonic() >= self._due_s:
                 self._due_s = time.monotonic() + _RETAIN_EVERY_S
                 retain(self._chain, before_us=now_us() - int(self._keep_s * 1e6))

@@ -155,8 +155,8 @@ class Chain:
             return
         if [last.hash] != self.hashes[last.number - 1 : last.number]:
             problem = (
-                f"its anchor knows a link {last.number} that is not here: links were "
-                "removed or made anew; run `journal verify`"
+                f"its anchor has a link {last.number} that is not here: links were "
+                "removed or rebuilt; run `journal verify`"
             )
             raise JournalError(self.folder, problem)
         # A process that is killed before it notes its link in the anchor leaves one

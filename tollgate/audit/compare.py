@@ -72,15 +72,15 @@ def compare_rows(
     """
     if list(found) == list(sealed):
         return
-    told = dict.fromkeys(("was changed", "was removed", "was added", "was moved"), 0)
+    counts = dict.fromkeys(("was changed", "was removed", "was added", "was moved"), 0)
     for key, problem in _differences(
         keys.found(table), found, sealed_keys=keys.sealed(), sealed=sealed
     ):
         kind = " ".join(problem.split()[:2]).rstrip(":")
-        told[kind] += 1
-        if told[kind] <= MOST_NAMED:
+        counts[kind] += 1
+        if counts[kind] <= MOST_NAMED:
             yield keys.named(key), problem
-    for kind, number in told.items():
+    for kind, number in counts.items():
         if number > MOST_NAMED:
             yield f"{number - MOST_NAMED} more", kind.replace("was", "were")
 

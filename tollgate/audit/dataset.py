@@ -23,7 +23,7 @@ from tollgate.errors import InputError
 from tollgate.features.document import LABEL, LABEL_TIME
 from tollgate.schema import REASON_SEPARATOR, Degraded
 
-_TOLD = ("release", "decision", "degraded", DECIDED, EVENT)
+_DECISION_COLUMNS = ("release", "decision", "degraded", DECIDED, EVENT)
 
 
 class Dataset(msgspec.Struct, frozen=True, eq=False):
@@ -85,16 +85,16 @@ def dataset(
     parts = [part.filter(pl.col(DECIDED) <= moment) for part in parts]
     decisions = sum(map(len, parts))
     wanted = [_wanted(part, releases) for part in parts]
-    kept = [part.filter(pl.col("consent")) for part in wanted if len(part)]
-    kept = [part for part in kept if len(part)]
-    if not kept:
+    consented = [part.filter(pl.col("consent")) for part in wanted if len(part)]
+    consented = [part for part in consented if len(part)]
+    if not consented:
         raise InputError(chain.folder, "holds no decision to learn from")
-    latest = max(kept, key=lambda part: part[DECIDED].to_physical().max())  # type: ignore[arg-type, return-value]
+    latest = max(consented, key=lambda part: part[DECIDED].to_physical().max())  # type: ignore[arg-type, return-value]
     spec = str(latest["spec"][0])  # a segment has records of the same features
     own = pl.concat(
         [
             part
-            for part in kept
+            for part in consented
             if part["spec"][0] == spec and part.columns == latest.columns
         ]
     )
@@ -123,7 +123,7 @@ def dataset(
 def _read(chain: Chain, link: Link) -> pl.DataFrame:
     names = [name for name, _ in link.columns]
     columns = [
-        *(TRANSACTION, "spec", "consent", *_TOLD),
+        *(TRANSACTION, "spec", "consent", *_DECISION_COLUMNS),
         *(name for name in names if name.startswith((SUBJECT, FEATURE))),
     ]
     return read_table(chain.folder, link, columns=columns)
@@ -158,17 +158,17 @@ def _laid_out(rows: pl.DataFrame, source: str) -> pl.DataFrame:
     """Rename features as training names them, and write degraded bits as names."""
     subjects = [name for name in rows.columns if name.startswith(SUBJECT)]
     features = [name for name in rows.columns if name.startswith(FEATURE)]
-    told = [TRANSACTION, *subjects, *_TOLD]
-    taken = {*told, LABEL, LABEL_TIME}
+    leading = [TRANSACTION, *subjects, *_DECISION_COLUMNS]
+    reserved = {*leading, LABEL, LABEL_TIME}
     for name in features:
-        if name[len(FEATURE) :] in taken:
+        if name[len(FEATURE) :] in reserved:
             raise InputError(source, "is a column of the dataset, too", where=name)
     words = [_words(bits) for bits in rows["degraded"].to_list()]
     return (
         rows.with_columns(pl.Series("degraded", words, pl.String))
         .sort(EVENT, DECIDED, maintain_order=True)
         .select(
-            *told,
+            *leading,
             *(pl.col(name).alias(name[len(FEATURE) :]) for name in features),
             LABEL,
             LABEL_TIME,

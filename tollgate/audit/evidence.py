@@ -85,7 +85,7 @@ def prove(
     hashes = {one.number: found for one, found in chain}
     known = [mark for mark in marks if mark.number >= link.number]
     problems += [
-        f"the anchor knows link {mark.number} otherwise"
+        f"the anchor has another hash for link {mark.number}"
         for mark in known
         if hashes.get(mark.number) != mark.hash
     ]

@@ -28,7 +28,7 @@ from tollgate.policy.telling import Reason
 from tollgate.repository.release import spec_hash_text
 from tollgate.schema import REASON_SEPARATOR
 
-NO_CONSENT = "there was no consent to keep what it was made of"
+NO_CONSENT = "there was no consent to store its inputs"
 
 
 class Contribution(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ def explain_record(
     *,
     place: str,
     product: str,
-    kept: ArchivedRelease | None,
+    archived: ArchivedRelease | None,
     repository: Path | None,
 ) -> ExplainedRecord:
     """
@@ -106,16 +106,16 @@ def explain_record(
         row: One row of a segment's table.
         place: Location where it was found.
         product: Product that decided.
-        kept: Release as archived in the journal; None if it was not archived.
+        archived: Release as archived in the journal; None if it was not archived.
         repository: Model repository with the rest of the release; None for none.
     """
     values = row.row(0, named=True)
-    found = _plain(values, place, kept)
+    found = _plain(values, place, archived)
     if not values["consent"]:
         return msgspec.structs.replace(found, unexplained=NO_CONSENT)
     try:
         release = open_release(
-            found.release, kept=kept, repository=repository, product=product
+            found.release, archived=archived, repository=repository, product=product
         )
     except TollgateError as exc:
         return msgspec.structs.replace(found, unexplained=str(exc))
@@ -130,7 +130,7 @@ def explain_record(
 
 
 def _plain(
-    values: dict[str, Any], place: str, kept: ArchivedRelease | None
+    values: dict[str, Any], place: str, archived: ArchivedRelease | None
 ) -> ExplainedRecord:
     score = values["score"]
     return ExplainedRecord(
@@ -140,9 +140,9 @@ def _plain(
         decided=moment(values["decided_at"]),
         decision=values["decision"],
         score=None if score is None or math.isnan(score) else score,
-        codes=describe_reasons(values, kept),
+        codes=describe_reasons(values, archived),
         degraded=describe_degraded(values),
-        rules=describe_rules(values, kept),
+        rules=describe_rules(values, archived),
     )
 
 
@@ -177,25 +177,25 @@ def _with_contributions(
     found: ExplainedRecord,
     values: dict[str, Any],
     row: pl.DataFrame,
-    teller: ReleaseExplainer,
+    explainer: ReleaseExplainer,
 ) -> ExplainedRecord:
-    facts = facts_of(row, teller.spec)
-    if not teller.explains(facts.features, facts.probabilities)[0]:
+    facts = facts_of(row, explainer.spec)
+    if not explainer.reproduces(facts.features, facts.probabilities)[0]:
         problem = "the record's probabilities are not those of the release's model"
         return msgspec.structs.replace(found, unexplained=problem)
-    amounts = teller.contributions(facts.features)[0]
+    amounts = explainer.contributions(facts.features)[0]
     order = np.argsort(-np.abs(amounts), kind="stable").tolist()
-    names = teller.spec.feature_names
+    names = explainer.spec.feature_names
     return msgspec.structs.replace(
         found,
-        expected=teller.expected,
+        expected=explainer.expected,
         contributions=[
             Contribution(names[at], float(facts.features[0, at]), float(amounts[at]))
             for at in order
         ],
         reasons=[]
         if found.decision == "approve"
-        else list(teller.told(_codes(values), amounts)),
+        else list(explainer.reasons(_codes(values), amounts)),
     )
 
 

@@ -117,21 +117,21 @@ def _marked(
 
 
 def _checks(
-    table: pl.DataFrame, kept: ArchivedRelease | None, *, known: set[str]
+    table: pl.DataFrame, archived: ArchivedRelease | None, *, known: set[str]
 ) -> Found:
     """Run every check for which the release's archived files suffice."""
     yield _clock(table)
     yield _probabilities(table)
     yield _twins(table, known)
-    if kept is None:
+    if archived is None:
         return
-    if kept.training is not None:
-        yield _range(table, kept.training)
-    if kept.policy is not None:
-        yield _score(table, kept.policy)
-        yield _rules(table, kept.policy)
-    if kept.spec is not None:
-        wanted = spec_hash_text(kept.spec.spec_hash)
+    if archived.training is not None:
+        yield _range(table, archived.training)
+    if archived.policy is not None:
+        yield _score(table, archived.policy)
+        yield _rules(table, archived.policy)
+    if archived.spec is not None:
+        wanted = spec_hash_text(archived.spec.spec_hash)
         yield "spec", (table["spec"] != wanted).to_numpy(), {}
 
 
@@ -151,12 +151,12 @@ def _clock(table: pl.DataFrame) -> tuple[str, Bool, dict[int, str]]:
 def _probabilities(table: pl.DataFrame) -> tuple[str, Bool, dict[int, str]]:
     names = [name for name in table.columns if name.startswith(PROBABILITY)]
     values = table.select(names).to_numpy()
-    kept = table["consent"].to_numpy()
-    told = (table["degraded"].to_numpy() & int(Degraded.MODEL_OUTPUT)) != 0
+    consented = table["consent"].to_numpy()
+    reported = (table["degraded"].to_numpy() & int(Degraded.MODEL_OUTPUT)) != 0
     with np.errstate(invalid="ignore"):
-        sound = ((values >= 0) & (values <= 1)).all(axis=1)
-        sound &= np.abs(values.sum(axis=1) - 1) <= SUM_TOLERANCE
-    return "probabilities", kept & ~told & ~sound, {}
+        valid = ((values >= 0) & (values <= 1)).all(axis=1)
+        valid &= np.abs(values.sum(axis=1) - 1) <= SUM_TOLERANCE
+    return "probabilities", consented & ~reported & ~valid, {}
 
 
 def _twins(table: pl.DataFrame, known: set[str]) -> tuple[str, Bool, dict[int, str]]:

@@ -177,7 +177,7 @@ def newest_archived_release(folder: Path, name: str) -> ArchivedRelease | None:
     return read_archived_release(folder, found[-1]) if found else None
 
 
-def release_of(kept: ArchivedRelease) -> Release:
+def release_of(release: ArchivedRelease) -> Release:
     """
     Decode the release file of an archived release.
 
@@ -185,9 +185,9 @@ def release_of(kept: ArchivedRelease) -> Release:
         JournalError: The file is damaged.
     """
     try:
-        return msgspec.json.decode(kept.files[RELEASE_FILE], type=Release)
+        return msgspec.json.decode(release.files[RELEASE_FILE], type=Release)
     except msgspec.MsgspecError as exc:
-        raise JournalError(f"release {kept.name}", f"is damaged: {exc}") from exc
+        raise JournalError(f"release {release.name}", f"is damaged: {exc}") from exc
 
 
 def spec_of(files: Mapping[str, bytes]) -> FeatureSpec | None:
@@ -195,8 +195,10 @@ def spec_of(files: Mapping[str, bytes]) -> FeatureSpec | None:
     if SPEC_FILE not in files:
         return None
     try:
-        beside = {HOOK_FILE: files[HOOK_FILE]} if HOOK_FILE in files else {}
-        return read_with_file(SPEC_FILE, files[SPEC_FILE], load_spec, beside=beside)
+        extra_files = {HOOK_FILE: files[HOOK_FILE]} if HOOK_FILE in files else {}
+        return read_with_file(
+            SPEC_FILE, files[SPEC_FILE], load_spec, extra_files=extra_files
+        )
     except TollgateError as exc:
         log.warning("%s", exc)
         return None
@@ -207,15 +209,15 @@ def read_with_file(
     content: bytes,
     read: Callable[[Path], T],
     *,
-    beside: Mapping[str, bytes] = NO_FILES,
+    extra_files: Mapping[str, bytes] = NO_FILES,
 ) -> T:
     """
     Call a reader of files with the content of a file.
 
-    The content and the files in `beside` are written into a temporary folder.
+    The content and `extra_files` are written into a temporary folder.
     """
     with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
-        for other, its in beside.items():
+        for other, its in extra_files.items():
             (Path(folder) / other).write_bytes(its)
         path = Path(folder) / name
         path.write_bytes(content)
@@ -228,7 +230,7 @@ def _policy_of(content: bytes) -> PolicyExcerpt | None:
     try:
         return msgspec.yaml.decode(content, type=PolicyExcerpt)
     except (msgspec.MsgspecError, ValueError) as exc:
-        log.warning("a policy that was kept cannot be read: %s", exc)
+        log.warning("an archived policy cannot be read: %s", exc)
         return None
 
 
@@ -238,5 +240,5 @@ def _training_of(content: bytes) -> TrainingDistribution | None:
     try:
         return msgspec.json.decode(content, type=ArtifactExcerpt).training
     except (msgspec.MsgspecError, ValueError) as exc:
-        log.warning("an artifact that was kept cannot be read: %s", exc)
+        log.warning("an archived artifact cannot be read: %s", exc)
         return None

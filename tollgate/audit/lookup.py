@@ -83,7 +83,7 @@ def find_record(
     if numbered:
         link, row = _by_number(folder, alive, numbered[1], int(numbered[2]))
     elif subjects is None:
-        raise InputError(wanted, "cannot be looked for without the subjects' keys")
+        raise InputError(wanted, "cannot be found without the subjects' keys")
     else:
         link, row = _by_transaction(
             folder, alive, wanted, subjects=subjects, customer=customer

@@ -31,9 +31,9 @@ def path(leaves: Sequence[bytes], position: int) -> list[tuple[str, bytes]]:
     """
     steps = []
     for level in _levels(leaves)[:-1]:
-        beside = position ^ 1
-        if beside < len(level):
-            steps.append(("left" if beside < position else "right", level[beside]))
+        sibling = position ^ 1
+        if sibling < len(level):
+            steps.append(("left" if sibling < position else "right", level[sibling]))
         position //= 2
     return steps
 

@@ -32,7 +32,7 @@ def notice_text(found: ExplainedRecord, *, application: str) -> str:
     elif not found.has_notice:
         problem = f"the policy of {found.release} has no `notice` (docs/policy.md)"
     elif not found.reasons:
-        problem = "no feature raised its score, and no rule held"
+        problem = "no feature raised its score, and no rule matched"
     if problem:
         raise JournalError(application, problem)
     lines = [f"{number}. {one.text}" for number, one in enumerate(found.reasons, 1)]

@@ -42,7 +42,7 @@ class ReleaseFiles:
 
     Args:
         release: Release to read.
-        kept: Content of the files archived in the journal, by name.
+        archived: Content of the files archived in the journal, by name.
         repository: Model repository with the other files; None for none.
     """
 
@@ -50,11 +50,11 @@ class ReleaseFiles:
         self,
         release: Release,
         *,
-        kept: Mapping[str, bytes],
+        archived: Mapping[str, bytes],
         repository: Path | None,
     ) -> None:
         self.release = release
-        self._kept = kept
+        self._archived = archived
         self._repository = repository
 
     def read(self, name: str) -> bytes:
@@ -65,8 +65,8 @@ class ReleaseFiles:
             RepositoryError: The file is nowhere, or was changed.
         """
         place = self._place(name)
-        if name in self._kept:
-            content = self._kept[name]
+        if name in self._archived:
+            content = self._archived[name]
             self._require(place, hashlib.sha256(content).hexdigest())
             return content
         path = self.path(name)
@@ -113,7 +113,7 @@ class ReleaseFiles:
         named = self.release.hashes[place]
         if found != named:
             problem = (
-                f"is not what release {self.release.name} was made of: SHA-256 "
+                f"is not the file of release {self.release.name}: SHA-256 "
                 f"{found[:SHORT_DIGITS]}…, not {named[:SHORT_DIGITS]}…"
             )
             raise RepositoryError(place, problem)
@@ -210,14 +210,18 @@ class OpenedRelease(msgspec.Struct, frozen=True, eq=False):
 
 
 def open_release(
-    name: str, *, kept: ArchivedRelease | None, repository: Path | None, product: str
+    name: str,
+    *,
+    archived: ArchivedRelease | None,
+    repository: Path | None,
+    product: str,
 ) -> OpenedRelease:
     """
     Open a release of the past.
 
     Args:
         name: Name of the release.
-        kept: Release as archived in the journal; None if it was not archived.
+        archived: Release as archived in the journal; None if it was not archived.
         repository: Model repository; None for none.
         product: Product of the release.
 
@@ -226,11 +230,11 @@ def open_release(
             changed.
         PolicyError, SpecError: This Tollgate cannot use a file of it.
     """
-    if kept is not None and RELEASE_FILE in kept.files:
-        release, contents = release_of(kept), kept.files
+    if archived is not None and RELEASE_FILE in archived.files:
+        release, contents = release_of(archived), archived.files
     else:
         release, contents = _served(name, repository, product=product), {}
-    return open_files(ReleaseFiles(release, kept=contents, repository=repository))
+    return open_files(ReleaseFiles(release, archived=contents, repository=repository))
 
 
 def open_files(files: ReleaseFiles) -> OpenedRelease:
@@ -241,8 +245,10 @@ def open_files(files: ReleaseFiles) -> OpenedRelease:
         RepositoryError: A file is missing or was changed.
         PolicyError, SpecError: This Tollgate cannot use a file.
     """
-    beside = {HOOK_FILE: files.read(HOOK_FILE)} if files.has(HOOK_FILE) else {}
-    spec = read_with_file(SPEC_FILE, files.read(SPEC_FILE), load_spec, beside=beside)
+    extra_files = {HOOK_FILE: files.read(HOOK_FILE)} if files.has(HOOK_FILE) else {}
+    spec = read_with_file(
+        SPEC_FILE, files.read(SPEC_FILE), load_spec, extra_files=extra_files
+    )
 
     def read_policy(path: Path) -> Policy:
         return load_policy(
@@ -258,7 +264,7 @@ def open_files(files: ReleaseFiles) -> OpenedRelease:
 
 
 def _served(name: str, repository: Path | None, *, product: str) -> Release:
-    problem = "was not kept by the journal, and is not the repository's"
+    problem = "is neither in the journal nor in the repository"
     if repository is None:
         raise RepositoryError(f"release {name}", problem)
     try:

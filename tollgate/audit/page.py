@@ -25,19 +25,19 @@ from tollgate.audit.told import (
 from tollgate.schema import Applied
 
 
-def decision_page(found: SealedRecord, kept: ArchivedRelease | None) -> str:
+def decision_page(found: SealedRecord, archived: ArchivedRelease | None) -> str:
     """Return a decision as one HTML document."""
     values = found.values
     decision = escape(values["decision"])
     sections = [
-        _why(values, kept),
+        _reasons(values, archived),
         _raised(found),
-        _inputs(values, kept),
-        _features(values, kept),
+        _inputs(values, archived),
+        _features(values, archived),
         list_section(
-            "What made the answer worth less",
+            "Why the answer is less reliable",
             describe_degraded(values),
-            nothing="Nothing: no degraded bit is set.",
+            nothing="No degraded bit is set.",
         ),
         _times(values),
         _flagged(found),
@@ -58,7 +58,7 @@ def decision_page(found: SealedRecord, kept: ArchivedRelease | None) -> str:
 <h1>{decision.capitalize()}</h1>
 <p>Record <code>{escape(_name(values))}</code></p>
 </header>
-{_tiles(values, kept)}
+{_tiles(values, archived)}
 <main>
 {"".join(sections)}
 </main>
@@ -71,80 +71,80 @@ def _name(values: dict[str, Any]) -> str:
     return f"{values[WRITER]}:{values[SEQUENCE]}"
 
 
-def _tiles(values: dict[str, Any], kept: ArchivedRelease | None) -> str:
+def _tiles(values: dict[str, Any], archived: ArchivedRelease | None) -> str:
     score = values["score"]
     figures = [
         ("Score", "none" if score is None or score != score else f"{score:.4f}"),
         ("Release", values["release"]),
         ("Event applied", APPLIED_TEXTS[Applied(values["applied"])]),
-        ("Kept for learning", "yes" if values["consent"] else "no consent"),
+        ("Stored for training", "yes" if values["consent"] else "no consent"),
     ]
-    if has_money(values, kept):
+    if has_money(values, archived):
         figures.insert(1, ("Amount", f"{values['amount_cents'] / 100:,.2f}"))
     return tiles(figures)
 
 
-def _why(values: dict[str, Any], kept: ArchivedRelease | None) -> str:
-    reasons = lines(describe_reasons(values, kept))
-    text = table(("Code", "What it says"), reasons) if reasons else _NO_REASON
+def _reasons(values: dict[str, Any], archived: ArchivedRelease | None) -> str:
+    reasons = lines(describe_reasons(values, archived))
+    text = table(("Code", "Meaning"), reasons) if reasons else _NO_REASON
     rules = [
         f"<tr><th>{escape(one.name)}</th><td>{escape(one.value)}</td>"
         f'<td class="soft">{escape(one.meaning)}</td></tr>'
-        for one in describe_rules(values, kept)
+        for one in describe_rules(values, archived)
     ]
     text += (
-        table(("Rule that held", "Its code", ""), rules)
+        table(("Matching rule", "Code", ""), rules)
         if rules
-        else '<p class="soft">No rule of the policy held.</p>'
+        else '<p class="soft">No rule of the policy matched.</p>'
     )
-    return section("Why", text)
+    return section("Reasons", text)
 
 
 def _raised(found: SealedRecord) -> str:
     """List the features that raised the score, as the worker sealed them."""
-    told = [
+    descriptions = [
         Description(one.text, f"{one.contribution:+.3f}", one.feature)
         for one in found.reasons
         if one.contribution is not None
     ]
-    if not told:
+    if not descriptions:
         if found.reasons:
-            text = "Nothing that has words for it: the codes above say it all."
+            text = "No feature did: the codes above are the only reasons."
         else:
-            text = found.unexplained or "Not looked for yet."
+            text = found.unexplained or "Not computed yet."
         text = f'<p class="soft">{escape(text)}</p>'
-        return section("What raised the score", text)
+        return section("Features that raised the score", text)
     rows = [
         f"<tr><th>{escape(one.name)}</th>"
         f'<td class="number">{escape(one.value)}</td>'
         f'<td class="soft">{escape(one.meaning)}</td></tr>'
-        for one in told
+        for one in descriptions
     ]
-    heads = ("What", "By", "Feature")
-    return section("What raised the score", table(heads, rows))
+    heads = ("Reason", "Contribution", "Feature")
+    return section("Features that raised the score", table(heads, rows))
 
 
 _NO_REASON = '<p class="soft">No reason code: the score alone decided.</p>'
 
 
-def _inputs(values: dict[str, Any], kept: ArchivedRelease | None) -> str:
-    told = describe_inputs(values, kept)
-    if not told:
-        text = "Not kept: there was no consent to it."
-        return section("What was asked", f'<p class="soft">{text}</p>')
+def _inputs(values: dict[str, Any], archived: ArchivedRelease | None) -> str:
+    descriptions = describe_inputs(values, archived)
+    if not descriptions:
+        text = "Not stored: there was no consent."
+        return section("Request", f'<p class="soft">{text}</p>')
     rows = [
         f"<tr><th>{escape(one.name)}</th><td>{escape(one.value)}</td>"
         f'<td class="soft">{escape(one.meaning)}</td></tr>'
-        for one in told
+        for one in descriptions
     ]
-    return section("What was asked", table(("Input", "Value", ""), rows))
+    return section("Request", table(("Input", "Value", ""), rows))
 
 
-def _features(values: dict[str, Any], kept: ArchivedRelease | None) -> str:
-    told = describe_features(values, kept)
-    if not told:
-        text = "Not kept: there was no consent to it."
-        return section("What the model saw", f'<p class="soft">{text}</p>')
+def _features(values: dict[str, Any], archived: ArchivedRelease | None) -> str:
+    descriptions = describe_features(values, archived)
+    if not descriptions:
+        text = "Not stored: there was no consent."
+        return section("Model input", f'<p class="soft">{text}</p>')
     age = (
         f"The store had no answer; the oldest value used was "
         f"{values['age_ms'] / 1000:,.1f} s old."
@@ -155,17 +155,17 @@ def _features(values: dict[str, Any], kept: ArchivedRelease | None) -> str:
         f"<tr><th>{escape(one.name)}</th>"
         f'<td class="number">{escape(one.value)}</td><td>{track(one)}</td>'
         f'<td class="soft">{escape(one.meaning)}</td></tr>'
-        for one in told
+        for one in descriptions
     ]
     outputs = ", ".join(
         f"{value:.6f}"
         for name, value in values.items()
         if name.startswith(PROBABILITY) and value is not None
     )
-    labels = ", ".join(kept.policy.labels) if kept and kept.policy else ""
-    heads = ("Feature", "Value", "Among training", "What it is")
+    labels = ", ".join(archived.policy.labels) if archived and archived.policy else ""
+    heads = ("Feature", "Value", "Position in training", "Meaning")
     return section(
-        "What the model saw",
+        "Model input",
         f'<p class="soft">{age} Spec {escape(values["spec"])}.</p>'
         + table(heads, rows)
         + f"<p>Probabilities ({escape(labels)}): {escape(outputs)}</p>",
@@ -175,7 +175,7 @@ def _features(values: dict[str, Any], kept: ArchivedRelease | None) -> str:
 def _times(values: dict[str, Any]) -> str:
     steps = [
         ("Feature step", values["features_us"], "rows, store, features; of its batch"),
-        ("Model", values["model_us"], "with the wait for a batch"),
+        ("Model", values["model_us"], "includes the queue time"),
         ("Decision step", values["decision_us"], "policy; of its batch"),
     ]
     rows = [
@@ -185,15 +185,17 @@ def _times(values: dict[str, Any]) -> str:
     ]
     total = sum(taken for _, taken, _ in steps) / 1000
     rows.append(
-        f'<tr><th>Together</th><td class="number">{total:,.2f} ms</td><td></td></tr>'
+        f'<tr><th>Total</th><td class="number">{total:,.2f} ms</td><td></td></tr>'
     )
-    return section("How long it took", table(("Step", "Time", ""), rows))
+    return section("Duration", table(("Step", "Time", ""), rows))
 
 
 def _flagged(found: SealedRecord) -> str:
-    told = [Description(check, detail) for check, detail in found.flags]
+    descriptions = [Description(check, detail) for check, detail in found.flags]
     return list_section(
-        "What late checks found", told, nothing="Nothing was found after the fact."
+        "Late checks",
+        descriptions,
+        nothing="The late checks found nothing.",
     )
 
 
@@ -227,7 +229,7 @@ def _proof(found: SealedRecord) -> str:
         "its side; the last is the Merkle root."
     )
     return section(
-        "What proves it",
+        "Proof",
         verdict
         + table(("", ""), rows)
         + f"<details><summary>From the record to the root: {len(proof.path)} steps"
@@ -237,5 +239,5 @@ def _proof(found: SealedRecord) -> str:
 
 def _anchored(proof: Evidence) -> str:
     if not proof.anchored:
-        return "no anchor was at hand: a chain made anew cannot be told from this one"
+        return "no anchor was given: a rebuilt chain would look the same"
     return f"{proof.anchored} links from this one on are in the anchor"

@@ -8,18 +8,20 @@ from html import escape
 from tollgate.audit.told import Description
 
 
-def list_section(title: str, told: Sequence[Description], *, nothing: str) -> str:
+def list_section(
+    title: str, descriptions: Sequence[Description], *, nothing: str
+) -> str:
     """Render a section of names and values, or the text `nothing` if there are none."""
-    if not told:
+    if not descriptions:
         return section(title, f'<p class="soft">{nothing}</p>')
-    return section(title, table(("", ""), lines(told)))
+    return section(title, table(("", ""), lines(descriptions)))
 
 
-def lines(told: Sequence[Description]) -> list[str]:
+def lines(descriptions: Sequence[Description]) -> list[str]:
     """Render table rows of names and values."""
     return [
         f"<tr><th>{escape(one.name)}</th><td>{escape(one.value)}</td></tr>"
-        for one in told
+        for one in descriptions
     ]
 
 
@@ -50,14 +52,18 @@ def tiles(figures: Sequence[tuple[str, str]]) -> str:
     )
 
 
-def track(told: Description) -> str:
+def track(description: Description) -> str:
     """Draw the position of a value among the training values, by their quantiles."""
-    if told.place is None:
+    if description.place is None:
         return '<span class="soft">not known</span>'
-    at = told.place * 100
-    words = "outside of training" if told.outside else f"above {at:.0f} % of training"
-    kind = "track out" if told.outside else "track"
+    at = description.place * 100
+    words = (
+        "outside of training"
+        if description.outside
+        else f"above {at:.0f} % of training"
+    )
+    kind = "track out" if description.outside else "track"
     return (
         f'<span class="{kind}" title="{words}"><i style="left:{at:.0f}%"></i></span>'
-        + ('<span class="bad soft">outside</span>' if told.outside else "")
+        + ('<span class="bad soft">outside</span>' if description.outside else "")
     )

@@ -30,7 +30,7 @@ from tollgate.repository.release import spec_hash_text
 from tollgate.schema import REASON_SEPARATOR
 
 NOT_EXPLAINED = "not_explained"  # key in a link's facts
-_NOT_TOLD = "approve"  # an approval needs no reasons
+_NEEDS_NO_REASONS = "approve"  # an approval needs no reasons
 
 F64 = npt.NDArray[np.float64]
 
@@ -61,9 +61,9 @@ class ReasonSealer:
         self._chain = chain
         self._releases = releases
         self._repository = repository
-        self._tellers: dict[str, ReleaseExplainer | str] = {}
+        self._explainers: dict[str, ReleaseExplainer | str] = {}
 
-    def find_new(self) -> list[Link]:
+    def seal_new(self) -> list[Link]:
         """
         Seal the reasons of the segments that have none yet.
 
@@ -80,47 +80,51 @@ class ReasonSealer:
             if link.number not in done
         ]
 
-    def teller(self, release: str) -> ReleaseExplainer | str:
+    def explainer(self, release: str) -> ReleaseExplainer | str:
         """
         Open a release to explain its decisions, or return the reason why it cannot.
         """
-        if release not in self._tellers:
+        if release not in self._explainers:
             try:
                 opened = open_release(
                     release,
-                    kept=self._releases.get(release),
+                    archived=self._releases.get(release),
                     repository=self._repository,
                     product=self._chain.links[0].product,
                 )
-                self._tellers[release] = ReleaseExplainer(opened)
+                self._explainers[release] = ReleaseExplainer(opened)
             except TollgateError as exc:
-                self._tellers[release] = str(exc)
-        return self._tellers[release]
+                self._explainers[release] = str(exc)
+        return self._explainers[release]
 
     def _find(self, link: Link) -> Link:
         table = read_table(self._chain.folder, link)
-        wanted = table.filter(pl.col("consent") & (pl.col("decision") != _NOT_TOLD))
+        wanted = table.filter(
+            pl.col("consent") & (pl.col("decision") != _NEEDS_NO_REASONS)
+        )
         parts, problems = [], {}
         for (name,), own in wanted.group_by("release", maintain_order=True):
-            teller = self.teller(str(name))
-            if isinstance(teller, str):
-                problems[str(name)] = teller
+            explainer = self.explainer(str(name))
+            if isinstance(explainer, str):
+                problems[str(name)] = explainer
                 continue
-            found, strange = _reasons(own, teller)
+            found, strange = _reasons(own, explainer)
             parts.append(found)
             if strange:
                 problems[str(name)] = f"{strange} decisions are not its model's"
-        told = pl.concat(parts).sort(WRITER, SEQUENCE, "place") if parts else None
-        if told is not None and told.is_empty():
-            told = None
-        facts = {"decisions": str(0 if told is None else told["place"].eq(1).sum())}
+        reasons = pl.concat(parts).sort(WRITER, SEQUENCE, "place") if parts else None
+        if reasons is not None and reasons.is_empty():
+            reasons = None
+        facts = {
+            "decisions": str(0 if reasons is None else reasons["place"].eq(1).sum())
+        }
         if problems:
             words = (f"{name}: {text}" for name, text in sorted(problems.items()))
             facts[NOT_EXPLAINED] = "; ".join(words)
         return self._chain.add(
             LinkContent(
                 kind="reasons",
-                table=told,
+                table=reasons,
                 covers=[link.number],
                 until_us=link.until_us,
                 facts=facts,
@@ -128,32 +132,34 @@ class ReasonSealer:
         )
 
 
-def _reasons(own: pl.DataFrame, teller: ReleaseExplainer) -> tuple[pl.DataFrame, int]:
+def _reasons(
+    own: pl.DataFrame, explainer: ReleaseExplainer
+) -> tuple[pl.DataFrame, int]:
     """
     Return the reasons of rows, and the number of rows without an exact explanation.
     """
-    rows = own.filter(pl.col("spec") == spec_hash_text(teller.spec.spec_hash))
+    rows = own.filter(pl.col("spec") == spec_hash_text(explainer.spec.spec_hash))
     lines: list[tuple[object, ...]] = []
     if len(rows):
         try:
-            facts = facts_of(rows, teller.spec)
+            facts = facts_of(rows, explainer.spec)
         except KeyError:  # columns do not fit the spec
             return pl.DataFrame(schema=_SCHEMA), len(own)
-        exact = teller.explains(facts.features, facts.probabilities)
+        exact = explainer.reproduces(facts.features, facts.probabilities)
         rows = rows.filter(pl.Series(exact))
-        amounts = teller.contributions(facts.features[exact])
-        lines = list(_lines(rows, amounts, teller))
+        amounts = explainer.contributions(facts.features[exact])
+        lines = list(_lines(rows, amounts, explainer))
     table = pl.DataFrame(lines, schema=_SCHEMA, orient="row")
     return table, len(own) - len(rows)
 
 
 def _lines(
-    rows: pl.DataFrame, amounts: F64, teller: ReleaseExplainer
+    rows: pl.DataFrame, amounts: F64, explainer: ReleaseExplainer
 ) -> Iterator[tuple[object, ...]]:
     columns = (rows[name].to_list() for name in (WRITER, SEQUENCE, "reason_codes"))
     for writer, sequence, codes, own in zip(*columns, amounts, strict=True):
         answer = [one for one in codes.split(REASON_SEPARATOR) if one]
-        for place, one in enumerate(teller.told(answer, own), start=1):
+        for place, one in enumerate(explainer.reasons(answer, own), start=1):
             amount = one.contribution if one.feature else None
             yield writer, sequence, place, one.code, one.text, one.feature, amount
 

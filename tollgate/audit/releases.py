@@ -70,7 +70,7 @@ class ReleaseArchive:
         """List the names of the archived releases."""
         return list(self._known)
 
-    def meet(self, records: Records) -> None:
+    def archive(self, records: Records) -> None:
         """
         Archive the release of records if it is new and still in the repository.
 
@@ -85,7 +85,7 @@ class ReleaseArchive:
         if RELEASE_FILE not in files:
             if current:
                 self._missed.add(name)
-            log.warning("release %s is not in the repository: not kept", name)
+            log.warning("release %s is not in the repository: not archived", name)
             return
         link = self._chain.add(
             LinkContent(kind="release", files=files, facts={NAME: name})
@@ -108,8 +108,8 @@ class ReleaseArchive:
         field means yes. If the meaning of its values is unknown, no row.
         """
         rows = len(records)
-        kept = self._known.get(records.release)
-        name = self._consent or (kept.consent if kept else self._any_consent())
+        archived = self._known.get(records.release)
+        name = self._consent or (archived.consent if archived else self._any_consent())
         if name is None:
             return np.ones(rows, np.bool_)
         values = records.fields.get(name)
@@ -118,8 +118,8 @@ class ReleaseArchive:
         if values is None or name not in declared:
             return np.zeros(rows, np.bool_)
         if declared[name] == "category":
-            said: npt.NDArray[np.bool_] = np.isin(values, hash_words(CONSENTED))
-            return said
+            consented: npt.NDArray[np.bool_] = np.isin(values, hash_words(CONSENTED))
+            return consented
         positive: npt.NDArray[np.bool_] = (values > 0) & (values != MISSING)
         return positive
 
@@ -138,7 +138,7 @@ class ReleaseArchive:
             self._specs.update(found)
         return self._specs.get(records.spec_hash)
 
-    def _learn(self, kept: ArchivedRelease) -> None:
-        self._known[kept.name] = kept
-        if kept.spec is not None:
-            self._specs[kept.spec.spec_hash] = kept.spec
+    def _learn(self, archived: ArchivedRelease) -> None:
+        self._known[archived.name] = archived
+        if archived.spec is not None:
+            self._specs[archived.spec.spec_hash] = archived.spec

@@ -161,7 +161,7 @@ def _opened(
     try:
         release = open_release(
             name,
-            kept=releases.get(name),
+            archived=releases.get(name),
             repository=repository,
             product=chain.links[0].product,
         )
@@ -175,7 +175,7 @@ def _opened(
 def _promise(found: _Decider) -> str:
     if found.tolerance == found.model.arithmetic.tolerance:
         return str(found.model.arithmetic)
-    return f"within {found.tolerance:g}, as asked"
+    return f"within {found.tolerance:g}, as requested"
 
 
 def _again(own: pl.DataFrame, found: _Decider, part: ReleaseReplay) -> list[Difference]:

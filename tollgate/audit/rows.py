@@ -42,9 +42,9 @@ def keys_of(
     """
     wanted: dict[str, set[bytes]] = {}
     for records, consent in batch:
-        kept = np.flatnonzero(consent).tolist()
+        consented = np.flatnonzero(consent).tolist()
         for entity, ids in subjects_of(records).items():
-            wanted.setdefault(entity, set()).update(ids[row] for row in kept)
+            wanted.setdefault(entity, set()).update(ids[row] for row in consented)
     return {name: subjects.keys(name, list(ids)) for name, ids in wanted.items()}
 
 
@@ -122,10 +122,10 @@ def _names(
     """
     Compute the pseudonyms of rows with consent; a transaction uses its owner's key.
     """
-    kept = np.flatnonzero(consent).tolist()
+    consented = np.flatnonzero(consent).tolist()
     columns: dict[str, pl.Series] = {}
     for entity, ids in zip(records.entities, records.entity_id, strict=True):
-        distinct = {ids[row] for row in kept}
+        distinct = {ids[row] for row in consented}
         named = {one: pseudonym(keys[entity][one], entity, one) for one in distinct}
         columns[SUBJECT + entity] = pl.Series(
             [named.get(one, "") for one in ids], dtype=pl.String
@@ -134,7 +134,7 @@ def _names(
     owner = keys[name]
     transactions = [""] * len(records)
     fingerprints = np.zeros(len(records), np.uint64)
-    for row in kept:
+    for row in consented:
         key = owner[owners[row]]
         transactions[row] = pseudonym(key, TRANSACTION, records.transaction_id[row])
         # The plain fingerprint is made of ids and amount, so it would identify a

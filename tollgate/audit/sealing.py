@@ -57,7 +57,7 @@ class Sealer:
         for link in self._chain.refresh():
             _note(self._seen, link)
         for records in batch:
-            self._releases.meet(records)
+            self._releases.archive(records)
         taken = SequenceNumbers()
         groups: dict[Any, list[Records]] = {}
         for records in batch:

@@ -98,7 +98,7 @@ class ChunkSource:
             problem = f"the journal's stream cannot be acknowledged: {exc}"
             raise StoreError(problem) from exc
 
-    def bury(self, taken: StreamEntry, reason: str) -> None:
+    def add_dead_letter(self, taken: StreamEntry, reason: str) -> None:
         """Add an entry that cannot be decoded to the dead letters, for inspection."""
         entry = {
             CHUNK_FIELD: taken.chunk or taken.end,
@@ -142,8 +142,8 @@ class ChunkSource:
             raise JournalError("journal", problem)
         if [known.hash] != list(hashes[known.number - 1 : known.number]):
             problem = (
-                f"Redis knows a link {known.number} that is not in the folder: links "
-                "were removed or made anew; run `journal verify`"
+                f"Redis has a link {known.number} that is not in the folder: links "
+                "were removed or rebuilt; run `journal verify`"
             )
             raise JournalError("journal", problem)
 

@@ -61,7 +61,7 @@ class ReleaseExplainer:
             found += weight * self._explainer.of_class(rows, column)
         return found
 
-    def explains(self, rows: F32, probabilities: F32) -> npt.NDArray[np.bool_]:
+    def reproduces(self, rows: F32, probabilities: F32) -> npt.NDArray[np.bool_]:
         """Return the rows whose probabilities the explanation reproduces; bool [N]."""
         answers = self._explainer.probabilities(rows)
         if answers.shape != probabilities.shape:
@@ -71,7 +71,7 @@ class ReleaseExplainer:
         near: npt.NDArray[np.bool_] = (away <= TOLERANCE).all(axis=1)
         return near
 
-    def told(self, codes: Sequence[str], contributions: F64) -> tuple[Reason, ...]:
+    def reasons(self, codes: Sequence[str], contributions: F64) -> tuple[Reason, ...]:
         """Choose the reasons to report for one row."""
         return told_reasons(
             self.policy,
@@ -87,6 +87,6 @@ def default_texts(spec: FeatureSpec) -> dict[str, str]:
     texts = {}
     for one in spec.features:
         words = (in_words(one, spec), window_text(one, spec))
-        told = ", ".join(part for part in words if part)
-        texts[one.name] = f"Raised the score: {told}."
+        description = ", ".join(part for part in words if part)
+        texts[one.name] = f"Raised the score: {description}."
     return texts

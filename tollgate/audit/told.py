@@ -23,10 +23,12 @@ DEGRADED_TEXTS = {
     Degraded.LAST_KNOWN_VECTOR: "The store gave no answer in time: some features come "
     "from the last known values.",
     Degraded.COLD_START: "A customer or a terminal was never seen before.",
-    Degraded.EVENT_TOO_LATE: "The purchase was older than what is kept: it was scored "
-    "and not applied, or its windows reach back too far.",
-    Degraded.WINDOW_OVERFLOW: "More happened than is kept: windows are too small.",
-    Degraded.STATE_CORRUPT: "A kept value was damaged: features are their defaults.",
+    Degraded.EVENT_TOO_LATE: "The purchase was older than the stored events: it was "
+    "scored and not applied, or its windows reach back too far.",
+    Degraded.WINDOW_OVERFLOW: "More events happened than the store holds: windows "
+    "are too small.",
+    Degraded.STATE_CORRUPT: "A stored value was damaged: its features are their "
+    "defaults.",
     Degraded.MODEL_OUTPUT: "The model's output was no probability: the policy's "
     "fallback decided.",
     Degraded.ESSENTIAL_MISSING: "An essential feature was missing or too old: at least "
@@ -34,7 +36,7 @@ DEGRADED_TEXTS = {
     Degraded.FEED_STALE: "A feed was older than it may be.",
     Degraded.FIELD_MISSING: "A declared field was left out, or has a value that "
     "training did not know.",
-    Degraded.LOOKUPS_UNREAD: "Lists and earlier decisions could not be read.",
+    Degraded.LOOKUPS_UNREAD: "Lists and stored decisions could not be read.",
     Degraded.TABLE_MISSING: "A table had no number that holds for this row.",
     Degraded.HOOK_FAILED: "The product's own code failed for this row: its features "
     "are their defaults.",
@@ -42,11 +44,11 @@ DEGRADED_TEXTS = {
 APPLIED_TEXTS = {
     Applied.NO: "no",
     Applied.YES: "yes",
-    Applied.UNKNOWN: "not known: the store was lost before it answered",
-    Applied.DUPLICATE: "it was applied before",
+    Applied.UNKNOWN: "unknown: the connection to the store was lost",
+    Applied.DUPLICATE: "it had been applied before",
 }
 OWN_REASONS = {"ESSENTIAL_MISSING": "Data this decision needs is missing or too old."}
-NO_TEXT = "The policy that was kept has no text for it."
+NO_TEXT = "The archived policy has no text for this code."
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -69,13 +71,15 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def describe_features(
-    values: dict[str, Any], kept: ArchivedRelease | None
+    values: dict[str, Any], archived: ArchivedRelease | None
 ) -> list[Description]:
     """Describe the feature vector that was scored."""
-    spec = kept.spec if kept else None
+    spec = archived.spec if archived else None
     known = {one.name: one for one in spec.features} if spec else {}
-    training = kept.training if kept and kept.training else TrainingDistribution()
-    told = []
+    training = (
+        archived.training if archived and archived.training else TrainingDistribution()
+    )
+    descriptions = []
     for column, value in values.items():
         if not column.startswith(FEATURE) or value is None:
             continue
@@ -86,7 +90,7 @@ def describe_features(
             meaning = ", ".join(part for part in parts if part)
         known_range = training.features.get(name, FeatureRange())
         place = place_among(value, known_range, training.quantiles)
-        told.append(
+        descriptions.append(
             Description(
                 name=name,
                 value=f"{value:,.6g}",
@@ -95,7 +99,7 @@ def describe_features(
                 outside=place in (-1.0, 2.0),
             )
         )
-    return told
+    return descriptions
 
 
 def place_among(value: float, known: FeatureRange, levels: Sequence[float]) -> float:
@@ -130,34 +134,46 @@ def place_among(value: float, known: FeatureRange, levels: Sequence[float]) -> f
 
 
 def describe_inputs(
-    values: dict[str, Any], kept: ArchivedRelease | None
+    values: dict[str, Any], archived: ArchivedRelease | None
 ) -> list[Description]:
     """Describe the inputs of the request."""
-    told = []
-    if has_money(values, kept):
-        told.append(Description("amount", f"{values['amount_cents'] / 100:,.2f}"))
+    descriptions = []
+    if has_money(values, archived):
+        descriptions.append(
+            Description("amount", f"{values['amount_cents'] / 100:,.2f}")
+        )
     if values["event_time"] is not None:
-        told.append(Description("event time", moment(values["event_time"])))
-        told.append(Description("transaction", values["transaction"], "a pseudonym"))
+        descriptions.append(Description("event time", moment(values["event_time"])))
+        descriptions.append(
+            Description("transaction", values["transaction"], "a pseudonym")
+        )
     for column, value in values.items():
         if column.startswith(SUBJECT) and value is not None:
-            told.append(Description(column[len(SUBJECT) :], value, "a pseudonym"))
+            descriptions.append(
+                Description(column[len(SUBJECT) :], value, "a pseudonym")
+            )
         elif column.startswith(FIELD) and value is not None:
             name = column[len(FIELD) :]
-            spec = kept.spec if kept else None
-            told.append(
+            spec = archived.spec if archived else None
+            descriptions.append(
                 Description(name, field_text(name, value, spec), "a declared field")
             )
     hits = values["list_hits"]
     if hits:
-        names = [one.name for one in kept.policy.lists] if kept and kept.policy else []
-        told.append(Description("on lists", ", ".join(bits_named(hits, names, "list"))))
-    return told
+        names = (
+            [one.name for one in archived.policy.lists]
+            if archived and archived.policy
+            else []
+        )
+        descriptions.append(
+            Description("on lists", ", ".join(bits_named(hits, names, "list")))
+        )
+    return descriptions
 
 
-def has_money(values: dict[str, Any], kept: ArchivedRelease | None) -> bool:
+def has_money(values: dict[str, Any], archived: ArchivedRelease | None) -> bool:
     """Return whether a record has an amount, by its consent and its features.yaml."""
-    spec = kept.spec if kept else None
+    spec = archived.spec if archived else None
     return values["amount_cents"] is not None and (spec is None or spec.amount)
 
 
@@ -167,7 +183,7 @@ def field_text(name: str, value: int, spec: FeatureSpec | None) -> str:
         return "not sent"
     found = [one for one in spec.fields if one.name == name] if spec else []
     if not found:
-        return f"{value} (its declaration was not kept)"
+        return f"{value} (its declaration was not archived)"
     decimals = found[0].decimals
     if found[0].type != "category" and decimals is None:
         return repr(float(floats_at(np.array([value]))[0]))
@@ -183,41 +199,45 @@ def field_text(name: str, value: int, spec: FeatureSpec | None) -> str:
 
 
 def describe_reasons(
-    values: dict[str, Any], kept: ArchivedRelease | None
+    values: dict[str, Any], archived: ArchivedRelease | None
 ) -> list[Description]:
     """Describe the reason codes of the answer."""
-    policy = kept.policy if kept else None
+    policy = archived.policy if archived else None
     texts = OWN_REASONS | (policy.reasons if policy else {})
     codes = [one for one in values["reason_codes"].split(REASON_SEPARATOR) if one]
     return [Description(code, texts.get(code, NO_TEXT)) for code in codes]
 
 
 def describe_rules(
-    values: dict[str, Any], kept: ArchivedRelease | None
+    values: dict[str, Any], archived: ArchivedRelease | None
 ) -> list[Description]:
     """Describe the rules that matched."""
-    rules = kept.policy.rules if kept and kept.policy else ()
-    told = []
+    rules = archived.policy.rules if archived and archived.policy else ()
+    descriptions = []
     for at in range(64):
         if values["rules"] >> at & 1:
             if at < len(rules):
                 one = rules[at]
-                told.append(Description(one.name, one.code, f"owner: {one.owner}"))
+                descriptions.append(
+                    Description(one.name, one.code, f"owner: {one.owner}")
+                )
             else:
-                told.append(Description(f"rule {at + 1}", "", "not in the policy kept"))
-    return told
+                descriptions.append(
+                    Description(f"rule {at + 1}", "", "not in the archived policy")
+                )
+    return descriptions
 
 
 def describe_degraded(values: dict[str, Any]) -> list[Description]:
     """Describe the degraded bits of the answer."""
     bits = values["degraded"]
-    told = [
+    descriptions = [
         Description(bit.name or "", words)
         for bit, words in DEGRADED_TEXTS.items()
         if bits & bit
     ]
     rest = bits & ~sum(DEGRADED_TEXTS)
-    return told + (
+    return descriptions + (
         [Description(f"bits {rest:#x}", "Unknown to this Tollgate.")] if rest else []
     )
 

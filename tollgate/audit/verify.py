@@ -169,16 +169,16 @@ def _prove_anchors(
             )
             return
         if mark.number not in hashes:
-            yield Discrepancy(where, "was removed: its anchor knows it")
+            yield Discrepancy(where, "was removed: its anchor has it")
         elif hashes[mark.number] != mark.hash:
-            yield Discrepancy(where, "was changed: its anchor knows it otherwise")
+            yield Discrepancy(where, "was changed: its anchor has another hash")
     if marks:
         known = max(mark.number for mark in marks)
         for number in sorted(hashes):
             if number > known:
                 problem = (
-                    "was added: its anchor does not know it; if its worker was killed "
-                    "at that moment, start it once more"
+                    "was added: its anchor does not have it; if its worker was killed "
+                    "at that moment, start it again"
                 )
                 yield Discrepancy(f"link {number}", problem)
 
@@ -200,8 +200,8 @@ def _strangers(
     for name in sorted(new):
         # A killed worker may leave files of the next link, or files that it did not
         # rename.
-        begun = name.startswith(f"{last + 1:08d}.")
-        if not begun and (name not in expected or name in names):
+        unfinished = name.startswith(f"{last + 1:08d}.")
+        if not unfinished and (name not in expected or name in names):
             yield Discrepancy(f"{NEW}/{name}", "was added: no link names it")
 
 

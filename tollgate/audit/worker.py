@@ -146,7 +146,7 @@ class JournalWorker:
             try:
                 self._take(one)
             except JournalError as exc:
-                self._source.bury(one, str(exc))
+                self._source.add_dead_letter(one, str(exc))
                 log.warning("entry %s is a dead letter: %s", one.id.decode(), exc)
                 self.tally.buried += 1
                 if self._metrics is not None:

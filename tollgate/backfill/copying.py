@@ -135,7 +135,7 @@ def _scanned(store: RedisStore, prefix: bytes) -> Iterator[list[bytes]]:
     cursor = b"0"
     while True:
         command = (b"SCAN", cursor, b"MATCH", prefix + b"*", b"COUNT", _SCAN_KEYS)
-        cursor, keys = _asked(store, command)
+        cursor, keys = _run(store, command)
         if keys:
             yield keys
         if cursor == b"0":
@@ -146,7 +146,7 @@ def _bodies(
     store: RedisStore, keys: Sequence[bytes], source: Entity, done: CopyCounts
 ) -> list[I64]:
     """Read the entries of values, as words [E, W]; a damaged value has none."""
-    values = [value or b"" for value in _asked(store, (b"MGET", *keys))]
+    values = [value or b"" for value in _run(store, (b"MGET", *keys))]
     read = unpack_values(values, columns=np.full(len(keys), len(source.columns)))
     done.values += sum(map(bool, values))
     done.damaged += int(read.corrupt.sum())
@@ -186,33 +186,33 @@ def _send(
     store: RedisStore, calls: Iterator[tuple[Call, int]], done: CopyCounts, pace: Pace
 ) -> None:
     for call, events in calls:
-        begun_s = pace.begin()
+        started_s = pace.begin()
         ((_, status),) = store.apply([(call, Mode.WRITE_ONLY)])
         done.events += events
         done.applied += status.count(_APPLIED)
         done.too_late += status.count(_TOO_LATE)
-        pace.end(begun_s, events)
+        pace.end(started_s, events)
 
 
 def _calls(
     packer: Packer, place: int, ids: Sequence[bytes], events: Sequence[list[bytes]]
 ) -> Iterator[tuple[Call, int]]:
     """Split the events of some values into calls that Redis completes quickly."""
-    waiting: list[tuple[bytes, list[bytes]]] = []
+    pending: list[tuple[bytes, list[bytes]]] = []
     count = 0
     for one, own in zip(ids, events, strict=True):
         for start in range(0, len(own), EVENTS_PER_CALL):
             run = own[start : start + EVENTS_PER_CALL]
             if count + len(run) > EVENTS_PER_CALL:
-                yield packer.pack_kept(place, waiting), count
-                waiting, count = [], 0
-            waiting.append((one, run))
+                yield packer.pack_kept(place, pending), count
+                pending, count = [], 0
+            pending.append((one, run))
             count += len(run)
-    if waiting:
-        yield packer.pack_kept(place, waiting), count
+    if pending:
+        yield packer.pack_kept(place, pending), count
 
 
-def _asked(store: RedisStore, command: Command) -> Any:
+def _run(store: RedisStore, command: Command) -> Any:
     """
     Run one command in Redis.
 

@@ -74,11 +74,11 @@ def within_reach(spec: FeatureSpec, history: History) -> I64:
     Returns:
         Positions in the history, in the order of time; int64 [M].
     """
-    kept = np.zeros(len(history), np.bool_)
+    in_reach = np.zeros(len(history), np.bool_)
     for entity in spec.entities:
         code = history.entity_codes(entity.key)
-        kept |= _within(entity, code, history.event_time_us)
-    rows = np.flatnonzero(kept)
+        in_reach |= _within(entity, code, history.event_time_us)
+    rows = np.flatnonzero(in_reach)
     return rows[np.argsort(history.event_time_us[rows], kind="stable")]
 
 
@@ -89,8 +89,8 @@ def _over_cap(spec: FeatureSpec, history: History) -> tuple[int, int]:
     full = dropped = 0
     for entity in spec.entities:
         code = history.entity_codes(entity.key)
-        kept = _within(entity, code, history.event_time_us)
-        over = np.maximum(np.bincount(code[kept]) - entity.cap, 0)
+        in_reach = _within(entity, code, history.event_time_us)
+        over = np.maximum(np.bincount(code[in_reach]) - entity.cap, 0)
         full += int((over > 0).sum())
         dropped += int(over.sum())
     return full, dropped
@@ -167,10 +167,10 @@ def _purchases(writer: EventWriter, purchases: Purchases, pace: Pace) -> list[La
     """Apply purchases, call by call."""
     landed = []
     for start in range(0, len(purchases), EVENTS_PER_CALL):
-        begun_s = pace.begin()
+        started_s = pace.begin()
         part = _cut(purchases, slice(start, start + EVENTS_PER_CALL))
         landed.append(writer.purchases(part))
-        pace.end(begun_s, len(part))
+        pace.end(started_s, len(part))
     return landed
 
 

@@ -48,7 +48,7 @@ class Pace:
         """Return the time at which a call starts; seconds."""
         return self._clock()
 
-    def end(self, begun_s: float, events: int) -> None:
+    def end(self, started_s: float, events: int) -> None:
         """
         Wait until a call with so many events has used up its time.
 
@@ -56,7 +56,7 @@ class Pace:
             StoreError: The store did not reply.
         """
         now_s = self._clock()
-        taken_s = now_s - begun_s
+        taken_s = now_s - started_s
         if self._rate_per_s is None:
             if now_s >= self._look_s:
                 self._look_s = now_s + _LOOK_S

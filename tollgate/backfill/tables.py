@@ -93,11 +93,11 @@ def load_table(
     pace = open_pace(spec, store, rate_per_s)
     load = _Load(spec, table, store, done)
     for start in range(done.done_before, len(ids), _PART_IDS):
-        begun_s = pace.begin()
+        started_s = pace.begin()
         part = slice(start, start + _PART_IDS)
         load.part(ids[part], slots.part(part), now_us=wall_us())
         checkpoint.write(min(part.stop, len(ids)))
-        pace.end(begun_s, len(ids[part]))
+        pace.end(started_s, len(ids[part]))
         if progress:
             progress(min(part.stop, len(ids)), len(ids))
     if table.refresh_us:
@@ -121,7 +121,7 @@ class _Load:
     def part(self, ids: Sequence[bytes], new: Slots, *, now_us: int) -> None:
         """Merge some ids' rows with those in the store."""
         keys = [b"%b:%b" % (self._prefix, one) for one in ids]
-        found = self._asked([(b"GET", key) for key in keys])
+        found = self._run([(b"GET", key) for key in keys])
         old = unpack_slots(self._table, [value or b"" for value in found])
         self._done.damaged += int(old.corrupt.sum())
         joined = old.with_slots(new)
@@ -136,15 +136,15 @@ class _Load:
                 commands.append((b"SET", key, value))
             elif left_s > 0:
                 commands.append((b"SET", key, value, b"EX", b"%d" % left_s))
-        self._asked(commands)
+        self._run(commands)
         self._done.written += len(commands)
         self._done.too_old += len(keys) - len(commands)
 
     def listed(self, ids: Sequence[bytes]) -> None:
         """Update the list of ids that a starting step reads."""
-        (value,) = self._asked([(b"GET", self._prefix)])
+        (value,) = self._run([(b"GET", self._prefix)])
         listed = list(dict.fromkeys([*ids, *unpack_ids(value)]))[:MAX_LISTED]
-        self._asked([(b"SET", self._prefix, pack_ids(listed))])
+        self._run([(b"SET", self._prefix, pack_ids(listed))])
 
     def _left_s(self, keys: Sequence[bytes], newest_us: I64, now_us: int) -> I64:
         """Return how long values are useful; [K] whole seconds, rounded up."""
@@ -154,7 +154,7 @@ class _Load:
         left_s = (of_use_us + spread * _JITTER * most_us) // 1_000_000 + 1
         return np.where(of_use_us > 0, left_s, 0).astype(np.int64)
 
-    def _asked(self, commands: list[Command]) -> list[Any]:
+    def _run(self, commands: list[Command]) -> list[Any]:
         """Run commands in one round trip; each one must succeed."""
         if not commands:
             return []

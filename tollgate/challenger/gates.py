@@ -59,9 +59,9 @@ class GateResult(msgspec.Struct, frozen=True):
         )
 
 
-def judge(kept: TrialState, gates: Gates) -> list[GateResult]:
+def judge(state: TrialState, gates: Gates) -> list[GateResult]:
     """Judge a trial by its gates; gates without a limit are left out."""
-    group = kept.groups.get(ALL, Group())
+    group = state.groups.get(ALL, Group())
     found = {
         "flips_share": (
             gates.flips_share,
@@ -74,7 +74,7 @@ def judge(kept: TrialState, gates: Gates) -> list[GateResult]:
             arm_share(group.challenger, ERRORS),
             group.challenger.rows,
         ),
-        "degraded_share": (gates.degraded_share, *_degraded(kept, group)),
+        "degraded_share": (gates.degraded_share, *_degraded(state, group)),
         "score_psi": (gates.score_psi, *_psi(group.pairs)),
     }
     return [
@@ -88,7 +88,7 @@ def judge(kept: TrialState, gates: Gates) -> list[GateResult]:
                 rows,
                 limit,
                 gates,
-                excused=name == "p99_ms" and _all_are_slow(kept, interval, gates),
+                excused=name == "p99_ms" and _all_are_slow(state, interval, gates),
             ),
         )
         for name, (limit, interval, rows) in found.items()
@@ -111,7 +111,7 @@ def _p99_ms(arm: Arm) -> tuple[Interval, int]:
     return intervals.quantile(arm.times, edges_ms, at=0.99), arm.rows
 
 
-def _degraded(kept: TrialState, group: Group) -> tuple[Interval, int]:
+def _degraded(state: TrialState, group: Group) -> tuple[Interval, int]:
     """
     Compare degraded rows with the champion's, because an outage of the store affects
     both.
@@ -119,24 +119,24 @@ def _degraded(kept: TrialState, group: Group) -> tuple[Interval, int]:
     In a watch both releases share the same bits, so the comparison is with the counts
     from before the promotion. If these are unknown, nothing is judged.
     """
-    arm, than = group.challenger, _compared(kept)
-    if kept.trial.mode == "shadow":
+    arm, than = group.challenger, _compared(state)
+    if state.trial.mode == "shadow":
         return degraded_difference(group.pairs), group.pairs.rows
     return share_difference(arm, DEGRADED, than=than), min(arm.rows, than.rows)
 
 
-def _compared(kept: TrialState) -> Arm:
+def _compared(state: TrialState) -> Arm:
     """Return the counts of the champion's own answers; in a watch, from before it."""
-    groups = kept.baseline if kept.trial.mode == "watch" else kept.groups
+    groups = state.baseline if state.trial.mode == "watch" else state.groups
     return groups.get(ALL, Group()).champion
 
 
-def _all_are_slow(kept: TrialState, found: Interval, gates: Gates) -> bool:
+def _all_are_slow(state: TrialState, found: Interval, gates: Gates) -> bool:
     """
     Return whether the champion is as slow, so that the challenger is not the cause.
     """
-    than = _compared(kept)
-    if kept.trial.mode == "shadow" or than.rows < gates.min_rows:
+    than = _compared(state)
+    if state.trial.mode == "shadow" or than.rows < gates.min_rows:
         return False
     return _p99_ms(than)[0].high >= found.low
 

@@ -86,11 +86,11 @@ def load(folder: Path, trial: Trial) -> TrialState:
     path = path_of(folder, trial)
     if not path.exists():
         return TrialState(trial)
-    kept = read(path)
-    if kept.trial != trial:
+    state = read(path)
+    if state.trial != trial:
         # Started within the same second against another champion.
         return TrialState(trial)
-    return kept
+    return state
 
 
 def read(path: Path) -> TrialState:
@@ -106,17 +106,17 @@ def read(path: Path) -> TrialState:
         raise InputError(path, f"cannot be read: {exc}") from exc
 
 
-def save(folder: Path, kept: TrialState) -> None:
+def save(folder: Path, state: TrialState) -> None:
     """
     Replace the file of a trial atomically; it is on disk when this returns.
 
     Raises:
         InputError: The file cannot be written; the old one is unchanged.
     """
-    path = path_of(folder, kept.trial)
+    path = path_of(folder, state.trial)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(path, msgspec.json.encode(kept))
+        replace_file(path, msgspec.json.encode(state))
     except OSError as exc:
         raise InputError(path, f"cannot be written: {exc.strerror}") from exc
 
@@ -138,10 +138,10 @@ def newest(
     return max(found, key=lambda one: one.trial.began, default=None)
 
 
-def counted_numbers(kept: TrialState) -> SequenceNumbers:
+def counted_numbers(state: TrialState) -> SequenceNumbers:
     """Return the sequence numbers of the counted records."""
     seen = SequenceNumbers()
-    for writer, spans in kept.seen.items():
+    for writer, spans in state.seen.items():
         for first, last in spans:
             seen.add(writer, first, last=last)
     return seen

@@ -27,7 +27,7 @@ _COLORS = {
 }
 
 
-def draw(report: TrialReport, kept: TrialState, path: Path) -> None:
+def draw(report: TrialReport, state: TrialState, path: Path) -> None:
     """Write a PNG: flips by group, score distributions, differences, gates."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -37,12 +37,12 @@ def draw(report: TrialReport, kept: TrialState, path: Path) -> None:
     FigureCanvasAgg(figure)
     (flips, scores), (apart, gates) = figure.subplots(2, 2)
     _draw_flips(report, flips)
-    _draw_scores(report, kept, scores)
+    _draw_scores(report, state, scores)
     _draw_differences(report, apart)
     _draw_gates(report, gates)
     trial = report.trial
     figure.suptitle(
-        f"{trial.mode}: {trial.challenger} beside {trial.champion}, since "
+        f"{trial.mode}: {trial.challenger} against {trial.champion}, since "
         f"{trial.began}; {report.rows:,} rows decided by both, intervals at 95 %"
     )
     figure.savefig(path)
@@ -61,7 +61,7 @@ def _draw_flips(report: TrialReport, axes: Axes) -> None:
     axes.invert_yaxis()
     axes.plot([], [], "o", color="tab:blue", label="rows")
     axes.plot([], [], "o", color="tab:purple", label="money")
-    axes.set(xlabel="decided otherwise, %", title="flips")
+    axes.set(xlabel="decided differently, %", title="flips")
     # A group of a few rows may have any value: it must not compress the others.
     known = [
         found.high
@@ -73,8 +73,8 @@ def _draw_flips(report: TrialReport, axes: Axes) -> None:
     axes.legend()
 
 
-def _draw_scores(report: TrialReport, kept: TrialState, axes: Axes) -> None:
-    pairs = kept.groups.get(ALL, Group()).pairs
+def _draw_scores(report: TrialReport, state: TrialState, axes: Axes) -> None:
+    pairs = state.groups.get(ALL, Group()).pairs
     edges = np.concatenate(([0.0], score_edges(), [1.0]))
     # The outermost bins are unbounded on this scale.
     odds = np.log(np.clip(edges, 1e-6, 1 - 1e-6) / (1 - np.clip(edges, 1e-6, 1 - 1e-6)))
@@ -113,7 +113,7 @@ def _draw_gates(report: TrialReport, axes: Axes) -> None:
     axes.set_yticks(range(len(report.verdicts)), [one.gate for one in report.verdicts])
     axes.set_ylim(max(1, len(report.verdicts)) - 0.5, -0.5)
     axes.set_xlim(-0.1, farthest)
-    axes.set(xlabel="as a multiple of what is allowed", title="gates")
+    axes.set(xlabel="as a multiple of the limit", title="gates")
 
 
 def _whisker(

@@ -121,33 +121,33 @@ class TrialReport(msgspec.Struct, frozen=True):
     verdicts: tuple[GateResult, ...]
 
 
-def make_report(kept: TrialState, gates: Gates) -> TrialReport:
+def make_report(state: TrialState, gates: Gates) -> TrialReport:
     """Compute the report of a trial from its counts."""
-    group = kept.groups.get(ALL, Group())
+    group = state.groups.get(ALL, Group())
     pairs = group.pairs
     return TrialReport(
-        trial=kept.trial,
+        trial=state.trial,
         rows=pairs.rows,
-        other=kept.other,
-        unfit=kept.unfit,
-        us_per_row=kept.worked_us / max(1, kept.again),
+        other=state.other,
+        unfit=state.unfit,
+        us_per_row=state.worked_us / max(1, state.again),
         matrix=_square(pairs.matrix),
         cents=_square(pairs.cents),
-        parts=tuple(_part(name, kept.groups[name].pairs) for name in _order(kept)),
+        parts=tuple(_part(name, state.groups[name].pairs) for name in _order(state)),
         psi=intervals.stability_index(pairs.one_scores, pairs.other_scores),
         ks=intervals.ks_distance(pairs.one_scores, pairs.other_scores),
-        champion=_side(kept.trial.champion, group.champion),
-        challenger=_side(kept.trial.challenger, group.challenger),
-        differences=_differences(kept.trial, group),
-        verdicts=tuple(judge(kept, gates)),
+        champion=_side(state.trial.champion, group.champion),
+        challenger=_side(state.trial.challenger, group.challenger),
+        differences=_differences(state.trial, group),
+        verdicts=tuple(judge(state, gates)),
     )
 
 
-def _order(kept: TrialState) -> list[str]:
+def _order(state: TrialState) -> list[str]:
     """
     List the groups: all rows first, then segments, then amounts in ascending order.
     """
-    names = [name for name, group in kept.groups.items() if group.pairs.rows]
+    names = [name for name, group in state.groups.items() if group.pairs.rows]
     kinds = (ALL, "segment", "amount")
 
     def place(name: str) -> tuple[int, float, str]:

@@ -57,8 +57,8 @@ class TrialCounter:
     def __init__(self, trial: Trial, *, repository: Path, folder: Path) -> None:
         self.trial = trial
         self._folder = folder
-        self.kept: TrialState = load(folder, trial)
-        self._seen = counted_numbers(self.kept)
+        self.state: TrialState = load(folder, trial)
+        self._seen = counted_numbers(self.state)
         # Releases whose answers count.
         self._own = {
             "shadow": {trial.champion},
@@ -71,8 +71,8 @@ class TrialCounter:
         self._scorer: Scorer | None
         if trial.mode == "watch":
             self._scorer = _scorer_of_watch(challenger, champion)
-            if not self.kept.baseline:
-                self.kept.baseline = _before(folder, trial)
+            if not self.state.baseline:
+                self.state.baseline = _before(folder, trial)
         else:
             self._scorer = Scorer(champion, challenger)
 
@@ -92,21 +92,21 @@ class TrialCounter:
         Raises:
             InputError: The file cannot be written.
         """
-        self.kept.seen = self._seen.spans()
-        save(self._folder, self.kept)
+        self.state.seen = self._seen.spans()
+        save(self._folder, self.state)
 
     def judge(self, gates: Gates) -> list[GateResult]:
         """Judge the counts by gates."""
-        return judge(self.kept, gates)
+        return judge(self.state, gates)
 
     def _take(self, records: Records) -> None:
         mine = self._mine(records)
-        self.kept.other += len(records) - (len(mine) if mine else 0)
+        self.state.other += len(records) - (len(mine) if mine else 0)
         if mine is None:
             return
         scorer = self._scorer
         if scorer is not None and not scorer.fits(mine):
-            self.kept.unfit += len(mine)
+            self.state.unfit += len(mine)
         elif scorer is None or self._answered_by_challenger(mine):
             self._count(mine, scorer, challenger=recorded_decisions(mine))
         else:
@@ -133,8 +133,8 @@ class TrialCounter:
         Count rows that both releases decided: one when they were sent, the other now.
         """
         scored = scorer.score(records)
-        self.kept.again += len(records)
-        self.kept.worked_us += scored.worked_us
+        self.state.again += len(records)
+        self.state.worked_us += scored.worked_us
         one, other = scored.recorded, scored.other
         challenger: Decisions | None = other
         if self.trial.mode == "watch":
@@ -165,7 +165,7 @@ class TrialCounter:
             if pairs is not None:
                 one, other = (only(each, rows) for each in pairs)
                 group.pairs = count_pairs(one, other, cents[rows])
-        self.kept.groups = add_groups(self.kept.groups, groups)
+        self.state.groups = add_groups(self.state.groups, groups)
 
 
 def _groups(
@@ -182,7 +182,7 @@ def _groups(
 
 
 def _open(name: str, repository: Path, product: str) -> OpenedRelease:
-    return open_release(name, kept=None, repository=repository, product=product)
+    return open_release(name, archived=None, repository=repository, product=product)
 
 
 def _before(folder: Path, trial: Trial) -> Groups:
@@ -191,10 +191,10 @@ def _before(folder: Path, trial: Trial) -> Groups:
     counted more of the champion's rows.
     """
     found = [
-        kept.groups
+        state.groups
         for mode in ("shadow", "canary")
-        if (kept := newest(folder, challenger=trial.challenger, modes=(mode,)))
-        and kept.trial.champion == trial.champion
+        if (state := newest(folder, challenger=trial.challenger, modes=(mode,)))
+        and state.trial.champion == trial.champion
     ]
     return max(
         found, key=lambda one: one.get(ALL, Group()).champion.rows, default=Groups()
@@ -206,5 +206,5 @@ def _scorer_of_watch(promoted: OpenedRelease, before: OpenedRelease) -> Scorer |
     try:
         return Scorer(promoted, before)
     except InputError as exc:
-        log.warning("decisions are not compared with those of before: %s", exc)
+        log.warning("decisions are not compared with the former release: %s", exc)
         return None

@@ -72,7 +72,7 @@ class Scorer:
         self._model: ReleaseModel = other.model()
         self.segments = recorded.policy.segments
         self.money = recorded.spec.amount
-        self._told = False
+        self._failure_logged = False
 
     def fits(self, records: Records) -> bool:
         """Return whether records have the expected features and fields."""
@@ -83,7 +83,7 @@ class Scorer:
 
     def score(self, records: Records) -> ScoredRows:
         """Decide rows again."""
-        begun_ns = time.perf_counter_ns()
+        started_ns = time.perf_counter_ns()
         recorded = recorded_decisions(records)
         facts = _facts(records)
         own = msgspec.structs.replace(
@@ -92,7 +92,7 @@ class Scorer:
             list_hits=_moved(facts.list_hits, self._lists),
         )
         other = self._again(own, recorded.cluster)
-        worked_us = (time.perf_counter_ns() - begun_ns) // 1_000
+        worked_us = (time.perf_counter_ns() - started_ns) // 1_000
         return ScoredRows(recorded, other, worked_us)
 
     def segment(self, records: Records) -> npt.NDArray[np.uint8]:
@@ -106,12 +106,12 @@ class Scorer:
         took_us = np.zeros(len(facts.cents), np.int64)
         for at in range(0, len(facts.cents), MAX_BATCH_ROWS):
             rows = slice(at, at + MAX_BATCH_ROWS)
-            begun_ns = time.perf_counter_ns()
+            started_ns = time.perf_counter_ns()
             part = _slice(facts, rows)
             probabilities = self._probabilities(part)
             part = msgspec.structs.replace(part, probabilities=probabilities)
             parts.append(decide(part, policy=self._other.policy))
-            took_us[rows] = (time.perf_counter_ns() - begun_ns) // 1_000
+            took_us[rows] = (time.perf_counter_ns() - started_ns) // 1_000
         degraded = np.concatenate([one.degraded for one in parts])
         return Decisions(
             decision=np.concatenate([one.decision for one in parts]),
@@ -129,9 +129,9 @@ class Scorer:
             vectors = self._model.vectors(facts, self._other.spec)
             found = self._model.probabilities(vectors)
         except Exception:  # onnxruntime's errors have no common base
-            if not self._told:  # log once, not per batch
+            if not self._failure_logged:  # log once, not per batch
                 log.exception("%s: its model failed", self._other.name)
-            self._told = True
+            self._failure_logged = True
             found = np.full((len(facts.cents), width), np.nan, np.float32)
         if found.shape != (len(facts.cents), width):
             found = np.full((len(facts.cents), width), np.nan, np.float32)
@@ -165,9 +165,9 @@ def columns_for(recorded: FeatureSpec, other: OpenedRelease) -> list[int]:
     if wanted.state_hash != recorded.state_hash:
         old, new = spec_hash_text(recorded.spec_hash), spec_hash_text(wanted.spec_hash)
         problem = (
-            f"keeps another state than the release that answers (features {old} and "
-            f"{new}): its vectors cannot be made of journalled ones; compare the two "
-            "offline, with `features build` and `evaluate`"
+            f"stores another state than the release that answers (features {old} "
+            f"and {new}): its vectors cannot be derived from journalled ones; "
+            "compare the two offline, with `features build` and `evaluate`"
         )
         raise InputError(other.name, problem)
     places = {one.name: at for at, one in enumerate(recorded.features)}
@@ -177,7 +177,7 @@ def columns_for(recorded: FeatureSpec, other: OpenedRelease) -> list[int]:
         if at is None or vector_parts(recorded.features[at], recorded) != vector_parts(
             feature, wanted
         ):
-            what = "not in" if at is None else "made otherwise in"
+            what = "not in" if at is None else "defined differently in"
             problem = (
                 f"its feature {feature.name} is {what} the vectors of the release that "
                 "answers: a shadow can leave features out, and add none"
@@ -191,7 +191,10 @@ def _require_fields(recorded: FeatureSpec, other: OpenedRelease) -> None:
     there = {one.name: one for one in recorded.fields}
     for one in other.spec.fields:
         if there.get(one.name) != one:
-            problem = f"its field {one.name} is not declared so by who answers"
+            problem = (
+                f"its field {one.name} is not declared like this by the release that "
+                "answers"
+            )
             raise InputError(other.name, problem)
 
 
@@ -201,7 +204,10 @@ def _list_places(recorded: Policy, other: OpenedRelease) -> list[int]:
     found = []
     for one in other.policy.lists:
         if (one.name, one.of) not in places:
-            problem = f"nobody looks up its list {one.name} of {one.of} yet"
+            problem = (
+                "the release that answers does not look up its list "
+                f"{one.name} of {one.of}"
+            )
             raise InputError(other.name, problem)
         found.append(places[one.name, one.of])
     return found

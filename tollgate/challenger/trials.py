@@ -43,7 +43,7 @@ def trial_of(release: Release) -> Trial:
     """Return the trial of a release's challenger."""
     challenger = release.challenger
     if challenger is None:
-        raise ValueError(f"nobody is on trial beside {release.name}")
+        raise ValueError(f"release {release.name} has no challenger")
     return Trial(
         product=release.product,
         mode=challenger.mode,

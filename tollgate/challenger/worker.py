@@ -102,7 +102,7 @@ class TrialWorker:
 
     def counted(self) -> list[TrialState]:
         """Return the counts of each current trial."""
-        return [run.kept for run in list(self._runs.values())]
+        return [run.state for run in list(self._runs.values())]
 
     def run(
         self, stopped: threading.Event, *, until_idle_s: float | None = None
@@ -113,24 +113,24 @@ class TrialWorker:
             try:
                 return self.step()
             except TollgateError as exc:
-                self._tell(str(exc))
+                self._log_problem(str(exc))
                 self.tally.retries += 1
                 stopped.wait(_AWAY_S)
                 return 0
 
         run_until_idle("trial-worker", step, stopped=stopped, until_idle_s=until_idle_s)
         try:
-            self._keep()
+            self._save()
             self._judge()
         except TollgateError as exc:
-            self._tell(str(exc))  # the next worker receives the entries again
+            self._log_problem(str(exc))  # the next worker receives the entries again
 
     def step(self) -> int:
         """Read entries, save and judge when due; return the number of entries read."""
         if time.monotonic() >= self._due_s:
-            self._keep()
+            self._save()
             self._judge()
-            self._renew()
+            self._update_trials()
             self._due_s = time.monotonic() + self._judge_s
         if not self._runs:
             time.sleep(min(_WAIT_S, self._judge_s))
@@ -156,12 +156,12 @@ class TrialWorker:
             run.count(records)
         self.tally.rows += len(records)
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         if not self._ids:
             return
         for run in self._runs.values():
             run.save()
-        self._on_step("kept")
+        self._on_step("saved")
         self._source.acknowledge(self._ids)
         self._ids = []
         self._on_step("acknowledged")
@@ -171,7 +171,7 @@ class TrialWorker:
         try:
             self._gates = read_gates(self._repository, product=self._product)
         except TollgateError as exc:
-            self._tell(f"the gates of before hold: {exc}")
+            self._log_problem(f"the previous gates still apply: {exc}")
         for trial, run in list(self._runs.items()):
             found = broken(run.judge(self._gates))
             if not found:
@@ -181,21 +181,21 @@ class TrialWorker:
                 with self._changing() as folder:
                     done = end_trial(trial, repository=folder, reason=reason)
             except TollgateError as exc:
-                self._tell(f"{trial.challenger} could not be ended: {exc}")
+                self._log_problem(f"{trial.challenger} could not be ended: {exc}")
                 continue
             if done:
                 self.tally.ended.append(done)
                 self._say(done)
             del self._runs[trial]
 
-    def _renew(self) -> None:
+    def _update_trials(self) -> None:
         """
         Update the current trials; if they cannot be read, the previous ones continue.
         """
         try:
             self._refresh()
         except TollgateError as exc:
-            self._tell(f"counts on as it was: {exc}")
+            self._log_problem(f"the repository cannot be refreshed: {exc}")
         trials = current_trials(
             self._repository,
             product=self._product,
@@ -212,11 +212,11 @@ class TrialWorker:
                     trial, repository=self._repository, folder=self._folder
                 )
             except TollgateError as exc:
-                self._tell(f"{trial.challenger} is not counted: {exc}")
+                self._log_problem(f"{trial.challenger} is not counted: {exc}")
             else:
-                self._say(f"{trial.mode}: {trial.challenger} beside {trial.champion}")
+                self._say(f"{trial.mode}: {trial.challenger} against {trial.champion}")
 
-    def _tell(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         """Log a problem, once as long as it stays the same."""
         if problem != self._problem:
             log.warning("%s", problem)

@@ -213,7 +213,7 @@ def _require_scorable(folder: Path, changed: Release) -> None:
     if trial is None:
         return
     champion, challenger = (
-        open_files(ReleaseFiles(one, kept={}, repository=folder))
+        open_files(ReleaseFiles(one, archived={}, repository=folder))
         for one in (changed, trial)
     )
     Scorer(champion, challenger)

@@ -164,7 +164,7 @@ def _explained(
         pending_table(records, spec=spec, releases=None),
         place="the stream",
         product=spec.product,
-        kept=None,
+        archived=None,
         repository=repository,
     )
 

@@ -97,7 +97,7 @@ def _sealed(
         read_table(place, found.link)[found.row : found.row + 1],
         place=f"link {found.link.number}, row {found.row}",
         product=found.link.product,
-        kept=newest_archived_release(place, found.values["release"]),
+        archived=newest_archived_release(place, found.values["release"]),
         repository=_repository(chosen),
     )
 
@@ -137,7 +137,7 @@ def _waiting(
         pending_table(records, spec=specs.get(records.spec_hash), releases=releases),
         place="the stream, not sealed yet",
         product=chosen.product,
-        kept=kept,
+        archived=kept,
         repository=known,
     )
 

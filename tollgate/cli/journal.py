@@ -109,10 +109,10 @@ def run(
         releases = ReleaseArchive(
             chain, repository=known, consent=consent, reread=reread
         )
-        afterwards = SealFollowUp(
+        follow_up = SealFollowUp(
             chain, releases, repository=known, keep_s=keep_s, say=console.say
         )
-        afterwards()  # finish the work that an earlier worker left undone
+        follow_up()  # finish the work that an earlier worker left undone
         metrics = WorkerMetrics(chosen.product)
         offer(metrics.registry, metrics_port, host=metrics_host)
         worker = JournalWorker(
@@ -127,7 +127,7 @@ def run(
             chain=chain,
             seal_rows=seal_rows,
             seal_s=seal_s,
-            on_sealed=afterwards,
+            on_sealed=follow_up,
             metrics=metrics,
         )
         _run(worker.run, until_idle=until_idle)

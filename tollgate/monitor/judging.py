@@ -129,18 +129,18 @@ class _ColumnJudge(msgspec.Struct, frozen=True, eq=False):
         found, least, alike = self._judged(
             compared, upto=missing[:, None], rows=rows, trained=self.trained
         )
-        told, sigmas = self._bins(), 0.0
+        present, sigmas = self._bins(), 0.0
         cells = self.tally.cells[self.at]
-        if told is not None:
+        if present is not None:
             more, more_least, more_alike = self._judged(
-                told,
+                present,
                 upto=np.cumsum(cells, axis=1)[:, :-1],
                 rows=cells.sum(axis=1),
                 trained=self.trained * (1 - column.missing),
             )
             found, least = found.or_more(more), least.or_more(more_least)
             alike = max(alike, more_alike)
-            sigmas = told.shift(int(cells.sum()))
+            sigmas = present.shift(int(cells.sum()))
         return ColumnResult(
             kind=column.kind,
             name=column.name,
@@ -151,7 +151,7 @@ class _ColumnJudge(msgspec.Struct, frozen=True, eq=False):
             missing=gone,
             missing_trained=column.missing,
             alike=alike,
-            bins=self._drawn(told),
+            bins=self._drawn(present),
         )
 
     def _bins(self) -> ComparedDistributions | None:

@@ -137,7 +137,7 @@ def _level(
 def _in_time(found: DailyAccuracy) -> str:
     share = found.in_time
     if share != share:
-        return "Whether labels come in time cannot be told yet."
+        return "It is not known yet whether labels come in time."
     return f"{share * 100:.1f} % of the labels of older decisions came in time."
 
 

@@ -61,9 +61,11 @@ def known_release(
     Raises:
         JournalError: An archived file cannot be read.
     """
-    kept = [one for one in links if one.kind == "release" and one.facts[NAME] == name]
-    if kept:
-        found = read_archived_release(folder, kept[-1])
+    archives = [
+        one for one in links if one.kind == "release" and one.facts[NAME] == name
+    ]
+    if archives:
+        found = read_archived_release(folder, archives[-1])
         return KnownRelease(found.files, found.spec)
     files = read_release_files(repository, name, product=product) if repository else {}
     return KnownRelease(files, spec_of(files))

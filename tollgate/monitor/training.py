@@ -135,7 +135,7 @@ def _problem(training: _Training) -> str:
     """Return the defect that makes a record unusable; empty if there is none."""
     shares = training.quantiles
     if training.rows < 1 or not training.features:
-        return "tells of no training rows"
+        return "holds no training rows"
     if len(shares) < 3 or shares[0] != 0 or shares[-1] != 1 or not _rising(shares):
         return "has quantiles that do not rise from 0 to 1"
     for name, one in training.features.items():

@@ -113,12 +113,12 @@ class ReleaseWindows:
 
     def fates(self) -> dict[str, int]:
         """Count decisions by their use here; each counts once."""
-        kept = self.mix.rows - self.mix.withheld
+        with_consent = self.mix.rows - self.mix.withheld
         degraded, unknown = self.mix.apart, self.mix.foreign
         if self.reference is None:
-            unknown = kept - degraded
+            unknown = with_consent - degraded
         return {
-            "compared": kept - unknown - degraded,
+            "compared": with_consent - unknown - degraded,
             "degraded": degraded,
             "withheld": self.mix.withheld,
             "unknown": unknown,

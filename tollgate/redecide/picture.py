@@ -30,7 +30,7 @@ def draw(outcome: PolicyComparison, path: Path) -> None:
     _draw_segments(outcome, segments)
     _draw_rules(outcome, rules)
     figure.suptitle(
-        f"{outcome.changed:,} of {outcome.rows:,} purchases decided otherwise; "
+        f"{outcome.changed:,} of {outcome.rows:,} purchases decided differently; "
         f"declines: {outcome.more(Decision.DECLINE):+,} rows, "
         f"{outcome.more_cents(Decision.DECLINE) / 100:+,.2f} in money"
     )
@@ -55,7 +55,7 @@ def _draw_moves(outcome: PolicyComparison, axes: Axes) -> None:
             )
     axes.set_xticks(range(len(_LEVELS)), names(_LEVELS))
     axes.set_yticks(range(len(_LEVELS)), names(_LEVELS))
-    axes.set(xlabel="after", ylabel="before", title="rows and what they come to")
+    axes.set(xlabel="after", ylabel="before", title="rows and their amounts")
 
 
 def _draw_segments(outcome: PolicyComparison, axes: Axes) -> None:
@@ -109,7 +109,7 @@ def _draw_rules(outcome: PolicyComparison, axes: Axes) -> None:
             max(rule.after, before[place]), place, f" {was}{rule.after:,}", va="center"
         )
     axes.set_xlim(0, 1.5 * max([1, *before, *after]))
-    axes.set(xlabel="rows that the rule holds for", title="by rule")
+    axes.set(xlabel="rows that match the rule", title="by rule")
     _legend(axes)
 
 

@@ -31,7 +31,7 @@ _CENTS, _AMOUNT, _EVENT_TIME = "amount_cents", "amount", "event_time"
 _FEATURE, _FIELD, _PROBABILITY, _LIST = "feature_", "field_", "probability_", "list_"
 _LEVELS = {level.name.lower(): int(level) for level in Decision}
 # The policy sets this bit itself, from the probabilities.
-_KEPT_BITS = np.uint32(0xFFFFFFFF & ~int(Degraded.MODEL_OUTPUT))
+_RECORDED_BITS = np.uint32(0xFFFFFFFF & ~int(Degraded.MODEL_OUTPUT))
 
 
 class PastRows(msgspec.Struct, frozen=True, eq=False):
@@ -72,18 +72,19 @@ def read_rows(
         InputError: A column is missing or has another type; the message names it.
     """
     frame = _frame(path)
-    kept = _kept_whole(path, frame, amount=amount)
-    reader = _Reader(path, kept, policies)
+    complete = _complete_rows(path, frame, amount=amount)
+    reader = _Reader(path, complete, policies)
     facts = RowFacts(
         probabilities=reader.probabilities(),
         features=reader.features(feature_names),
         cents=reader.cents(),
-        degraded=reader.whole("degraded", needed=False).astype(np.uint32) & _KEPT_BITS,
+        degraded=reader.whole("degraded", needed=False).astype(np.uint32)
+        & _RECORDED_BITS,
         event_time_us=reader.event_time_us(),
         list_hits=reader.list_hits(),
         fields=reader.fields(fields),
     )
-    return PastRows(facts, reader.decision(), len(frame) - len(kept))
+    return PastRows(facts, reader.decision(), len(frame) - len(complete))
 
 
 def _frame(path: Path) -> pl.DataFrame:
@@ -106,7 +107,7 @@ def _holds_decisions(path: Path) -> bool:
     return {_CENTS, f"{_PROBABILITY}0"} <= pl.read_parquet_schema(path).keys()
 
 
-def _kept_whole(path: Path, frame: pl.DataFrame, *, amount: bool) -> pl.DataFrame:
+def _complete_rows(path: Path, frame: pl.DataFrame, *, amount: bool) -> pl.DataFrame:
     """
     Leave out rows without consent: their personal columns, such as the amount, are
     null.
@@ -191,11 +192,11 @@ class _Reader:
         named = {one.name for one in self._of_kind("number", "category")}
         found: dict[str, npt.NDArray[np.int64]] = {}
         for one in fields:
-            kept = f"{_FIELD}{one.name}"
+            column = f"{_FIELD}{one.name}"
             if one.name not in named:
                 continue
-            if kept in self._frame.columns:
-                found[one.name] = self.whole(kept, missing=MISSING)
+            if column in self._frame.columns:
+                found[one.name] = self.whole(column, missing=MISSING)
             elif one.type == "category":
                 words = self._column(
                     one.name, lambda c: c.cast(pl.String).fill_null("")
@@ -203,7 +204,7 @@ class _Reader:
                 found[one.name] = hash_words([word.encode() for word in words])
             else:
                 sent = self._column(one.name, lambda c: c.cast(pl.Float64).to_numpy())
-                found[one.name] = _kept_number(sent, one.decimals)
+                found[one.name] = _journal_number(sent, one.decimals)
         return found
 
     def decision(self) -> npt.NDArray[np.uint8] | None:
@@ -259,7 +260,7 @@ class _Reader:
         return InputError(self._path, "is missing", where=f"column {name}")
 
 
-def _kept_number(
+def _journal_number(
     sent: npt.NDArray[np.float64], decimals: int | None
 ) -> npt.NDArray[np.int64]:
     """Convert numbers as sent into their form in the journal."""

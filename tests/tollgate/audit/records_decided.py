@@ -16,7 +16,7 @@ from tollgate.policy import RowFacts, decide
 
 def opened(repository: Path = REPOSITORY, *, release: str = "fraud-1") -> OpenedRelease:
     """Take the repository's release out."""
-    return open_release(release, kept=None, repository=repository, product="fraud")
+    return open_release(release, archived=None, repository=repository, product="fraud")
 
 
 def decided(

@@ -38,7 +38,7 @@ def explain(
         table[row : row + 1],
         place="here",
         product="fraud",
-        kept=journal.releases.get(table["release"][row]),
+        archived=journal.releases.get(table["release"][row]),
         repository=repository,
     )
 
@@ -80,7 +80,7 @@ def test_reasons_are_those_that_are_sealed(open_journal: Open) -> None:
     journal = open_journal()
     records = decided(40)
     journal.sealer.seal([records])
-    ReasonSealer(journal.chain, journal.releases, repository=None).find_new()
+    ReasonSealer(journal.chain, journal.releases, repository=None).seal_new()
     (segment,) = journal.chain.alive("segment")
     for row in np.flatnonzero(records.decision > 0).tolist():
         sealed, _ = sealed_reasons(
@@ -122,7 +122,7 @@ def test_an_unknown_release_is_told(open_journal: Open) -> None:
     journal = open_journal()
     journal.sealer.seal([made(3, release="old")])
     found = explain(journal, 0)
-    assert "release old: was not kept by the journal" in found.unexplained
+    assert "release old: is neither in the journal nor" in found.unexplained
 
 
 def test_a_model_without_explanation_is_told(
@@ -175,6 +175,6 @@ def test_consent_holds_for_what_waits(open_journal: Open, spec: Any) -> None:
     journal = open_journal(consent="channel")
     table = pending_table(decided(1), spec=spec, releases=journal.releases)
     found = explain_record(
-        table, place="stream", product="fraud", kept=None, repository=REPOSITORY
+        table, place="stream", product="fraud", archived=None, repository=REPOSITORY
     )
     assert found.unexplained == NO_CONSENT

@@ -135,8 +135,8 @@ def test_the_page_tells_what_raised_the_score(open_journal: Open) -> None:
     text = text_of(
         decision_page(find_record(journal.folder, name, subjects=None), None)
     )
-    assert "What raised the score Not looked for yet." in text
-    ReasonSealer(journal.chain, journal.releases, repository=REPOSITORY).find_new()
+    assert "Features that raised the score Not computed yet." in text
+    ReasonSealer(journal.chain, journal.releases, repository=REPOSITORY).seal_new()
     found = find_record(journal.folder, name, subjects=None)
     text = text_of(decision_page(found, None))
     raised = [one for one in found.reasons if one.contribution is not None]
@@ -166,7 +166,7 @@ def test_a_record_without_consent_has_a_page(open_journal: Open) -> None:
     records = made(1)
     journal.sealer.seal([records])
     found = find_record(journal.folder, f"{records.writer}:0", subjects=None)
-    assert "Not kept: there was no consent" in text_of(decision_page(found, None))
+    assert "Not stored: there was no consent" in text_of(decision_page(found, None))
 
 
 def test_every_degraded_bit_has_words() -> None:

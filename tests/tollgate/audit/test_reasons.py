@@ -27,7 +27,7 @@ def find(journal: Any, repository: Path | None = REPOSITORY) -> list[Any]:
     """Find the reasons of what a journal has."""
     return ReasonSealer(
         journal.chain, journal.releases, repository=repository
-    ).find_new()
+    ).seal_new()
 
 
 def test_contributions_add_up_to_the_score() -> None:
@@ -107,7 +107,7 @@ def test_what_cannot_be_explained_says_why(open_journal: Open) -> None:
     journal.sealer.seal([made(10, first=10)])
     journal.sealer.seal([decided(10, first=20)])
     unknown, foreign, sound = find(journal)
-    assert "old: release old: was not kept" in unknown.facts[NOT_EXPLAINED]
+    assert "old: release old: is neither in the journal" in unknown.facts[NOT_EXPLAINED]
     records = made(10, first=10)
     number = int((records.decision > 0).sum())
     problem = f"fraud-1: {number} decisions are not its model's"

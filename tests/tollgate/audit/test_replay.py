@@ -124,7 +124,7 @@ def test_features_without_names_are_replayed_by_number(open_journal: Open) -> No
     journal.sealer.seal([decided(30)])
     (part,) = again(journal).parts
     assert (part.same, part.differing, part.problem) == (30, 0, "")
-    ReasonSealer(journal.chain, journal.releases, repository=REPOSITORY).find_new()
+    ReasonSealer(journal.chain, journal.releases, repository=REPOSITORY).seal_new()
     (link,) = journal.chain.alive("reasons")
     assert link.rows > 0
 
@@ -143,8 +143,8 @@ def test_other_features_are_not_decided(open_journal: Open) -> None:
     [
         ("nowhere", "model.onnx: version 1 of fraud_model is not in the repository"),
         ("removed", "model.onnx: version 1 of fraud_model is not in the repository"),
-        ("changed", "model.onnx: is not what release fraud-1 was made of"),
-        ("unknown", "was not kept by the journal, and is not the repository's"),
+        ("changed", "model.onnx: is not the file of release fraud-1"),
+        ("unknown", "is neither in the journal nor in the repository"),
     ],
 )
 def test_a_release_that_is_gone_is_said(

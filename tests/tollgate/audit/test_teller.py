@@ -62,7 +62,7 @@ def release_with(explanation: Explanation, folder: Path) -> OpenedRelease:
     place = f"fraud_model/1/{EXPLAIN_FILE}"
     hashes = {place: hashlib.sha256(content).hexdigest()}
     release = msgspec.structs.replace(real.files.release, hashes=hashes)
-    files = ReleaseFiles(release, kept={EXPLAIN_FILE: content}, repository=None)
+    files = ReleaseFiles(release, archived={EXPLAIN_FILE: content}, repository=None)
     return OpenedRelease("fraud-1", real.spec, policy, files)
 
 
@@ -82,7 +82,7 @@ def test_reasons_of_such_a_score_have_words(tmp_path: Path) -> None:
     explanation, _, _ = linear()
     teller = ReleaseExplainer(release_with(explanation, tmp_path))
     amounts = teller.contributions(vectors(1, seed=1))[0]
-    told = teller.told(["SCORE_REVIEW"], amounts)
+    told = teller.reasons(["SCORE_REVIEW"], amounts)
     assert len(told) == 4
     assert told[0].text == "r"
     top = teller.spec.feature_names[int(np.argmax(amounts))]
@@ -115,8 +115,8 @@ def test_another_number_of_classes_is_not_the_models(tmp_path: Path) -> None:
     explanation, _, _ = linear()
     teller = ReleaseExplainer(release_with(explanation, tmp_path))
     rows = vectors(5, seed=1)
-    assert not teller.explains(rows, np.full((5, 2), 0.5, np.float32)).any()
-    assert not teller.explains(rows, np.full((5, 3), 0.5, np.float32)).any()
+    assert not teller.reproduces(rows, np.full((5, 2), 0.5, np.float32)).any()
+    assert not teller.reproduces(rows, np.full((5, 3), 0.5, np.float32)).any()
 
 
 def test_a_changed_explanation_is_refused(tmp_path: Path) -> None:
@@ -125,6 +125,6 @@ def test_a_changed_explanation_is_refused(tmp_path: Path) -> None:
     release = release_with(explanation, tmp_path)
     other = msgspec.structs.replace(explanation, base=np.ones(3))
     kept = {EXPLAIN_FILE: encode_explanation(other)}
-    files = ReleaseFiles(release.files.release, kept=kept, repository=None)
-    with pytest.raises(RepositoryError, match="is not what release fraud-1 was made"):
+    files = ReleaseFiles(release.files.release, archived=kept, repository=None)
+    with pytest.raises(RepositoryError, match="is not the file of release fraud-1"):
         ReleaseExplainer(msgspec.structs.replace(release, files=files))

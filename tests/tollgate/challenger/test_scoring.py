@@ -153,7 +153,7 @@ def test_features_may_be_left_out(edited: Edited) -> None:
         (
             "{name: during_night,            calendar: night}",
             "{name: during_night,            calendar: weekend}",
-            "its feature during_night is made otherwise in the vectors",
+            "its feature during_night is defined differently in the vectors",
         ),
         ("lateness: 1d", "lateness: 2d", "keeps another state"),
     ],
@@ -187,5 +187,5 @@ def test_lists_are_found_by_their_names(tmp_path: Path) -> None:
     assert declined.tolist()[2:] == [True, True]
     plain = Scorer(opened(), opened()).score(records).other.decision == 2
     assert declined.tolist()[:2] == plain.tolist()[:2]
-    with pytest.raises(InputError, match="nobody looks up its list watched of custo"):
+    with pytest.raises(InputError, match="does not look up its list watched of custo"):
         Scorer(opened(), both)

@@ -107,7 +107,7 @@ def test_bands_of_amounts_begin_where_they_say() -> None:
     assert list(without) == ["all", "segment other"]
 
 
-@pytest.mark.parametrize("step", ["kept", "acknowledged"])
+@pytest.mark.parametrize("step", ["saved", "acknowledged"])
 def test_a_killed_worker_counts_nothing_twice_and_leaves_nothing_out(
     repository: Path, store_url: str, redis_client: redis.Redis, step: str
 ) -> None:

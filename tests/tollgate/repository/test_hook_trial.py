@@ -146,7 +146,7 @@ def test_a_journal_keeps_the_hook_of_a_release(
     activate(repository, release, action="activate", actor="ana", reason="a hook")
     files = read_release_files(repository, release.name, product="fraud")
     kept = spec_of(files)
-    opened = open_files(ReleaseFiles(release, kept=files, repository=None))
+    opened = open_files(ReleaseFiles(release, archived=files, repository=None))
     shutil.rmtree(repository)
     assert kept is not None
     assert kept.spec_hash == opened.spec.spec_hash == spec.spec_hash

@@ -126,7 +126,7 @@ def explanation(
         pending_table(records, spec=spec, releases=None),
         place="the stream",
         product="credit",
-        kept=None,
+        archived=None,
         repository=repository,
     )
 

@@ -266,7 +266,7 @@ def test_a_journal_is_read_in_a_cluster(cluster: Cluster) -> None:
     taken += source.poll(most=3, wait_s=0.01)
     assert [one.chunk for one in taken] == [b"chunk %d" % number for number in range(5)]
     assert source.poll(most=3, wait_s=0.01) == []
-    source.bury(taken[0], "it is no chunk")
+    source.add_dead_letter(taken[0], "it is no chunk")
     source.acknowledge([one.id for one in taken[:4]])
     owner = cluster.clients[cluster.of(stream_key("fraud"))]
     assert owner.xlen(stream_key("fraud")) == 1
