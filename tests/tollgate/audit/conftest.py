@@ -1,4 +1,4 @@
-"""A journal in a temporary folder, and the way to the modules beside the tests."""
+"""Open a journal in a temporary folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tollgate.audit.subjects import Subjects
 
 
 class Journal(msgspec.Struct):
-    """A journal that was opened, with all that belongs to it."""
+    """An opened journal, with everything that belongs to it."""
 
     chain: Chain
     subjects: Subjects
@@ -31,7 +31,7 @@ class Journal(msgspec.Struct):
 
     @property
     def folder(self) -> Path:
-        """Where its links are."""
+        """Return the folder of its links."""
         return self.chain.folder
 
     def marks(self) -> list[AnchorMark]:
@@ -41,7 +41,7 @@ class Journal(msgspec.Struct):
 
 @pytest.fixture
 def open_journal(tmp_path: Path) -> Callable[..., Journal]:
-    """Open the journal of this test, as often as it likes."""
+    """Open the journal of this test, any number of times."""
 
     def open_(
         *,

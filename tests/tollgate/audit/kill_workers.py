@@ -47,7 +47,7 @@ STREAM = stream_key("fraud")
 
 
 def work(url: str, folder: Path) -> None:
-    """Seal until the stream is empty; run in a process of its own."""
+    """Seal until the stream is empty; runs in a separate process."""
     chain = Chain(
         folder / "journal", product="fraud", anchor=AnchorFile(folder / "anchor")
     )
@@ -107,7 +107,7 @@ def fill(
 
 
 def run(*, kills: int, rows: int, seed: int = 0) -> dict[str, Any]:
-    """Do it; what was found."""
+    """Kill workers while they seal; return the counts."""
     chance = random.Random(seed)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -122,7 +122,7 @@ def run(*, kills: int, rows: int, seed: int = 0) -> dict[str, Any]:
             child.kill()
             at_work += not child.communicate()[0]
         last = start(server.url, folder)
-        told = json.loads(last.communicate()[0])
+        counts = json.loads(last.communicate()[0])
         waiting = client.xpending(STREAM, "journal")["pending"]
         left = client.xlen(STREAM)
         proof = verify(folder / "journal", marks=read_anchor(folder / "anchor"))
@@ -136,7 +136,7 @@ def run(*, kills: int, rows: int, seed: int = 0) -> dict[str, Any]:
         "kills": kills,
         "killed_at_work": at_work,
         "segments": len(tables),
-        "left_to_the_last": told["sealed"],
+        "left_to_the_last": counts["sealed"],
         "sealed": len(rows_sealed),
         "lost": len(sent - set(rows_sealed)),
         "doubled": len(rows_sealed) - len(set(rows_sealed)),
@@ -148,18 +148,18 @@ def run(*, kills: int, rows: int, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def sound(told: dict[str, Any]) -> bool:
-    """Tell whether all is as it must be."""
+def valid(counts: dict[str, Any]) -> bool:
+    """Return whether no record was lost or doubled."""
     return (
-        told["sealed"] == told["records"]
-        and told["lost"] == told["doubled"] == told["unacknowledged"] == 0
-        and told["known_as_missing"] == told["never_sent"]
-        and not told["findings"]
+        counts["sealed"] == counts["records"]
+        and counts["lost"] == counts["doubled"] == counts["unacknowledged"] == 0
+        and counts["known_as_missing"] == counts["never_sent"]
+        and not counts["findings"]
     )
 
 
 def main() -> None:
-    """Read the arguments and print what was found."""
+    """Read the arguments and print the counts."""
     if "--work" in sys.argv:
         work(sys.argv[2], Path(sys.argv[3]))
         return
@@ -167,9 +167,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
-    told = run(**vars(parser.parse_args()))
-    print(json.dumps(told, indent=2))
-    sys.exit(0 if sound(told) else 1)
+    counts = run(**vars(parser.parse_args()))
+    print(json.dumps(counts, indent=2))
+    sys.exit(0 if valid(counts) else 1)
 
 
 if __name__ == "__main__":

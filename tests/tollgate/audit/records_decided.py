@@ -15,7 +15,7 @@ from tollgate.policy import RowFacts, decide
 
 
 def opened(repository: Path = REPOSITORY, *, release: str = "fraud-1") -> OpenedRelease:
-    """Take the repository's release out."""
+    """Open a release of the repository."""
     return open_release(release, archived=None, repository=repository, product="fraud")
 
 
@@ -69,7 +69,7 @@ def decided(
 
 
 def vectors(rows: int, *, seed: int) -> np.ndarray:
-    """Draw vectors of which many are suspicious; float32 [N, 15]."""
+    """Draw vectors, many of them suspicious; float32 [N, 15]."""
     chance = np.random.default_rng([9, seed])
     bad = chance.random(rows) < 0.5
     count = chance.integers(1, 60, (rows, 3))

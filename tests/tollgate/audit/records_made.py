@@ -1,4 +1,4 @@
-"""Decisions that nobody made, for the journal's tests and its two long commands."""
+"""Synthetic decisions, for the journal's tests and its two long commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made(
     spec_hash: int = SPEC_HASH,
     fields: dict[str, np.ndarray] | None = None,
 ) -> Records:
-    """Make records; the same arguments give the same ones."""
+    """Return synthetic records; the same arguments give the same ones."""
     chance = np.random.default_rng([seed, first])
     fraud = chance.random(rows, np.float32)
     decision = (fraud >= 0.35).astype(np.uint8) + (fraud >= 0.8)

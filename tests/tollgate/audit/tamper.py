@@ -39,7 +39,7 @@ TAMPERINGS: tuple[Tampering, ...] = (*OF_RECORDS, *OF_FILES)
 
 
 def sealed_journal(folder: Path) -> tuple[Path, list[AnchorMark]]:
-    """Seal a small journal, with releases and late checks; where, and its anchor."""
+    """Seal a small journal with releases and late checks; return folder and anchor."""
     anchor = folder / "anchor"
     chain = Chain(folder / "journal", product="fraud", anchor=AnchorFile(anchor))
     releases = ReleaseArchive(chain, repository=REPOSITORY)
@@ -60,13 +60,13 @@ def sealed_journal(folder: Path) -> tuple[Path, list[AnchorMark]]:
 
 
 def found(proof: VerificationResult, expected: str) -> tuple[bool, bool]:
-    """Tell whether anything was found, and by the right name."""
-    told = [str(finding) for finding in proof.findings]
-    return bool(told), any(expected in one for one in told)
+    """Return whether anything was found, and whether under the right name."""
+    found = [str(finding) for finding in proof.findings]
+    return bool(found), any(expected in one for one in found)
 
 
 def run(*, times: int, seed: int = 0) -> dict[str, Any]:
-    """Tamper so many times; what was found."""
+    """Tamper a number of times; return the counts."""
     chance = random.Random(seed)
     done, seen, named = Counter[str](), Counter[str](), Counter[str]()
     missed: list[str] = []
@@ -97,13 +97,13 @@ def run(*, times: int, seed: int = 0) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the arguments and print what was found."""
+    """Read the arguments and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    told = run(**vars(parser.parse_args()))
-    print(json.dumps(told, indent=2))
-    sys.exit(0 if told["named"] == told["times"] else 1)
+    found = run(**vars(parser.parse_args()))
+    print(json.dumps(found, indent=2))
+    sys.exit(0 if found["named"] == found["times"] else 1)
 
 
 if __name__ == "__main__":

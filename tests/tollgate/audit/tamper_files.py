@@ -1,4 +1,4 @@
-"""Ways to tamper with files and links of a journal; each says what must be named."""
+"""Tamper with files and links of a journal; functions return the finding to expect."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tollgate.audit.links import (
 
 
 def filled(path: Path) -> bool:
-    """Tell whether there is something to change."""
+    """Return whether there is something to change."""
     return path.is_file() and path.stat().st_size > 0
 
 
 def flip_a_byte(folder: Path, chance: random.Random) -> str:
-    """Flip one bit of one file, whichever."""
+    """Flip one bit of any one file."""
     paths = sorted(path for path in folder.iterdir() if filled(path))
     path = chance.choice(paths)
     content = bytearray(path.read_bytes())
@@ -42,7 +42,7 @@ def flip_a_byte(folder: Path, chance: random.Random) -> str:
 
 
 def cut_a_file(folder: Path, chance: random.Random) -> str:
-    """Cut a file short."""
+    """Truncate a file."""
     paths = sorted(path for path in folder.iterdir() if filled(path))
     path = chance.choice(paths)
     content = path.read_bytes()
@@ -53,7 +53,7 @@ def cut_a_file(folder: Path, chance: random.Random) -> str:
 
 
 def remove_a_file(folder: Path, chance: random.Random) -> str:
-    """Remove a file that is no link."""
+    """Remove a file that is not a link."""
     links = {path.name for path in link_paths(folder)}
     names = [path.name for path in folder.iterdir() if filled(path)]
     name = chance.choice(sorted(set(names) - links))
@@ -62,7 +62,7 @@ def remove_a_file(folder: Path, chance: random.Random) -> str:
 
 
 def add_a_file(folder: Path, chance: random.Random) -> str:
-    """Put a copy of a segment beside the others."""
+    """Put a copy of a segment next to the others."""
     link, _ = chosen_table(folder, chance)
     name = f"{chance.randrange(100, 1000):08d}.segment.parquet"
     if chance.random() < 0.3:
@@ -72,7 +72,7 @@ def add_a_file(folder: Path, chance: random.Random) -> str:
 
 
 def swap_files(folder: Path, chance: random.Random) -> str:
-    """Exchange two segments' files."""
+    """Exchange the files of two segments."""
     tables = sorted(folder.glob("*.segment.parquet"))
     first, second = chance.sample(tables, 2)
     one, two = first.read_bytes(), second.read_bytes()
@@ -108,7 +108,7 @@ def edit_a_link(folder: Path, chance: random.Random) -> str:
 
 
 def remove_a_link(folder: Path, chance: random.Random) -> str:
-    """Remove a link, and with some luck its files, too."""
+    """Remove a link, sometimes with its files."""
     paths = link_paths(folder)
     path = chance.choice(paths)
     number = int(path.name[:8])
@@ -120,13 +120,13 @@ def remove_a_link(folder: Path, chance: random.Random) -> str:
 
 
 def cut_the_end(folder: Path, chance: random.Random) -> str:
-    """Remove the newest links and all their files; the rest is a sound chain."""
+    """Remove the newest links and all their files; the rest is a valid chain."""
     last = len(link_paths(folder))
-    kept = chance.randrange(1, last)
-    for number in range(kept + 1, last + 1):
+    remaining = chance.randrange(1, last)
+    for number in range(remaining + 1, last + 1):
         for own in folder.glob(f"{number:08d}.*"):
             own.unlink()
-    return f"link {kept + 1}: was removed"
+    return f"link {remaining + 1}: was removed"
 
 
 def swap_links(folder: Path, chance: random.Random) -> str:
@@ -139,7 +139,7 @@ def swap_links(folder: Path, chance: random.Random) -> str:
 
 
 def forge(folder: Path, chance: random.Random) -> str:
-    """Change a record and make everything after it anew, as if it had been so."""
+    """Change a record, and rebuild everything after it to match."""
     links = links_of(folder)
     segments = [one for one in links if one.kind == "segment"]
     target = chance.choice(segments)
@@ -178,7 +178,7 @@ def append_a_link(folder: Path, chance: random.Random) -> str:
 
 
 def drop_a_segment(folder: Path, chance: random.Random) -> str:
-    """Take a segment out and number all after it anew, hashes included."""
+    """Remove a segment and renumber everything after it, with new hashes."""
     links = links_of(folder)
     target = chance.choice([one for one in links if one.kind == "segment"])
     for own in folder.glob(f"{target.number:08d}.*"):

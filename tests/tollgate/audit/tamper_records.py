@@ -1,4 +1,4 @@
-"""Ways to tamper with a journal's records; each says what must be named."""
+"""Tamper with a journal's records; functions return the finding to expect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tampering = Callable[[Path, random.Random], str]  # returns what must be named
 
 
 def links_of(folder: Path) -> list[Link]:
-    """Read the links of a sound journal."""
+    """Read the links of a valid journal."""
     return [decode_link(path, path.read_bytes()) for path in link_paths(folder)]
 
 
@@ -37,7 +37,7 @@ def record(
 
 
 def change_a_cell(folder: Path, chance: random.Random) -> str:
-    """Change one value of one record, and write the file anew."""
+    """Change one value of one record, and rewrite the file."""
     link, table = chosen_table(folder, chance)
     row = chance.randrange(len(table))
     free = [name for name in table.columns if name not in ("writer", "sequence")]
@@ -49,7 +49,7 @@ def change_a_cell(folder: Path, chance: random.Random) -> str:
 
 
 def other(column: pl.Series, row: int, chance: random.Random) -> Any:
-    """Give another value of the column's type; for numbers one bit is flipped."""
+    """Return another value of the column's type; for numbers one bit is flipped."""
     value, kind = column[row], column.dtype
     if value is None:
         return pl.Series([1]).cast(kind)[0] if kind.is_numeric() else "x"
@@ -66,7 +66,7 @@ def other(column: pl.Series, row: int, chance: random.Random) -> Any:
 
 
 def erase_a_cell(folder: Path, chance: random.Random) -> str:
-    """Take one value out of one record."""
+    """Remove one value of one record."""
     link, table = chosen_table(folder, chance)
     row = chance.randrange(len(table))
     free = [name for name in table.columns if name not in ("writer", "sequence")]
@@ -77,7 +77,7 @@ def erase_a_cell(folder: Path, chance: random.Random) -> str:
 
 
 def delete_a_record(folder: Path, chance: random.Random) -> str:
-    """Take one record out."""
+    """Remove one record."""
     link, table = chosen_table(folder, chance)
     row = chance.randrange(len(table))
     pl.concat([table[:row], table[row + 1 :]]).write_parquet(folder / link.table)
@@ -85,7 +85,7 @@ def delete_a_record(folder: Path, chance: random.Random) -> str:
 
 
 def double_a_record(folder: Path, chance: random.Random) -> str:
-    """Put one record in twice."""
+    """Insert one record twice."""
     link, table = chosen_table(folder, chance)
     row = chance.randrange(len(table))
     pl.concat([table[: row + 1], table[row:]]).write_parquet(folder / link.table)
@@ -93,7 +93,7 @@ def double_a_record(folder: Path, chance: random.Random) -> str:
 
 
 def add_a_record(folder: Path, chance: random.Random) -> str:
-    """Put in a record that never was, after the last."""
+    """Append a record that never existed."""
     link, table = chosen_table(folder, chance)
     new = table[-1:].with_columns(pl.col("sequence") + 1_000_000)
     whole = pl.concat([table, new])
@@ -114,7 +114,7 @@ def swap_records(folder: Path, chance: random.Random) -> str:
 
 
 def move_a_record(folder: Path, chance: random.Random) -> str:
-    """Take a record out of one segment and put it into another."""
+    """Move a record from one segment to another."""
     segments = [one for one in links_of(folder) if one.kind == "segment"]
     source, target = chance.sample(segments, 2)
     table = pl.read_parquet(folder / source.table)
@@ -126,7 +126,7 @@ def move_a_record(folder: Path, chance: random.Random) -> str:
 
 
 def rename_a_column(folder: Path, chance: random.Random) -> str:
-    """Give a column another name."""
+    """Rename a column."""
     link, table = chosen_table(folder, chance)
     name = chance.choice(table.columns)
     table.rename({name: f"{name}_"}).write_parquet(folder / link.table)

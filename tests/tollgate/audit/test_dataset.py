@@ -1,4 +1,4 @@
-"""Training rows out of the journal: as served, labelled as known then, with consent."""
+"""Training rows from the journal: as served, with labels as of a time, with consent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LATER_US = DECIDED_US + 400 * DAY_US
 def labels_of(
     records: Records, label: np.ndarray, *, after_days: int = 7, revision: int = 0
 ) -> Labels:
-    """Say what purchases turned out to be, so many days later."""
+    """Return labels of purchases, known a number of days later."""
     return Labels(
         transaction_id=records.transaction_id,
         entity_id=records.entity_id,
@@ -48,10 +48,10 @@ def seal(journal: Any, labels: Labels, spec: FeatureSpec) -> None:
     seal_labels(journal.chain, labels, spec=spec, subjects=journal.subjects)
 
 
-def test_rows_are_as_served_with_what_came_of_them(
+def test_rows_hold_served_features_and_labels(
     open_journal: Open, spec: FeatureSpec
 ) -> None:
-    """Features to the bit, label, release; every number a feature or the label."""
+    """Features are bit-identical; every number is a feature or the label."""
     journal = open_journal()
     records = decided(50, degraded={4: int(Degraded.COLD_START)})
     label = (np.arange(50) % 3 == 0).astype(int)
@@ -67,16 +67,16 @@ def test_rows_are_as_served_with_what_came_of_them(
     assert table["degraded"].to_list()[:6] == ["", "", "", "", "COLD_START", ""]
     numbers = [name for name, kind in table.schema.items() if kind.is_numeric()]
     assert numbers == [*spec.feature_names, "label"]
-    told = str(table.rows())
+    content = str(table.rows())
     for ids in (records.transaction_id, *records.entity_id):
-        assert not any(one.decode() in told for one in ids)
+        assert not any(one.decode() in content for one in ids)
     assert (found.decisions, found.frauds, found.unlabelled) == (50, 17, 0)
 
 
-def test_a_label_counts_from_when_it_was_known(
+def test_label_counts_from_its_label_time(
     open_journal: Open, spec: FeatureSpec
 ) -> None:
-    """What came later is not there, neither as a label nor as its correction."""
+    """Later labels and later corrections are left out."""
     journal = open_journal()
     records = decided(20)
     journal.sealer.seal([records])
@@ -101,10 +101,10 @@ def test_a_label_counts_from_when_it_was_known(
     assert len(at(5, legitimate_after_us=6 * DAY_US).table) == 0
 
 
-def test_labels_of_a_file_count_beside_those_that_are_sealed(
+def test_labels_of_a_file_add_to_sealed_labels(
     open_journal: Open, spec: FeatureSpec
 ) -> None:
-    """A newer one replaces; those of people without a key are nobody's."""
+    """A newer label replaces; labels of people without a key are left out."""
     journal = open_journal()
     records = decided(20)
     journal.sealer.seal([records])
@@ -117,10 +117,10 @@ def test_labels_of_a_file_count_beside_those_that_are_sealed(
     assert found.frauds == records.entity_id[0].count(gone)
 
 
-def test_only_what_may_be_learnt_from_is_taken(
+def test_rows_that_must_not_train_are_left_out(
     open_journal: Open, spec: FeatureSpec
 ) -> None:
-    """No row without consent, of other features or releases, or decided before."""
+    """Rows without consent, of other features or releases, or decided before."""
     journal = open_journal()
     first = decided(20)
     again = msgspec.structs.replace(
@@ -144,18 +144,18 @@ def test_only_what_may_be_learnt_from_is_taken(
     assert (len(only.table), only.foreign) == (3, 29)
 
 
-def test_without_consent_there_is_nothing(open_journal: Open) -> None:
-    """A declared field that nobody sent says no."""
+def test_without_consent_there_are_no_rows(open_journal: Open) -> None:
+    """A declared field that nobody sent means no consent."""
     journal = open_journal(consent="channel")
     journal.sealer.seal([decided(10)])
     with pytest.raises(InputError, match="holds no decision to learn from"):
         dataset(journal.chain, as_of_us=LATER_US)
 
 
-def test_the_rows_train_and_prove_a_model(
+def test_rows_train_a_model_that_convert_accepts(
     open_journal: Open, spec: FeatureSpec, tmp_path: Path
 ) -> None:
-    """From the journal to a model that `convert` proves and judges on these rows."""
+    """`convert` proves and evaluates the model on these rows."""
     from converters.training import train_xgboost
 
     journal = open_journal()
@@ -203,7 +203,7 @@ def test_the_rows_train_and_prove_a_model(
         (["rows.parquet", "--folder", "nowhere"], "nowhere: holds no journal"),
     ],
 )
-def test_mistakes_of_the_command_are_told(
+def test_command_reports_wrong_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     """Nothing is written."""

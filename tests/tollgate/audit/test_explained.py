@@ -1,4 +1,4 @@
-"""One decision is explained, sealed or not."""
+"""Explanations of single decisions, sealed or not."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def explain(
     )
 
 
-def test_a_decline_is_explained(open_journal: Open) -> None:
-    """Thresholds that were asked, rules that held, contributions that add up."""
+def test_decline_is_explained(open_journal: Open) -> None:
+    """Thresholds that applied, rules that matched, contributions that add up."""
     journal = open_journal()
     records = decided(40, degraded={2: int(Degraded.COLD_START)})
     journal.sealer.seal([records])
@@ -75,8 +75,8 @@ def test_a_decline_is_explained(open_journal: Open) -> None:
     assert segments == {"other", "new_entity", "high_value"}
 
 
-def test_reasons_are_those_that_are_sealed(open_journal: Open) -> None:
-    """Computed anew or read: the same codes, texts and amounts."""
+def test_computed_reasons_equal_sealed_reasons(open_journal: Open) -> None:
+    """Same codes, texts and amounts."""
     journal = open_journal()
     records = decided(40)
     journal.sealer.seal([records])
@@ -88,17 +88,19 @@ def test_reasons_are_those_that_are_sealed(open_journal: Open) -> None:
             writer=records.writer,
             sequence=row,
         )
-        anew = explain(journal, row).reasons
-        assert [(one.code, one.text, one.feature) for one in anew] == [
+        computed = explain(journal, row).reasons
+        assert [(one.code, one.text, one.feature) for one in computed] == [
             (one.code, one.text, one.feature) for one in sealed
         ]
-        for mine, theirs in zip(anew, sealed, strict=True):
+        for mine, theirs in zip(computed, sealed, strict=True):
             if theirs.contribution is not None:
                 assert theirs.contribution == np.float32(mine.contribution)
 
 
-def test_what_is_not_known_is_said(open_journal: Open, tmp_path: Path) -> None:
-    """No consent, no release, another model's answer, no explain.npz: in words."""
+def test_record_without_consent_is_not_explained(
+    open_journal: Open, tmp_path: Path
+) -> None:
+    """The explanation names the missing consent and has no threshold."""
     journal = open_journal(consent="channel")
     journal.sealer.seal([decided(3)])
     found = explain(journal, 1)
@@ -107,8 +109,8 @@ def test_what_is_not_known_is_said(open_journal: Open, tmp_path: Path) -> None:
     assert found.codes or found.decision == "approve"
 
 
-def test_a_foreign_answer_is_not_explained(open_journal: Open) -> None:
-    """Probabilities that the model does not give are no ground for contributions."""
+def test_answer_of_another_model_is_not_explained(open_journal: Open) -> None:
+    """Without the model's probabilities there are no contributions."""
     journal = open_journal()
     journal.sealer.seal([made(3)])
     found = explain(journal, 0)
@@ -117,18 +119,18 @@ def test_a_foreign_answer_is_not_explained(open_journal: Open) -> None:
     assert found.contributions == []
 
 
-def test_an_unknown_release_is_told(open_journal: Open) -> None:
-    """Codes and rules by number are what is left."""
+def test_unknown_release_is_reported(open_journal: Open) -> None:
+    """The explanation says where the release is missing."""
     journal = open_journal()
     journal.sealer.seal([made(3, release="old")])
     found = explain(journal, 0)
     assert "release old: is neither in the journal nor" in found.unexplained
 
 
-def test_a_model_without_explanation_is_told(
+def test_model_without_explanation_is_reported(
     open_journal: Open, tmp_path: Path
 ) -> None:
-    """Rules and thresholds are there, contributions are not made up."""
+    """Rules and thresholds are there, contributions are not."""
     copy = tmp_path / "model_repository"
     shutil.copytree(REPOSITORY, copy)
     (copy / "fraud_model" / "1" / "explain.npz").unlink()
@@ -146,10 +148,10 @@ def test_a_model_without_explanation_is_told(
     assert found.threshold is not None
 
 
-def test_a_decision_that_waits_is_found(
+def test_pending_decision_is_found(
     store_url: str, redis_client: redis.Redis, spec: Any
 ) -> None:
-    """By its id or its number, in any chunk; a damaged chunk is passed over."""
+    """By its id or its number, in any chunk; a damaged chunk is skipped."""
     for number in range(70):
         raw = encode_chunk(decided(2, first=2 * number))
         redis_client.xadd(stream_key("fraud"), {CHUNK_FIELD: raw})
@@ -170,8 +172,8 @@ def test_a_decision_that_waits_is_found(
     assert records.entity_id[0][1].decode() not in str(table.rows())
 
 
-def test_consent_holds_for_what_waits(open_journal: Open, spec: Any) -> None:
-    """A row that will not be kept whole is not explained from the stream either."""
+def test_pending_decision_needs_consent(open_journal: Open, spec: Any) -> None:
+    """A row whose inputs may not be stored is not explained from the stream either."""
     journal = open_journal(consent="channel")
     table = pending_table(decided(1), spec=spec, releases=journal.releases)
     found = explain_record(

@@ -1,4 +1,4 @@
-"""One decision as a page, and how it is found."""
+"""Finding one decision, and its page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Open = Callable[..., Any]
 
 
 def journal_with_one(open_journal: Open) -> tuple[Any, Any]:
-    """Seal decisions of which one is worth a look; the journal and its records."""
+    """Seal decisions, one of them suspicious; return the journal and its records."""
     journal = open_journal()
     records = made(60)
     records.decision[7] = 2
@@ -48,13 +48,13 @@ def journal_with_one(open_journal: Open) -> tuple[Any, Any]:
 
 
 def text_of(page: str) -> str:
-    """Take the words out of a page."""
+    """Return the text of a page."""
     body = page.partition("<body>")[2]
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-def test_a_decision_is_found_by_transaction_or_number(open_journal: Open) -> None:
-    """With the customer, without, and by the record's own name: the same one."""
+def test_decision_is_found_by_transaction_or_number(open_journal: Open) -> None:
+    """The customer's id is optional for a transaction id."""
     journal, records = journal_with_one(open_journal)
     transaction = records.transaction_id[7].decode()
     customer = records.entity_id[0][7].decode()
@@ -67,8 +67,10 @@ def test_a_decision_is_found_by_transaction_or_number(open_journal: Open) -> Non
     assert by_one.values == by_all.values == by_number.values
 
 
-def test_an_erased_persons_decision_is_not_found(open_journal: Open) -> None:
-    """Only its number finds the record still; nothing in it says whose it was."""
+def test_decision_of_an_erased_person_is_found_by_number_only(
+    open_journal: Open,
+) -> None:
+    """Nothing in the record identifies the person."""
     journal, records = journal_with_one(open_journal)
     customer = records.entity_id[0][7]
     journal.subjects.erase("customer", customer, day="2026-01-01")
@@ -82,8 +84,8 @@ def test_an_erased_persons_decision_is_not_found(open_journal: Open) -> None:
     assert customer.decode() not in decision_page(found, None)
 
 
-def test_evidence_leads_from_the_record_to_the_head(open_journal: Open) -> None:
-    """The path climbs to the link's root; a changed record's does not."""
+def test_evidence_connects_record_and_head(open_journal: Open) -> None:
+    """The path leads to the link's root; that of a changed record does not."""
     journal, records = journal_with_one(open_journal)
     name = f"{records.writer}:7"
     found = find_record(journal.folder, name, subjects=None, marks=journal.marks())
@@ -100,7 +102,7 @@ def test_evidence_leads_from_the_record_to_the_head(open_journal: Open) -> None:
     assert "not as it was sealed" in text_of(decision_page(found, None))
 
 
-def test_the_page_tells_a_reviewer_everything(open_journal: Open) -> None:
+def test_page_shows_everything_about_a_decision(open_journal: Open) -> None:
     """Reasons and bits in words, rules with owners, features, times, flags, proof."""
     journal, records = journal_with_one(open_journal)
     found = find_record(journal.folder, f"{records.writer}:7", subjects=None)
@@ -125,8 +127,8 @@ def test_the_page_tells_a_reviewer_everything(open_journal: Open) -> None:
         assert words in text, words
 
 
-def test_the_page_tells_what_raised_the_score(open_journal: Open) -> None:
-    """In the words that were sealed; before that, that nobody looked."""
+def test_page_shows_features_that_raised_the_score(open_journal: Open) -> None:
+    """In the sealed words; before sealing, that they are not computed yet."""
     journal = open_journal()
     records = decided(30)
     journal.sealer.seal([records])
@@ -145,8 +147,8 @@ def test_the_page_tells_what_raised_the_score(open_journal: Open) -> None:
         assert f"{one.text} {one.contribution:+.3f} {one.feature}" in text
 
 
-def test_the_page_loads_nothing_and_escapes(open_journal: Open) -> None:
-    """No script, no address; what a code smuggles in is text."""
+def test_page_loads_nothing_and_escapes(open_journal: Open) -> None:
+    """No script, no address; markup in a code is shown as text."""
     journal = open_journal(repository=None)
     records = made(1)
     records.reason_codes[0] = b"<script>alert(1)</script>"
@@ -160,8 +162,8 @@ def test_the_page_loads_nothing_and_escapes(open_journal: Open) -> None:
     assert "<script>alert(1)</script>" in text_of(page)
 
 
-def test_a_record_without_consent_has_a_page(open_journal: Open) -> None:
-    """It shows the decision, and says what was not kept."""
+def test_record_without_consent_has_a_page(open_journal: Open) -> None:
+    """It shows the decision and lists the parts that are not stored."""
     journal = open_journal(repository=None, consent="keep")
     records = made(1)
     journal.sealer.seal([records])
@@ -169,13 +171,13 @@ def test_a_record_without_consent_has_a_page(open_journal: Open) -> None:
     assert "Not stored: there was no consent" in text_of(decision_page(found, None))
 
 
-def test_every_degraded_bit_has_words() -> None:
-    """Also the next one that somebody adds."""
+def test_every_degraded_bit_has_a_text() -> None:
+    """Also a bit that is added later."""
     assert set(DEGRADED_TEXTS) == set(Degraded)
 
 
-def test_fields_are_written_as_they_were_sent(spec: Any) -> None:
-    """A number with its decimals, a category by its word, nothing as nothing."""
+def test_fields_are_shown_as_sent(spec: Any) -> None:
+    """A number with its decimals, a category by its word, a missing one as not sent."""
     import msgspec
 
     from tollgate.features.definition import Field
@@ -196,7 +198,7 @@ def test_fields_are_written_as_they_were_sent(spec: Any) -> None:
     assert field_text("new", 5, declared).startswith("5 (")
 
 
-def test_places_among_training_are_quantiles() -> None:
+def test_position_in_training_follows_quantiles() -> None:
     """Between the quantiles around a value; in the middle of equal ones; outside."""
     known = FeatureRange(quantiles=(0.0, 0.0, 1.0, 10.0))
     levels = (0.0, 0.5, 0.9, 1.0)

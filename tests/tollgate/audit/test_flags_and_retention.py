@@ -1,4 +1,4 @@
-"""What is found out late, and what is removed when it is old."""
+"""Late checks of sealed segments, and removal of old segments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Open = Callable[..., Any]
 
 
 def plain(spec: FeatureSpec, rows: int, *, first: int = 0) -> Records:
-    """Make records in which there is nothing to find."""
+    """Return records without any finding."""
     records = made(rows, first=first)
     values = {"during_weekend": 0, "during_night": 0, "amount": 20}
     counts = [
@@ -35,7 +35,7 @@ def plain(spec: FeatureSpec, rows: int, *, first: int = 0) -> Records:
 
 
 def flags(journal: Any) -> list[tuple[str, int, str]]:
-    """Check what is new; check, sequence number and detail of all flags."""
+    """Run the late checks; return check, sequence number and detail of all flags."""
     found = []
     for link in flag_new(journal.chain, journal.releases):
         if link.table:
@@ -45,8 +45,8 @@ def flags(journal: Any) -> list[tuple[str, int, str]]:
     return found
 
 
-def test_sound_records_have_no_flag(open_journal: Open, spec: FeatureSpec) -> None:
-    """Each segment is looked at once, also when there is nothing to say of it."""
+def test_valid_records_have_no_flag(open_journal: Open, spec: FeatureSpec) -> None:
+    """Each segment is checked once, also if nothing is found."""
     journal = open_journal()
     journal.sealer.seal([plain(spec, 20)])
     (link,) = flag_new(journal.chain, journal.releases)
@@ -57,7 +57,7 @@ def test_sound_records_have_no_flag(open_journal: Open, spec: FeatureSpec) -> No
 def test_late_checks_name_record_and_reason(
     open_journal: Open, spec: FeatureSpec
 ) -> None:
-    """One record each: out of range, from another time, a wrong score, no rule."""
+    """One record each: out of range, wrong time, wrong score, unknown rule."""
     journal = open_journal()
     records = plain(spec, 8)
     records.features[1, 0] = 5_000
@@ -86,10 +86,10 @@ def test_late_checks_name_record_and_reason(
     assert verify(journal.folder, marks=journal.marks()).findings == []
 
 
-def test_a_twin_in_the_segment_before_is_found(
+def test_twin_in_the_previous_segment_is_found(
     open_journal: Open, spec: FeatureSpec
 ) -> None:
-    """Two answers to one purchase, sealed one after the other."""
+    """Two answers to one purchase in consecutive segments."""
     journal = open_journal()
     first, second = plain(spec, 5), plain(spec, 5, first=5)
     second.transaction_id[0] = first.transaction_id[3]
@@ -99,7 +99,7 @@ def test_a_twin_in_the_segment_before_is_found(
     assert [(check, number) for check, number, _ in flags(journal)] == [("twin", 5)]
 
 
-def test_old_segments_go_and_the_chain_holds(
+def test_retention_removes_old_segments_and_leaves_the_chain_valid(
     open_journal: Open, spec: FeatureSpec
 ) -> None:
     """Files of old links are gone, with their flags; links and proof remain."""
@@ -122,10 +122,8 @@ def test_old_segments_go_and_the_chain_holds(
     assert open_journal().sealer.seal([plain(spec, 30)]) == []
 
 
-def test_a_segment_that_was_put_back_is_found(
-    open_journal: Open, spec: FeatureSpec
-) -> None:
-    """What retention removed has to stay away."""
+def test_restored_segment_is_found(open_journal: Open, spec: FeatureSpec) -> None:
+    """Files that retention removed must not come back."""
     journal = open_journal()
     journal.sealer.seal([plain(spec, 10)])
     (path,) = journal.folder.glob("*.segment.parquet")

@@ -1,4 +1,4 @@
-"""Labels beside decisions, and how right releases were."""
+"""Labels next to decisions, and the accuracy of releases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DAY_US = 86_400_000_000
 
 
 def file_of(records: Records, label: np.ndarray, path: Path, **more: Any) -> Path:
-    """Write labels of records as a person would have them."""
+    """Write labels of records to a file, as a user would."""
     ids = [[one.decode() for one in column] for column in records.entity_id]
     frame = pl.DataFrame(
         {
@@ -64,10 +64,10 @@ def seal(journal: Any, path: Path, spec: FeatureSpec) -> Any:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_accuracy_is_that_of_another_library(
+def test_accuracy_equals_that_of_scikit_learn(
     open_journal: Open, spec: FeatureSpec, tmp_path: Path, suffix: str
 ) -> None:
-    """Per release: precision, recall, AUC and average precision of the labelled."""
+    """Per release: precision, recall, AUC, average precision of labelled decisions."""
     journal = open_journal()
     whole = [made(200), made(300, first=200, release="fraud-2")]
     journal.sealer.seal(whole)
@@ -96,10 +96,10 @@ def test_accuracy_is_that_of_another_library(
     assert verify(journal.folder, marks=journal.marks()).findings == []
 
 
-def test_without_labels_old_decisions_count_as_legitimate_when_told(
+def test_old_unlabelled_decisions_can_count_as_legitimate(
     open_journal: Open, spec: FeatureSpec, tmp_path: Path
 ) -> None:
-    """Where only frauds are reported; young ones are not judged."""
+    """For feeds that report only frauds; young decisions are left out."""
     journal = open_journal()
     records = made(100)
     journal.sealer.seal([records])
@@ -111,14 +111,14 @@ def test_without_labels_old_decisions_count_as_legitimate_when_told(
     )
     path = file_of(frauds, np.ones(10, int), tmp_path / "labels.csv")
     seal(journal, path, spec)
-    (told,) = accuracy_by_release(journal.chain)
-    assert (told.labelled, told.frauds, told.flagged) == (10, 10, 1)
-    assert np.isnan(told.roc_auc)
+    (found,) = accuracy_by_release(journal.chain)
+    assert (found.labelled, found.frauds, found.flagged) == (10, 10, 1)
+    assert np.isnan(found.roc_auc)
     half_us = int(records.decided_us[50])
-    (told,) = accuracy_by_release(journal.chain, legitimate_before_us=half_us)
-    assert (told.labelled, told.frauds) == (50, 10)
+    (found,) = accuracy_by_release(journal.chain, legitimate_before_us=half_us)
+    assert (found.labelled, found.frauds) == (50, 10)
     flagged = records.decision[:50] >= 1
-    assert told.flagged == flagged[:10].sum() / flagged.sum()
+    assert found.flagged == flagged[:10].sum() / flagged.sum()
 
 
 def test_labels_are_sealed_once_and_the_newest_counts(
@@ -136,14 +136,14 @@ def test_labels_are_sealed_once_and_the_newest_counts(
     )
     assert seal(journal, back, spec).rows == 20
     assert seal(journal, path, spec) is None
-    (told,) = accuracy_by_release(journal.chain)
-    assert (told.labelled, told.frauds) == (20, 0)
+    (found,) = accuracy_by_release(journal.chain)
+    assert (found.labelled, found.frauds) == (20, 0)
 
 
 def test_labels_of_people_without_a_key_are_left_out(
     open_journal: Open, spec: FeatureSpec, tmp_path: Path
 ) -> None:
-    """Erased, or never here: no label of theirs is kept, and no key is drawn."""
+    """For erased and unknown people no label is stored and no key is created."""
     journal = open_journal()
     records = made(50)
     journal.sealer.seal([records])
@@ -156,17 +156,17 @@ def test_labels_of_people_without_a_key_are_left_out(
     assert sealed_labels(journal.chain).is_empty()
 
 
-def test_the_store_is_told_of_frauds_and_of_what_takes_them_back(
+def test_store_gets_frauds_and_their_revisions(
     spec: FeatureSpec, tmp_path: Path
 ) -> None:
-    """A purchase without a label is legitimate there."""
+    """The store treats a purchase without a label as legitimate."""
     path = file_of(
         made(4), np.array([0, 1, 0, 1]), tmp_path / "l.csv", revision=[0, 0, 1, 2]
     )
-    told = labels_for_store(read_labels(path, spec=spec))
-    assert told.label.tolist() == [1, 0, 1]
-    assert told.revision.tolist() == [0, 1, 2]
-    assert told.transaction_id == made(4).transaction_id[1:]
+    found = labels_for_store(read_labels(path, spec=spec))
+    assert found.label.tolist() == [1, 0, 1]
+    assert found.revision.tolist() == [0, 1, 2]
+    assert found.transaction_id == made(4).transaction_id[1:]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_the_store_is_told_of_frauds_and_of_what_takes_them_back(
         ({"revision": [0, -1]}, "revision: row 1: -1 is not a number 0"),
     ],
 )
-def test_a_wrong_row_is_named(
+def test_error_names_the_wrong_row(
     spec: FeatureSpec, tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
     """File, column, row and value; nothing is loaded."""
@@ -189,8 +189,8 @@ def test_a_wrong_row_is_named(
     assert words in str(caught.value)
 
 
-def test_a_missing_column_is_named(spec: FeatureSpec, tmp_path: Path) -> None:
-    """With those that are there."""
+def test_error_names_the_missing_column(spec: FeatureSpec, tmp_path: Path) -> None:
+    """The error also lists the columns of the file."""
     path = tmp_path / "labels.csv"
     path.write_text("transaction_id,label\na,1\n")
     with pytest.raises(InputError, match="customer_id: column missing; the file has"):

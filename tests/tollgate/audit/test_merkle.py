@@ -1,4 +1,4 @@
-"""Trees of digests."""
+"""Merkle trees."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def digest(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-def test_root_is_that_of_the_standard() -> None:
-    """Three leaves: the first two are joined, then that and the third (RFC 6962)."""
+def test_root_follows_rfc_6962() -> None:
+    """Of three leaves the first two are joined, then the result and the third."""
     one, two, three = (digest(b"\x00" + name) for name in (b"a", b"b", b"c"))
     pair = digest(b"\x01" + one + two)
     assert root([one, two, three]) == digest(b"\x01" + pair + three)

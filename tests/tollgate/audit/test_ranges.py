@@ -17,7 +17,7 @@ SPANS = st.lists(
 
 @given(SPANS)
 def test_spans_agree_with_sets(spans: list[tuple[int, int]]) -> None:
-    """What is new, what is missing and what is highest are those of plain sets."""
+    """New, missing and highest numbers equal those of plain sets."""
     seen, whole = SequenceNumbers(), set[int]()
     for first, last in spans:
         numbers = set(range(first, last + 1))
@@ -32,7 +32,7 @@ def test_spans_agree_with_sets(spans: list[tuple[int, int]]) -> None:
 
 
 def test_writers_do_not_mix() -> None:
-    """Numbers of one writer say nothing of another's."""
+    """Numbers of one writer do not affect another's."""
     seen = SequenceNumbers()
     seen.add("a", 5, last=9)
     assert seen.add("b", 5, last=9) == [(5, 9)]

@@ -1,4 +1,4 @@
-"""Sealed decisions are decided again, and what comes out otherwise is named."""
+"""Sealed decisions are decided again, and differences are named."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def again(journal: Any, repository: Path | None = REPOSITORY, **more: Any) -> An
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The committed model repository, copied."""
+    """Copy the committed model repository."""
     copy = tmp_path / "model_repository"
     bytecode = shutil.ignore_patterns("__pycache__")
     shutil.copytree(REPOSITORY, copy, ignore=bytecode)
@@ -41,7 +41,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def released(repository: Path) -> None:
-    """Name files of the repository as they are now in its release."""
+    """Write the hashes of the repository's current files into its release."""
     release = read_release(repository, product="fraud")
     found = {
         name: hashlib.sha256((repository / name).read_bytes()).hexdigest()
@@ -50,8 +50,8 @@ def released(repository: Path) -> None:
     write_release(repository, msgspec.structs.replace(release, hashes=found))
 
 
-def test_every_record_comes_out_the_same_bits(open_journal: Open) -> None:
-    """Alone then, batched now; also degraded rows."""
+def test_every_record_is_reproduced_to_the_bit(open_journal: Open) -> None:
+    """Decided one by one, replayed in batches; degraded rows, too."""
     journal = open_journal()
     bits = {3: int(Degraded.COLD_START), 5: int(Degraded.ESSENTIAL_MISSING)}
     first = decided(300, degraded=bits)
@@ -68,7 +68,7 @@ def test_every_record_comes_out_the_same_bits(open_journal: Open) -> None:
 
 
 def change_one(column: Any, value: Any) -> None:
-    """Put another value, or vector, into record 4."""
+    """Write another value, or vector, into record 4."""
     column[4] = value
 
 
@@ -86,7 +86,7 @@ def change_one(column: Any, value: Any) -> None:
         (lambda r: change_one(r.features, 1e6), None),
     ],
 )
-def test_what_differs_is_named(
+def test_difference_is_named(
     open_journal: Open, change: Callable[[Any], Any], aspects: dict[str, int] | None
 ) -> None:
     """One bit of a score, a decision, codes, rules, bits, a feature: one record."""
@@ -108,8 +108,8 @@ def test_what_differs_is_named(
         assert "probabilities" in part.aspects
 
 
-def test_a_record_without_a_vector_is_counted_apart(open_journal: Open) -> None:
-    """Consent withheld, and other features: neither the same nor otherwise."""
+def test_record_without_a_vector_is_counted_separately(open_journal: Open) -> None:
+    """For lack of consent, or with other features: neither equal nor different."""
     journal = open_journal(consent="channel")
     given = {"channel": np.where(np.arange(10) < 6, 1, 0)}
     journal.sealer.seal([decided(10, fields=given)])
@@ -119,7 +119,7 @@ def test_a_record_without_a_vector_is_counted_apart(open_journal: Open) -> None:
 
 
 def test_features_without_names_are_replayed_by_number(open_journal: Open) -> None:
-    """A worker that knew no repository sealed them so; the release is served still."""
+    """A worker without a repository numbers the features."""
     journal = open_journal(repository=None)
     journal.sealer.seal([decided(30)])
     (part,) = again(journal).parts
@@ -129,8 +129,8 @@ def test_features_without_names_are_replayed_by_number(open_journal: Open) -> No
     assert link.rows > 0
 
 
-def test_other_features_are_not_decided(open_journal: Open) -> None:
-    """A vector of another spec is none of the release's."""
+def test_record_with_other_features_is_not_decided(open_journal: Open) -> None:
+    """The release cannot use a vector of another spec."""
     journal = open_journal()
     journal.sealer.seal([decided(10), made(5, first=10, spec_hash=SPEC_HASH ^ 1)])
     found = again(journal)
@@ -147,10 +147,10 @@ def test_other_features_are_not_decided(open_journal: Open) -> None:
         ("unknown", "is neither in the journal nor in the repository"),
     ],
 )
-def test_a_release_that_is_gone_is_said(
+def test_missing_release_has_a_cause(
     open_journal: Open, repository: Path, where: str, words: str
 ) -> None:
-    """No repository, version, file as it was, or release at all: and why."""
+    """No repository, no version, a changed file, or no release at all."""
     journal = open_journal(repository=None if where == "unknown" else repository)
     journal.sealer.seal([made(9, release="old" if where == "unknown" else "fraud-1")])
     if where == "removed":
@@ -165,10 +165,8 @@ def test_a_release_that_is_gone_is_said(
     assert (part.rows, part.same, part.differing) == (9, 0, 0)
 
 
-def test_records_of_one_release_through_another(
-    open_journal: Open, repository: Path
-) -> None:
-    """Whatever decided them, the one that is named decides them again."""
+def test_replay_through_another_release(open_journal: Open, repository: Path) -> None:
+    """The named release decides the records of all releases."""
     journal = open_journal()
     records = decided(50)
     journal.sealer.seal([records])
@@ -187,13 +185,15 @@ def test_records_of_one_release_through_another(
     assert part.aspects["decision"] == moved.sum()
     assert "rules" not in part.aspects
     assert "score" not in part.aspects
-    assert again(journal, repository).sound  # through fraud-1, which the journal kept
+    assert again(
+        journal, repository
+    ).sound  # through fraud-1, which the journal archived
 
 
-def test_a_graph_that_multiplies_matrices_has_a_tolerance(
+def test_graph_with_matrix_products_has_a_tolerance(
     open_journal: Open, repository: Path
 ) -> None:
-    """A deviation in the last bits is as it was; one above the tolerance is not."""
+    """A deviation in the last bits is accepted; one above the tolerance is not."""
     weight = np.linspace(-0.02, 0.02, 15, dtype=np.float32).reshape(15, 1)
     graph = helper.make_graph(
         [
@@ -231,7 +231,7 @@ def test_a_graph_that_multiplies_matrices_has_a_tolerance(
 
 
 def test_trees_are_exact_and_matrices_are_not(repository: Path) -> None:
-    """Also where they stand inside of another node."""
+    """Also inside of another node."""
     path = repository / "fraud_model" / "1" / "model.onnx"
     trees = arithmetic_of(path)
     assert set(trees.operators) == {node.op_type for node in load(path).graph.node}
@@ -245,8 +245,8 @@ def test_trees_are_exact_and_matrices_are_not(repository: Path) -> None:
     assert arithmetic_of(path).tolerance == 1e-5
 
 
-def test_sealed_tables_are_only_read(open_journal: Open) -> None:
-    """What was sealed is as it was, to the byte."""
+def test_replay_changes_no_sealed_file(open_journal: Open) -> None:
+    """All files keep their bytes."""
     journal = open_journal()
     journal.sealer.seal([decided(30)])
     before = {path: path.read_bytes() for path in journal.folder.glob("[0-9]*")}

@@ -1,4 +1,4 @@
-"""Segments: what is in them, and what is not."""
+"""Segments: their columns, and the data that they leave out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEPS = ["table", "written", "linked", "finished"]
 
 
 class KilledError(BaseException):
-    """Stands for SIGKILL: nothing after it runs, but locks go."""
+    """Simulates SIGKILL: no more code runs, but locks are released."""
 
 
 def sealed(journal: Any) -> pl.DataFrame:
@@ -40,13 +40,13 @@ def sealed(journal: Any) -> pl.DataFrame:
 
 
 def keys_of(journal: Any) -> set[tuple[str, int]]:
-    """Name all records that are sealed, each of which must be there once."""
+    """Return the keys of all sealed records; each must occur once."""
     rows = list(sealed(journal).select("writer", "sequence").iter_rows())
     assert len(set(rows)) == len(rows)
     return set(rows)
 
 
-def test_a_segment_has_every_column_of_a_record(
+def test_segment_has_every_column_of_a_record(
     open_journal: Open, spec: FeatureSpec
 ) -> None:
     """Features by name and to the bit, probabilities, bits, times; and no id."""
@@ -71,8 +71,8 @@ def test_a_segment_has_every_column_of_a_record(
     assert b"shop-" not in content
 
 
-def test_a_person_can_be_found_until_erased(open_journal: Open) -> None:
-    """The key gives the pseudonym of all that is theirs; without it none does."""
+def test_person_can_be_found_until_erased(open_journal: Open) -> None:
+    """The key gives the pseudonym of all the person's records."""
     journal = open_journal()
     records = made(200)
     journal.sealer.seal([records])
@@ -92,7 +92,7 @@ def test_a_person_can_be_found_until_erased(open_journal: Open) -> None:
     assert pseudonym(new, "customer", one) not in mine["subject_customer"].to_list()
 
 
-def test_what_comes_again_is_left_out(open_journal: Open) -> None:
+def test_repeated_records_are_left_out(open_journal: Open) -> None:
     """Whole chunks and parts of them, in one batch, later, and in a new process."""
     journal = open_journal()
     journal.sealer.seal([made(10), made(10), made(10, first=5)])
@@ -103,7 +103,7 @@ def test_what_comes_again_is_left_out(open_journal: Open) -> None:
 
 
 def test_skipped_numbers_are_recorded_and_counted(open_journal: Open) -> None:
-    """A gap is in the link that shows it; when it is filled, it is no loss any more."""
+    """A link records a gap; once the gap is filled, it is no loss any more."""
     journal = open_journal()
     (link,) = journal.sealer.seal([made(10), made(10, first=30)])
     assert [(one.first, one.last) for one in link.gaps] == [(10, 29)]
@@ -117,10 +117,10 @@ def test_skipped_numbers_are_recorded_and_counted(open_journal: Open) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_kill_at_any_step_loses_and_doubles_nothing(
+def test_kill_at_any_step_loses_and_doubles_nothing(
     open_journal: Open, step: str
 ) -> None:
-    """Whoever comes next seals the batch again; each record is there once, proven."""
+    """The next worker seals the batch again; each record is there once."""
     open_journal().sealer.seal([made(20)])
 
     def kill(reached: str) -> None:
@@ -136,8 +136,8 @@ def test_a_kill_at_any_step_loses_and_doubles_nothing(
     assert verify(journal.folder, marks=journal.marks()).findings == []
 
 
-def test_features_that_nobody_knows_are_numbered(open_journal: Open) -> None:
-    """Without a repository, or with another spec, nothing is lost but the names."""
+def test_features_of_an_unknown_spec_are_numbered(open_journal: Open) -> None:
+    """Without a repository, or with another spec, only the names are lost."""
     journal = open_journal(repository=None)
     journal.sealer.seal([made(3, spec_hash=7)])
     names = [name for name in sealed(journal).columns if name.startswith("feature_")]
@@ -145,7 +145,7 @@ def test_features_that_nobody_knows_are_numbered(open_journal: Open) -> None:
 
 
 def test_other_features_go_into_another_segment(open_journal: Open) -> None:
-    """A batch across a release: two segments, each with its columns."""
+    """A batch across a release makes two segments, each with its columns."""
     journal = open_journal()
     links = journal.sealer.seal([made(3), made(3, first=3, spec_hash=7)])
     assert [link.rows for link in links] == [3, 3]
@@ -159,7 +159,7 @@ LEARNED = ("feature_", "probability_", "score", "fingerprint")
 
 
 def repository_with(folder: Path, field: str) -> tuple[Path, int]:
-    """Copy the repository, with a declared field that its policy asks for consent."""
+    """Copy the repository, with a declared field that its policy uses for consent."""
     repository = folder / "model_repository"
     shutil.copytree(REPOSITORY, repository)
     features = repository / "fraud_features" / "1" / "features.yaml"
@@ -190,7 +190,7 @@ def repository_with(folder: Path, field: str) -> tuple[Path, int]:
 def test_without_consent_only_the_decision_remains(
     open_journal: Open, tmp_path: Path, field: str, said: np.ndarray
 ) -> None:
-    """No id, nothing bought, no feature, no score, and no key of the person."""
+    """No id, no purchase, no feature, no score, and no key of the person."""
     repository, spec_hash = repository_with(tmp_path, field)
     journal = open_journal(repository=repository)
     records = made(4, fields={"keep": said}, spec_hash=spec_hash)
@@ -208,15 +208,15 @@ def test_without_consent_only_the_decision_remains(
     assert verify(journal.folder, marks=journal.marks()).findings == []
 
 
-def test_a_consent_that_cannot_be_read_is_none(open_journal: Open) -> None:
-    """The field was not sent, or nobody knows what its values mean: not kept."""
+def test_unreadable_consent_means_no_consent(open_journal: Open) -> None:
+    """The field was not sent, or the meaning of its values is unknown."""
     journal = open_journal(repository=None, consent="keep")
     journal.sealer.seal([made(3), made(3, first=3, fields={"keep": np.ones(3, int)})])
     assert not sealed(journal)["consent"].any()
 
 
-def test_take_keeps_rows_and_their_numbers() -> None:
-    """A part of a chunk is what a chunk of those rows would have been."""
+def test_slice_retains_rows_and_their_numbers() -> None:
+    """A slice of a chunk equals a chunk of those rows."""
     from tollgate.audit.sealing import slice_records
 
     whole = made(10)

@@ -1,4 +1,4 @@
-"""What a real Triton decided is decided again here, bit for bit, and explained."""
+"""Decisions of a real Triton are decided again, bit for bit, and explained."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def served(
     spec: FeatureSpec,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Embedded]:
-    """A server that knows two months, and decided the purchases of the day after."""
+    """Start a server with two months of history; decide the next day's purchases."""
     history = history_of(simulated, spec=spec, source="simulated")
     with serve(REPOSITORY, state=tmp_path_factory.mktemp("state")) as server:
         fill_store(spec, history, store_url=server.store_url)
@@ -86,7 +86,7 @@ def wait_for(url: str) -> None:
 
 
 def run(*arguments: str) -> str:
-    """Run a command that must succeed; its output in one line."""
+    """Run a command that must succeed; return its output in one line."""
     done = CliRunner().invoke(app, [*arguments])
     assert done.exit_code == 0, done.output + repr(done.exception)
     return " ".join(done.output.split())
@@ -95,7 +95,7 @@ def run(*arguments: str) -> str:
 def test_served_decisions_replay_to_the_bit_and_are_explained(
     served: Embedded, tmp_path: Path
 ) -> None:
-    """Explained while they wait; sealed, proven, replayed: every record the same."""
+    """Explained while pending; then sealed, verified, replayed without difference."""
     folder = tmp_path / "journal"
     repository = ("--repository", str(REPOSITORY))
     where = ("--folder", str(folder), "--journal-url", served.store_url)
@@ -110,7 +110,7 @@ def test_served_decisions_replay_to_the_bit_and_are_explained(
     decided = pl.concat(tables)
     assert set(decided["decision"]) == {"approve", "review", "decline"}
     (path,) = folder.glob("*.reasons.parquet")
-    told = pl.read_parquet(path)["sequence"].n_unique()
-    assert told == int((decided["decision"] != "approve").sum())
+    explained = pl.read_parquet(path)["sequence"].n_unique()
+    assert explained == int((decided["decision"] != "approve").sum())
     sealed = run("explain", "asked-7", *where, *repository)
     assert sealed.partition("link 3")[2].partition("thresholds")[2] in waiting

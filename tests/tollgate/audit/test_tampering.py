@@ -1,4 +1,4 @@
-"""Whatever is done to a journal is found, and named."""
+"""Every change of a journal is found and named."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Open = Callable[..., Any]
 def test_every_kind_of_tampering_is_found_and_named() -> None:
     """Twice each, at random places."""
     times = 2 * len(TAMPERINGS)
-    told = run(times=times, seed=7)
-    assert told["found"] == times
-    assert told["named"] == times, told["missed"]
+    counts = run(times=times, seed=7)
+    assert counts["found"] == times
+    assert counts["named"] == times, counts["missed"]
 
 
-def test_a_sound_journal_has_no_finding(tmp_path: Path) -> None:
-    """Nothing is found where nothing was done, and all is counted."""
+def test_unchanged_journal_has_no_finding(tmp_path: Path) -> None:
+    """All links and records are counted."""
     folder, marks = sealed_journal(tmp_path)
     proof = verify(folder, marks=marks)
     assert proof.findings == []
@@ -35,8 +35,8 @@ def test_a_sound_journal_has_no_finding(tmp_path: Path) -> None:
     assert proof.head == marks[-1]
 
 
-def test_a_cut_end_needs_the_anchor(tmp_path: Path) -> None:
-    """Without one, what is left is a sound chain: `verify` cannot know, and says so."""
+def test_cut_end_is_found_with_the_anchor_only(tmp_path: Path) -> None:
+    """Without an anchor the rest is a valid chain, and `verify` says so."""
     import random
 
     folder, marks = sealed_journal(tmp_path)
@@ -46,18 +46,18 @@ def test_a_cut_end_needs_the_anchor(tmp_path: Path) -> None:
     assert verify(folder, marks=marks).findings
 
 
-def test_a_worker_does_not_go_on_with_a_cut_chain(open_journal: Open) -> None:
-    """Its anchor knows a link that is gone: it stops, and says what to run."""
+def test_worker_refuses_a_cut_chain(open_journal: Open) -> None:
+    """The anchor has a link that is gone: the error says which command to run."""
     journal = open_journal()
     journal.sealer.seal([made(5)])
     last = sorted(journal.folder.glob("[0-9]*.json"))[-1]
     last.unlink()
-    with pytest.raises(JournalError, match="its anchor knows a link 3 that is not"):
+    with pytest.raises(JournalError, match="its anchor has a link 3 that is not"):
         open_journal()
 
 
-def test_a_worker_does_not_go_on_with_links_of_others(open_journal: Open) -> None:
-    """One link may be new to the anchor, as a kill leaves it; two were added."""
+def test_worker_refuses_added_links(open_journal: Open) -> None:
+    """A killed worker leaves at most one link that the anchor lacks; two were added."""
     journal = open_journal()
     journal.sealer.seal([made(5)])
     anchor = journal.home / "journal.anchor"
@@ -71,8 +71,8 @@ def test_a_worker_does_not_go_on_with_links_of_others(open_journal: Open) -> Non
         open_journal()
 
 
-def test_half_a_line_of_an_anchor_is_written_anew(open_journal: Open) -> None:
-    """A worker that was killed while it noted a link leaves a sound anchor."""
+def test_half_a_line_of_an_anchor_is_replaced(open_journal: Open) -> None:
+    """A worker that is killed while it writes the anchor leaves a valid one."""
     journal = open_journal()
     journal.sealer.seal([made(5)])
     anchor = journal.home / "journal.anchor"
@@ -82,8 +82,8 @@ def test_half_a_line_of_an_anchor_is_written_anew(open_journal: Open) -> None:
     assert anchor.read_bytes() == whole
 
 
-def test_another_products_folder_is_refused(open_journal: Open) -> None:
-    """One folder is one product's journal."""
+def test_folder_of_another_product_is_refused(open_journal: Open) -> None:
+    """A folder holds the journal of one product."""
     from tollgate.audit.chain import Chain
 
     folder = open_journal().folder
@@ -92,7 +92,7 @@ def test_another_products_folder_is_refused(open_journal: Open) -> None:
 
 
 def test_two_processes_add_in_turn(open_journal: Open) -> None:
-    """Each sees what the other added; the anchor has one line per link."""
+    """Each sees the links of the other; the anchor has one line per link."""
     one, two = open_journal(), open_journal()
     for number in range(3):
         one.sealer.seal([made(5, first=10 * number)])
@@ -104,8 +104,8 @@ def test_two_processes_add_in_turn(open_journal: Open) -> None:
     assert (proof.findings, proof.records, proof.missing) == ([], 30, {})
 
 
-def test_links_that_went_missing_stop_a_worker(open_journal: Open) -> None:
-    """Also where no anchor tells: a number is not there, and a later one is."""
+def test_missing_link_stops_a_worker(open_journal: Open) -> None:
+    """Also without an anchor: a number is missing, and a later one exists."""
     from tollgate.audit.chain import Chain
 
     journal = open_journal()
@@ -115,8 +115,8 @@ def test_links_that_went_missing_stop_a_worker(open_journal: Open) -> None:
         Chain(journal.folder, product="fraud")
 
 
-def test_a_link_reaches_its_own_files_alone(open_journal: Open) -> None:
-    """A name that leads elsewhere is refused before anything reads or removes it."""
+def test_link_names_only_its_own_files(open_journal: Open) -> None:
+    """A name outside of the folder is refused before any file is read or removed."""
     journal = open_journal()
     journal.sealer.seal([made(5)])
     path = journal.folder / "00000003.json"

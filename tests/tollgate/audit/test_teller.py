@@ -1,4 +1,4 @@
-"""Contributions towards a score that is made of several classes."""
+"""Contributions to a score that combines several classes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ reasons: {MODEL_UNAVAILABLE: m, SCORE_DECLINE: d, SCORE_REVIEW: r}
 
 
 def linear() -> tuple[Explanation, np.ndarray, np.ndarray]:
-    """Make a softmax over three sums of features; with coefficients and means."""
+    """Return a softmax over three sums of features, with coefficients and means."""
     chance = np.random.default_rng(4)
     weight, mean = chance.normal(size=(3, 15)), chance.normal(size=15)
     part = Linear(
@@ -54,7 +54,7 @@ def linear() -> tuple[Explanation, np.ndarray, np.ndarray]:
 
 
 def release_with(explanation: Explanation, folder: Path) -> OpenedRelease:
-    """Make a release of the fraud product's features with another model and policy."""
+    """Return a release with the fraud features, another model and another policy."""
     real = opened()
     (folder / "policy.yaml").write_text(POLICY)
     policy = load_policy(folder / "policy.yaml", feature_names=real.spec.feature_names)
@@ -66,32 +66,32 @@ def release_with(explanation: Explanation, folder: Path) -> OpenedRelease:
     return OpenedRelease("fraud-1", real.spec, policy, files)
 
 
-def test_a_weighted_score_weighs_contributions(tmp_path: Path) -> None:
+def test_contributions_are_weighted_like_the_score(tmp_path: Path) -> None:
     """By hand: the weighted sum of coefficient times distance from the mean."""
     explanation, weight, mean = linear()
-    teller = ReleaseExplainer(release_with(explanation, tmp_path))
+    explainer = ReleaseExplainer(release_with(explanation, tmp_path))
     rows = vectors(20, seed=1)
     wanted = (rows - mean) * (weight[1] + 0.5 * weight[2])
-    np.testing.assert_allclose(teller.contributions(rows), wanted)
+    np.testing.assert_allclose(explainer.contributions(rows), wanted)
     expected = (0.2 + weight[1] @ mean) + 0.5 * (0.3 + weight[2] @ mean)
-    assert teller.expected == pytest.approx(expected)
+    assert explainer.expected == pytest.approx(expected)
 
 
-def test_reasons_of_such_a_score_have_words(tmp_path: Path) -> None:
-    """The policy maps no feature, so their definitions are told; four at most."""
+def test_reasons_without_policy_texts_describe_features(tmp_path: Path) -> None:
+    """The policy maps no feature; at most four reasons."""
     explanation, _, _ = linear()
-    teller = ReleaseExplainer(release_with(explanation, tmp_path))
-    amounts = teller.contributions(vectors(1, seed=1))[0]
-    told = teller.reasons(["SCORE_REVIEW"], amounts)
-    assert len(told) == 4
-    assert told[0].text == "r"
-    top = teller.spec.feature_names[int(np.argmax(amounts))]
-    assert told[1].feature == told[1].code == top
-    assert told[1].text.startswith("Raised the score: ")
+    explainer = ReleaseExplainer(release_with(explanation, tmp_path))
+    amounts = explainer.contributions(vectors(1, seed=1))[0]
+    reasons = explainer.reasons(["SCORE_REVIEW"], amounts)
+    assert len(reasons) == 4
+    assert reasons[0].text == "r"
+    top = explainer.spec.feature_names[int(np.argmax(amounts))]
+    assert reasons[1].feature == reasons[1].code == top
+    assert reasons[1].text.startswith("Raised the score: ")
 
 
-def test_a_model_that_is_no_sum_is_not_explained(tmp_path: Path) -> None:
-    """The words of its explain.npz are the answer; so is another number of classes."""
+def test_model_without_sums_is_not_explained(tmp_path: Path) -> None:
+    """The error gives the cause in explain.npz, or the number of classes."""
     names = opened().spec.feature_names
     none = unexplained("a network is no sum", features=names, classes=(0, 1, 2))
     with pytest.raises(RepositoryError, match="a network is no sum"):
@@ -110,21 +110,21 @@ def test_a_model_that_is_no_sum_is_not_explained(tmp_path: Path) -> None:
         ReleaseExplainer(release_with(two, tmp_path))
 
 
-def test_another_number_of_classes_is_not_the_models(tmp_path: Path) -> None:
-    """Records with two probabilities are no answers of a model with three classes."""
+def test_probabilities_of_other_classes_are_not_reproduced(tmp_path: Path) -> None:
+    """Records with two probabilities are not answers of a model with three classes."""
     explanation, _, _ = linear()
-    teller = ReleaseExplainer(release_with(explanation, tmp_path))
+    explainer = ReleaseExplainer(release_with(explanation, tmp_path))
     rows = vectors(5, seed=1)
-    assert not teller.reproduces(rows, np.full((5, 2), 0.5, np.float32)).any()
-    assert not teller.reproduces(rows, np.full((5, 3), 0.5, np.float32)).any()
+    assert not explainer.reproduces(rows, np.full((5, 2), 0.5, np.float32)).any()
+    assert not explainer.reproduces(rows, np.full((5, 3), 0.5, np.float32)).any()
 
 
-def test_a_changed_explanation_is_refused(tmp_path: Path) -> None:
-    """The release names its hash: contributions of another model are none."""
+def test_changed_explanation_is_refused(tmp_path: Path) -> None:
+    """The release has the hash of its explanation."""
     explanation, _, _ = linear()
     release = release_with(explanation, tmp_path)
     other = msgspec.structs.replace(explanation, base=np.ones(3))
-    kept = {EXPLAIN_FILE: encode_explanation(other)}
-    files = ReleaseFiles(release.files.release, archived=kept, repository=None)
+    archived = {EXPLAIN_FILE: encode_explanation(other)}
+    files = ReleaseFiles(release.files.release, archived=archived, repository=None)
     with pytest.raises(RepositoryError, match="is not the file of release fraud-1"):
         ReleaseExplainer(msgspec.structs.replace(release, files=files))

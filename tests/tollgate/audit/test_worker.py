@@ -1,4 +1,4 @@
-"""From a real stream into the journal."""
+"""The journal worker with a real stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from kill_workers import run, sound
+from kill_workers import run, valid
 from records_made import REPOSITORY, made
 
 from tollgate.audit.source import ChunkSource
@@ -26,11 +26,11 @@ STREAM = stream_key("fraud")
 
 
 class KilledError(BaseException):
-    """Stands for SIGKILL."""
+    """Simulates SIGKILL."""
 
 
 def send(client: redis.Redis, *chunks: bytes) -> None:
-    """Put chunks on the stream."""
+    """Add chunks to the stream."""
     for chunk in chunks:
         client.xadd(STREAM, {CHUNK_FIELD: chunk})
 
@@ -38,7 +38,7 @@ def send(client: redis.Redis, *chunks: bytes) -> None:
 def work(
     journal: Any, url: str, *, on_step: Callable[[str], None] | None = None
 ) -> Any:
-    """Seal all that is there; the worker."""
+    """Seal everything in the stream; return the worker."""
     worker = JournalWorker(
         ChunkSource(url, product="fraud"),
         journal.sealer,
@@ -50,10 +50,10 @@ def work(
     return worker
 
 
-def test_what_is_sealed_leaves_the_stream(
+def test_sealed_records_leave_the_stream(
     open_journal: Open, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """Every record is sealed; ids in the clear do not stay behind in Redis."""
+    """Every record is sealed; no plain id remains in Redis."""
     send(redis_client, *(encode_chunk(made(7, first=7 * one)) for one in range(9)))
     journal = open_journal()
     worker = work(journal, store_url)
@@ -64,10 +64,10 @@ def test_what_is_sealed_leaves_the_stream(
     assert (proof.findings, proof.records) == ([], 63)
 
 
-def test_another_groups_entries_stay(
+def test_entries_of_another_group_stay(
     open_journal: Open, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """What another group has not acknowledged is not taken from it."""
+    """Entries that another group has not acknowledged remain."""
     send(redis_client, *(encode_chunk(made(2, first=2 * one)) for one in range(5)))
     redis_client.xgroup_create(STREAM, "others", id="0")
     redis_client.xreadgroup("others", "one", {STREAM: ">"}, count=3)
@@ -78,10 +78,10 @@ def test_another_groups_entries_stay(
 
 
 @pytest.mark.parametrize("step", ["sealed", "acknowledged"])
-def test_a_worker_killed_around_its_acknowledgement(
+def test_kill_around_the_acknowledgement_loses_nothing(
     open_journal: Open, store_url: str, redis_client: redis.Redis, step: str
 ) -> None:
-    """The next one gets the entries again, or not; each record is there once."""
+    """The next worker may get the entries again; each record is sealed once."""
     send(redis_client, encode_chunk(made(7)), encode_chunk(made(7, first=7)))
 
     def kill(reached: str) -> None:
@@ -99,10 +99,10 @@ def test_a_worker_killed_around_its_acknowledgement(
     assert (proof.findings, proof.records, proof.missing) == ([], 21, {})
 
 
-def test_what_is_no_chunk_is_a_dead_letter(
+def test_damaged_chunk_becomes_a_dead_letter(
     open_journal: Open, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """Damaged, foreign, empty: put aside with the reason, and the rest goes on."""
+    """Damaged, empty, of another product: stored with a reason; the rest is sealed."""
     damaged = bytearray(encode_chunk(made(3)))
     damaged[-1] ^= 1
     send(redis_client, bytes(damaged), b"", encode_chunk(made(3)))
@@ -114,10 +114,10 @@ def test_what_is_no_chunk_is_a_dead_letter(
     assert b"foreign" in second[1][b"reason"]
 
 
-def test_what_a_killed_writer_took_with_it_is_known(
+def test_records_of_a_killed_writer_count_as_lost(
     open_journal: Open, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """Its end says how many numbers it gave out; those without a record are lost."""
+    """Its end gives the count of its numbers; those without a record are lost."""
     send(redis_client, encode_chunk(made(7)))
     for end in (End(made(1).writer, 10, killed=True), End("e" * 16, 2, killed=True)):
         redis_client.xadd(STREAM, {END_FIELD: encode_end(end)})
@@ -131,7 +131,7 @@ def test_what_a_killed_writer_took_with_it_is_known(
     assert proof.missing == {made(1).writer: 3, "e" * 16: 2}
 
 
-def test_a_group_feeds_one_chain(
+def test_group_feeds_one_chain(
     open_journal: Open, store_url: str, redis_client: redis.Redis
 ) -> None:
     """A second folder with the same group would split the decisions: refused."""
@@ -143,10 +143,10 @@ def test_a_group_feeds_one_chain(
         work(open_journal(), store_url)
 
 
-def test_redis_notices_a_chain_that_was_cut(
+def test_redis_detects_a_cut_chain(
     open_journal: Open, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """Also where the anchor was cut with it."""
+    """Also if the anchor was cut with it."""
     send(redis_client, encode_chunk(made(3)))
     journal = open_journal()
     work(journal, store_url)
@@ -154,14 +154,14 @@ def test_redis_notices_a_chain_that_was_cut(
     for path in journal.folder.glob(f"{last.stem}*"):
         path.unlink()
     (journal.home / "journal.anchor").unlink()
-    with pytest.raises(JournalError, match="Redis knows a link 3 that is not"):
+    with pytest.raises(JournalError, match="Redis has a link 3 that is not"):
         work(open_journal(), store_url)
 
 
-def test_a_redis_that_forgot_is_read_again(
+def test_lost_group_is_created_again(
     open_journal: Open, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """The group is gone while a worker runs: made anew, and nothing is doubled."""
+    """The group disappears while a worker runs: nothing is doubled."""
     chunks = [encode_chunk(made(3, first=3 * one)) for one in range(3)]
     send(redis_client, *chunks[:2])
     journal = open_journal()
@@ -177,10 +177,10 @@ def test_a_redis_that_forgot_is_read_again(
     assert worker.tally.records == 9
 
 
-def test_the_rights_that_the_papers_name_are_enough(
+def test_documented_redis_rights_suffice(
     open_journal: Open, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """A user with these commands, on these keys, seals; without one it cannot."""
+    """A user with these commands on these keys can seal; without one it cannot."""
     paper = (REPOSITORY.parent / "docs" / "audit.md").read_text()
     (line,) = re.findall(r"`(ACL SETUSER .*)`", paper)
     send(redis_client, encode_chunk(made(3)), b"no chunk")
@@ -199,6 +199,6 @@ def test_the_rights_that_the_papers_name_are_enough(
 @pytest.mark.slow
 def test_killed_workers_lose_and_double_nothing() -> None:
     """Five are killed at work; each record is sealed once, each loss is known."""
-    told = run(kills=5, rows=20_000)
-    assert told["killed_at_work"] > 0
-    assert sound(told), told
+    counts = run(kills=5, rows=20_000)
+    assert counts["killed_at_work"] > 0
+    assert valid(counts), counts

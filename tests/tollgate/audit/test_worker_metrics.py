@@ -1,4 +1,4 @@
-"""What the worker tells Prometheus is what it sealed, left out and misses."""
+"""Metrics of the journal worker: sealed, repeated and lost records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STREAM = stream_key("fraud")
 
 
 def work(journal: Any, url: str) -> dict[str, float]:
-    """Seal all that is there; every sample, by its name without the prefix."""
+    """Seal everything in the stream; return every sample by name without the prefix."""
     metrics = WorkerMetrics("fraud")
     worker = JournalWorker(
         ChunkSource(url, product="fraud"),
@@ -43,10 +43,10 @@ def work(journal: Any, url: str) -> dict[str, float]:
     }
 
 
-def test_what_was_sealed_doubled_and_lost_is_told(
+def test_metrics_count_sealed_doubled_and_lost_records(
     open_journal: Callable[..., Any], store_url: str, redis_client: redis.Redis
 ) -> None:
-    """Seven, five of them twice, four behind a gap of three, and an end behind two."""
+    """Seven, five of them twice, four after a gap of three, and an end after two."""
     before_s = int(time.time())
     for raw in (
         encode_chunk(made(7)),
@@ -57,23 +57,25 @@ def test_what_was_sealed_doubled_and_lost_is_told(
         redis_client.xadd(STREAM, {CHUNK_FIELD: raw})
     end = End("0123456789abcdef", 16, killed=True)
     redis_client.xadd(STREAM, {END_FIELD: encode_end(end)})
-    told = work(open_journal(), store_url)
-    assert told["sealed_records_total"] == 11
-    assert told["doubled_records_total"] == 5
-    assert told["lost_records"] == 3 + 2
-    assert told["dead_letters_total"] == 1
-    assert told["segments_total"] >= 1
-    assert told["retries_total"] == 0
-    assert before_s <= told["last_sealed_timestamp_seconds"] <= time.time()
-    assert told["sealed_lag_seconds_count"] == told["sealed_lag_seconds_bucket"] == 3
+    samples = work(open_journal(), store_url)
+    assert samples["sealed_records_total"] == 11
+    assert samples["doubled_records_total"] == 5
+    assert samples["lost_records"] == 3 + 2
+    assert samples["dead_letters_total"] == 1
+    assert samples["segments_total"] >= 1
+    assert samples["retries_total"] == 0
+    assert before_s <= samples["last_sealed_timestamp_seconds"] <= time.time()
+    assert (
+        samples["sealed_lag_seconds_count"] == samples["sealed_lag_seconds_bucket"] == 3
+    )
     ages_s = 3 * (time.time() - DECIDED_US / 1e6)
-    assert abs(told["sealed_lag_seconds_sum"] - ages_s) < 3 * 600
+    assert abs(samples["sealed_lag_seconds_sum"] - ages_s) < 3 * 600
 
 
-def test_the_next_worker_knows_what_is_lost(
+def test_next_worker_exports_lost_records_at_once(
     open_journal: Callable[..., Any], store_url: str, redis_client: redis.Redis
 ) -> None:
-    """Counters begin at 0 again; what the chain knows is told at once."""
+    """Counters start at 0 again; gauges follow from the chain."""
     redis_client.xadd(STREAM, {CHUNK_FIELD: encode_chunk(made(4, first=6))})
     first = work(open_journal(), store_url)
     second = work(open_journal(), store_url)
@@ -83,7 +85,7 @@ def test_the_next_worker_knows_what_is_lost(
     assert first[name] == second[name] > 0
 
 
-def test_a_time_is_read_as_it_was_written() -> None:
+def test_formatted_time_is_parsed_to_the_same_value() -> None:
     """Whole seconds, UTC."""
     assert utc_text(DECIDED_US // 1_000_000 * 1_000_000) == utc_text(DECIDED_US)
     assert utc_us("1970-01-02T00:00:01Z") == 86_401_000_000

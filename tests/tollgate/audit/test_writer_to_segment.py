@@ -22,10 +22,10 @@ from tollgate.audit.worker import JournalWorker
 Open = Callable[..., Any]
 
 
-def test_what_a_step_decided_is_sealed_and_found(
+def test_decisions_of_a_step_are_sealed_and_found(
     open_journal: Open, store_url: str, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
-    """Every decision, with its features to the bit; and the writer's end is known."""
+    """Every decision, with its features to the bit; and the end of the writer."""
     writer = writer_of(store_url, tmp_path / "spool")
     for first in range(0, 600, 20):
         writer.append(rows_of(first, 20))

@@ -83,21 +83,21 @@ def command(*arguments: str) -> None:
 
 
 def run(*, customers: int, load_s: float, rate_per_s: float) -> dict[str, Any]:
-    """Do it; what was found."""
+    """Lose a store under load, rebuild it; return the counts."""
     spec = load_spec(REPOSITORY / "fraud_features" / "1" / "features.yaml")
     history = simulated_history(
         spec, customers=customers, terminals=2 * customers, days=HISTORY_DAYS
     )
     rows = round((3 * load_s + 120) * rate_per_s)
     columns = columns_of(history, rows, rate_per_s=rate_per_s)
-    told: dict[str, float] = {}
+    durations: dict[str, float] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         state, file = folder / "state", folder / "history.parquet"
         write(history, file)
-        store, kept, feed = (
+        store, reference, feed = (
             stack.enter_context(EmbeddedRedis(folder / name))
-            for name in ("store", "kept", "feed")
+            for name in ("store", "reference", "feed")
         )
         materialize(spec, history, RedisStore(store.url, deadline_s=30))
         server = stack.enter_context(
@@ -107,10 +107,10 @@ def run(*, customers: int, load_s: float, rate_per_s: float) -> dict[str, Any]:
         def bring_back(lost: EmbeddedRedis) -> None:
             lost.stop()
             shutil.rmtree(folder / "store" / "redis")
-            begun_s = time.monotonic()
+            started_s = time.monotonic()
             lost.__enter__()
             command("rebuild", str(file), "--state", str(state))
-            told["rebuild_s"] = round(time.monotonic() - begun_s, 1)
+            durations["rebuild_s"] = round(time.monotonic() - started_s, 1)
 
         sent, _, spooled = asyncio.run(
             load(
@@ -126,18 +126,18 @@ def run(*, customers: int, load_s: float, rate_per_s: float) -> dict[str, Any]:
         while segments(state / "spool"):
             time.sleep(0.05)
         purchases = purchases_of(spec, columns, len(sent.answered))
-        materialize(spec, history, RedisStore(kept.url, deadline_s=30))
-        EventWriter(spec, RedisStore(kept.url, deadline_s=30)).purchases(purchases)
-        wanted, without_feed = values_of(kept.url), values_of(store.url)
+        materialize(spec, history, RedisStore(reference.url, deadline_s=30))
+        EventWriter(spec, RedisStore(reference.url, deadline_s=30)).purchases(purchases)
+        wanted, without_feed = values_of(reference.url), values_of(store.url)
         RedisFeed(feed.url, feed="tollgate.fraud.events", partitions=1).send(
             purchases.entity_id[0], EventCodec(spec).encode_purchases(purchases)
         )
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         command(
             *("stream", "--state", str(state), "--feed-url", feed.url),
             *("--group", "rebuild", "--until-idle"),
         )
-        told["feed_s"] = round(time.monotonic() - begun_s, 1)
+        durations["feed_s"] = round(time.monotonic() - started_s, 1)
         found = values_of(store.url)
     return {
         "history": len(history),
@@ -146,14 +146,14 @@ def run(*, customers: int, load_s: float, rate_per_s: float) -> dict[str, Any]:
         "spooled": spooled,
         "sent_between_history_and_loss": int(np.ceil(load_s * rate_per_s)),
         "missing_without_feed": entries_in(wanted) - entries_in(without_feed),
-        **told,
+        **durations,
         "entities": len(found),
         "identical_with_feed": bool(found) and found == wanted,
     }
 
 
 def main() -> None:
-    """Read the arguments and print what was found."""
+    """Read the arguments and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--customers", type=int, default=5_000)
     parser.add_argument("--load-s", type=float, default=10.0)

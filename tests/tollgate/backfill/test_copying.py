@@ -1,4 +1,4 @@
-"""Values of one state become another's, while the first one serves."""
+"""Copying the values of one state into another's while the first one serves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OpenStore = Callable[..., RedisStore]
 
 @pytest.fixture(scope="module")
 def history(spec: FeatureSpec) -> History:
-    """Purchases of three weeks, in the order of time."""
+    """Return purchases of three weeks, in the order of time."""
     frame = simulate(customers=60, terminals=80, days=21, radius=30.0, seed=6)
     found = history_of(frame, spec=spec, source="simulated")
     return found.take(np.argsort(found.event_time_us, kind="stable"))
@@ -33,7 +33,7 @@ def history(spec: FeatureSpec) -> History:
 
 @pytest.fixture
 def next_spec(spec_path: Path, tmp_path: Path) -> FeatureSpec:
-    """The same features in a new generation of values."""
+    """Return the same features in a new generation of values."""
     return rewritten(spec_path, tmp_path, "lateness: 1d", "lateness: 1d\ngeneration: 1")
 
 
@@ -55,15 +55,15 @@ def values(client: redis.Redis, spec: FeatureSpec) -> dict[bytes, bytes]:
 
 
 def parts(history: History, size: int) -> Iterator[np.ndarray]:
-    """Cut a history into runs."""
+    """Split a history into runs."""
     for start in range(0, len(history), size):
         yield np.arange(start, min(start + size, len(history)))
 
 
-def test_a_generation_is_other_values_of_the_same_vector(
+def test_generation_changes_the_state_not_the_vector(
     spec: FeatureSpec, next_spec: FeatureSpec
 ) -> None:
-    """The model fits on; the keys are others; the first generation is none."""
+    """The model still fits; the keys differ; the first generation is the default."""
     assert next_spec.state_hash != spec.state_hash
     assert next_spec.spec_hash == spec.spec_hash
     assert next_spec.entities == spec.entities
@@ -77,7 +77,7 @@ def test_copied_values_are_bit_identical(
     store_url: str,
     open_store: OpenStore,
 ) -> None:
-    """Purchases, joined labels and labels that wait: all as they were."""
+    """Purchases, joined labels and pending labels are unchanged."""
     store = open_store(store_url)
     writer = EventWriter(spec, store)
     writer.purchases(purchases_of(spec, history, np.arange(len(history) - 50)))
@@ -92,7 +92,7 @@ def test_copied_values_are_bit_identical(
     assert values(redis_client, spec) == wanted
 
 
-def test_nothing_is_lost_while_a_history_goes_into_new_values(
+def test_migration_to_a_new_state_loses_nothing(
     spec: FeatureSpec,
     next_spec: FeatureSpec,
     history: History,
@@ -100,7 +100,7 @@ def test_nothing_is_lost_while_a_history_goes_into_new_values(
     store_url: str,
     open_store: OpenStore,
 ) -> None:
-    """History, copy, switch, copy: as if the new values had been there all along."""
+    """History, copy, switch, copy: as if the new values had always existed."""
     known = len(history) // 2
     first = EventWriter(next_spec, open_store(store_url))
     first.purchases(purchases_of(spec, history, np.arange(len(history))))
@@ -137,7 +137,7 @@ def test_nothing_is_lost_while_a_history_goes_into_new_values(
     assert values(redis_client, next_spec) == wanted
 
 
-def test_a_damaged_value_is_left_out(
+def test_damaged_value_is_left_out(
     spec: FeatureSpec,
     next_spec: FeatureSpec,
     history: History,
@@ -145,7 +145,7 @@ def test_a_damaged_value_is_left_out(
     store_url: str,
     open_store: OpenStore,
 ) -> None:
-    """It is counted and copied nowhere; the others are."""
+    """It is counted and not copied; the others are."""
     store = open_store(store_url)
     EventWriter(spec, store).purchases(purchases_of(spec, history, np.arange(500)))
     key = sorted(redis_client.keys(b"*:customer:*"))[0]
@@ -158,7 +158,7 @@ def test_a_damaged_value_is_left_out(
     assert found.items() <= wanted.items()
 
 
-def test_old_events_can_be_left_behind(
+def test_old_events_can_be_left_out(
     spec: FeatureSpec,
     next_spec: FeatureSpec,
     history: History,
@@ -166,7 +166,7 @@ def test_old_events_can_be_left_behind(
     store_url: str,
     open_store: OpenStore,
 ) -> None:
-    """What was wrong before a moment is not copied: only what came after it."""
+    """Events before a given time are not copied."""
     store = open_store(store_url)
     EventWriter(spec, store).purchases(purchases_of(spec, history, np.arange(500)))
     since_us = int(history.event_time_us[400])
@@ -178,14 +178,14 @@ def test_old_events_can_be_left_behind(
     assert found == values(redis_client, next_spec)
 
 
-def test_values_that_lack_something_are_refused(
+def test_values_without_the_needed_data_are_refused(
     spec: FeatureSpec,
     spec_path: Path,
     tmp_path: Path,
     store_url: str,
     open_store: OpenStore,
 ) -> None:
-    """Another key, a column that was not kept, the same state: said, not guessed."""
+    """Another key, a missing column, the same state: the error names it."""
     store = open_store(store_url)
     other = rewritten(spec_path, tmp_path, "terminal_id", "device_id")
     with pytest.raises(InputError, match="no old entity has the key 'device_id'"):

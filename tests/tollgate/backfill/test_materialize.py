@@ -1,4 +1,4 @@
-"""A history in the store is what a feed would have left there."""
+"""A history in the store equals the values that a feed would have left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OpenStore = Callable[..., RedisStore]
 
 @pytest.fixture(scope="module")
 def history(spec: FeatureSpec) -> History:
-    """Half a year of a few customers: most of it is out of every window's reach."""
+    """Return half a year of a few customers; windows reach only its end."""
     frame = simulate(customers=40, terminals=60, days=150, radius=30.0, seed=4)
     return history_of(frame, spec=spec, source="simulated")
 
@@ -52,11 +52,11 @@ def feed_all(spec: FeatureSpec, history: History, store: RedisStore) -> None:
 
 
 def frauds(history: History) -> np.ndarray:
-    """Name the purchases that are labelled as fraud."""
+    """Return the purchases that are labelled as fraud."""
     return np.flatnonzero(history.label == 1)
 
 
-def test_it_leaves_what_a_feed_would_have_left(
+def test_values_equal_those_of_a_feed(
     spec: FeatureSpec,
     history: History,
     store_url: str,
@@ -78,7 +78,7 @@ def test_it_leaves_what_a_feed_would_have_left(
     assert seen[-1] == (done.sent, done.sent)
 
 
-def test_what_a_full_value_drops_is_counted(
+def test_events_beyond_the_cap_are_counted(
     spec: FeatureSpec, store_url: str, open_store: OpenStore
 ) -> None:
     """
@@ -108,14 +108,14 @@ def test_what_a_full_value_drops_is_counted(
     assert found == {b"busy": (476, 1_024), b"full": (0, 1_024)}
 
 
-def test_a_second_run_has_nothing_to_do(
+def test_second_run_has_nothing_to_do(
     spec: FeatureSpec,
     history: History,
     store_url: str,
     redis_client: redis.Redis,
     open_store: OpenStore,
 ) -> None:
-    """The place is kept beside the values; without it all are duplicates."""
+    """The checkpoint is stored next to the values; without it all are duplicates."""
     store = open_store(store_url)
     first = materialize(spec, history, store)
     wanted = values(store_url)
@@ -130,14 +130,14 @@ def test_a_second_run_has_nothing_to_do(
     assert values(store_url) == wanted
 
 
-def test_another_history_begins_at_its_own_beginning(
+def test_each_history_has_its_own_checkpoint(
     spec: FeatureSpec,
     history: History,
     store_url: str,
     redis_client: redis.Redis,
     open_store: OpenStore,
 ) -> None:
-    """Halves of a history, each with a place of its own, end as the whole."""
+    """Two halves of a history, loaded separately, equal the whole."""
     store = open_store(store_url)
     materialize(spec, history, store)
     wanted = values(store_url)
@@ -150,14 +150,14 @@ def test_another_history_begins_at_its_own_beginning(
     assert values(store_url) == wanted
 
 
-def test_what_arrives_meanwhile_is_not_lost(
+def test_events_during_the_load_are_not_lost(
     spec: FeatureSpec,
     history: History,
     store_url: str,
     redis_client: redis.Redis,
     open_store: OpenStore,
 ) -> None:
-    """Newer purchases that are applied between its parts end where they belong."""
+    """Newer purchases between its parts give the same values."""
     order = np.argsort(history.event_time_us, kind="stable")
     old, new = history.take(order[:-600]), history.take(order[-600:])
     store, live = open_store(store_url), open_store(store_url)
@@ -176,7 +176,7 @@ def test_what_arrives_meanwhile_is_not_lost(
     assert values(store_url) == wanted
 
 
-def test_a_rate_is_kept(
+def test_rate_is_not_exceeded(
     spec: FeatureSpec, history: History, store_url: str, open_store: OpenStore
 ) -> None:
     """With 2,000 a second, 1,000 purchases take half a second at least."""
@@ -188,10 +188,10 @@ def test_a_rate_is_kept(
     assert time.monotonic() - begun_s >= 0.98 * done.sent / 2_000
 
 
-def test_an_empty_history_is_no_error(
+def test_empty_history_is_no_error(
     spec: FeatureSpec, history: History, store_url: str, open_store: OpenStore
 ) -> None:
-    """Nothing in, nothing out."""
+    """All counts are 0."""
     none = history.take(np.empty(0, np.int64))
     assert len(within_reach(spec, none)) == 0
     assert materialize(spec, none, open_store(store_url)) == MaterializeCounts()
@@ -207,22 +207,22 @@ from tollgate.store.redis import RedisStore
 spec = load_spec(Path(sys.argv[1]))
 history = read_history(Path(sys.argv[2]), spec=spec)
 store = RedisStore(sys.argv[3], deadline_s=10)
-tell = lambda done, total: print(done, flush=True)
-print(materialize(spec, history, store, progress=tell).done_before)
+report = lambda done, total: print(done, flush=True)
+print(materialize(spec, history, store, progress=report).done_before)
 """
 
 
-def test_a_killed_run_goes_on_where_it_was(
+def test_killed_run_continues(
     tmp_path: Path, spec: FeatureSpec, spec_path: Path, open_store: OpenStore
 ) -> None:
-    """SIGKILL after its second part: the next begins there, to the same values."""
+    """SIGKILL after its second part: the next run continues to the same values."""
     frame = simulate(customers=400, terminals=600, days=40, radius=30.0, seed=5)
     file = tmp_path / "history.parquet"
     frame.with_columns(pl.col("transaction_id")).write_parquet(file)
     whole = history_of(frame, spec=spec, source="simulated")
     with (
         EmbeddedRedis(tmp_path / "killed") as killed,
-        EmbeddedRedis(tmp_path / "kept") as kept,
+        EmbeddedRedis(tmp_path / "reference") as reference,
     ):
         command = [sys.executable, "-c", RUN, str(spec_path), str(file), killed.url]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
@@ -233,5 +233,5 @@ def test_a_killed_run_goes_on_where_it_was(
         again = subprocess.run(command, capture_output=True, text=True, check=True)
         began = int(again.stdout.splitlines()[-1])
         assert second <= began < len(whole)
-        materialize(spec, whole, open_store(kept.url))
-        assert values(killed.url) == values(kept.url) != {}
+        materialize(spec, whole, open_store(reference.url))
+        assert values(killed.url) == values(reference.url) != {}

@@ -1,4 +1,4 @@
-"""Pauses: by a rate, or while somebody decides."""
+"""Pauses: by a rate, or while the product serves."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tollgate.store.redis import RedisStore
 
 
 class Clock:
-    """A clock that goes on when one waits, or says so."""
+    """A clock that advances only when code waits."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
         self.waited: list[float] = []
 
     def __call__(self) -> float:
-        """Tell the time."""
+        """Return the time."""
         return self.now_s
 
     def wait(self, seconds: float) -> None:
@@ -30,14 +30,14 @@ class Clock:
         self.now_s += seconds
 
     def call(self, pace: Pace, taken_s: float, events: int = 64) -> None:
-        """Make a call that takes so long."""
+        """Make a call with a given duration."""
         begun_s = pace.begin()
         self.now_s += taken_s
         pace.end(begun_s, events)
 
 
-def test_a_rate_is_kept_whatever_calls_take() -> None:
-    """64 events at 6,400 a second: 10 ms, of which the call's own time is taken."""
+def test_rate_is_independent_of_call_durations() -> None:
+    """64 events at 6,400 a second take 10 ms, including the call itself."""
     clock = Clock()
     pace = Pace(6_400, watermark=lambda: None, clock=clock, sleep=clock.wait)
     for taken_s in (0.0, 0.004, 0.03):
@@ -45,15 +45,15 @@ def test_a_rate_is_kept_whatever_calls_take() -> None:
     assert clock.waited == pytest.approx([0.01, 0.006, 0.0])
 
 
-def test_no_bound_never_waits() -> None:
-    """0 takes what Redis gives, and does not look at the watermark."""
+def test_without_a_limit_there_is_no_pause() -> None:
+    """0 uses all that Redis can do, and does not read the watermark."""
     clock = Clock()
     pace = Pace(0, watermark=lambda: 1 / 0, clock=clock, sleep=clock.wait)
     clock.call(pace, 5.0)
     assert clock.waited == []
 
 
-def test_pauses_follow_the_calls_while_somebody_decides() -> None:
+def test_pauses_follow_the_calls_while_the_product_serves() -> None:
     """Twice a call's time and 10 ms at most; none once the watermark stands still."""
     clock = Clock()
     moving = itertools.count()
@@ -77,10 +77,10 @@ def test_pauses_follow_the_calls_while_somebody_decides() -> None:
     assert len(clock.waited) == 4
 
 
-def test_what_moves_is_the_products_watermark(
+def test_pace_reads_the_products_watermark(
     spec: FeatureSpec, store_url: str, open_store: Callable[..., RedisStore]
 ) -> None:
-    """Written by the feature step and by a stream; read beside what is loaded."""
+    """The feature step and a stream write it; it differs from the loaded keys."""
     store = open_store(store_url)
     pace = open_pace(spec, store, None)
     key = feed_key(spec.product, PURCHASES)

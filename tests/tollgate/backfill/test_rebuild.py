@@ -1,4 +1,4 @@
-"""A store that is lost with its file comes back from history, spool and feed."""
+"""A store that is lost with its file is rebuilt from history, spool and feed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import lose_the_store
 
 
 @pytest.mark.slow
-def test_a_lost_store_is_rebuilt_under_load() -> None:
-    """All answered; what only a feed has is missing without it, and nothing with it."""
+def test_lost_store_is_rebuilt_under_load() -> None:
+    """All requests are answered; only events of the feed need the feed."""
     found = lose_the_store.run(customers=200, load_s=2, rate_per_s=150)
     assert found["answered"] == found["sent"]
     assert found["identical_with_feed"]

@@ -1,4 +1,4 @@
-"""A table in the store: added to, resumed, and gone when nobody may use it."""
+"""A table in the store: extended, resumed, and expired after its last use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ features:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> FeatureSpec:
-    """A product with two tables."""
+    """Return a product with two tables."""
     path = tmp_path / "features.yaml"
     path.write_text(SPEC)
     return load_spec(path)
@@ -47,12 +47,12 @@ def shop(tmp_path: Path) -> FeatureSpec:
 
 @pytest.fixture
 def nightly(shop: FeatureSpec) -> Table:
-    """The one that grows old."""
+    """Return the table with a maximum age."""
     return shop.tables[0]
 
 
 def rows_of(count: int, *, days: float = 0.0, number: float = 1.0) -> TableRows:
-    """A row for each of some ids, from some days before now on."""
+    """Return a row for each of some ids, valid from some days ago."""
     return TableRows(
         source="a test",
         ids=[b"c%d" % one for one in range(count)],
@@ -62,11 +62,11 @@ def rows_of(count: int, *, days: float = 0.0, number: float = 1.0) -> TableRows:
 
 
 def now_us() -> int:
-    """The clock."""
+    """Return the current time."""
     return NOW_US
 
 
-def test_values_leave_after_their_last_use_and_not_together(
+def test_values_expire_after_their_last_use_and_not_together(
     shop: FeatureSpec,
     nightly: Table,
     store_url: str,
@@ -86,14 +86,14 @@ def test_values_leave_after_their_last_use_and_not_together(
     assert len({one // 3600 for one in left_s}) > 15  # over a day, hour by hour
 
 
-def test_what_no_purchase_may_take_is_left_out(
+def test_rows_that_are_too_old_are_left_out(
     shop: FeatureSpec,
     nightly: Table,
     store_url: str,
     redis_client: redis.Redis,
     open_store: OpenStore,
 ) -> None:
-    """Older than max_age and lateness: nothing is written but the checkpoint."""
+    """Older than max_age and lateness: only the checkpoint is written."""
     done = load_table(
         shop, nightly, rows_of(3, days=12), open_store(store_url), wall_us=now_us
     )
@@ -101,7 +101,7 @@ def test_what_no_purchase_may_take_is_left_out(
     assert not redis_client.keys(table_prefix(shop, nightly) + b"*")
 
 
-def test_without_an_age_values_stay_and_are_listed(
+def test_values_without_an_age_stay_and_are_listed(
     shop: FeatureSpec,
     store_url: str,
     redis_client: redis.Redis,
@@ -118,14 +118,14 @@ def test_without_an_age_values_stay_and_are_listed(
     assert unpack_ids(redis_client.get(prefix)) == []
 
 
-def test_a_load_adds_to_what_is_there(
+def test_load_adds_to_stored_rows(
     shop: FeatureSpec,
     nightly: Table,
     store_url: str,
     redis_client: redis.Redis,
     open_store: OpenStore,
 ) -> None:
-    """Tonight's rows beside yesterday's; a damaged value is replaced, and counted."""
+    """Today's rows join yesterday's; a damaged value is replaced, and counted."""
     store = open_store(store_url)
     for days, number in ((1, 1.0), (0, 2.0)):
         load_table(
@@ -144,14 +144,14 @@ def test_a_load_adds_to_what_is_there(
     assert not unpack_slots(nightly, [redis_client.get(prefix + b":c1")]).corrupt[0]
 
 
-def test_a_run_that_broke_goes_on_and_a_whole_one_may_be_done_again(
+def test_broken_run_continues_and_a_complete_one_can_repeat(
     shop: FeatureSpec,
     nightly: Table,
     store_url: str,
     redis_client: redis.Redis,
     open_store: OpenStore,
 ) -> None:
-    """The first run ends after some calls; the second has the rest; a third has all."""
+    """The first run stops after some calls; the second has the rest; a third all."""
     calls = itertools.count()
 
     class Breaking(RedisStore):

@@ -1,4 +1,4 @@
-"""Gates: read as strictly as a policy, broken only when no doubt is left."""
+"""Gates: validated like a policy; broken if the whole interval is beyond the limit."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def read(folder: Path, text: str) -> Gates:
     return read_gates(folder, product="fraud")
 
 
-def kept(*, rows: int, flipped: int = 0, errors: int = 0, us: int = 100) -> TrialState:
-    """Make counts of a trial."""
+def trial_state(
+    *, rows: int, flipped: int = 0, errors: int = 0, us: int = 100
+) -> TrialState:
+    """Return the counts of a trial."""
     times = [0] * TIME_BINS
     times[int(time_bins(np.array([us]))[0])] = rows
     arm = Arm(rows=rows, errors=errors, times=times, cluster_rows=evenly(rows))
@@ -47,18 +49,18 @@ def evenly(rows: int) -> list[int]:
 
 
 def put(arm: Arm, what: int, rows: int) -> None:
-    """Let rows of an arm be hit."""
+    """Mark rows of an arm as hits."""
     arm.cluster_hits[what * CLUSTERS : (what + 1) * CLUSTERS] = evenly(rows)
 
 
 def state(found: TrialState, gate: str, **gates: object) -> str:
-    """Tell the state of one gate."""
+    """Return the state of one gate."""
     verdicts = judge(found, Gates(**gates))  # type: ignore[arg-type]
     return {one.gate: one.state for one in verdicts}[gate]
 
 
-def test_the_page_shows_the_defaults(tmp_path: Path) -> None:
-    """Its file says what no file says."""
+def test_documented_gates_are_the_defaults(tmp_path: Path) -> None:
+    """The documented file equals the defaults."""
     page = (CHECKOUT / "docs" / "challenger.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     assert read(tmp_path, block) == Gates()
@@ -67,13 +69,13 @@ def test_the_page_shows_the_defaults(tmp_path: Path) -> None:
     }
 
 
-def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
-    """And what a file leaves out is as there; null asks nothing."""
+def test_defaults_apply_without_a_file(tmp_path: Path) -> None:
+    """Keys that a file leaves out have their defaults; null disables a gate."""
     assert read_gates(tmp_path, product="fraud") == Gates()
     found = read(tmp_path, "version: 1\nflips_share: 0.1\np99_ms: null\n")
     assert found == msgspec.structs.replace(Gates(), flips_share=0.1, p99_ms=None)
     assert found.watch_s == 1_800
-    assert "p99_ms" not in [one.gate for one in judge(kept(rows=9), found)]
+    assert "p99_ms" not in [one.gate for one in judge(trial_state(rows=9), found)]
 
 
 @pytest.mark.parametrize(
@@ -87,8 +89,8 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
         ("min_rows: 5\nmin_rows: 6\n", "line 2: min_rows stands there twice"),
     ],
 )
-def test_a_wrong_file_is_named_by_line(tmp_path: Path, text: str, problem: str) -> None:
-    """Key and line, as in a policy."""
+def test_error_names_key_and_line(tmp_path: Path, text: str, problem: str) -> None:
+    """As for a policy."""
     with pytest.raises(PolicyError, match=r"gates\.yaml: ") as caught:
         read(tmp_path, text)
     assert problem in str(caught.value)
@@ -100,30 +102,30 @@ def test_a_wrong_file_is_named_by_line(tmp_path: Path, text: str, problem: str) 
     # 66 from 5.2 to 8.3 %.
     [(36, "holds"), (60, "unsure"), (66, "broken")],
 )
-def test_a_gate_is_broken_when_the_better_end_is_beyond_it(
+def test_gate_breaks_when_the_whole_interval_is_beyond(
     flipped: int, found: str
 ) -> None:
-    """Limit 5 %; above it is not enough."""
-    assert state(kept(rows=1_000, flipped=flipped), "flips_share") == found
+    """Limit 5 %; an estimate above it is not enough."""
+    assert state(trial_state(rows=1_000, flipped=flipped), "flips_share") == found
 
 
-def test_too_few_rows_judge_nobody() -> None:
-    """Not when all of them flipped."""
-    assert state(kept(rows=999, flipped=999), "flips_share") == "waits"
-    assert not passed(judge(kept(rows=999), Gates()))
+def test_too_few_rows_break_no_gate() -> None:
+    """Even if all of them flipped."""
+    assert state(trial_state(rows=999, flipped=999), "flips_share") == "waits"
+    assert not passed(judge(trial_state(rows=999), Gates()))
 
 
 def test_slow_and_failing_challengers_break_their_gates() -> None:
     """60 ms at a limit of 50; 10 rows of 1,000 without a score at 1 of 1,000."""
-    assert state(kept(rows=5_000, us=60_000), "p99_ms") == "broken"
-    assert state(kept(rows=5_000, us=40_000), "p99_ms") == "holds"
-    assert state(kept(rows=1_000, errors=10), "errors_share") == "broken"
-    assert passed(judge(kept(rows=1_000), Gates()))
+    assert state(trial_state(rows=5_000, us=60_000), "p99_ms") == "broken"
+    assert state(trial_state(rows=5_000, us=40_000), "p99_ms") == "holds"
+    assert state(trial_state(rows=1_000, errors=10), "errors_share") == "broken"
+    assert passed(judge(trial_state(rows=1_000), Gates()))
 
 
-def test_a_store_that_is_away_breaks_no_gate() -> None:
-    """Both have degraded rows then; what counts is who has more."""
-    found = kept(rows=1_000)
+def test_store_outage_breaks_no_gate() -> None:
+    """Both releases have degraded rows; the difference counts."""
+    found = trial_state(rows=1_000)
     assert state(found, "degraded_share") == "holds"
     found.groups[ALL].pairs.degraded_more = 40
     assert state(found, "degraded_share") == "broken"
@@ -137,14 +139,14 @@ def test_a_store_that_is_away_breaks_no_gate() -> None:
     assert state(arms, "degraded_share") == "broken"
 
 
-def test_a_machine_that_is_slow_for_both_breaks_no_gate() -> None:
+def test_slow_machine_breaks_no_gate() -> None:
     """A canary at 60 ms breaks 50, unless its champion is at 60 ms, too."""
     canary = msgspec.structs.replace(TRIAL, mode="canary")
-    slow = msgspec.structs.replace(kept(rows=5_000, us=60_000), trial=canary)
+    slow = msgspec.structs.replace(trial_state(rows=5_000, us=60_000), trial=canary)
     group = slow.groups[ALL]
-    group.champion = kept(rows=5_000, us=20_000).groups[ALL].challenger
+    group.champion = trial_state(rows=5_000, us=20_000).groups[ALL].challenger
     assert state(slow, "p99_ms") == "broken"
-    group.champion = kept(rows=5_000, us=60_000).groups[ALL].challenger
+    group.champion = trial_state(rows=5_000, us=60_000).groups[ALL].challenger
     assert state(slow, "p99_ms") == "unsure"
     watch = msgspec.structs.replace(TRIAL, mode="watch")
     after = msgspec.structs.replace(slow, trial=watch)
@@ -153,26 +155,26 @@ def test_a_machine_that_is_slow_for_both_breaks_no_gate() -> None:
     assert state(after, "p99_ms") == "unsure"
 
 
-def test_rows_of_one_customer_count_for_less() -> None:
-    """66 flips of 1,000 rows break a gate of 5 %; not when one customer had most."""
-    found = kept(rows=1_000, flipped=66)
+def test_similar_rows_of_one_customer_count_less() -> None:
+    """66 flips of 1,000 rows break a gate of 5 %; not if one customer had most."""
+    found = trial_state(rows=1_000, flipped=66)
     assert state(found, "flips_share") == "broken"
     found.groups[ALL].pairs.cluster_flips = [16, 50] + [0] * (CLUSTERS - 2)
     found.groups[ALL].pairs.cluster_rows = [16, 50, *evenly(1_000)[2:]]
     assert state(found, "flips_share") == "unsure"
 
 
-def test_a_verdict_says_figures_and_limit() -> None:
+def test_result_of_a_gate_has_figures_and_limit() -> None:
     """One line, for the history."""
-    (one,) = broken(judge(kept(rows=1_000, flipped=100), Gates()))
+    (one,) = broken(judge(trial_state(rows=1_000, flipped=100), Gates()))
     assert str(one) == (
         "flips_share broken: 10 % (8.29 to 12) in 1,000 rows, allowed 5 %"
     )
 
 
-def test_counts_come_back_as_they_were(tmp_path: Path) -> None:
-    """Saved whole; a trial that began at another time has none."""
-    found = kept(rows=7, flipped=2)
+def test_saved_counts_are_loaded_unchanged(tmp_path: Path) -> None:
+    """A trial that started at another time has no counts."""
+    found = trial_state(rows=7, flipped=2)
     found.seen = {"a" * 16: [(0, 4), (9, 10)]}
     save(tmp_path, found)
     assert load(tmp_path, TRIAL) == found

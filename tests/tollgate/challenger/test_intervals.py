@@ -1,4 +1,4 @@
-"""Intervals, against hand calculation, scipy and draws of known wholes."""
+"""Intervals, compared with hand calculation, scipy and simulated draws."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tollgate.challenger.intervals import Interval
 @pytest.mark.parametrize(
     ("hits", "rows"), [(0, 1), (0, 40), (1, 40), (20, 40), (40, 40), (7, 100_000)]
 )
-def test_a_share_is_wilsons(hits: int, rows: int) -> None:
-    """As scipy has it, at both ends too."""
+def test_share_has_wilsons_interval(hits: int, rows: int) -> None:
+    """As in scipy, at both ends, too."""
     found = intervals.share(hits, rows)
     known = stats.binomtest(hits, rows).proportion_ci(0.95, method="wilson")
     assert found.value == hits / rows
@@ -30,8 +30,8 @@ def test_no_flip_in_ten_rows_by_hand() -> None:
     assert found.high == pytest.approx(3.841459 / 13.841459, abs=1e-6)
 
 
-def test_without_rows_nothing_is_known() -> None:
-    """A value that is none, and an interval that holds all there can be."""
+def test_without_rows_the_interval_spans_everything() -> None:
+    """The value is NaN."""
     found = [
         intervals.share(0, 0),
         intervals.worth_share(0, 0, hit_squares=0, squares=0),
@@ -71,7 +71,7 @@ def test_without_rows_nothing_is_known() -> None:
         ((10, 10), (0, 10), 0.6075, 1.0000),
     ],
 )
-def test_a_difference_is_newcombes(
+def test_difference_has_newcombes_interval(
     one: tuple[int, int], other: tuple[int, int], low: float, high: float
 ) -> None:
     """His own examples, to his four digits."""
@@ -79,7 +79,7 @@ def test_a_difference_is_newcombes(
     assert (found.low, found.high) == pytest.approx((low, high), abs=6e-5)
 
 
-def test_a_paired_difference_by_hand() -> None:
+def test_paired_difference_by_hand() -> None:
     """12 more, 2 less in 44 rows: (10 / 46) -+ 1.96 sqrt(15 - 100 / 46) / 46."""
     found = intervals.paired_difference(12, 2, rows=44)
     half = 1.959964 * math.sqrt(15 - 100 / 46) / 46
@@ -91,8 +91,8 @@ def test_a_paired_difference_by_hand() -> None:
     assert nothing.high == -nothing.low == pytest.approx(1.959964 / 102)
 
 
-def test_a_mean_is_the_textbooks() -> None:
-    """As numpy and scipy have it."""
+def test_mean_has_the_normal_interval() -> None:
+    """As in numpy and scipy."""
     drawn = np.random.default_rng(4).normal(0.3, 0.1, 500)
     found = intervals.mean(float(drawn.sum()), float((drawn**2).sum()), 500)
     low, high = stats.norm.interval(0.95, drawn.mean(), stats.sem(drawn))
@@ -103,7 +103,7 @@ def test_a_mean_is_the_textbooks() -> None:
     assert intervals.mean(0.0, 0.0, 9) == Interval(0.0, 0.0, 0.0)
 
 
-def test_money_where_all_rows_are_worth_the_same_is_a_share_of_rows() -> None:
+def test_share_of_equal_amounts_is_a_share_of_rows() -> None:
     """Then Cochran's variance is the binomial's."""
     found = intervals.worth_share(
         30 * 500.0, 400 * 500.0, hit_squares=30 * 500.0**2, squares=400 * 500.0**2
@@ -114,7 +114,7 @@ def test_money_where_all_rows_are_worth_the_same_is_a_share_of_rows() -> None:
     )
 
 
-def test_no_money_moved_is_not_known_to_be_none() -> None:
+def test_interval_of_no_moved_money_is_not_zero() -> None:
     """99 rows of 1 and one of 99: worth as much as four rows that are alike."""
     total, squares = 99 + 99.0, 99 + 99.0**2
     found = intervals.worth_share(0.0, total, hit_squares=0.0, squares=squares)
@@ -123,7 +123,7 @@ def test_no_money_moved_is_not_known_to_be_none() -> None:
     assert found.high == pytest.approx(3.841459 / (alike + 3.841459), abs=1e-6)
 
 
-def test_a_quantile_lies_between_its_order_statistics() -> None:
+def test_quantile_lies_between_its_order_statistics() -> None:
     """The 99th of 1,000 rows, one to a bin: ranks 983 and 998, by hand."""
     edges = [float(at) for at in range(1_001)]
     found = intervals.quantile([1] * 1_000, edges, at=0.99)
@@ -132,7 +132,7 @@ def test_a_quantile_lies_between_its_order_statistics() -> None:
     assert intervals.quantile([1] * 100, edges[:101], at=0.99).high == math.inf
 
 
-def test_the_largest_distance_is_scipys() -> None:
+def test_ks_distance_equals_scipys() -> None:
     """On bins of one value each; at most 1, at least 0."""
     chance = np.random.default_rng(5)
     a, b = chance.integers(0, 50, 900), chance.integers(5, 50, 700)
@@ -145,7 +145,7 @@ def test_the_largest_distance_is_scipys() -> None:
     assert intervals.ks_distance([4, 0], [0, 4]).value == 1
 
 
-def test_the_stability_index_by_hand() -> None:
+def test_stability_index_by_hand() -> None:
     """Two bins, 600 and 400 against 500 and 500, with half a row in each."""
     found = intervals.stability_index([600, 400], [500, 500])
     p, q = (600.5 / 1_001, 400.5 / 1_001), (0.5, 0.5)
@@ -155,14 +155,14 @@ def test_the_stability_index_by_hand() -> None:
 
 
 @pytest.mark.parametrize("moved", [(50, 0), (0, 50)])
-def test_scores_that_left_their_only_bin_are_noticed(moved: tuple[int, int]) -> None:
+def test_scores_that_left_their_only_bin_are_detected(moved: tuple[int, int]) -> None:
     """To either side of it."""
     before, after = [0, 1_000, 0], [moved[0] * 20, 0, moved[1] * 20]
     assert intervals.stability_index(before, after).low > 1
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """Of 400 draws each, at least 92 % hold it; chance alone breaks no limit."""
+def test_intervals_have_the_stated_coverage() -> None:
+    """At least 92 % of 400 draws each hold the truth; chance alone breaks no limit."""
     chance = np.random.default_rng(6)
     p, q = np.full(10, 0.1), np.linspace(0.06, 0.14, 10)
     truth = float(((q - p) * np.log(q / p)).sum())
@@ -188,16 +188,16 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert min(held.values()) >= 0.92 * 400, held
 
 
-def test_a_design_effect_by_hand() -> None:
+def test_design_effect_by_hand() -> None:
     """Two clusters of 10, 8 and 2 hit: 2 (3^2 + 3^2) / (20 x 0.25) = 7.2."""
     assert intervals.design_effect([10, 10, 0], [8, 2, 0]) == pytest.approx(7.2)
     assert intervals.design_effect([10, 10], [5, 5]) == 1  # less than strangers: 1
-    assert intervals.design_effect([10, 0], [5, 0]) == 1  # one cluster tells nothing
+    assert intervals.design_effect([10, 0], [5, 0]) == 1  # one cluster shows nothing
     assert intervals.design_effect([10, 10], [0, 0]) == 1
     assert intervals.design_effect([0, 0], [0, 0]) == 1
 
 
-def test_rows_of_customers_that_are_alike_are_not_taken_for_strangers() -> None:
+def test_similar_rows_of_a_customer_widen_the_interval() -> None:
     """
     Of 400 draws of 300 customers with 20 rows each, who are hit or not as people.
 

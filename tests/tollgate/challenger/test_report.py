@@ -1,4 +1,4 @@
-"""A report says what the counts say, and counts can be added up."""
+"""Reports follow from the counts, and counts can be added up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tollgate.cli.challenger_tables import report_tables
 
 
 def some(rows: int, *, seed: int) -> tuple[Decisions, Decisions, np.ndarray]:
-    """Draw rows that two decided, and their cents."""
+    """Draw rows that two releases decided, and their amounts in cents."""
     chance = np.random.default_rng(seed)
     scores = chance.beta(0.3, 3, rows)
     scores[0], scores[-1] = 0.0, 1.0
@@ -64,19 +64,19 @@ def some(rows: int, *, seed: int) -> tuple[Decisions, Decisions, np.ndarray]:
 
 
 def group_of(one: Decisions, other: Decisions, cents: np.ndarray) -> Groups:
-    """Count rows in all."""
+    """Count all rows."""
     pairs = count_pairs(one, other, cents)
     return {ALL: Group(pairs, count_arm(one, cents), count_arm(other, cents))}
 
 
-def kept(rows: int, mode: Mode = "shadow") -> TrialState:
-    """Make a trial's counts."""
+def trial_state(rows: int, mode: Mode = "shadow") -> TrialState:
+    """Return the counts of a trial."""
     trial = Trial("fraud", mode, "fraud-1", "fraud-2", "2026-11-21T19:00:00Z")
     return TrialState(trial, group_of(*some(rows, seed=1)) if rows else {})
 
 
 def test_counts_of_parts_add_up_to_counts_of_all() -> None:
-    """In any cut; sums of floats but for their last bits."""
+    """However rows are divided; sums of floats except for their last bits."""
     one, other, cents = some(500, seed=2)
     whole = group_of(one, other, cents)
     parts: Groups = {}
@@ -92,10 +92,10 @@ def test_counts_of_parts_add_up_to_counts_of_all() -> None:
     assert a.pairs.shift_squares == pytest.approx(b.pairs.shift_squares)
 
 
-def test_figures_are_those_of_the_rows() -> None:
+def test_figures_equal_those_computed_from_rows() -> None:
     """Flips, money, mean shift and shares, counted again by hand."""
     one, other, cents = some(1_000, seed=1)
-    made = make_report(kept(1_000), Gates())
+    made = make_report(trial_state(1_000), Gates())
     (part,) = made.parts
     flipped = one.decision != other.decision
     assert part.flips.value == pytest.approx(flipped.mean())
@@ -117,11 +117,11 @@ def test_figures_are_those_of_the_rows() -> None:
     assert made.champion.p99_ms.low <= p99_ms <= made.champion.p99_ms.high
 
 
-def test_a_canarys_arms_are_compared_as_strangers() -> None:
+def test_arms_of_a_canary_are_compared_as_independent() -> None:
     """By Newcombe; a shadow's by pairs, which is narrower."""
-    shadow = make_report(kept(1_000), Gates()).differences["review"]
-    found = make_report(kept(1_000, "canary"), Gates())
-    group = kept(1_000).groups[ALL]
+    shadow = make_report(trial_state(1_000), Gates()).differences["review"]
+    found = make_report(trial_state(1_000, "canary"), Gates())
+    group = trial_state(1_000).groups[ALL]
     alone = intervals.difference(
         group.challenger.decisions[1],
         1_000,
@@ -136,7 +136,7 @@ def test_a_canarys_arms_are_compared_as_strangers() -> None:
     )
 
 
-def test_bins_are_where_their_edges_say() -> None:
+def test_bins_match_their_edges() -> None:
     """Scores from 0 to 1, and times from nothing to a minute."""
     scores = np.concatenate([np.linspace(0, 1, 999), [1e-9, 1 - 1e-9]])
     bins = np.digitize(scores, score_edges())
@@ -151,9 +151,9 @@ def test_bins_are_where_their_edges_say() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 600])
-def test_a_report_is_told_and_drawn_at_any_size(rows: int, tmp_path: Path) -> None:
-    """Also of nothing; the picture is a PNG of its size."""
-    found = kept(rows)
+def test_report_is_printed_and_drawn_at_any_size(rows: int, tmp_path: Path) -> None:
+    """Also without rows; the picture is a PNG."""
+    found = trial_state(rows)
     if rows:
         found.groups["segment [/eu]"] = found.groups[ALL]
     made = make_report(found, Gates())

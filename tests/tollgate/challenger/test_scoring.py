@@ -1,4 +1,4 @@
-"""Rows decided again: on the right columns, lists and fields, or refused in words."""
+"""Rows are decided again on the right columns, lists and fields, or refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Edited = Callable[[str, str], FeatureSpec]
 
 @pytest.fixture
 def edited(tmp_path: Path) -> Edited:
-    """Read the product's spec with a text in it replaced."""
+    """Read the product's spec with a replaced text."""
     text = (REPOSITORY / "fraud_features/1/features.yaml").read_text()
 
     def edit(old: str, new: str) -> FeatureSpec:
@@ -39,7 +39,7 @@ def edited(tmp_path: Path) -> Edited:
 def with_policy(
     release: OpenedRelease, path: Path, *edits: tuple[str, str]
 ) -> OpenedRelease:
-    """Give a release a policy with texts in it replaced."""
+    """Return a release with a policy in which texts are replaced."""
     text = (REPOSITORY / "fraud_decision/1/policy.yaml").read_text()
     for old, new in edits:
         assert old in text
@@ -54,8 +54,8 @@ def with_policy(
     return msgspec.structs.replace(release, name="fraud-2", policy=policy)
 
 
-def test_the_same_release_decides_as_it_did() -> None:
-    """Decision, score to the bit, and what is degraded."""
+def test_same_release_reproduces_its_decisions() -> None:
+    """Decision, score to the bit, and degraded rows."""
     records = decided(150, degraded={3: 1, 9: 4})
     scored = Scorer(opened(), opened()).score(records)
     np.testing.assert_array_equal(scored.other.decision, records.decision)
@@ -64,8 +64,8 @@ def test_the_same_release_decides_as_it_did() -> None:
     assert not scored.other.failed.any()
 
 
-def test_another_policy_decides_as_a_simulation_says(tmp_path: Path) -> None:
-    """Against `policy simulate`, on the same rows."""
+def test_another_policy_decides_like_the_simulation(tmp_path: Path) -> None:
+    """Compared with `policy simulate` on the same rows."""
     records = decided(300)
     other = with_policy(
         opened(), tmp_path / "policy.yaml", ("review: 0.35", "review: 0.02")
@@ -90,10 +90,10 @@ def test_another_policy_decides_as_a_simulation_says(tmp_path: Path) -> None:
     assert matrix.tolist() == [list(line) for line in outcome.matrix]
 
 
-def test_a_model_that_fails_gives_rows_without_a_score(
+def test_failing_model_gives_rows_without_a_score(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are errors, and get the policy's fallback; the log says it once."""
+    """They count as errors and get the policy's fallback; the log has one entry."""
     records = decided(40)
     scorer = Scorer(opened(), opened())
     scorer._model = ReleaseModel(narrow_model(tmp_path / "model.onnx"))
@@ -106,7 +106,7 @@ def test_a_model_that_fails_gives_rows_without_a_score(
 
 
 def narrow_model(path: Path) -> Path:
-    """Write a model that takes two features, and no more."""
+    """Write a model with two features."""
     shape = {
         name: onnx.helper.make_tensor_value_info(
             name, onnx.TensorProto.FLOAT, [None, 2]
@@ -122,7 +122,7 @@ def narrow_model(path: Path) -> Path:
     return path
 
 
-def test_times_are_those_in_the_server() -> None:
+def test_latencies_are_those_in_the_server() -> None:
     """Feature step, model and its queue, decision step; in µs."""
     records = decided(5)
     took = recorded_decisions(records).took_us
@@ -135,7 +135,7 @@ def test_times_are_those_in_the_server() -> None:
     assert took.tolist() == by_hand
 
 
-def test_features_may_be_left_out(edited: Edited) -> None:
+def test_challenger_may_leave_features_out(edited: Edited) -> None:
     """The others are found by their names, in the challenger's own order."""
     spec = edited("  - {name: during_night,            calendar: night}\n", "")
     other = msgspec.structs.replace(opened(), spec=spec)
@@ -158,17 +158,17 @@ def test_features_may_be_left_out(edited: Edited) -> None:
         ("lateness: 1d", "lateness: 2d", "keeps another state"),
     ],
 )
-def test_features_that_no_journalled_vector_has_are_refused(
+def test_new_features_are_refused(
     edited: Edited, old: str, new: str, problem: str
 ) -> None:
-    """Named, with what a shadow can do."""
+    """The error names the feature and the limits of a shadow."""
     other = msgspec.structs.replace(opened(), spec=edited(old, new))
     with pytest.raises(InputError, match=problem):
         columns_for(opened().spec, other)
 
 
 def test_lists_are_found_by_their_names(tmp_path: Path) -> None:
-    """Their bits are others in another policy; one that nobody reads is refused."""
+    """Their bits differ in another policy; a list that is not looked up is refused."""
     lists = "  - {name: stolen_cards, of: customer_id, meaning: deny}\n"
     more = "  - {name: watched, of: customer_id, meaning: deny}\n"
     rule = "rules:\n"

@@ -1,4 +1,4 @@
-"""From a real stream into counts, judged; once each, whatever dies."""
+"""The trial worker with a real stream: each row counts once, also after a kill."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trials_made import (
     begin,
     gates,
     grow,
-    kept,
     make_repository,
     promote,
     rows,
     send,
+    trial_state,
     work,
 )
 
@@ -35,25 +35,25 @@ from tollgate.repository.release import read_release, write_release
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The product with challengers, and gates that let all pass."""
+    """Return the product with challengers, and gates that let all pass."""
     made = make_repository(tmp_path)
     gates(made, EASY_GATES)
     return made
 
 
 class KilledError(BaseException):
-    """Stands for SIGKILL."""
+    """Simulates SIGKILL."""
 
 
-def test_a_shadow_scores_as_its_model_does(
+def test_shadow_scores_like_its_model(
     repository: Path, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """Model 2 adds to the logarithmic odds: both means by hand, no row left behind."""
+    """Model 2 adds to the logarithmic odds: both means by hand, no row missing."""
     begin(repository, fraud_model=2)
     records = rows(repository, 300)
     send(redis_client, records)
     assert work(repository, store_url).tally.rows == 300
-    group = kept(repository).groups[ALL]
+    group = trial_state(repository).groups[ALL]
     p = records.probabilities[:, 1].astype(np.float64)
     q = 1 / (1 + (1 - p) / p * np.exp(-SHIFT))
     assert group.pairs.rows == group.champion.rows == group.challenger.rows == 300
@@ -67,7 +67,9 @@ def test_a_shadow_scores_as_its_model_does(
     assert sum(group.pairs.cents) == records.cents.sum()
     took = records.features_us.astype(int) + records.model_us + records.decision_us
     assert sum(group.champion.times) == 300
-    p99_ms = {one.gate: one for one in judge(kept(repository), Gates())}["p99_ms"]
+    p99_ms = {one.gate: one for one in judge(trial_state(repository), Gates())}[
+        "p99_ms"
+    ]
     assert p99_ms.rows == 300
     assert took.max() < 20_000
 
@@ -75,11 +77,11 @@ def test_a_shadow_scores_as_its_model_does(
 def test_groups_add_up_to_all(
     repository: Path, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """By segment and by amount, each row is in one of each kind."""
+    """Each row is in one group of each kind: by segment and by amount."""
     begin(repository, fraud_decision=2)
     send(redis_client, rows(repository, 200), rows(repository, 100, first=200))
     work(repository, store_url)
-    found = kept(repository).groups
+    found = trial_state(repository).groups
     for kind in ("segment", "amount"):
         own = [group for name, group in found.items() if name.startswith(kind)]
         assert sum(one.pairs.rows for one in own) == 300
@@ -90,7 +92,7 @@ def test_groups_add_up_to_all(
     assert np.tril(moved, -1).sum() == 0  # and nothing less
 
 
-def test_bands_of_amounts_begin_where_they_say() -> None:
+def test_amount_bands_start_at_their_limits() -> None:
     """999 cents are below 10, 1,000 are not."""
     cents = np.array([0, 999, 1_000, 4_999, 5_000, 20_000, 99_999, 100_000])
     found = group_names(np.zeros(8, np.uint8), cents, segments=["other"])
@@ -108,10 +110,10 @@ def test_bands_of_amounts_begin_where_they_say() -> None:
 
 
 @pytest.mark.parametrize("step", ["saved", "acknowledged"])
-def test_a_killed_worker_counts_nothing_twice_and_leaves_nothing_out(
+def test_killed_worker_counts_each_row_once(
     repository: Path, store_url: str, redis_client: redis.Redis, step: str
 ) -> None:
-    """Killed around its acknowledgement; a chunk that a writer sent twice, too."""
+    """Killed around its acknowledgement; also a chunk that a writer sent twice."""
     begin(repository, fraud_decision=2)
     first, second = rows(repository, 60), rows(repository, 60, first=60)
     send(redis_client, first, second)
@@ -124,16 +126,16 @@ def test_a_killed_worker_counts_nothing_twice_and_leaves_nothing_out(
         work(repository, store_url, on_step=kill)
     send(redis_client, second, rows(repository, 60, first=120))
     work(repository, store_url)
-    found = kept(repository)
+    found = trial_state(repository)
     assert found.groups[ALL].pairs.rows == 180
     assert found.seen == {first.writer: [(0, 179)]}
     assert redis_client.xpending(STREAM, "challenger")["pending"] == 0
 
 
-def test_a_trial_holds_up_nothing(
+def test_trial_does_not_block_the_journal(
     repository: Path, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """What the journal has sealed leaves the stream, read by a trial or not."""
+    """Sealed entries leave the stream, read by a trial or not."""
     begin(repository, fraud_decision=2)
     send(redis_client, rows(repository, 20))
     work(repository, store_url)
@@ -150,10 +152,10 @@ def test_a_trial_holds_up_nothing(
     journal.close()
 
 
-def test_a_broken_gate_stops_the_challenger_and_says_why(
+def test_broken_gate_stops_the_challenger(
     repository: Path, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """release.json has none any more; the history has gate, figures, limit."""
+    """release.json has no challenger any more; the history has gate, figures, limit."""
     gates(repository, "min_rows: 100\nflips_share: 0.02\np99_ms: null\n")
     before = read_release(repository, product="fraud")
     begin(repository, fraud_decision=2)
@@ -169,10 +171,10 @@ def test_a_broken_gate_stops_the_challenger_and_says_why(
     assert work(repository, store_url).tally.rows == 0  # nobody is on trial
 
 
-def test_the_arms_of_a_canary_are_told_apart_by_their_release(
+def test_arms_of_a_canary_differ_by_release(
     repository: Path, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """Each arm has its own rows; those of before the share began are in none."""
+    """Each arm has its own rows; rows from before the share started are in none."""
     changed = begin(repository, mode="canary", fraud_model=2)
     assert changed.challenger is not None
     now_us = int(np.datetime64(changed.challenger.time[:-1], "us").astype(int)) + 10**6
@@ -186,22 +188,22 @@ def test_the_arms_of_a_canary_are_told_apart_by_their_release(
         )
         send(redis_client, one, late)
     work(repository, store_url)
-    found = kept(repository)
+    found = trial_state(repository)
     group = found.groups[ALL]
     assert (group.champion.rows, group.challenger.rows) == (80, 20)
     assert (group.champion.degraded, group.challenger.degraded) == (0, 1)
     assert group.pairs.rows == 80
     assert found.other == 100
     assert group.challenger.score_sum == pytest.approx(arms[1].score.sum())
-    grow(repository, 20)  # another share, other days: counted anew
+    grow(repository, 20)  # another share, other days: counted from zero
     work(repository, store_url)
     assert read_release(repository, product="fraud").challenger is not None
 
 
-def test_a_promoted_release_that_breaks_a_gate_is_taken_back(
+def test_promoted_release_with_a_broken_gate_is_rolled_back(
     repository: Path, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """Within its time, by what its own rows show; the reason is in the history."""
+    """During its watch, by its own rows; the reason is in the history."""
     begin(repository, fraud_model=2)
     send(redis_client, rows(repository, 100))
     work(repository, store_url)
@@ -223,15 +225,15 @@ def test_a_promoted_release_that_breaks_a_gate_is_taken_back(
         ("promote", "fraud-2"),
         ("rollback", "fraud-1"),
     ]
-    group = kept(repository, "watch").groups[ALL]
+    group = trial_state(repository, "watch").groups[ALL]
     assert group.pairs.rows == group.challenger.rows == 200
     assert group.pairs.shift_sum > 0  # of the promoted one over the one before
 
 
-def test_after_its_time_a_promoted_release_is_left_alone(
+def test_promoted_release_stays_after_its_watch(
     repository: Path, store_url: str, redis_client: redis.Redis
 ) -> None:
-    """A watch of nothing is none."""
+    """A watch of zero length does nothing."""
     gates(repository, EASY_GATES + "watch_after: 0s\n")
     begin(repository, fraud_model=2)
     promote(repository)
@@ -240,10 +242,10 @@ def test_after_its_time_a_promoted_release_is_left_alone(
     assert read_release(repository, product="fraud").name == "fraud-2"
 
 
-def test_a_promoted_release_is_watched_on_when_a_change_came_to_nothing(
+def test_unfinished_change_does_not_end_a_watch(
     repository: Path,
 ) -> None:
-    """A command that ended between history and release.json ends no watch."""
+    """A command that stopped between history and release.json ends no watch."""
     begin(repository, fraud_model=2)
     promote(repository)
     there = begin(repository, fraud_decision=2)
@@ -256,7 +258,7 @@ def test_a_promoted_release_is_watched_on_when_a_change_came_to_nothing(
     ]
 
 
-def test_the_rights_that_the_papers_name_are_enough(
+def test_documented_redis_rights_suffice(
     repository: Path, store_url: str, redis_client: redis.Redis
 ) -> None:
     """A user with these commands, on this key, counts."""

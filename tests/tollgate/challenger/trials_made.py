@@ -1,4 +1,4 @@
-"""A repository with a challenger for each occasion, and decisions in its stream."""
+"""A repository with several challengers, and decisions in its stream."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def make_repository(folder: Path) -> Path:
     base.floats[0] += SHIFT
     onnx.save(model, path)
     record = copy / "fraud_model/2/artifact.json"
-    told = json.loads(record.read_text())
-    told["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    record.write_text(json.dumps(told))
+    record_json = json.loads(record.read_text())
+    record_json["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    record.write_text(json.dumps(record_json))
     shutil.copytree(copy / "fraud_decision/1", copy / "fraud_decision/2")
     policy = copy / "fraud_decision/2/policy.yaml"
     text = policy.read_text()
@@ -65,7 +65,7 @@ def gates(repository: Path, text: str) -> None:
 def begin(
     repository: Path, *, mode: Any = "shadow", percent: float = 5, **versions: int
 ) -> Release:
-    """Put a challenger on trial."""
+    """Start a challenger's trial."""
     current = read_release(repository, product="fraud")
     changed = with_challenger(
         repository,
@@ -90,13 +90,13 @@ def grow(repository: Path, percent: float) -> None:
 
 
 def promote(repository: Path) -> None:
-    """Promote who is on trial."""
+    """Promote the challenger."""
     current = read_release(repository, product="fraud")
     put(repository, promoted(repository, product="fraud"), "promote", current)
 
 
 def put(repository: Path, release: Release, action: Any, current: Release) -> None:
-    """Make a release the desired one."""
+    """Activate a release."""
     activate(
         repository,
         release,
@@ -108,13 +108,13 @@ def put(repository: Path, release: Release, action: Any, current: Release) -> No
 
 
 def send(client: redis.Redis, *records: Records) -> None:
-    """Put decisions on the stream."""
+    """Add decisions to the stream."""
     for one in records:
         client.xadd(STREAM, {CHUNK_FIELD: encode_chunk(one)})
 
 
 def rows(repository: Path, count: int, *, release: str = "fraud-1", **more: Any) -> Any:
-    """Decide rows as a server of that release does."""
+    """Decide rows like a server of that release."""
     by = opened(repository, release=release)
     return decided(count, release=by, **more)
 
@@ -122,7 +122,7 @@ def rows(repository: Path, count: int, *, release: str = "fraud-1", **more: Any)
 def worker(
     repository: Path, url: str, *, on_step: Callable[[str], None] | None = None
 ) -> TrialWorker:
-    """Make the worker of trials."""
+    """Create the trial worker."""
     return TrialWorker(
         ChunkSource(url, product="fraud", group=TRIAL_GROUP),
         repository=repository,
@@ -136,18 +136,18 @@ def worker(
 def work(
     repository: Path, url: str, *, on_step: Callable[[str], None] | None = None
 ) -> TrialWorker:
-    """Count and judge all that is there."""
+    """Count and judge everything in the stream."""
     made = worker(repository, url, on_step=on_step)
     made.run(threading.Event(), until_idle_s=0.2)
     return made
 
 
 def folder(repository: Path) -> Path:
-    """Where its counts are."""
+    """Return the folder of its counts."""
     return folder_of(repository.parent / "state", "fraud")
 
 
-def kept(repository: Path, *modes: Any) -> TrialState:
+def trial_state(repository: Path, *modes: Any) -> TrialState:
     """Read the counts of the last trial."""
     found = newest(folder(repository), modes=modes or ("shadow", "canary", "watch"))
     assert found is not None

@@ -22,11 +22,11 @@ from trials_made import (
     STREAM,
     begin,
     gates,
-    kept,
     make_repository,
     put,
     rows,
     send,
+    trial_state,
 )
 
 from tollgate.challenger.counts import ALL, Arm, Group, Pairs
@@ -304,7 +304,7 @@ def test_killed_workers_count_every_row_once(
     tollgate(
         repository, "challenger", "run", f"--journal-url={store_url}", "--until-idle"
     )
-    found = kept(repository)
+    found = trial_state(repository)
     assert found.groups[ALL].pairs.rows == sent
     assert list(found.seen.values()) == [[(0, sent - 1)]]
 

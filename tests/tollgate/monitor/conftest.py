@@ -1,4 +1,4 @@
-"""The way to the modules beside these tests and the audit's."""
+"""Add the modules next to these tests and those of the audit to the path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sealed journals of decisions that are as training was, or are not."""
+"""Sealed journals of decisions with and without drift."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOKED_US = 1_790_000_000_000_000  # long after everything
 
 
 def vectors(rows: int, *, seed: int = 0) -> np.ndarray:
-    """Draw vectors by the quantiles that artifact.json lists; float32 [N, 15]."""
+    """Draw vectors by the quantiles in artifact.json; float32 [N, 15]."""
     chance = np.random.default_rng([3, seed])
     shares = TRAINING["quantiles"]
     columns = [
@@ -76,7 +76,7 @@ def decisions(
 
 
 def shifted(rows: int, *, first: int, name: str = "amount") -> Records:
-    """Make decisions of which a feature moved by far."""
+    """Return decisions with one feature shifted far."""
     features = vectors(rows, seed=first)
     features[:, FEATURES.index(name)] += 150
     return decisions(rows, first=first, features=features)
@@ -88,7 +88,7 @@ class Sealed:
 
     Args:
         state: The state folder.
-        consent: Field that says whether a row may be kept.
+        consent: Field with the consent to store a row.
         repository: Where releases are; None for nowhere.
         product: Whose journal.
     """
@@ -112,7 +112,7 @@ class Sealed:
         self._sealer = Sealer(self.chain, subjects=self.subjects, releases=releases)
 
     def seal(self, *records: Records) -> None:
-        """Seal records, a segment for each."""
+        """Seal records, one segment for each."""
         for one in records:
             self._sealer.seal([one])
 
@@ -120,7 +120,7 @@ class Sealed:
 def labels_of(
     records: Records, label: np.ndarray, path: Path, *, took_us: np.ndarray
 ) -> Path:
-    """Write labels of records that became known so long after their purchases."""
+    """Write labels of records that became known some time after their purchases."""
     ids = [[one.decode() for one in column] for column in records.entity_id]
     pl.DataFrame(
         {

@@ -92,7 +92,7 @@ def decide(
 
 
 def _patient(copy: Path) -> Path:
-    """Copy the repository; a busy machine's store does not make rows degraded."""
+    """Copy the repository with long deadlines: a busy machine degrades no rows."""
     shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns("__pycache__"))
     path = copy / "fraud_features" / "config.pbtxt"
     old = 'key: "store_deadline_ms" value { string_value: "5" }'

@@ -24,7 +24,7 @@ PRECISION = FRAUD * CAUGHT / (FRAUD * CAUGHT + (1 - FRAUD) * FALSE)
 
 
 class World:
-    """Forty days of a model that never changes; of frauds one hears after 5 days."""
+    """Forty days of a model that never changes; frauds are reported after 5 days."""
 
     def __init__(self) -> None:
         chance = np.random.default_rng(1)
@@ -55,7 +55,7 @@ class World:
         )
 
     def judged(self, *, lag_days: float) -> DailyAccuracy:
-        """Judge at the end of the last day, by what is known then."""
+        """Judge at the end of the last day, by the labels known then."""
         now_us = DAYS * DAY_US
         rule = LabelRule(
             as_of_us=now_us, lag_us=int(lag_days * DAY_US), legitimate=True
@@ -67,12 +67,12 @@ class World:
 
 @pytest.fixture(scope="module")
 def world() -> World:
-    """The only world."""
+    """Return the world that all tests share."""
     return World()
 
 
-def test_without_a_lag_the_newest_days_look_worse_than_they_are(world: World) -> None:
-    """What is corrected: precision by all that is known now falls to nothing."""
+def test_without_a_lag_the_newest_days_look_worse(world: World) -> None:
+    """Precision by the labels known now falls to nothing."""
     known = known_by(world.labels, DAYS * DAY_US)
     joined = world.segment.join(known, on=TRANSACTION, how="left").with_columns(
         (pl.col(EVENT).dt.epoch("us") // DAY_US).alias("day")
@@ -83,8 +83,8 @@ def test_without_a_lag_the_newest_days_look_worse_than_they_are(world: World) ->
     assert by_day[LABEL][-1] < PRECISION / 5
 
 
-def test_days_judged_at_one_age_are_alike_and_right(world: World) -> None:
-    """At 25 days, five times the mean lag: every day says what is true."""
+def test_days_judged_at_one_age_are_alike_and_correct(world: World) -> None:
+    """At 25 days, five times the mean lag, every day shows the truth."""
     found = world.judged(lag_days=25)
     days = found.days["fraud-1"]
     old = {day: one for day, one in days.items() if one.old}
@@ -102,7 +102,7 @@ def test_days_judged_at_one_age_are_alike_and_right(world: World) -> None:
     assert newest.known.tolist() == days[14].known.tolist()
 
 
-def test_a_lag_that_is_too_short_is_as_wrong_on_every_day_and_is_told(
+def test_too_short_lag_has_a_constant_error_and_is_reported(
     world: World,
 ) -> None:
     """At 5 days 63 % of the frauds are known; no day is worse than another."""
@@ -118,10 +118,10 @@ def test_a_lag_that_is_too_short_is_as_wrong_on_every_day_and_is_told(
     assert found.total("fraud-1").late > 0
 
 
-def test_decisions_without_a_label_are_left_out_unless_they_are_legitimate(
+def test_unlabelled_decisions_are_left_out_unless_legitimate(
     world: World,
 ) -> None:
-    """Where both are reported, no label is no answer."""
+    """If both outcomes are reported, a missing label is no outcome."""
     now_us = DAYS * DAY_US
     found = DailyAccuracy(
         LabelRule(as_of_us=now_us, lag_us=25 * DAY_US, legitimate=False)
@@ -132,8 +132,8 @@ def test_decisions_without_a_label_are_left_out_unless_they_are_legitimate(
     assert whole.old == 15 * PER_DAY
 
 
-def test_a_label_that_is_taken_back_in_time_counts_as_what_it_was_then() -> None:
-    """The highest revision known at that age; one that comes later changes nothing."""
+def test_label_revised_within_the_lag_counts_as_revised() -> None:
+    """The highest revision known at that age counts; a later one changes nothing."""
     segment = pl.DataFrame(
         {
             TRANSACTION: ["a", "b"],
@@ -157,10 +157,10 @@ def test_a_label_that_is_taken_back_in_time_counts_as_what_it_was_then() -> None
     assert found.total("r").known.tolist() == [[0, 0], [0, 1], [1, 0]]
 
 
-def test_sealed_labels_and_labels_of_a_file_judge_alike(
+def test_sealed_labels_and_labels_of_a_file_count_alike(
     tmp_path: Path, spec: FeatureSpec
 ) -> None:
-    """Through pseudonyms; judged anew when labels come, not before."""
+    """Through pseudonyms; judged again when labels come, not before."""
     sealed = Sealed(tmp_path)
     records = decisions(1_000)
     sealed.seal(records)
@@ -170,32 +170,32 @@ def test_sealed_labels_and_labels_of_a_file_judge_alike(
     )
     read = read_labels(path, spec=spec)
     options = MonitorOptions(window=1_000, lag_us=2 * DAY_US)
-    beside, within = (
+    with_file, with_sealed = (
         ProductMonitor(sealed.folder, repository=None, options=options)
         for _ in range(2)
     )
-    for one in (beside, within):
+    for one in (with_file, with_sealed):
         one.look(LOOKED_US)
         one.judge(LOOKED_US)
         assert one.accuracy is None
     more = pseudonymised(read, spec=spec, subjects=sealed.subjects)
-    beside.judge(LOOKED_US, more=more)
+    with_file.judge(LOOKED_US, more=more)
     seal_labels(sealed.chain, read, spec=spec, subjects=sealed.subjects)
-    within.look(LOOKED_US)
-    within.judge(LOOKED_US)
+    with_sealed.look(LOOKED_US)
+    with_sealed.judge(LOOKED_US)
     flagged = records.decision > 0
-    for one in (beside, within):
+    for one in (with_file, with_sealed):
         assert one.accuracy is not None
         whole = one.accuracy.total("fraud-1")
         assert (whole.labelled, whole.frauds) == (1_000, 250)
         assert whole.precision(1).value == pytest.approx(label[flagged].mean())
         assert whole.recall(1).value == pytest.approx(flagged[label == 1].mean())
-    again = within.accuracy
-    within.judge(LOOKED_US + 1)
-    assert within.accuracy is again
+    again = with_sealed.accuracy
+    with_sealed.judge(LOOKED_US + 1)
+    assert with_sealed.accuracy is again
 
 
-def test_decisions_that_can_be_read_again_are_judged_then(
+def test_readable_segments_are_judged_at_the_next_look(
     tmp_path: Path, spec: FeatureSpec
 ) -> None:
     """At the next look, not on the next day."""

@@ -1,4 +1,4 @@
-"""Distances against hand arithmetic, other libraries and what was drawn."""
+"""Distances, compared with hand arithmetic, other libraries and known samples."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_psi_is_the_sum_of_its_bins() -> None:
 
 
 @pytest.mark.parametrize("moved", [0.0, 0.5, 2.0])
-def test_distances_of_continuous_numbers_are_those_of_all_rows(moved: float) -> None:
+def test_distances_from_quantiles_are_near_those_of_all_rows(moved: float) -> None:
     """Nine quantiles give nearly the KS of scipy, and the PSI of the same bins."""
     chance = np.random.default_rng(1)
     before = chance.normal(0, 1, 50_000).astype(np.float32).astype(float)
@@ -61,8 +61,8 @@ def test_distances_of_continuous_numbers_are_those_of_all_rows(moved: float) -> 
 
 
 @pytest.mark.parametrize("moved", [-1.0, 0.5, 1.0, 2.0])
-def test_a_shift_is_told_in_standard_deviations(moved: float) -> None:
-    """Of a normal number, and of one that is skewed: it is told by its ranks."""
+def test_shift_is_in_standard_deviations(moved: float) -> None:
+    """For a normal number, and for a skewed one, by its ranks."""
     chance = np.random.default_rng(2)
     before, after = chance.normal(0, 1, 50_000), chance.normal(moved, 1, 50_000)
     for shape in (np.copy, np.exp):
@@ -71,14 +71,14 @@ def test_a_shift_is_told_in_standard_deviations(moved: float) -> None:
 
 
 @pytest.mark.parametrize("share", [0.26, 0.3, 0.4, 0.49])
-def test_what_a_record_allows_is_no_distance(share: float) -> None:
+def test_share_within_the_record_has_no_distance(share: float) -> None:
     """Quantiles 0 0 0 0 0 1 1 1 1 are of any share of ones from 0.25 to 0.5."""
     ones = np.arange(1000) < share * 1000
     found = compared(ones.astype(float), [0.0] * 5 + [1.0] * 4).distance()
     assert (found.psi, found.ks) == (pytest.approx(0), pytest.approx(0))
 
 
-def test_what_a_record_does_not_allow_is_the_distance_to_its_nearest() -> None:
+def test_share_beyond_the_record_has_the_distance_to_it() -> None:
     """All ones: 0.5 from the most that the record allows."""
     found = compared(np.ones(1000), [0.0] * 5 + [1.0] * 4).distance()
     assert found.ks == pytest.approx(0.5)
@@ -86,7 +86,7 @@ def test_what_a_record_does_not_allow_is_the_distance_to_its_nearest() -> None:
     assert rare.ks == pytest.approx(0.04)  # 5 % ones where there was up to 1 %
 
 
-def test_a_constant_that_is_none_any_more_is_found() -> None:
+def test_change_of_a_constant_is_found() -> None:
     """All training rows were 3."""
     values = np.where(np.arange(1000) < 100, 7.0, 3.0)
     assert compared(np.full(1000, 3.0), [3.0] * 9).distance().ks == 0
@@ -96,13 +96,13 @@ def test_a_constant_that_is_none_any_more_is_found() -> None:
 
 
 def test_missing_values_are_a_distance() -> None:
-    """A tenth of the rows has no value, and all had one."""
+    """A tenth of the rows has no value; in training all had one."""
     found = compare_share(0.1, 0.0).distance()
     assert found.ks == pytest.approx(0.1)
     assert found.psi == pytest.approx(TENTH)
 
 
-def test_the_band_holds_as_often_as_it_says() -> None:
+def test_band_has_the_stated_coverage() -> None:
     """Of 4,000 samples of 200 rows, 5 % leave a band of 5 %, give or take 1."""
     drawn_ = np.sort(np.random.default_rng(3).random((4_000, 200)), axis=1)
     steps = np.arange(201) / 200
@@ -110,14 +110,14 @@ def test_the_band_holds_as_often_as_it_says() -> None:
     assert 0.03 < (off > band(200, 0.05)).mean() < 0.06
 
 
-def test_the_chances_of_all_looks_add_up_to_half_of_what_is_allowed() -> None:
-    """However many windows are judged."""
+def test_chances_of_all_looks_add_up_to_half_of_the_limit() -> None:
+    """For any number of windows."""
     total = sum(chance_of(0.01, look=look, events=4) * 4 for look in range(1, 10**5))
     assert 0.00499 < total < 0.005
 
 
-def test_rows_that_come_in_copies_count_as_one() -> None:
-    """20 of each customer are as good as one; rows of strangers as many."""
+def test_copied_rows_count_as_one() -> None:
+    """20 copies of each customer count as one; rows of different customers as many."""
     values = drawn(40_000, seed=4)
     reference = trained_on(values)
     customers = np.repeat(np.arange(2_000), 20)
@@ -132,8 +132,8 @@ def test_rows_that_come_in_copies_count_as_one() -> None:
     assert alike_rows(alone[:, None] // 2, alone) == 500
 
 
-def test_counting_in_parts_is_counting_at_once() -> None:
-    """Counts can be added up: no row is held."""
+def test_counts_of_parts_add_up() -> None:
+    """No row is stored."""
     values = drawn(3_000, seed=5)
     reference = trained_on(drawn(5_000, seed=6))
     rows = rows_of(values)

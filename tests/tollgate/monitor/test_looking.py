@@ -1,4 +1,4 @@
-"""A sealed journal, looked at again and again."""
+"""Repeated passes over a sealed journal."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ OPTIONS = MonitorOptions(window=1_000)
 
 
 def monitor(sealed: Sealed, *, options: MonitorOptions = OPTIONS) -> ProductMonitor:
-    """Begin to monitor a journal."""
+    """Start to monitor a journal."""
     return ProductMonitor(sealed.folder, repository=REPOSITORY, options=options)
 
 
 def drifted(found: ProductMonitor, release: str = "fraud-1") -> list[list[str]]:
-    """Name what drifted in each window."""
+    """Return the drifted columns of each window."""
     windows = found.streams[release].windows
     return [sorted(one.name for one in window.drifted) for window in windows]
 
 
-def test_a_journal_read_as_it_grows_says_what_one_look_says(tmp_path: Path) -> None:
-    """Each segment is read once; windows go across segments and looks."""
+def test_growing_journal_gives_the_result_of_one_look(tmp_path: Path) -> None:
+    """Each segment is read once; windows span segments and looks."""
     sealed = Sealed(tmp_path)
     growing = None
     for first in range(0, 4_200, 700):
@@ -64,8 +64,8 @@ def test_a_journal_read_as_it_grows_says_what_one_look_says(tmp_path: Path) -> N
     assert once.drifted
 
 
-def test_each_release_is_held_against_its_own_training(tmp_path: Path) -> None:
-    """The same vectors: drift for one model, what it was trained on for the other."""
+def test_each_release_is_compared_with_its_own_training(tmp_path: Path) -> None:
+    """The same vectors are drift for one model, and training data for the other."""
     sealed = Sealed(tmp_path)
     record = msgspec.json.decode(ARTIFACT.read_bytes())
     amount = record["training"]["features"]["amount"]
@@ -84,8 +84,8 @@ def test_each_release_is_held_against_its_own_training(tmp_path: Path) -> None:
     assert drifted(found, "fraud-2") == [[], []]
 
 
-def test_rows_that_cannot_be_compared_are_counted_by_why(tmp_path: Path) -> None:
-    """Degraded, without consent, of a release that nobody knows: none is drift."""
+def test_rows_left_out_are_counted_by_cause(tmp_path: Path) -> None:
+    """Degraded, without consent, of an unknown release: none is drift."""
     sealed = Sealed(tmp_path, consent="channel")
     features = vectors(1_500, seed=1)
     features[500:1_000] = 0
@@ -128,8 +128,8 @@ def test_vectors_of_other_features_are_not_compared(tmp_path: Path) -> None:
     assert (stream.mix.foreign, stream.judged["decisions"]) == (1_200, 0)
 
 
-def test_what_retention_removed_is_not_missed(tmp_path: Path) -> None:
-    """Also when it is removed between two looks."""
+def test_removed_segments_are_no_error(tmp_path: Path) -> None:
+    """Also if they are removed between two looks."""
     sealed = Sealed(tmp_path)
     sealed.seal(decisions(1_000), shifted(1_000, first=1_000))
     before = monitor(sealed)
@@ -143,8 +143,8 @@ def test_what_retention_removed_is_not_missed(tmp_path: Path) -> None:
     assert drifted(after) == [["amount"]]
 
 
-def test_only_what_is_new_enough_is_read(tmp_path: Path) -> None:
-    """Segments that end before are left alone."""
+def test_old_segments_are_not_read(tmp_path: Path) -> None:
+    """Segments that end before the given time are left out."""
     sealed = Sealed(tmp_path)
     sealed.seal(shifted(1_000, first=0), decisions(1_000, first=1_000))
     newest = sealed.chain.alive("segment")[-1]
@@ -154,8 +154,8 @@ def test_only_what_is_new_enough_is_read(tmp_path: Path) -> None:
     assert drifted(found) == [[]]
 
 
-def test_a_damaged_journal_is_one_line_that_names_the_file(tmp_path: Path) -> None:
-    """A segment that is no Parquet; a link that does not follow."""
+def test_damaged_journal_gives_one_line_with_the_file(tmp_path: Path) -> None:
+    """A segment that is no Parquet file; a link that does not follow."""
     sealed = Sealed(tmp_path)
     sealed.seal(decisions(600))
     (segment,) = sealed.folder.glob("*.segment.parquet")
@@ -180,8 +180,8 @@ def test_a_damaged_journal_is_one_line_that_names_the_file(tmp_path: Path) -> No
         ProductMonitor(tmp_path, repository=None, options=OPTIONS)
 
 
-def test_a_day_of_decisions_is_judged_as_a_whole(tmp_path: Path) -> None:
-    """With the days of the clock that decided, once they are over."""
+def test_day_of_decisions_is_judged_once_it_is_over(tmp_path: Path) -> None:
+    """By the clock of the server that decided."""
     sealed = Sealed(tmp_path)
     day = decisions(800)
     sealed.seal(day, *(_later(part, days=1) for part in [shifted(800, first=800)]))
@@ -201,20 +201,20 @@ def _later(records: object, *, days: int) -> object:
 
 
 def cut(segment: Path) -> None:
-    """Leave the beginning of a file."""
+    """Truncate a file."""
     segment.write_bytes(segment.read_bytes()[:4])
 
 
 def other(segment: Path) -> None:
-    """Put a decision there that nobody can make."""
+    """Insert an invalid decision."""
     pl.read_parquet(segment).with_columns(decision=pl.lit("hm")).write_parquet(segment)
 
 
 @pytest.mark.parametrize("spoil", [cut, other, Path.unlink])
-def test_a_segment_that_cannot_be_read_is_tried_again(
+def test_unreadable_segment_is_read_at_a_later_look(
     tmp_path: Path, spoil: Callable[[Path], object]
 ) -> None:
-    """What follows it is read meanwhile; in the end every decision counted once."""
+    """Later segments are read meanwhile; in the end every decision counts once."""
     sealed = Sealed(tmp_path)
     sealed.seal(*(decisions(600, first=first) for first in (0, 600, 1_200)))
     damaged = sorted(sealed.folder.glob("*.segment.parquet"))[1]
@@ -235,8 +235,8 @@ def test_a_segment_that_cannot_be_read_is_tried_again(
         assert found.streams["fraud-1"].mix.rows == 2_400
 
 
-def test_a_journal_that_is_away_is_no_quiet_one(tmp_path: Path) -> None:
-    """A look that fails leaves its time as it was; the next one goes on."""
+def test_missing_journal_is_reported(tmp_path: Path) -> None:
+    """A failed look does not change the time of the last one; the next continues."""
     sealed = Sealed(tmp_path)
     sealed.seal(decisions(600))
     found = monitor(sealed)
@@ -251,8 +251,8 @@ def test_a_journal_that_is_away_is_no_quiet_one(tmp_path: Path) -> None:
     assert found.streams["fraud-1"].mix.rows == 1_200
 
 
-def test_memory_is_of_the_releases_that_decided_last(tmp_path: Path) -> None:
-    """However many there were, and nothing of the links that were read."""
+def test_memory_holds_the_newest_releases_only(tmp_path: Path) -> None:
+    """For any number of releases, and no links that were read."""
     sealed = Sealed(tmp_path, repository=None)
     found = None
     for number in range(RELEASES + 3):
@@ -268,8 +268,8 @@ def test_memory_is_of_the_releases_that_decided_last(tmp_path: Path) -> None:
     assert (found._chain.waiting, found._chain.releases) == ({}, [])
 
 
-def test_drift_of_a_release_that_is_forgotten_was_drift(tmp_path: Path) -> None:
-    """The exit status is of all windows that were read."""
+def test_drift_of_a_dropped_release_still_counts(tmp_path: Path) -> None:
+    """The exit status covers all windows that were read."""
     sealed = Sealed(tmp_path)
     sealed.seal(shifted(1_000, first=0))
     for number in range(RELEASES):
@@ -282,8 +282,8 @@ def test_drift_of_a_release_that_is_forgotten_was_drift(tmp_path: Path) -> None:
     assert found.drifted
 
 
-def test_a_journal_that_begins_later_is_opened_then(tmp_path: Path) -> None:
-    """Of all in a folder, and of those that are named; each once."""
+def test_later_journal_is_opened_once_it_exists(tmp_path: Path) -> None:
+    """From all journals of a folder, or by name; each once."""
     home = tmp_path / "journal"
     given = {"home": home, "repository": None, "options": OPTIONS}
     every, named = Journals((), **given), Journals([home / "fraud"], **given)

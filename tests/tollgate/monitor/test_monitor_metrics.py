@@ -1,4 +1,4 @@
-"""What Prometheus is told, and the page that people read."""
+"""Metrics and page of the monitor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 def looked(
     tmp_path_factory: pytest.TempPathFactory, spec: FeatureSpec
 ) -> ProductMonitor:
-    """A journal with a calm window, a shifted one, a day and labels."""
+    """Return a monitored journal: a calm window, a shifted one, a day, labels."""
     state = tmp_path_factory.mktemp("state")
     sealed = Sealed(state)
     bits = np.zeros(1_000, np.uint32)
@@ -54,7 +54,7 @@ def looked(
 
 @pytest.fixture
 def samples(looked: ProductMonitor, tmp_path: Path) -> Samples:
-    """What the file for node_exporter says, as Prometheus reads it."""
+    """Parse the file for node_exporter as Prometheus does."""
     metrics = MonitorMetrics([looked])
     metrics.refresh()
     path = tmp_path / "tollgate.prom"
@@ -67,19 +67,19 @@ def samples(looked: ProductMonitor, tmp_path: Path) -> Samples:
 
 
 def value(samples: Samples, metric: str, /, **labels: str) -> float:
-    """Take a sample of the only release."""
+    """Return a sample of the only release."""
     whole = {"product": "fraud", "release": "fraud-1", **labels}
     return samples[metric, frozenset(whole.items())]
 
 
-def test_every_metric_stands_in_the_paper_and_is_told(samples: Samples) -> None:
-    """The table of docs/monitor.md, the names in the code, the file: the same."""
+def test_every_metric_is_documented_and_exported(samples: Samples) -> None:
+    """The table of docs/monitor.md, the names in the code and the file agree."""
     table = set(re.findall(rf"^\| `{PREFIX}(\w+)`", PAPER.read_text(), re.MULTILINE))
     assert table == set(MEANINGS) == {name for name, _ in samples}
 
 
-def test_the_page_is_what_the_table_says(looked: ProductMonitor) -> None:
-    """The same names and labels, those of the process among them."""
+def test_metrics_page_matches_the_documented_table(looked: ProductMonitor) -> None:
+    """The same names and labels, including those of the process."""
     metrics = MonitorMetrics([looked])
     metrics.refresh()
     GCCollector(registry=metrics.registry)
@@ -88,16 +88,16 @@ def test_the_page_is_what_the_table_says(looked: ProductMonitor) -> None:
     metrics.registry.register(LoopCollector())
     rows = {row.name: set(row.labels) for row in PAGES["monitor"][1]}
     text = generate_latest(metrics.registry).decode()
-    told = {
+    exported = {
         one.name: set(one.labels)
         for family in text_string_to_metric_families(text)
         for one in family.samples
     }
-    assert told == rows
+    assert exported == rows
 
 
-def test_a_release_that_decides_no_more_drifts_no_more(tmp_path: Path) -> None:
-    """Else the alarm would never end; how its windows were stays counted."""
+def test_inactive_release_exports_no_drift(tmp_path: Path) -> None:
+    """Otherwise the alarm would never end; its drifted windows stay counted."""
     sealed = Sealed(tmp_path)
     sealed.seal(shifted(1_000, first=0))
     found = ProductMonitor(
@@ -110,12 +110,12 @@ def test_a_release_that_decides_no_more_drifts_no_more(tmp_path: Path) -> None:
     sealed.seal(later)
     found.look(LOOKED_US)
     assert drifting(found) == set()
-    kept = {"window": "decisions", "release": "fraud-1", "product": "fraud"}
-    assert ("drifted_windows", kept, 1) in list(samples_of(found))
+    labels = {"window": "decisions", "release": "fraud-1", "product": "fraud"}
+    assert ("drifted_windows", labels, 1) in list(samples_of(found))
 
 
 def drifting(found: ProductMonitor) -> set[str]:
-    """Name the releases of which Prometheus is told that a column drifts."""
+    """Return the releases with a drifted column in the metrics."""
     return {
         labels["release"]
         for name, labels, value in samples_of(found)
@@ -123,15 +123,15 @@ def drifting(found: ProductMonitor) -> set[str]:
     }
 
 
-def test_metrics_say_what_the_windows_say(
+def test_metrics_equal_the_newest_windows(
     samples: Samples, looked: ProductMonitor
 ) -> None:
-    """Of the newest window; a calendar that has not come round has no figure."""
+    """A calendar feature without a complete period has no figure."""
     newest = looked.streams["fraud-1"].windows[-1]
-    told = {one.name: one for one in newest.verdicts}
+    verdicts = {one.name: one for one in newest.verdicts}
     amount = {"window": "decisions", "kind": "feature", "name": "amount"}
     assert value(samples, "drift", **amount) == 1
-    assert value(samples, "psi", **amount) == told["amount"].found.psi
+    assert value(samples, "psi", **amount) == verdicts["amount"].found.psi
     assert value(samples, "shift_sigmas", **amount) > 1
     score = {"window": "decisions", "kind": "score", "name": "score"}
     assert value(samples, "drift", **score) == 0
@@ -152,18 +152,16 @@ def test_metrics_say_what_the_windows_say(
     assert value(samples, "frauds") == 250
 
 
-def test_a_file_that_cannot_be_written_is_told(
-    looked: ProductMonitor, tmp_path: Path
-) -> None:
-    """By its name; nothing half-written stays."""
+def test_unwritable_file_is_reported(looked: ProductMonitor, tmp_path: Path) -> None:
+    """By its name; no partial file stays."""
     with pytest.raises(InputError, match="cannot be written"):
         MonitorMetrics([looked]).write(tmp_path / "none" / "x.prom")
 
 
-def test_the_page_holds_all_it_shows_and_asks_for_nothing(
+def test_page_is_complete_and_loads_nothing(
     looked: ProductMonitor,
 ) -> None:
-    """No script, no address; what drifted stands first, and every column is there."""
+    """No script, no address; drift comes first, and every column is there."""
     page = monitor_page([looked])
     assert "<h1>Drift in fraud</h1>" in page
     assert not re.search(r"<script|<link|<img|https?:|url\(", page)
@@ -174,8 +172,8 @@ def test_the_page_holds_all_it_shows_and_asks_for_nothing(
     assert "judged 7 days after its purchase" in " ".join(page.split())
 
 
-def test_names_cannot_write_into_the_page(looked: ProductMonitor) -> None:
-    """A release's name is text, whatever it holds."""
+def test_names_are_escaped_in_the_page(looked: ProductMonitor) -> None:
+    """A release's name is shown as text."""
     streams = looked.streams
     looked.streams = {"<b>x</b>": streams["fraud-1"]}
     try:

@@ -1,4 +1,4 @@
-"""Decisions of a real server: nothing is said of them until purchases change."""
+"""Decisions of a real server: drift is reported only after purchases change."""
 
 from __future__ import annotations
 

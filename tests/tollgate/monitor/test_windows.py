@@ -1,4 +1,4 @@
-"""What is found, how soon, and what is never said of decisions that did not change."""
+"""Windows: speed of detection, and no alarm for unchanged decisions."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ STRICT = DriftLimits(psi=0.0, ks=0.0, false_alarms=0.1)  # then chance alone dec
 
 @pytest.fixture(scope="module")
 def reference() -> Reference:
-    """What training rows of every shape leave in artifact.json."""
+    """Return the training distribution of columns of every shape."""
     return trained_on(drawn(ROWS, seed=1))
 
 
-def stream_of(
+def release_windows(
     reference: Reference,
     *,
     limits: DriftLimits = DriftLimits(),  # noqa: B008
 ) -> ReleaseWindows:
-    """Begin to watch a release."""
+    """Start to monitor a release."""
     return ReleaseWindows("fraud-1", reference, size=SIZE, limits=limits)
 
 
 def column(verdicts: list[ColumnResult], name: str) -> ColumnResult:
-    """Pick a column."""
+    """Return the result of a column."""
     return next(one for one in verdicts if one.name == name)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_50_000_unshifted_decisions_raise_nothing(
+def test_50_000_unshifted_decisions_raise_no_alarm(
     reference: Reference, seed: int
 ) -> None:
-    """Neither drift nor doubt in any column of any window or day."""
-    stream = stream_of(reference)
+    """Every column of every window and day holds."""
+    stream = release_windows(reference)
     stream.add(rows_of(drawn(50_000, seed=100 + seed), every_us=4_000_000))
     stream.settle(MONDAY_US + 10 * DAY_US)
     assert stream.judged == {"decisions": 20, "day": 3}
@@ -60,19 +60,19 @@ def test_50_000_unshifted_decisions_raise_nothing(
 @pytest.mark.parametrize("onset", [0, 1, 700, 1_800, 2_499])
 @pytest.mark.parametrize("name", [*NAMES, "score"])
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_a_shift_of_two_sigmas_is_found_within_5_000_decisions(
+def test_shift_of_two_sigmas_is_found_within_5_000_decisions(
     reference: Reference, name: str, onset: int, sign: int
 ) -> None:
-    """In whatever column, wherever in a window it begins, up or down."""
+    """In any column, at any place in a window, up or down."""
     values = drawn(SIZE + 5_000, seed=7)[: onset + 5_000]
     at = (*NAMES, "score").index(name)
     values[onset:, at] += 2 * sign * np.nanstd(drawn(ROWS, seed=1)[:, at])
-    stream = stream_of(reference)
+    stream = release_windows(reference)
     stream.add(rows_of(values))
     assert name in [one.name for window in stream.windows for one in window.drifted]
 
 
-def test_the_stated_chance_of_a_false_alarm_is_kept() -> None:
+def test_false_alarms_are_as_rare_as_stated() -> None:
     """
     With limits of nothing, a tenth of the unchanged releases may be accused, ever.
 
@@ -81,7 +81,9 @@ def test_the_stated_chance_of_a_false_alarm_is_kept() -> None:
     """
     accused = 0
     for seed in range(80):
-        stream = stream_of(trained_on(drawn(4_000, seed=1_000 + seed)), limits=STRICT)
+        stream = release_windows(
+            trained_on(drawn(4_000, seed=1_000 + seed)), limits=STRICT
+        )
         stream.add(rows_of(drawn(10_000, seed=5_000 + seed), seed=seed))
         accused += stream.drifted["decisions"] > 0
         states = {v.state for window in stream.windows for v in window.verdicts}
@@ -89,26 +91,26 @@ def test_the_stated_chance_of_a_false_alarm_is_kept() -> None:
     assert accused <= 8
 
 
-def test_customers_that_are_alike_accuse_nobody() -> None:
-    """Rows of 100 customers, 100 each and equal: as good as 100 rows."""
+def test_similar_rows_of_customers_raise_no_alarm() -> None:
+    """100 equal rows of each of 100 customers count as 100 rows."""
     reference = trained_on(drawn(ROWS, seed=1))
     accused = 0
     for seed in range(30):
         own = drawn(100, seed=9_000 + seed).repeat(100, axis=0)
         who = np.arange(100).repeat(100)
-        stream = stream_of(reference)
+        stream = release_windows(reference)
         stream.add(rows_of(own, seed=seed, customers=who))
         accused += stream.drifted["decisions"] > 0
     assert accused <= 1
 
 
-def test_a_small_shift_is_no_drift_however_many_rows_show_it(
+def test_small_shift_is_no_drift_for_any_number_of_rows(
     reference: Reference,
 ) -> None:
     """A tenth of a sigma is certain after 80,000 rows, and accepted."""
     values = drawn(80_000, seed=8)
     values[:, 0] += 1.0
-    stream = stream_of(reference)
+    stream = release_windows(reference)
     stream.add(rows_of(values, every_us=1_000_000))
     stream.settle(MONDAY_US + 10 * DAY_US)
     (day,) = stream.days
@@ -119,12 +121,12 @@ def test_a_small_shift_is_no_drift_however_many_rows_show_it(
 
 
 def test_degraded_vectors_are_counted_and_are_no_drift(reference: Reference) -> None:
-    """A store that is away accuses nobody; windows wait for sound rows."""
+    """A store outage raises no alarm; windows wait for valid rows."""
     values = drawn(10_000, seed=9)
     apart = np.zeros(len(values), np.bool_)
     apart[500:700] = apart[3_000:7_000] = True
     values[apart] = 0
-    stream = stream_of(reference)
+    stream = release_windows(reference)
     stream.add(rows_of(values, apart=apart))
     assert [window.mix.rows for window in stream.windows] == [2_700, 6_500]
     assert stream.windows[-1].mix.degraded() == {"STORE_UNAVAILABLE": 4_000}
@@ -138,11 +140,11 @@ def test_degraded_vectors_are_counted_and_are_no_drift(reference: Reference) -> 
     }
 
 
-def test_a_field_that_is_not_sent_any_more_is_found(reference: Reference) -> None:
-    """A third more rows without a value, by the share that is missing."""
+def test_field_that_is_no_longer_sent_is_found(reference: Reference) -> None:
+    """A third more rows without a value, by the missing share."""
     values = drawn(5_000, seed=10)
     values[2_500:, 0] = np.nan
-    stream = stream_of(reference)
+    stream = release_windows(reference)
     stream.add(rows_of(values))
     first, second = stream.windows
     assert column(first.verdicts, "holed").missing == pytest.approx(0.3, abs=0.03)
@@ -150,12 +152,12 @@ def test_a_field_that_is_not_sent_any_more_is_found(reference: Reference) -> Non
     assert [one.name for one in second.drifted] == ["normal"]
 
 
-def test_windows_are_the_same_however_decisions_come(reference: Reference) -> None:
-    """Read in pieces of any size, the same windows are judged the same."""
+def test_windows_do_not_depend_on_the_size_of_reads(reference: Reference) -> None:
+    """The same windows are judged alike."""
     values = drawn(8_000, seed=11)
     values[5_000:, 1] *= 5
     rows = rows_of(values)
-    whole, pieces = stream_of(reference), stream_of(reference)
+    whole, pieces = release_windows(reference), release_windows(reference)
     whole.add(rows)
     for at in range(0, len(rows), 333):
         pieces.add(rows.take(slice(at, at + 333)))
@@ -163,9 +165,9 @@ def test_windows_are_the_same_however_decisions_come(reference: Reference) -> No
     assert whole.drifted["decisions"] == 1
 
 
-def test_a_day_is_judged_once_and_when_it_is_over(reference: Reference) -> None:
-    """Not while it lasts, nor in the minutes in which its last decisions are sealed."""
-    stream = stream_of(reference)
+def test_day_is_judged_once_after_it_is_over(reference: Reference) -> None:
+    """Not before its last decisions can be sealed."""
+    stream = release_windows(reference)
     rows = rows_of(drawn(2_000, seed=12), every_us=60_000_000)  # a day and 9 hours
     stream.add(rows)
     stream.settle(MONDAY_US + DAY_US + 1)
@@ -178,8 +180,8 @@ def test_a_day_is_judged_once_and_when_it_is_over(reference: Reference) -> None:
     assert stream.judged["day"] == 1
 
 
-def test_a_calendar_is_judged_when_it_has_come_round(spec: FeatureSpec) -> None:
-    """Half a week has no weekend: that is no drift, and no figure."""
+def test_calendar_feature_is_judged_over_a_whole_period(spec: FeatureSpec) -> None:
+    """Half a week has no weekend: no drift, and no figure."""
     values = drawn(ROWS, seed=1)
     text = reference_of({ARTIFACT_FILE: b'{"training": null}'}, spec)
     assert "no training distribution" in str(text)
@@ -191,7 +193,7 @@ def test_a_calendar_is_judged_when_it_has_come_round(spec: FeatureSpec) -> None:
     columns[flag] = type(columns[flag])(
         "feature", weekend.name, columns[flag].marks, 0.0, 7 * 86_400.0
     )
-    short, long = (stream_of(Reference(ROWS, tuple(columns))) for _ in range(2))
+    short, long = (release_windows(Reference(ROWS, tuple(columns))) for _ in range(2))
     weekdays = drawn(2_500, seed=13)
     weekdays[:, flag] = 0
     short.add(rows_of(weekdays, every_us=60_000_000))
@@ -201,7 +203,7 @@ def test_a_calendar_is_judged_when_it_has_come_round(spec: FeatureSpec) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "told"),
+    ("record", "expected"),
     [
         (b"{}", "has no training distribution"),
         (b"[1", "cannot be read"),
@@ -221,13 +223,11 @@ def test_a_calendar_is_judged_when_it_has_come_round(spec: FeatureSpec) -> None:
         ),
     ],
 )
-def test_a_record_that_says_nothing_is_told_and_nobody_is_judged(
-    record: bytes, told: str
-) -> None:
-    """Decisions are still counted, and their mix is known."""
+def test_unusable_training_record_is_reported(record: bytes, expected: str) -> None:
+    """Nothing is judged; decisions are still counted."""
     problem = reference_of({ARTIFACT_FILE: record}, None)
     assert isinstance(problem, str)
-    assert told in problem
+    assert expected in problem
     stream = ReleaseWindows("fraud-1", problem, size=SIZE, limits=DriftLimits())
     stream.add(rows_of(drawn(3_000, seed=14)))
     assert stream.fates()["unknown"] == 3_000

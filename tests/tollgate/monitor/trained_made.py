@@ -1,4 +1,4 @@
-"""Numbers that a model was trained on and is asked about, of every shape there is."""
+"""Synthetic training and served numbers of every shape."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def drawn(rows: int, *, seed: int) -> F32:
 
 
 def training(values: F32) -> Training:
-    """Describe training rows as a converter does."""
+    """Describe training rows like a converter."""
     return describe_training(
         values[:, :-1], names=NAMES, label=None, score=values[:, -1]
     )
 
 
 def trained_on(values: F32, *, spec: FeatureSpec | None = None) -> Reference:
-    """Read what an artifact.json says of training rows."""
+    """Read the training distribution of an artifact.json."""
     text = msgspec.json.encode({"training": training(values)})
     found = reference_of({ARTIFACT_FILE: text}, spec)
     assert isinstance(found, Reference)

@@ -1,4 +1,4 @@
-"""What a changed policy would have decided: counted by hand on a few rows."""
+"""Decisions of a changed policy, counted by hand on a few rows."""
 
 from __future__ import annotations
 
@@ -73,18 +73,18 @@ def load(text: str, folder: Path) -> Policy:
 
 @pytest.fixture
 def new(tmp_path: Path) -> Policy:
-    """The changed policy."""
+    """Return the changed policy."""
     return load(NEW, tmp_path)
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> Policy:
-    """The policy before."""
+    """Return the previous policy."""
     return load(OLD, tmp_path)
 
 
 def own_file(folder: Path) -> Path:
-    """A Parquet file as somebody would make it: columns as they are sent."""
+    """Write a Parquet file with columns as they are sent."""
     names = ("score", "amount", "risk", "distance", "channel", "event_time")
     columns = dict(
         zip(names, zip(*(row[:6] for row in ROWS), strict=True), strict=True)
@@ -101,7 +101,7 @@ def own_file(folder: Path) -> Path:
 
 
 def sealed_folder(folder: Path) -> Path:
-    """Segments as the journal seals them, with a table of another kind beside."""
+    """Write segments as the journal seals them, next to a table of another kind."""
     score = [row[0] for row in ROWS]
     words = hash_words([row[4].encode() for row in ROWS])
     whole = [None if row[3] is None else round(row[3] * 10) for row in ROWS]
@@ -119,7 +119,7 @@ def sealed_folder(folder: Path) -> Path:
             "feature_risk": pl.Series([row[2] for row in ROWS], dtype=pl.Float32),
             "probability_0": pl.Series([1 - one for one in score], dtype=pl.Float32),
             "probability_1": pl.Series(score, dtype=pl.Float32),
-            # MODEL_OUTPUT was set by the policy of then; the next one decides anew.
+            # MODEL_OUTPUT was set by the policy of then; the next one decides again.
             "degraded": pl.Series(
                 [int(Degraded.MODEL_OUTPUT) if one != one else 0 for one in score],
                 dtype=pl.UInt32,
@@ -146,9 +146,7 @@ def sealed_folder(folder: Path) -> Path:
     return sealed
 
 
-def outcome_of(
-    path: Path, *, new: Policy, old: Policy | None = None
-) -> PolicyComparison:
+def compare(path: Path, *, new: Policy, old: Policy | None = None) -> PolicyComparison:
     """Read rows and decide them again."""
     past = read_rows(
         path,
@@ -161,11 +159,11 @@ def outcome_of(
 
 @pytest.mark.parametrize("source", [own_file, sealed_folder])
 @pytest.mark.parametrize("against", [True, False])
-def test_every_row_goes_where_it_goes_by_hand(
+def test_every_row_gets_the_decision_computed_by_hand(
     tmp_path: Path, new: Policy, old: Policy, source: Any, against: bool
 ) -> None:
-    """From a file and from the journal; against a policy, and what was decided."""
-    found = outcome_of(source(tmp_path), new=new, old=old if against else None)
+    """From a file and from the journal; against a policy and recorded decisions."""
+    found = compare(source(tmp_path), new=new, old=old if against else None)
     levels = ("approve", "review", "decline")
     assert found.matrix == tuple(
         tuple(sum(row[7:] == (a, b) for row in ROWS) for b in levels) for a in levels
@@ -186,7 +184,7 @@ def test_segments_and_rules_are_counted(
     tmp_path: Path, new: Policy, old: Policy
 ) -> None:
     """By the new policy's segments and rules; a rule of the same name by both."""
-    found = outcome_of(own_file(tmp_path), new=new, old=old)
+    found = compare(own_file(tmp_path), new=new, old=old)
     other, large = found.segments
     assert (other.name, other.rows, other.before, other.after) == (
         *("other", 8),
@@ -206,13 +204,13 @@ def test_segments_and_rules_are_counted(
     assert (far.before, far.after, far.owner) == (None, 1, "care")
 
 
-def test_a_picture_is_drawn(tmp_path: Path, new: Policy, old: Policy) -> None:
-    """A PNG; and one of no rows at all, too."""
-    found = outcome_of(own_file(tmp_path), new=new, old=old)
+def test_picture_is_drawn(tmp_path: Path, new: Policy, old: Policy) -> None:
+    """A PNG; also without any rows."""
+    found = compare(own_file(tmp_path), new=new, old=old)
     draw(found, tmp_path / "some.png")
     nothing = pl.read_parquet(own_file(tmp_path)).head(0)
     nothing.write_parquet(tmp_path / "nothing.parquet")
-    none = outcome_of(tmp_path / "nothing.parquet", new=new, old=old)
+    none = compare(tmp_path / "nothing.parquet", new=new, old=old)
     assert none.rows == none.changed == 0
     draw(none, tmp_path / "none.png")
     for name in ("some.png", "none.png"):
@@ -230,24 +228,22 @@ def test_a_picture_is_drawn(tmp_path: Path, new: Policy, old: Policy) -> None:
         ("decision", "name the policy to compare with, --against OLD"),
     ],
 )
-def test_a_missing_column_is_named(
+def test_error_names_the_missing_column(
     tmp_path: Path, new: Policy, column: str, words: str
 ) -> None:
-    """What the policy needs must be there; what it does not name need not."""
+    """Columns that the policy does not name may be missing."""
     path = own_file(tmp_path)
     pl.read_parquet(path).drop(column).write_parquet(path)
     with pytest.raises(InputError) as caught:
-        outcome_of(path, new=new)
+        compare(path, new=new)
     assert words in str(caught.value)
 
 
-def test_columns_that_no_condition_names_may_be_missing(
-    tmp_path: Path, old: Policy
-) -> None:
+def test_unused_columns_may_be_missing(tmp_path: Path, old: Policy) -> None:
     """The old policy needs score, amount and one feature, and nothing else."""
     path = own_file(tmp_path)
     pl.read_parquet(path).select("score", "amount", "risk").write_parquet(path)
-    assert outcome_of(path, new=old, old=old).changed == 0
+    assert compare(path, new=old, old=old).changed == 0
 
 
 @pytest.mark.parametrize(
@@ -260,7 +256,7 @@ def test_columns_that_no_condition_names_may_be_missing(
         ({"risk": ["high"]}, "column risk: is String, which does not fit"),
     ],
 )
-def test_a_column_of_the_wrong_kind_is_named(
+def test_error_names_the_column_of_the_wrong_type(
     tmp_path: Path, old: Policy, values: dict[str, list[Any]], words: str
 ) -> None:
     """By file and column."""
@@ -268,16 +264,16 @@ def test_a_column_of_the_wrong_kind_is_named(
     row = {"score": [0.5], "amount": [1.0], "risk": [0.0], "decision": ["review"]}
     pl.DataFrame(row | values).write_parquet(path)
     with pytest.raises(InputError) as caught:
-        outcome_of(path, new=old)
+        compare(path, new=old)
     assert words in str(caught.value)
     assert str(caught.value).startswith(str(path))
 
 
-def test_a_folder_without_decisions_is_refused(tmp_path: Path, old: Policy) -> None:
-    """And so is a file that is no Parquet."""
+def test_folder_without_decisions_is_refused(tmp_path: Path, old: Policy) -> None:
+    """And so is a file that is no Parquet file."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no Parquet file with decisions"):
-        outcome_of(tmp_path / "empty", new=old)
+        compare(tmp_path / "empty", new=old)
     (tmp_path / "text.parquet").write_text("no")
     with pytest.raises(InputError, match=r"text\.parquet: cannot be read"):
-        outcome_of(tmp_path / "text.parquet", new=old)
+        compare(tmp_path / "text.parquet", new=old)
