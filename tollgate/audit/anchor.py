@@ -117,5 +117,5 @@ def read_anchor(path: Path) -> list[AnchorMark]:
         try:
             marks.append(msgspec.json.decode(line, type=AnchorMark))
         except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
-            raise JournalError(path, f"line {number} is no mark: {exc}") from exc
+            raise JournalError(path, f"line {number} is not a mark: {exc}") from exc
     return marks

@@ -62,7 +62,9 @@ def _type_name(column: str, kind: Any) -> str:
     for known, name in _NAMES:
         if kind == known:
             return name
-    raise JournalError(f"column {column}", f"{kind} is no type of a journal")
+    raise JournalError(
+        f"column {column}", f"has type {kind}, which no table of a journal has"
+    )
 
 
 def digests(frame: pl.DataFrame) -> list[bytes]:

@@ -146,7 +146,7 @@ def decode_link(name: object, content: bytes) -> Link:
     try:
         link = msgspec.json.decode(content, type=Link)
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
-        raise JournalError(name, f"is no link: {exc}") from exc
+        raise JournalError(name, f"is not a link: {exc}") from exc
     if link.format != FORMAT:
         problem = f"has format {link.format}, this Tollgate reads {FORMAT}"
         raise JournalError(name, problem)

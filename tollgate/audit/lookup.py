@@ -116,7 +116,7 @@ def _by_number(
                 )
                 if len(rows):
                     return link, int(rows["row"][0])
-    raise InputError(f"{writer}:{number}", "is no record of this journal")
+    raise InputError(f"{writer}:{number}", "is not a record of this journal")
 
 
 def _by_transaction(
@@ -145,8 +145,8 @@ def _by_transaction(
         if len(rows):
             return link, int(rows[-1])
     problem = (
-        "is no transaction of this journal that can be found: it is not there, was "
-        "removed, its person was erased, or did not consent"
+        "cannot be found in this journal: the transaction is not there, was removed, "
+        "its person was erased, or did not consent"
     )
     raise InputError(wanted, problem)
 

@@ -149,9 +149,9 @@ def _prove_identity(
     where = f"link {number}"
     first = next(iter(links.values()))
     if link.number != number:
-        yield Discrepancy(where, f"calls itself {link.number}: links were exchanged")
+        yield Discrepancy(where, f"has number {link.number}: links were exchanged")
     if (link.chain, link.product) != (first.chain, first.product):
-        yield Discrepancy(where, "is of another chain")
+        yield Discrepancy(where, "belongs to another chain")
     if (link.kind == "begin") != (number == 1):
         yield Discrepancy(where, f"is of kind {link.kind}: the beginning was changed")
 

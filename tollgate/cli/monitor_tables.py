@@ -42,7 +42,7 @@ def monitor_report(monitors: Sequence[ProductMonitor]) -> list[dict[str, Any]]:
                     "decisions": stream.mix.rows,
                     "fates": stream.fates(),
                     "problem": stream.problem,
-                    "waiting": stream.waiting,
+                    "waiting": stream.pending,
                     "windows": {
                         kind: {
                             "judged": stream.judged[kind],
@@ -112,7 +112,7 @@ def _told(product: str, release: str, stream: ReleaseWindows) -> str:
                 f"{words} not judged, too many degraded rows: {stream.troubled[kind]:,}"
             )
     if not any(stream.closed.values()) and not stream.problem:
-        parts.append(f"{stream.waiting:,} in the first window, which is not full yet")
+        parts.append(f"{stream.pending:,} in the first window, which is not full yet")
     return "; ".join(parts)
 
 

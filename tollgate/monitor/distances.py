@@ -187,7 +187,7 @@ def slack(rows: int, *, trained: float, alike: float, chance: float) -> float:
     return own + band(trained / alike, chance) + 1 / max(trained, 1.0)
 
 
-def alike_rows(upto: I64, rows: I64) -> float:
+def design_effect(upto: I64, rows: I64) -> float:
     """
     Return how many rows count as one, because rows of one customer are alike.
 
@@ -195,18 +195,18 @@ def alike_rows(upto: I64, rows: I64) -> float:
     variance that independent rows would have, as the mean over the points.
 
     Args:
-        upto: Rows up to each point, by cluster; [HEAPS, P].
-        rows: Rows by cluster; [HEAPS].
+        upto: Rows up to each point, by cluster; [CLUSTERS, P].
+        rows: Rows by cluster; [CLUSTERS].
 
     Source: random groups, Wolter (2007), "Introduction to Variance Estimation", 2.4;
     the design effect of Kish (1965), "Survey Sampling", 8.2.
     """
     held = rows > 0
-    heaps, total = int(held.sum()), int(rows.sum())
-    if heaps < 2:
+    clusters, total = int(held.sum()), int(rows.sum())
+    if clusters < 2:
         return float(max(total, 1))  # a single customer is a single observation
     share = upto.sum(axis=0) / total
     apart = upto[held] - share * rows[held, None]
-    between = float((apart**2).sum()) * heaps / (heaps - 1) / total**2
+    between = float((apart**2).sum()) * clusters / (clusters - 1) / total**2
     independent = float((share * (1 - share)).sum()) / total
     return max(1.0, between / independent) if independent > 0 else 1.0

@@ -19,17 +19,18 @@ class ChainReader:
 
     Attributes:
         product: Product of the journal; empty before the first link is read.
-        waiting: Links of unread segments, by number; the reader of a segment removes
+        pending: Links of unread segments, by number; the reader of a segment removes
             its link.
         releases: Links that archive releases.
-        turns: Number of links that change the result of labels: labels and tombstones.
+        label_changes: Number of links that change the result of labels: labels and
+            tombstones.
     """
 
     def __init__(self, folder: Path, *, since_us: int) -> None:
         self.product = ""
-        self.waiting: dict[int, Link] = {}
+        self.pending: dict[int, Link] = {}
         self.releases: list[Link] = []
-        self.turns = 0
+        self.label_changes = 0
         self._folder = folder
         self._since_us = since_us
         self._number = 0  # number of the last link
@@ -57,9 +58,9 @@ class ChainReader:
     def _take(self, link: Link) -> None:
         self.product = link.product
         if link.kind == "segment" and link.until_us >= self._since_us:
-            self.waiting[link.number] = link
+            self.pending[link.number] = link
         elif link.kind == "release":
             self.releases.append(link)
         for number in removed_links([link]):
-            self.waiting.pop(number, None)
-        self.turns += link.kind in ("labels", "tombstone")
+            self.pending.pop(number, None)
+        self.label_changes += link.kind in ("labels", "tombstone")

@@ -15,10 +15,10 @@ from tollgate.monitor.distances import (
     I64,
     ComparedDistributions,
     Distance,
-    alike_rows,
     chance_of,
     compare,
     compare_share,
+    design_effect,
     slack,
 )
 from tollgate.monitor.tallies import ColumnCounts
@@ -163,7 +163,7 @@ class _ColumnJudge(msgspec.Struct, frozen=True, eq=False):
     def _judged(
         self, compared: ComparedDistributions, *, upto: I64, rows: I64, trained: float
     ) -> tuple[Distance, Distance, float]:
-        alike = alike_rows(upto, rows)
+        alike = design_effect(upto, rows)
         by = slack(int(rows.sum()), trained=trained, alike=alike, chance=self.chance)
         return compared.distance(), compared.nearer(by).distance(), alike
 

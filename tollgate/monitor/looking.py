@@ -124,7 +124,7 @@ class ProductMonitor:
                 self._chain.follow()
             finally:  # segments before a damaged link count
                 self.product = self._chain.product
-                self._read_waiting()
+                self._read_pending()
             for stream in self.streams.values():
                 stream.settle(now_us)
         except (JournalError, OSError) as exc:
@@ -157,24 +157,24 @@ class ProductMonitor:
             if one.mix.last_us > newest_us - _DAY_US
         }
 
-    def _read_waiting(self) -> None:
+    def _read_pending(self) -> None:
         self.unread = {}
-        for number, link in list(self._chain.waiting.items()):
+        for number, link in list(self._chain.pending.items()):
             try:
                 self._read(link)
             except (JournalError, InputError, OSError) as exc:
                 self.unread[number] = str(exc)
             except pl.exceptions.PolarsError as exc:
-                problem = f"is no segment: {str(exc).splitlines()[0]}"
+                problem = f"is not a segment: {str(exc).splitlines()[0]}"
                 self.unread[number] = str(JournalError(link.table, problem))
             else:
-                self._chain.waiting.pop(number, None)
+                self._chain.pending.pop(number, None)
 
     def _read(self, link: Link) -> None:
         table = read_segment(self.folder, link)
         if table is None:
             self._chain.follow()
-            if link.number in self._chain.waiting:  # not removed by retention
+            if link.number in self._chain.pending:  # not removed by retention
                 raise JournalError(self.folder / link.table, "is gone")
             return
         # Do first what may fail: a segment is counted completely or not at all.
@@ -235,7 +235,7 @@ class ProductMonitor:
     def _judge(self, now_us: int, more: pl.DataFrame | None) -> None:
         state = (
             now_us // _DAY_US,
-            self._chain.turns,
+            self._chain.label_changes,
             tuple(self.unread),
             None if more is None else more.hash_rows(seed=1).sum(),
         )

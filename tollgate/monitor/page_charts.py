@@ -99,9 +99,8 @@ def days_chart(found: DailyAccuracy, release: str) -> str:
         f'<p class="soft">Each decision is judged {lag_days:g} days after its '
         "purchase, by the labels that were known by then: "
         f"{whole.labelled:,} decisions with {whole.frauds:,} frauds; "
-        f"{whole.young:,} are younger and wait, {whole.late:,} got a label later. "
-        + _in_time(found)
-        + "</p>"
+        f"{whole.young:,} are younger and not judged yet, {whole.late:,} got a label "
+        "later. " + _in_time(found) + "</p>"
     )
     if not old:
         return text

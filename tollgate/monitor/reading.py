@@ -18,7 +18,7 @@ from tollgate.audit.subjects import TRANSACTION
 from tollgate.audit.tables import read_table
 from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec
-from tollgate.monitor.tallies import DECISIONS, HEAPS, MonitoredRows
+from tollgate.monitor.tallies import CLUSTERS, DECISIONS, MonitoredRows
 from tollgate.monitor.training import Reference
 from tollgate.schema import Degraded
 
@@ -116,7 +116,7 @@ def rows_of(own: pl.DataFrame, reference: Reference | None) -> MonitoredRows:
     if fits:
         for at, name in enumerate(names):
             values[:, at] = own[name].fill_null(np.nan).to_numpy()
-    sound = consent & ((degraded & np.uint32(APART)) == 0) & fits
+    valid = consent & ((degraded & np.uint32(APART)) == 0) & fits
     event_us = own[EVENT].dt.epoch("us").fill_null(0).to_numpy()
     order = pl.Series(list(DECISIONS))
     decision = own["decision"].replace_strict(
@@ -124,8 +124,8 @@ def rows_of(own: pl.DataFrame, reference: Reference | None) -> MonitoredRows:
     )
     return MonitoredRows(
         values=values,
-        heap=_heaps(own),
-        sound=sound,
+        cluster=_clusters(own),
+        valid=valid,
         decision=decision.to_numpy(),
         degraded=degraded,
         withheld=~consent,
@@ -136,13 +136,13 @@ def rows_of(own: pl.DataFrame, reference: Reference | None) -> MonitoredRows:
     )
 
 
-def _heaps(own: pl.DataFrame) -> npt.NDArray[np.int64]:
+def _clusters(own: pl.DataFrame) -> npt.NDArray[np.int64]:
     """Assign customers to clusters by their pseudonyms, which are random hex digits."""
     subjects = [name for name in own.columns if name.startswith(SUBJECT)]
     name = subjects[0] if subjects else TRANSACTION
     number = own[name].str.slice(0, 4).str.to_integer(base=16, strict=False)
-    heaps: npt.NDArray[np.int64] = (number.fill_null(0) % HEAPS).to_numpy()
-    return heaps.astype(np.int64)
+    clusters: npt.NDArray[np.int64] = (number.fill_null(0) % CLUSTERS).to_numpy()
+    return clusters.astype(np.int64)
 
 
 def _confidence(own: pl.DataFrame) -> npt.NDArray[np.float32]:

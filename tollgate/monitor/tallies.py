@@ -11,7 +11,7 @@ from tollgate.schema import Decision, Degraded
 
 # Number of customer clusters. Rows of one customer are alike: the variance of a share
 # between clusters shows how many rows count as one (as in the challenger's counts).
-HEAPS = 64
+CLUSTERS = 64
 UNSURE = 0.8  # the model is unsure of a row if no probability reaches this
 
 I64 = npt.NDArray[np.int64]
@@ -27,8 +27,8 @@ class MonitoredRows(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         values: Values of the reference's columns, NaN for none; float32 [N, C].
-        heap: Cluster of each row's customer; int64 [N].
-        sound: True if the row is valid for comparison: it has consent, the reference's
+        cluster: Cluster of each row's customer; int64 [N].
+        valid: True if the row is valid for comparison: it has consent, the reference's
             features, and no degraded bit of `reading.APART`.
         decision: 0 approve, 1 review, 2 decline.
         degraded: Degraded bits.
@@ -40,8 +40,8 @@ class MonitoredRows(msgspec.Struct, frozen=True, eq=False):
     """
 
     values: npt.NDArray[np.float32]
-    heap: I64
-    sound: Bool
+    cluster: I64
+    valid: Bool
     decision: npt.NDArray[np.uint8]
     degraded: npt.NDArray[np.uint32]
     withheld: Bool
@@ -83,7 +83,7 @@ class DecisionMix:
         self.rows += len(rows)
         self.withheld += int(rows.withheld.sum())
         self.foreign += int(rows.foreign.sum())
-        self.apart += int((~rows.sound & ~rows.withheld & ~rows.foreign).sum())
+        self.apart += int((~rows.valid & ~rows.withheld & ~rows.foreign).sum())
         self.decisions += np.bincount(rows.decision, minlength=len(DECISIONS))
         for at, bit in enumerate(_BITS):
             self.bits[at] += int(((rows.degraded & np.uint32(bit)) != 0).sum())
@@ -123,19 +123,19 @@ class ColumnCounts:
     Counts of valid rows by their position among a reference's marks.
 
     Attributes:
-        rows: Number of rows by cluster; [HEAPS].
-        cells: Per column, counts by cluster and cell; [HEAPS, 2M + 1]. Cells are < v1,
-            = v1, between v1 and v2, = v2, …, > vM.
-        missing: Per column, missing values by cluster; [C, HEAPS].
+        rows: Number of rows by cluster; [CLUSTERS].
+        cells: Per column, counts by cluster and cell; [CLUSTERS, 2M + 1]. Cells are
+            < v1, = v1, between v1 and v2, = v2, …, > vM.
+        missing: Per column, missing values by cluster; [C, CLUSTERS].
     """
 
     def __init__(self, reference: Reference) -> None:
         self._columns = reference.columns
-        self.rows = np.zeros(HEAPS, np.int64)
+        self.rows = np.zeros(CLUSTERS, np.int64)
         self.cells = [
-            np.zeros((HEAPS, _cells(column)), np.int64) for column in self._columns
+            np.zeros((CLUSTERS, _cells(column)), np.int64) for column in self._columns
         ]
-        self.missing = np.zeros((len(self._columns), HEAPS), np.int64)
+        self.missing = np.zeros((len(self._columns), CLUSTERS), np.int64)
         self.event_first_us = 0
         self.event_last_us = 0
 
@@ -151,13 +151,13 @@ class ColumnCounts:
         """Count rows, which must all be valid."""
         if not len(rows):
             return
-        self.rows += np.bincount(rows.heap, minlength=HEAPS)
+        self.rows += np.bincount(rows.cluster, minlength=CLUSTERS)
         for at, column in enumerate(self._columns):
             there = np.isfinite(rows.values[:, at])
-            heap = rows.heap
+            cluster = rows.cluster
             if not there.all():
-                self.missing[at] += np.bincount(heap[~there], minlength=HEAPS)
-                heap = heap[there]
+                self.missing[at] += np.bincount(cluster[~there], minlength=CLUSTERS)
+                cluster = cluster[there]
             if column.marks is not None:
                 values = rows.values[there, at].astype(np.float64)
                 marks = column.marks.values
@@ -165,8 +165,8 @@ class ColumnCounts:
                 cell += np.searchsorted(marks, values, side="right")
                 width = _cells(column)
                 self.cells[at] += np.bincount(
-                    heap * width + cell, minlength=HEAPS * width
-                ).reshape(HEAPS, width)
+                    cluster * width + cell, minlength=CLUSTERS * width
+                ).reshape(CLUSTERS, width)
         first, last = int(rows.event_us.min()), int(rows.event_us.max())
         self.event_first_us = min(self.event_first_us or first, first)
         self.event_last_us = max(self.event_last_us, last)

@@ -57,9 +57,9 @@ class _OpenWindow:
 
     def add(self, rows: MonitoredRows) -> None:
         self.mix.add(rows)
-        self.rows += int(rows.sound.sum())
+        self.rows += int(rows.valid.sum())
         if self.tally is not None:
-            self.tally.add(rows.take(rows.sound))
+            self.tally.add(rows.take(rows.valid))
 
 
 class ReleaseWindows:
@@ -107,7 +107,7 @@ class ReleaseWindows:
         self._closed_day = -1
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """Return the number of valid decisions in the open window."""
         return self._open.rows
 
@@ -133,10 +133,10 @@ class ReleaseWindows:
                 self._open_days.setdefault(day, _OpenWindow(self.reference)).add(its)
         at = 0
         while at < len(rows):
-            room = self._size - self.waiting
-            sound = np.flatnonzero(rows.sound[at:])
-            full = len(sound) >= room
-            end = at + int(sound[room - 1]) + 1 if full else len(rows)
+            room = self._size - self.pending
+            valid = np.flatnonzero(rows.valid[at:])
+            full = len(valid) >= room
+            end = at + int(valid[room - 1]) + 1 if full else len(rows)
             self._open.add(rows.take(slice(at, end)))
             at = end
             if full:

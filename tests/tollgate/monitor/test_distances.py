@@ -9,13 +9,13 @@ from trained_made import NAMES, drawn, rows_of, trained_on
 
 from tollgate.monitor.distances import (
     ComparedDistributions,
-    alike_rows,
     band,
     chance_of,
     compare,
     compare_share,
+    design_effect,
 )
-from tollgate.monitor.tallies import HEAPS, ColumnCounts
+from tollgate.monitor.tallies import CLUSTERS, ColumnCounts
 from tollgate.monitor.training import marks_of
 
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
@@ -126,10 +126,10 @@ def test_copied_rows_count_as_one() -> None:
         tally = ColumnCounts(reference)
         tally.add(rows)
         upto = np.cumsum(tally.cells[0], axis=1)[:, :-1]
-        assert alike_rows(upto, tally.rows) == pytest.approx(alike, rel=0.3)
-    alone = np.zeros(HEAPS, np.int64)
+        assert design_effect(upto, tally.rows) == pytest.approx(alike, rel=0.3)
+    alone = np.zeros(CLUSTERS, np.int64)
     alone[7] = 500
-    assert alike_rows(alone[:, None] // 2, alone) == 500
+    assert design_effect(alone[:, None] // 2, alone) == 500
 
 
 def test_counts_of_parts_add_up() -> None:

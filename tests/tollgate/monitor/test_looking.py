@@ -265,7 +265,7 @@ def test_memory_holds_the_newest_releases_only(tmp_path: Path) -> None:
     named = [f"fraud-{number}" for number in range(3, RELEASES + 3)]
     assert list(found.streams) == named
     assert list(found.deciding) == named[-1:]
-    assert (found._chain.waiting, found._chain.releases) == ({}, [])
+    assert (found._chain.pending, found._chain.releases) == ({}, [])
 
 
 def test_drift_of_a_dropped_release_still_counts(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from converters.artifact import Training, describe_training
 from tollgate.features.spec import FeatureSpec
-from tollgate.monitor.tallies import HEAPS, MonitoredRows
+from tollgate.monitor.tallies import CLUSTERS, MonitoredRows
 from tollgate.monitor.training import Reference, reference_of
 from tollgate.schema import ARTIFACT_FILE
 
@@ -71,13 +71,13 @@ def rows_of(
     rows = len(values)
     chance = np.random.default_rng([5, seed])
     who = np.arange(rows) if customers is None else customers
-    heap = chance.integers(0, HEAPS, int(who.max()) + 1)[who]
+    cluster = chance.integers(0, CLUSTERS, int(who.max()) + 1)[who]
     lost = np.zeros(rows, np.bool_) if apart is None else apart
     time_us = MONDAY_US + np.arange(rows) * every_us
     return MonitoredRows(
         values=values,
-        heap=heap,
-        sound=~lost,
+        cluster=cluster,
+        valid=~lost,
         decision=(values[:, -1] > 0.5).astype(np.uint8) * 2,
         degraded=lost.astype(np.uint32),
         withheld=np.zeros(rows, np.bool_),
