@@ -155,7 +155,7 @@ def test_challenger_may_leave_features_out(edited: Edited) -> None:
             "{name: during_night,            calendar: weekend}",
             "its feature during_night is defined differently in the vectors",
         ),
-        ("lateness: 1d", "lateness: 2d", "keeps another state"),
+        ("lateness: 1d", "lateness: 2d", "stores another state"),
     ],
 )
 def test_new_features_are_refused(
