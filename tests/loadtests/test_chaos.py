@@ -11,9 +11,6 @@ from msgspec import structs
 
 from loadtests.chaos import Options, run_all
 from loadtests.chaos_kinds import ORDERS, Place
-from loadtests.coalescing import Options as JoinOptions
-from loadtests.coalescing import run_all as run_joined
-from loadtests.coalescing import to_markdown
 from loadtests.proxy import Proxy
 from loadtests.surroundings import CHECKOUT
 from tollgate.server.embedded import Embedded, serve
@@ -83,14 +80,3 @@ def test_a_step_that_took_the_server_with_it_comes_back(when, tmp_path: Path):
             ORDERS["stub"][1](Place(server, repository, proxy))
         assert server.triton.pid not in (0, before)
         assert probe(server.triton, "fraud", rows=[1]).release == "fraud-1"
-
-
-def test_gathered_calls_are_fewer_requests():
-    """A short run each way; what it says is made of what was counted."""
-    options = JoinOptions(callers=64, rounds=1, seconds=1.0, out=None)
-    blocks, told = run_joined(options, command="this test")
-    (on,), (off,) = blocks["on"], blocks["off"]
-    # A request may come back just outside of the measured time.
-    assert 0.5 < len(off.latency_us) / off.requests < 2
-    assert len(on.latency_us) / on.requests > 4
-    assert to_markdown(blocks, told).count("\n| ") == 3

@@ -7,21 +7,52 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from plain_product import release_simple_model, write_product
 from typer.testing import CliRunner
 
-from loadtests.declared_fields import columns_of, fields_of, make
 from tollgate.cli.app import app
 from tollgate.errors import InputError
 
-FIELDS = fields_of(5)
+FIELDS = ("n0", "n1", "n2", "w3", "w4")  # three numbers, two words
+WORDS = ("a", "b", "c", "d", "e")
 PRODUCT = "declared"
+SPEC = """\
+version: 1
+product: declared
+amount: false
+fields:
+  - {name: n0, type: number, decimals: 2}
+  - {name: n1, type: number, decimals: 2}
+  - {name: n2, type: number, decimals: 2}
+  - {name: w3, type: category, vocabulary: [a, b, c, d, e]}
+  - {name: w4, type: category, vocabulary: [a, b, c, d, e]}
+features:
+  - {name: n0, field: n0, default: .nan}
+  - {name: n1, field: n1, default: .nan}
+  - {name: n2, field: n2, default: .nan}
+  - {name: w3, category: w3}
+  - {name: w4, category: w4}
+"""
+POLICY = """\
+version: 1
+product: declared
+labels: [fine, bad]
+score: bad
+thresholds: {review: 0.4, decline: 0.7}
+fallback: {model_output: review}
+rules: []
+reasons: {SCORE_REVIEW: review, SCORE_DECLINE: decline, MODEL_UNAVAILABLE: none}
+"""
 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A product of five fields, as the settings' one."""
     folder = tmp_path / "model_repository"
-    make(folder, FIELDS)
+    spec = write_product(
+        folder, spec_text=SPEC, policy_text=POLICY, store_deadline_ms=2_000
+    )
+    release_simple_model(folder, spec)
     monkeypatch.setenv("TOLLGATE_PRODUCT", PRODUCT)
     monkeypatch.chdir(tmp_path)
     return folder
@@ -30,9 +61,14 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
     """A table of fields and labels; neither ids nor times, one number missing."""
-    columns = columns_of(FIELDS, 20, tag="t")
+    chance = np.random.default_rng(20)
+    columns = {
+        name: np.round(chance.random(20) * 100, 2)
+        if name.startswith("n")
+        else [WORDS[word] for word in chance.integers(0, len(WORDS), 20)]
+        for name in FIELDS
+    }
     columns["n0"][3] = np.nan
-    del columns["transaction_id"], columns["event_time"]
     path = tmp_path / "rows.parquet"
     pl.DataFrame(columns | {"label": [0, 1] * 10}).write_parquet(path)
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -11,12 +12,13 @@ from urllib.request import urlopen
 import pytest
 
 from clients.client import Client
-from loadtests.prediction_cache_served import CONFIG, counters, with_cache
 from tollgate.repository.check import check
 from tollgate.server.embedded import Embedded, serve
 from tollgate.supervisor.heartbeat import Heartbeat
 from tollgate.supervisor.stubs import find_stubs
 
+CONFIG = "cached"
+_COUNTER = re.compile(r'^nv_(\w+)\{model="fraud_model"[^}]*\} (\S+)$', re.MULTILINE)
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 PURCHASE = {
     "transaction_id": ["p-1"],
@@ -27,13 +29,21 @@ PURCHASE = {
 }
 
 
+def with_cache(repository: Path) -> None:
+    """Write a named configuration of the model that uses the response cache."""
+    model = repository / "fraud_model"
+    (model / "configs").mkdir(exist_ok=True)
+    text = (model / "config.pbtxt").read_text() + "response_cache { enable: true }\n"
+    (model / "configs" / f"{CONFIG}.pbtxt").write_text(text)
+
+
 def found(server: Embedded) -> tuple[float, float]:
     """Read how many requests the model's cache answered, and how many not."""
     with urlopen(server.metrics_url, timeout=10) as page:
-        read = counters(page.read().decode())
-    model = "fraud_model"
+        counters = dict(_COUNTER.findall(page.read().decode()))
     names = ("cache_num_hits_per_model", "cache_num_misses_per_model")
-    return read.get((model, names[0]), 0.0), read.get((model, names[1]), 0.0)
+    hits, misses = (float(counters.get(name, 0)) for name in names)
+    return hits, misses
 
 
 def asked_three_times(
@@ -59,7 +69,7 @@ def test_a_repeated_row_is_answered_by_the_cache_as_by_the_model(
     """One is run, two are found, all score alike; without memory none is found."""
     repository = tmp_path / "repository"
     shutil.copytree(REPOSITORY, repository)
-    with_cache(repository, "fraud")
+    with_cache(repository)
     assert list(check(repository, product="fraud", config_name=CONFIG)) == []
     hits, misses, cached = asked_three_times(repository, tmp_path / "a", cache_mb=16)
     assert (hits, misses) == (2, 1)
@@ -73,7 +83,7 @@ def test_a_heartbeat_is_no_request_that_the_cache_knows(tmp_path: Path) -> None:
     """A model that hangs is noticed, though the cache has answers from before."""
     repository = tmp_path / "repository"
     shutil.copytree(REPOSITORY, repository)
-    with_cache(repository, "fraud")
+    with_cache(repository)
     with serve(
         repository, state=tmp_path / "a", model_config_name=CONFIG, cache_mb=16
     ) as server:

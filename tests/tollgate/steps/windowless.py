@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from plain_product import release_first, write_product
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -16,7 +17,6 @@ from converters.folder import write_converted
 from converters.purpose import purpose_of
 from converters.sample import Sample
 from converters.sources.worker import model_of
-from loadtests.plain_product import release_first, write_product
 from tollgate.features.offline import build
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import history_of

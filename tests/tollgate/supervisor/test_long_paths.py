@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
+from second_product import copy_repository
 
 from clients.client import Client
-from loadtests.second_product import copy_repository
 from loadtests.supervised import Supervised
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.schema import Degraded

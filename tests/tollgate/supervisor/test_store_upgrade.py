@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import redis
+from second_product import copy_repository
 
 from clients.client import Client
 from clients.decisions import Decisions
-from loadtests.second_product import copy_repository
 from loadtests.supervised import Supervised
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.errors import ServerError

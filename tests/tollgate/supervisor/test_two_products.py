@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 import redis
+from second_product import add_product, copy_repository, release_first
 from typer.testing import CliRunner
 
 from clients.client import Client
-from loadtests.second_product import add_product, copy_repository, release_first
 from loadtests.supervised import Supervised
 from tollgate.cli.app import app
 from tollgate.errors import RepositoryError

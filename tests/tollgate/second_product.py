@@ -40,8 +40,8 @@ def add_product(repository: Path, name: str) -> None:
     spec = load_spec(repository / f"{name}_features" / "1" / SPEC_FILE)
     spec_hash = f'"spec_hash": "{spec_hash_text(spec.spec_hash)}"'
     artifact = repository / f"{name}_model" / "1" / "artifact.json"
-    said = re.sub(r'"spec_hash": "[0-9a-f]+"', spec_hash, artifact.read_text())
-    artifact.write_text(said)
+    changed = re.sub(r'"spec_hash": "[0-9a-f]+"', spec_hash, artifact.read_text())
+    artifact.write_text(changed)
     release_first(repository, name)
 
 
@@ -53,7 +53,7 @@ def release_first(repository: Path, name: str) -> None:
         repository,
         product=name,
         versions={f"{name}_{step}": 1 for step in _STEPS},
-        actor="load",
+        actor="test",
         reason="a second product",
         spec_hash=spec_hash_text(spec.spec_hash),
     )
