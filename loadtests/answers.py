@@ -37,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True):
     failure: str
 
 
-class Kept(msgspec.Struct, frozen=True):
+class RecordedAnswers(msgspec.Struct, frozen=True):
     """
     Records of vary.c.
 
@@ -74,7 +74,7 @@ class Tally(msgspec.Struct, frozen=True):
     failures: dict[str, int]
 
 
-def read_answers(path: Path) -> Kept:
+def read_answers(path: Path) -> RecordedAnswers:
     """
     Read the file that vary.c wrote.
 
@@ -102,7 +102,9 @@ def read_answers(path: Path) -> Kept:
             answers.append(Answer(ended_us=time_us, body=body, failure=failure))
         elif kind == _SENT:
             offered, continued = _COUNTS.unpack(value)
-            return Kept(answers=answers, offered=offered, continued=continued)
+            return RecordedAnswers(
+                answers=answers, offered=offered, continued=continued
+            )
     raise InputError(path, "is cut: h2load did not end by itself")
 
 

@@ -43,7 +43,7 @@ def unframe(body: bytes) -> bytes:
     if compressed or length != len(body) - _FRAME.size:
         raise InputError(
             "gRPC body",
-            f"compressed {compressed}, {length} bytes told, "
+            f"compressed {compressed}, {length} bytes declared, "
             f"{len(body) - _FRAME.size} there",
         )
     return body[_FRAME.size :]

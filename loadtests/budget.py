@@ -119,7 +119,7 @@ def measure(
     steps = (models.features_step, models.model_step, models.decision_step)
     with (
         sender(server.grpc_url, timeout_s=_TIMEOUT_S, rows=load.rows) as (name, send),
-        watched(state, steps) as told,
+        watched(state, steps) as recorded,
     ):
         if warm_up:
             send(warm_up, _at_s(warm_up, load))
@@ -128,7 +128,7 @@ def measure(
         after = counts_of(server, (models.name, *steps))
     counts = {name: now.since(before[name]) for name, now in after.items()}
     queues = queues_of(counts[models.features_step], counts[models.decision_step])
-    (batches,) = told
+    (batches,) = recorded
     return Measured(
         load,
         sent,

@@ -82,11 +82,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     command = " ".join(["python -m loadtests.chaos", *arguments])
     try:
-        rows, told = run_all(options, command=command)
+        rows, description = run_all(options, command=command)
     except TollgateError as error:
         print(f"loadtests.chaos: {error}", file=sys.stderr)
         return error.exit_status
-    text = to_markdown(rows, told, deadline_s=options.deadline_s)
+    text = to_markdown(rows, description, deadline_s=options.deadline_s)
     if options.out is None:
         print(text, end="")
     else:
@@ -104,17 +104,17 @@ def run_all(
         The calls of each fault, and a description of the measurement.
     """
     rows = []
-    told = ""
+    description = ""
     with _place() as (place, traffic):
         for trouble in TROUBLES:
             if options.only not in (None, trouble.name):
                 continue
-            told = told or _told(place, options, command=command)
+            description = description or _description(place, options, command=command)
             first = len(rows) * (_MOST_LONGER * options.calls + _WARM_CALLS)
             calls = asyncio.run(_run(place, trouble, traffic, options, first=first))
             rows.append((trouble, calls))
             print(f"{trouble.name}: done", file=sys.stderr, flush=True)
-    return rows, told
+    return rows, description
 
 
 @contextlib.contextmanager
@@ -150,18 +150,18 @@ async def _run(
     """Call at a steady pace; begin and end the fault meanwhile."""
     purchases = _purchases(traffic, first, options.calls)
     addresses = [place.server.grpc_url, place.proxy.url][: trouble.servers]
-    begun, ended = (round(part * options.calls) for part in (_BEGINS, _ENDS))
+    fault_start, fault_end = (round(part * options.calls) for part in (_BEGINS, _ENDS))
     begin, end = ORDERS[trouble.name]
     async with _client(addresses, options) as ask:
         for purchase in itertools.islice(purchases, _WARM_CALLS):
             await ask(purchase)
-        turns = {begun: begin, ended: end}
+        turns = {fault_start: begin, fault_end: end}
         latency_s, source = await _pace(ask, purchases, turns, place, options)
     return Calls(
         latency_s=latency_s,
         source=source,
-        begun=begun,
-        ended=ended,
+        fault_start=fault_start,
+        fault_end=fault_end,
         load=os.getloadavg()[0],
     )
 
@@ -255,7 +255,7 @@ def _purchases(traffic: Traffic, first: int, count: int) -> Iterator[dict[str, o
         first += count
 
 
-def _told(place: Place, options: Options, *, command: str) -> str:
+def _description(place: Place, options: Options, *, command: str) -> str:
     return (
         f"{measured_with(place.server)}. "
         f"`{command}`: the {options.client} client, {options.rate_per_s:g} calls of "

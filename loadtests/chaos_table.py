@@ -22,20 +22,20 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         latency_s: Time from the call to its answer; infinite without one; float64 [N].
         source: Index in SOURCES; -1 without an answer; int8 [N].
-        begun: Number of the first call after the fault began.
-        ended: Number of the first call after the fault ended.
+        fault_start: Number of the first call after the fault began.
+        fault_end: Number of the first call after the fault ended.
         load: Load average of the machine in the last minute.
     """
 
     latency_s: npt.NDArray[np.float64]
     source: npt.NDArray[np.int8]
-    begun: int
-    ended: int
+    fault_start: int
+    fault_end: int
     load: float
 
 
 def to_markdown(
-    rows: Sequence[tuple[Trouble, Calls]], told: str, *, deadline_s: float
+    rows: Sequence[tuple[Trouble, Calls]], description: str, *, deadline_s: float
 ) -> str:
     """Write the table, and under it a description of the measurement."""
     head = (
@@ -49,14 +49,14 @@ def to_markdown(
         "| " + " | ".join(_cells(trouble, calls, deadline_s=deadline_s)) + " |"
         for trouble, calls in rows
     ]
-    return "\n".join([*lines, "", told, ""])
+    return "\n".join([*lines, "", description, ""])
 
 
 def _cells(trouble: Trouble, calls: Calls, *, deadline_s: float) -> list[str]:
     count = len(calls.source)
     inside = calls.latency_s <= deadline_s + GRACE_S
     us = np.sort(np.minimum(calls.latency_s * 1e6, 2.0**53).astype(np.int64))
-    during = calls.source[calls.begun : calls.ended]
+    during = calls.source[calls.fault_start : calls.fault_end]
     return [
         trouble.words,
         str(count),

@@ -122,7 +122,7 @@ def _first_of_many(whole: npt.NDArray[np.bool_]) -> int | None:
     return None
 
 
-def to_markdown(outcomes: Sequence[Outcome], told: str) -> str:
+def to_markdown(outcomes: Sequence[Outcome], description: str) -> str:
     """Write the table, and under it a description of the measurement."""
     head = (
         *("fault", "sent", "answered", "degraded", "of these last known, defaults"),
@@ -139,4 +139,4 @@ def to_markdown(outcomes: Sequence[Outcome], told: str) -> str:
             *(one.late_after, one.repaired.words),
         )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join([*lines, "", told, ""])
+    return "\n".join([*lines, "", description, ""])

@@ -97,7 +97,7 @@ def run_all(options: Options, *, command: str) -> tuple[list[Outcome], str]:
         The outcome of each fault, and a description of the measurement.
     """
     outcomes: list[Outcome] = []
-    told = ""
+    description = ""
     for behind in (False, True):
         faults = [
             fault
@@ -107,7 +107,7 @@ def run_all(options: Options, *, command: str) -> tuple[list[Outcome], str]:
         if not faults:
             continue
         with _bench(options, behind_proxy=behind) as bench:
-            told = told or _told(bench, options, command=command)
+            description = description or _description(bench, options, command=command)
             first = 0
             for fault in faults:
                 sent, edges = asyncio.run(_measure(bench, fault, options, first=first))
@@ -116,7 +116,7 @@ def run_all(options: Options, *, command: str) -> tuple[list[Outcome], str]:
                 first += count
                 outcomes.append(outcome_of(fault, sent, edges=edges, repaired=repaired))
                 print(f"{fault.name}: done", file=sys.stderr, flush=True)
-    return outcomes, told
+    return outcomes, description
 
 
 @contextlib.contextmanager
@@ -129,8 +129,8 @@ def _bench(options: Options, *, behind_proxy: bool) -> Iterator[Bench]:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="tollgate-fault-"))
         )
         redis = stack.enter_context(EmbeddedRedis(folder / "store"))
-        kept = stack.enter_context(EmbeddedRedis(folder / "kept"))
-        for one in (redis, kept):
+        reference = stack.enter_context(EmbeddedRedis(folder / "reference"))
+        for one in (redis, reference):
             fill_store(spec, history, store_url=one.url)
         proxy, url = None, redis.url
         if behind_proxy:
@@ -149,7 +149,7 @@ def _bench(options: Options, *, behind_proxy: bool) -> Iterator[Bench]:
             traffic=traffic,
             fault_s=options.fault_s,
             spool=folder / "state" / SPOOL_FOLDER / "fraud",
-            undisturbed=Undisturbed(spec, kept.url),
+            undisturbed=Undisturbed(spec, reference.url),
         )
 
 
@@ -219,7 +219,7 @@ async def _measure(
     return await loading, (begun_s, ended_s)
 
 
-def _told(bench: Bench, options: Options, *, command: str) -> str:
+def _description(bench: Bench, options: Options, *, command: str) -> str:
     return (
         f"{measured_with(bench.server)}. "
         f"`{command}`: {options.rate_per_s:g} requests of one row a second, open loop, "

@@ -72,7 +72,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
     """Substitute for Triton's request."""
 
     tensors: dict[str, Tensor]
-    told: str = "{}"
+    parameters_json: str = "{}"
 
     def inputs(self) -> list[Tensor]:
         """Return its tensors."""
@@ -80,7 +80,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
 
     def parameters(self) -> str:
         """Return its parameters, as Triton writes them."""
-        return self.told
+        return self.parameters_json
 
 
 class Timed(msgspec.Struct, frozen=True, eq=False):
@@ -106,7 +106,7 @@ class Metric:
     """A metric that does nothing, so that Triton's metrics cost no time here."""
 
     COUNTER = GAUGE = HISTOGRAM = 0
-    _kept: ClassVar[float] = 0.0
+    _value: ClassVar[float] = 0.0
 
     def __init__(self, *, name: str, description: str, kind: int) -> None:
         """Accept the arguments of Triton's class."""
@@ -234,18 +234,20 @@ def _time(
 
 def _work(client: redis.Redis) -> tuple[float, int]:
     """Query Redis for its processor time so far, s, and its number of reads."""
-    told = client.info()
-    cpu_s = float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
-    return cpu_s, int(told["total_reads_processed"])
+    info = client.info()
+    cpu_s = float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+    return cpu_s, int(info["total_reads_processed"])
 
 
-def request_of(columns: dict[str, Any], row: int, *, told: str = "{}") -> Request:
+def request_of(
+    columns: dict[str, Any], row: int, *, parameters_json: str = "{}"
+) -> Request:
     """Make a request of one row."""
     tensors = {}
     for name, column in columns.items():
         kind = np.object_ if name in _TEXTS else column.dtype
         tensors[name] = Tensor(name, column[row : row + 1].astype(kind)[:, None])
-    return Request(tensors, told)
+    return Request(tensors, parameters_json)
 
 
 if __name__ == "__main__":

@@ -92,8 +92,11 @@ def compact_store(store_url: str) -> None:
 def _wait_for_rewrite(store: redis.Redis) -> None:
     until = time.monotonic() + _COMPACT_S
     while time.monotonic() < until:
-        told = store.info("persistence")
-        if not (told["aof_rewrite_in_progress"] or told["aof_rewrite_scheduled"]):
+        persistence = store.info("persistence")
+        if not (
+            persistence["aof_rewrite_in_progress"]
+            or persistence["aof_rewrite_scheduled"]
+        ):
             return
         time.sleep(0.1)
     raise ServerError("redis", f"did not compact its file in {_COMPACT_S:g} s")

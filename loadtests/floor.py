@@ -117,11 +117,11 @@ def main(arguments: Sequence[str]) -> int:
             customers=given.customers,
             terminals=given.terminals,
         )
-        runs, told = run_all(options, command=command)
+        runs, description = run_all(options, command=command)
     except TollgateError as error:
         print(f"loadtests.floor: {error}", file=sys.stderr)
         return error.exit_status
-    print(to_markdown(runs, told), end="")
+    print(to_markdown(runs, description), end="")
     return 0
 
 
@@ -196,7 +196,7 @@ def run_all(options: Options, *, command: str) -> tuple[Runs, str]:
         ):
             fill_store(spec, history, store_url=product.store_url)
             compact_store(product.store_url)
-            told = f"`{command}`; {measured_with(product)}"
+            description = f"`{command}`; {measured_with(product)}"
             traffic = traffic_of(history, days=HISTORY_DAYS)
             benches = {
                 name: Bench(
@@ -217,7 +217,7 @@ def run_all(options: Options, *, command: str) -> tuple[Runs, str]:
                         )
                         runs.setdefault((scenario.name, name), []).append(run)
                         _say(f"{scenario.name}, {name}: {cpu_us(run):.0f} µs a row")
-    return runs, told
+    return runs, description
 
 
 def cpu_us(run: Run) -> float:
@@ -225,10 +225,10 @@ def cpu_us(run: Run) -> float:
     return run.work.cpu_s / max(1, run.work.purchases) * 1e6
 
 
-def to_markdown(runs: Runs, told: str) -> str:
+def to_markdown(runs: Runs, description: str) -> str:
     """Write the medians of the runs as a table, and each run's ratio of costs."""
     lines = [
-        told,
+        description,
         "",
         "| load | steps | decisions/s | p50 ms | p99 ms | processor µs a decision "
         "| rows a batch | failed |",

@@ -117,18 +117,18 @@ def measure(options: Options, *, command: str) -> str:
             for in_flight, way in itertools.product(options.in_flight, ways):
                 block = asyncio.run(_block(way, bodies, in_flight, options=options))
                 blocks.setdefault((in_flight, way.name), []).append(block)
-                said = f"{number} {way.name} {in_flight}: p50 {block.p50_ms:.2f} ms"
-                print(said, file=sys.stderr, flush=True)
+                line = f"{number} {way.name} {in_flight}: p50 {block.p50_ms:.2f} ms"
+                print(line, file=sys.stderr, flush=True)
         assert bench.server is not None
         where = measured_with(bench.server)
         nginx = ways[-1].server
-    told = (
+    description = (
         f"{where}, {nginx}. `{command}`: {options.rounds} rounds, in each every way "
         f"for {options.seconds:g} s after {_WARM_S:g} s of warm-up; closed loop, one "
         "purchase a request, one connection. Caller, gateway, server and store share "
         "the machine."
     )
-    return to_markdown(blocks, told)
+    return to_markdown(blocks, description)
 
 
 def _bodies(bench: Bench) -> Iterator[bytes]:
@@ -189,10 +189,10 @@ async def _ask(call: Any, body: bytes, way: Way) -> None:
         raise ServerError(way.name, f"{error.code()}: {error.details()}") from error
 
 
-def to_markdown(blocks: Blocks, told: str) -> str:
+def to_markdown(blocks: Blocks, description: str) -> str:
     """Write a line for each path: medians of rounds, and ratios within rounds."""
     lines = [
-        told,
+        description,
         "",
         "| in flight | way | p50 ms | against direct | p99 ms | against direct "
         "| requests/s | new connection ms |",
@@ -204,8 +204,8 @@ def to_markdown(blocks: Blocks, told: str) -> str:
         for part in ("p50_ms", "p99_ms"):
             values = [getattr(block, part) for block in rounds]
             ratios = [
-                getattr(block, part) / getattr(beside, part)
-                for block, beside in zip(rounds, direct, strict=True)
+                getattr(block, part) / getattr(base, part)
+                for block, base in zip(rounds, direct, strict=True)
             ]
             cells.append(f"{median(values):.2f}")
             span = f"{min(ratios):.2f} … {max(ratios):.2f}"

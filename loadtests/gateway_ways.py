@@ -94,7 +94,7 @@ def opened(upstream: str, *, folder: Path) -> Iterator[list[Way]]:
 
 def _gateway(upstream: str, folder: Path, changes: dict[str, Any]) -> Gateway:
     port, health_port = free_port(), free_port()
-    told = {
+    options = {
         "state": folder / str(port),
         "upstream": upstream,
         "listen": f"127.0.0.1:{port}",
@@ -105,7 +105,7 @@ def _gateway(upstream: str, folder: Path, changes: dict[str, Any]) -> Gateway:
         "rate": _UNLIMITED,
         "burst": _UNLIMITED,
     }
-    return Gateway(**(told | changes))
+    return Gateway(**(options | changes))
 
 
 def _version() -> str:

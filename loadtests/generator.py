@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.answers import Kept, read_answers
+from loadtests.answers import RecordedAnswers, read_answers
 from loadtests.scenarios import Scenario
 from tollgate.errors import InputError, ServerError, SetupError
 
@@ -38,12 +38,12 @@ class Generated(msgspec.Struct, frozen=True):
 
     Attributes:
         log: Every request that ended.
-        kept: Every answer.
+        recorded: Every answer.
         cpu_s: Processor time of h2load, s.
     """
 
     log: Log
-    kept: Kept
+    recorded: RecordedAnswers
     cpu_s: float
 
 
@@ -78,8 +78,8 @@ def make_generator(folder: Path) -> Generator:
     if made.returncode:
         problem = (made.stderr.splitlines() or ["no reason given"])[0]
         raise SetupError(f"cc cannot compile vary.c: {problem}", remedy=remedy)
-    told = subprocess.run([binary, "--version"], capture_output=True, text=True)
-    version = told.stdout.strip().rpartition("/")[2]
+    printed = subprocess.run([binary, "--version"], capture_output=True, text=True)
+    version = printed.stdout.strip().rpartition("/")[2]
     return Generator(binary=binary, version=version, preload=preload)
 
 
@@ -201,7 +201,7 @@ def run_h2load(
         raise ServerError("h2load", f"no answer from {grpc_url}", log=said.strip())
     return Generated(
         log=read_log(log),
-        kept=read_answers(answers),
+        recorded=read_answers(answers),
         cpu_s=after.children_user
         + after.children_system
         - before.children_user

@@ -72,7 +72,7 @@ def _options(arguments: Sequence[str]) -> Options:
     parser.add_argument("--only", metavar="NAME", help="one scenario")
     parser.add_argument("--customers", type=int, default=5_000)
     parser.add_argument("--terminals", type=int, default=10_000)
-    parser.add_argument("--out", type=Path, help="Markdown here, JSON beside it")
+    parser.add_argument("--out", type=Path, help="Markdown here, JSON next to it")
     parser.add_argument(
         "--repository", type=Path, default=CHECKOUT / "model_repository"
     )

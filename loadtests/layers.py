@@ -108,7 +108,7 @@ def split(batches: Batches, sent: Sent, *, queues: Queues, first: int = 0) -> Sp
     whole = sent.answered & (sent.sent_s <= arrival_s) & (ended_s <= answered_s)
     way_ms = (arrival_s - sent.sent_s) * 1e3
     if not whole[first:].any():
-        raise ServerError("tollgate", "no request was both told of and answered")
+        raise ServerError("tollgate", "no answered request has a batch of every step")
     request_ms = np.minimum(way_ms, _level(way_ms[whole], queues.features_ms))
     between_ms = (began_s - scored_s) * 1e3
     share = min(1.0, queues.decision_ms / max(1e-9, float(between_ms[whole].mean())))

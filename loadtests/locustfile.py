@@ -93,7 +93,7 @@ class Scenes(LoadTestShape):
         if not _crowd.shaped:
             over = options.run_time and self.get_run_time() > int(options.run_time)
             return None if over else (options.num_users or 1, options.spawn_rate or 1)
-        at_s = _crowd.since_s() if _crowd.told.asked else 0.0
+        at_s = _crowd.since_s() if _crowd.recorder.requests else 0.0
         if not self._warm and at_s >= _crowd.scenario.warm_up_s:
             self._warm = True
             self.runner.stats.reset_all()

@@ -132,7 +132,7 @@ def measure(
         warm_up_s=warm_up_s,
         measured_s=measured_s,
     )
-    return run, first + min(generated.kept.offered, count) * scenario.rows
+    return run, first + min(generated.recorded.offered, count) * scenario.rows
 
 
 def summarize(
@@ -155,21 +155,23 @@ def summarize(
         warm_up_s: Time from the first request that is left out, s.
         measured_s: Measured time after that, s: requests that end in it count.
     """
-    log, kept = generated.log, generated.kept
+    log, recorded = generated.log, generated.recorded
     from_us = int(log.start_us.min()) + int(warm_up_s * 1e6)
     until_us = from_us + int(measured_s * 1e6)
     end_us = log.start_us + log.took_us
     inside = (end_us >= from_us) & (end_us < until_us) & (log.status == 200)
-    said = tally(one for one in kept.answers if from_us <= one.ended_us < until_us)
+    counts = tally(
+        one for one in recorded.answers if from_us <= one.ended_us < until_us
+    )
     return Run(
         measured_s=measured_s,
-        requests_per_s=said.requests / measured_s,
-        decisions_per_s=said.rows / measured_s,
+        requests_per_s=counts.requests / measured_s,
+        decisions_per_s=counts.rows / measured_s,
         latency=latency_of(np.asarray(log.took_us[inside])),
-        tally=said,
-        new_share=min(bodies, kept.offered) / kept.offered,
+        tally=counts,
+        new_share=min(bodies, recorded.offered) / recorded.offered,
         writes_per_purchase=work.writes / max(1, work.purchases),
-        continued_bodies=kept.continued,
+        continued_bodies=recorded.continued,
         work=work,
         use=use,
         generator_cpu_s=generated.cpu_s,

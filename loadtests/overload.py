@@ -24,7 +24,7 @@ from loadtests.gate import Gate, Limits, open_gate
 from loadtests.overload_parts import CALLERS, PARTS, Part, parts_of
 from loadtests.overload_table import WARM_UP_S, Flow, Measured, table
 from loadtests.paced.bench import Bench, Population, counting, served
-from loadtests.paced.calls import Load, Told
+from loadtests.paced.calls import Load, Results
 from loadtests.paced.compiled import send_compiled
 from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Phase, Scenario
@@ -114,7 +114,9 @@ def measure_all(options: Options) -> str:
                 one = measure(
                     bench, gate, part, options=options, first=sent, seed=len(found) + 1
                 )
-                sent += sum(len(told.calls) * flow.rows for flow, told in one.flows)
+                sent += sum(
+                    len(results.calls) * flow.rows for flow, results in one.flows
+                )
                 found.append(one)
         measured = bench.measured()
     return table(
@@ -190,11 +192,11 @@ def measure(
         first += len(load.at_s) * flow.rows
     before_s = use_of([nginx.pid]).cpu_s if nginx else 0.0
     with counting(bench.server) as counted:
-        told, sender_cpu_s = _send(loads, url=url)
+        results, sender_cpu_s = _send(loads, url=url)
     gate_cpu_s = use_of([nginx.pid]).cpu_s - before_s if nginx else 0.0
     return Measured(
         part=part.name,
-        flows=list(zip(part.flows, told, strict=True)),
+        flows=list(zip(part.flows, results, strict=True)),
         server=counted[0],
         gate_cpu_s=gate_cpu_s,
         sender_cpu_s=sender_cpu_s,
@@ -224,21 +226,21 @@ def _load(bench: Bench, flow: Flow, *, options: Options, first: int, seed: int) 
     return Load(at_s=at_s, bodies=bodies, timeout_s=timeout_s, metadata=metadata)
 
 
-def _send(loads: list[Load], *, url: str) -> tuple[list[Told], float]:
+def _send(loads: list[Load], *, url: str) -> tuple[list[Results], float]:
     """
     Send all at the same time; return results, and the processor time of all senders.
     """
 
-    def send(load: Load) -> Told:
+    def send(load: Load) -> Results:
         folder = load.bodies.path.parent
         return send_compiled(load, grpc_url=url, folder=folder, began=lambda _: None)[0]
 
     before = os.times()
     with ThreadPoolExecutor(len(loads)) as pool:
-        told = list(pool.map(send, loads))
+        results = list(pool.map(send, loads))
     after = os.times()
     used_s = after.children_user + after.children_system
-    return told, used_s - before.children_user - before.children_system
+    return results, used_s - before.children_user - before.children_system
 
 
 if __name__ == "__main__":

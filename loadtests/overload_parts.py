@@ -53,12 +53,16 @@ def parts_of(
     if "bulk" in wanted:
         found += [
             Part("payments alone", True, (payments,)),
-            Part("payments beside bulk", True, (payments, blast)),
+            Part("payments with bulk", True, (payments, blast)),
         ]
     modest = Flow("bank", calm / 5, rows)
     if "callers" in wanted:
         found += [
             Part("modest caller alone", True, (modest,)),
-            Part("beside a greedy one", True, (modest, Flow("shop", most, rows))),
+            Part(
+                "modest caller with a greedy one",
+                True,
+                (modest, Flow("shop", most, rows)),
+            ),
         ]
     return found

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.paced.calls import ANSWERED, Told
+from loadtests.paced.calls import ANSWERED, Results
 from loadtests.paced.raw import Server
 
 WARM_UP_S = 1.0
@@ -52,7 +52,7 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
     """
 
     part: str
-    flows: list[tuple[Flow, Told]]
+    flows: list[tuple[Flow, Results]]
     server: Server | None
     gate_cpu_s: float
     sender_cpu_s: float
@@ -77,10 +77,10 @@ class Line(msgspec.Struct, frozen=True):
     refused_ms: tuple[float, float]
 
 
-def line_of(name: str, told: Told, *, seconds: float) -> Line:
+def line_of(name: str, results: Results, *, seconds: float) -> Line:
     """Compute the figures of one stream; `seconds` is without the warm-up."""
-    calls = told.calls[told.calls["due_us"] >= WARM_UP_S * 1e6]
-    kinds = np.array(told.kinds)[calls["kind"]] if len(calls) else np.array([], str)
+    calls = results.calls[results.calls["due_us"] >= WARM_UP_S * 1e6]
+    kinds = np.array(results.kinds)[calls["kind"]] if len(calls) else np.array([], str)
     answered, refused = kinds == ANSWERED, kinds == REFUSED
     took_ms = calls["took_us"] / 1e3
     return Line(
@@ -104,7 +104,8 @@ def table(
     run on the same path, of single streams.
     """
     lines = [
-        [_named(one, flow, told, seconds) for flow, told in one.flows] for one in found
+        [_named(one, flow, results, seconds) for flow, results in one.flows]
+        for one in found
     ]
     best: dict[str, float] = {}
     for one, (first, *_) in zip(found, lines, strict=True):
@@ -114,36 +115,36 @@ def table(
     for one, several in zip(found, lines, strict=True):
         way = one.part.split()[0]
         for number, line in enumerate(several):
-            kept = line.answered_per_s / best[way] if way in WAYS else None
-            rows.append(_row(line, kept=kept, cpu=None if number else _cpu(one)))
+            share = line.answered_per_s / best[way] if way in WAYS else None
+            rows.append(_row(line, share=share, cpu=None if number else _cpu(one)))
     return "\n".join([f"Measured {measured}.", "", f"`{command}`", "", _HEAD, *rows])
 
 
-def _named(one: Measured, flow: Flow, told: Told, seconds: float) -> Line:
+def _named(one: Measured, flow: Flow, results: Results, seconds: float) -> Line:
     name = one.part
     if len(one.flows) > 1:
         name += f": {'bulk' if flow.bulk else flow.caller}"
-    return line_of(name, told, seconds=seconds)
+    return line_of(name, results, seconds=seconds)
 
 
 def _cpu(one: Measured) -> tuple[str, ...]:
     """
     Format the share of rows that reached the feature step, and the CPU per request.
     """
-    calls = sum(len(told.calls) for _, told in one.flows)
-    rows = sum(len(told.calls) * flow.rows for flow, told in one.flows)
+    calls = sum(len(results.calls) for _, results in one.flows)
+    rows = sum(len(results.calls) * flow.rows for flow, results in one.flows)
     server = one.server
     worked = f"{server.purchases / rows:.0%}" if server else ""
     used_s = (server.cpu_s if server else 0.0, one.gate_cpu_s, one.sender_cpu_s)
     return (worked, *(f"{1e6 * used / calls:,.0f}" for used in used_s))
 
 
-def _row(line: Line, *, kept: float | None, cpu: tuple[str, ...] | None) -> str:
+def _row(line: Line, *, share: float | None, cpu: tuple[str, ...] | None) -> str:
     cells = [
         line.name,
         f"{line.due_per_s:,.0f}",
         f"{line.answered_per_s:,.0f}",
-        "" if kept is None else f"{kept:.0%}",
+        "" if share is None else f"{share:.0%}",
         *map(_ms, line.answered_ms),
         f"{line.refused_per_s:,.0f}",
         *map(_ms, line.refused_ms),

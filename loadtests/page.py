@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtests.page")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--html", type=Path, help="one page with all in it")
-    parser.add_argument("--markdown", type=Path, help="with its pictures beside it")
+    parser.add_argument("--markdown", type=Path, help="with its pictures next to it")
     parser.add_argument("--title", default=_TITLE)
     given = parser.parse_args(arguments)
     try:
@@ -146,7 +146,7 @@ def _told(about: About) -> str:
     scenario = about.scenario
     again = f" and ask up to {scenario.retries} times again" if scenario.retries else ""
     return (
-        f"{about.name}: {scenario.says or 'as told'}; {scenario.seconds:g} s with "
+        f"{about.name}: {scenario.says or 'as given'}; {scenario.seconds:g} s with "
         f"{scenario.warm_up_s:g} s of warm-up, callers give up after "
         f"{scenario.timeout_ms} ms{again}, {about.connections} connections."
     )

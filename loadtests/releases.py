@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     except TollgateError as error:
         print(f"loadtests.releases: {error}", file=sys.stderr)
         return error.exit_status
-    failures = Counter(one.failure for one in generated.kept.answers if one.failure)
+    failures = Counter(one.failure for one in generated.recorded.answers if one.failure)
     print("\n".join(to_markdown(changes, generated, failures)))
     command = " ".join(["python -m loadtests.releases", *arguments])
     print(f"\n{measured_on()}. `{command}`")
@@ -174,10 +174,10 @@ def _other(repository: Path, *, product: str, step: str) -> Release:
 
 def _canaries(count: int) -> Iterator[Todo]:
     """Yield the changes of canaries: start, grow, then promoted or stopped in turns."""
-    told = {"actor": "load", "reason": "load"}
+    author = {"actor": "load", "reason": "load"}
     for number in range(count):
-        yield "challenger start", partial(_canary, **told)
-        yield "challenger raise", partial(with_percent, percent=50.0, **told)
+        yield "challenger start", partial(_canary, **author)
+        yield "challenger raise", partial(with_percent, percent=50.0, **author)
         if number % 2:
             yield "promote", promoted
         else:
@@ -257,7 +257,7 @@ def to_markdown(
             inside |= (ended_us >= change.begun_us) & (ended_us < change.ended_us)
             failed += sum(
                 bool(one.failure) and change.begun_us <= one.ended_us < change.ended_us
-                for one in generated.kept.answers
+                for one in generated.recorded.answers
             )
         taken_s = sorted((one.ended_us - one.begun_us) / 1e6 for one in mine)
         lines.append(
@@ -286,7 +286,7 @@ def _line(
 
 def _said(generated: Generated, failures: Counter[str]) -> Iterator[str]:
     """Summarize all answers of the run."""
-    answers = generated.kept.answers
+    answers = generated.recorded.answers
     said = tally(answers)
     yield (
         f"{said.requests:,} requests answered, {sum(failures.values())} failed, "

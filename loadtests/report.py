@@ -166,7 +166,7 @@ def _errors(run: Run) -> int:
 
 def _notes(report: Report) -> list[str]:
     """List failures, degraded bits, refused rows and bodies that flow control cut."""
-    told = []
+    lines = []
     for one in report.measured:
         reasons: Counter[str] = Counter()
         for run in one.runs:
@@ -176,8 +176,8 @@ def _notes(report: Report) -> list[str]:
             reasons["bodies cut by flow control"] += run.continued_bodies
         text = ", ".join(f"{reason}: {count}" for reason, count in (+reasons).items())
         if text:
-            told.append(f"* `{one.scenario.name}`: {text}")
-    return told
+            lines.append(f"* `{one.scenario.name}`: {text}")
+    return lines
 
 
 def _commands(report: Report) -> list[str]:

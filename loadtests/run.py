@@ -195,7 +195,7 @@ def _require_free(options: Options) -> None:
         for name, scenario in options.scenarios:
             path = _path(options, name, scenario, run=run)
             if path in taken:
-                problem = f"{path.name} is asked for twice: --runs repeats a scenario"
+                problem = f"{path.name} is requested twice: --runs repeats a scenario"
                 raise InputError("scenario", problem)
             if path.exists():
                 problem = "has results already: take another --out or --label"

@@ -55,13 +55,13 @@ def sender(grpc_url: str, *, timeout_s: float, rows: int) -> Iterator[tuple[str,
 
         def compiled(requests: Sequence[Any], at_s: F64) -> Sent:
             bodies = bodies_from(requests, rows=rows, path=folder / "bodies.bin")
-            begun: list[float] = []
+            start_times: list[float] = []
             load = Load(at_s, bodies, timeout_s)
-            told, _ = send_compiled(
-                load, grpc_url=grpc_url, folder=folder, began=begun.append
+            results, _ = send_compiled(
+                load, grpc_url=grpc_url, folder=folder, began=start_times.append
             )
-            found = sent_of(told, begin_s=begun[0])
-            found.answered[:] &= told.calls["decided"] == rows
+            found = sent_of(results, begin_s=start_times[0])
+            found.answered[:] &= results.calls["decided"] == rows
             return found
 
         yield COMPILED, compiled

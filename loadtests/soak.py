@@ -122,11 +122,11 @@ def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, Counter[
                     rate_per_s=rate_per_s,
                 )
                 first += count
-                said = tally(generated.kept.answers)
-                answered += said.requests
-                failures.update(said.failures)
-                if said.refused_rows:
-                    failures["refused rows"] += said.refused_rows
+                counts = tally(generated.recorded.answers)
+                answered += counts.requests
+                failures.update(counts.failures)
+                if counts.refused_rows:
+                    failures["refused rows"] += counts.refused_rows
             for fault in read_faults(folder / "state"):
                 print(f"{fault.time} {fault.part}: {fault.what}", file=sys.stderr)
             return sampler.stop(), answered, failures
@@ -195,10 +195,10 @@ def to_markdown(samples: Sequence[Sample]) -> list[str]:
     Raises:
         ServerError: There are too few samples for a slope.
     """
-    kept = samples[int(len(samples) * _WARM_UP_SHARE) :]
-    if len(kept) < 2 * _BLOCKS:
-        raise ServerError("soak", f"{len(kept)} samples are too few; let it run longer")
-    at_s = np.array([one.at_s for one in kept])
+    counted = samples[int(len(samples) * _WARM_UP_SHARE) :]
+    if len(counted) < 2 * _BLOCKS:
+        raise ServerError("soak", f"{len(counted)} samples are too few; run it longer")
+    at_s = np.array([one.at_s for one in counted])
     lines = [
         "| memory of its own | first MB | last MB | MB an hour, 95 % interval |",
         "|---|---:|---:|---:|",
@@ -209,7 +209,7 @@ def to_markdown(samples: Sequence[Sample]) -> list[str]:
         ("Redis", "redis_mb"),
         ("/dev/shm", "shm_mb"),
     ):
-        values: Any = np.array([getattr(one, name) for one in kept])
+        values: Any = np.array([getattr(one, name) for one in counted])
         found = slope_of(at_s, values)
         low, high = found.per_hour - found.half, found.per_hour + found.half
         lines.append(

@@ -87,10 +87,10 @@ def _hardware() -> str:
 def hardware_of(cpuinfo: str, meminfo: str) -> str:
     """Summarize /proc/cpuinfo and /proc/meminfo in one line."""
     models = Counter(re.findall(r"^model name\s*: (.+)$", cpuinfo, re.MULTILINE))
-    told = re.search(r"^MemTotal:\s*(\d+) kB$", meminfo, re.MULTILINE)
+    memory = re.search(r"^MemTotal:\s*(\d+) kB$", meminfo, re.MULTILINE)
     parts = [f"{count} x {model}" for model, count in models.items()]
-    if told:
-        parts.append(f"{int(told[1]) / 2**20:.0f} GiB of memory")
+    if memory:
+        parts.append(f"{int(memory[1]) / 2**20:.0f} GiB of memory")
     if "hypervisor" in cpuinfo.split():
         parts.append("virtual")
     usable = len(os.sched_getaffinity(0))

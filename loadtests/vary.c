@@ -145,10 +145,10 @@ static int header(void *session, const struct frame_head *head, const uint8_t *n
                           user);
 }
 
-#define SETTER(name, type, kept, ours)                                              \
+#define SETTER(name, type, stored, ours)                                              \
   void name(void *callbacks, type callback) {                                       \
     void (*next)(void *, type) = (void (*)(void *, type))dlsym(RTLD_NEXT, #name);    \
-    kept = callback;                                                                \
+    stored = callback;                                                                \
     next(callbacks, ours);                                                          \
   }
 

@@ -80,8 +80,8 @@ def watched(state: Path, steps: Sequence[str]) -> Iterator[list[Batches]]:
         time.sleep(LOOK_US / 1e6 + _INTERVAL_S)
         yield found
     finally:
-        told = reader.close()
-    found.append(batches_of(told, steps))
+        chunks = reader.close()
+    found.append(batches_of(chunks, steps))
 
 
 class _Reader:
@@ -100,7 +100,7 @@ class _Reader:
         self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         with contextlib.suppress(OSError):  # more than this user may have
             fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        self._told: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._bytes = 0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
@@ -116,8 +116,8 @@ class _Reader:
                 lines = os.read(self._pipe, _PIPE_BYTES)
                 self._bytes += len(lines)
                 if self._bytes > _MOST_BYTES:
-                    self._told.pop()  # the last report shows how many are missing
-                self._told.append(lines)
+                    self._chunks.pop()  # the last report shows how many are missing
+                self._chunks.append(lines)
 
     def close(self) -> list[bytes]:
         """Stop, and return the reports: whole lines, except where reads cut them."""
@@ -126,7 +126,7 @@ class _Reader:
         self._thread.join()
         self._empty()
         os.close(self._pipe)
-        return self._told
+        return self._chunks
 
 
 def _read_by_somebody(path: Path) -> bool:
@@ -138,25 +138,25 @@ def _read_by_somebody(path: Path) -> bool:
     return True
 
 
-def batches_of(told: Sequence[bytes], steps: Sequence[str]) -> Batches:
+def batches_of(chunks: Sequence[bytes], steps: Sequence[str]) -> Batches:
     """
     Parse the reports from the pipe.
 
     Args:
-        told: Pieces of the data, cut anywhere.
+        chunks: Pieces of the data, cut anywhere.
         steps: Models to include; reports of others are left out.
     """
     decoder = msgspec.json.Decoder(BatchSpan)
     places = {step: place for place, step in enumerate(steps)}
     tables, pairs = [np.empty((0, 4), np.int64)], [np.empty((0, 2), np.int64)]
-    told_by: dict[tuple[str, int], tuple[int, int]] = {}  # batches, last number
+    reported: dict[tuple[str, int], tuple[int, int]] = {}  # batches, last number
     count, rest = 0, b""
-    for piece in told:
+    for piece in chunks:
         whole, _, rest = (rest + piece).rpartition(b"\n")
         spans = [one for one in decoder.decode_lines(whole) if one.step in places]
         for one in spans:
-            number, _ = told_by.get((one.step, one.process), (0, 0))
-            told_by[one.step, one.process] = (number + 1, one.number)
+            number, _ = reported.get((one.step, one.process), (0, 0))
+            reported[one.step, one.process] = (number + 1, one.number)
         lines = [
             (places[one.step], one.start_us, one.end_us, one.rows) for one in spans
         ]
@@ -173,7 +173,7 @@ def batches_of(told: Sequence[bytes], steps: Sequence[str]) -> Batches:
         rows=rows,
         request=request,
         batch=batch,
-        lost=sum(last + 1 - number for number, last in told_by.values()),
+        lost=sum(last + 1 - number for number, last in reported.values()),
     )
 
 

@@ -28,18 +28,20 @@ def write_xgboost(version: Path, path: Path) -> None:
     Raises:
         RepositoryError: The version holds another kind of model.
     """
-    told = read_explanation(version / EXPLAIN_FILE)
-    trees = told.trees
-    if trees is None or told.link != "logistic" or len(trees.code):
+    explanation = read_explanation(version / EXPLAIN_FILE)
+    trees = explanation.trees
+    if trees is None or explanation.link != "logistic" or len(trees.code):
         problem = "is not one of numeric trees with two classes"
         raise RepositoryError(version / EXPLAIN_FILE, problem)
     bounds = trees.start.tolist()
     made = [
-        _tree(trees, number, features=len(told.features), nodes=slice(*nodes))
+        _tree(trees, number, features=len(explanation.features), nodes=slice(*nodes))
         for number, nodes in enumerate(itertools.pairwise(bounds))
     ]
-    base = 1.0 / (1.0 + np.exp(-float(told.base[0])))
-    path.write_text(json.dumps(_document(made, features=len(told.features), base=base)))
+    base = 1.0 / (1.0 + np.exp(-float(explanation.base[0])))
+    path.write_text(
+        json.dumps(_document(made, features=len(explanation.features), base=base))
+    )
 
 
 def _tree(trees: Trees, number: int, *, features: int, nodes: slice) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from clients.client import Client
 from loadtests.crowd.mix import Part, read_mix
 from loadtests.crowd.pace import Pace, users_at
 from loadtests.crowd.purchases import Purchases
+from loadtests.crowd.recorder import Recorder, UserRequest, kind_of
 from loadtests.crowd.target import Target, elsewhere, running
-from loadtests.crowd.told import Asked, Told, kind_of
 from loadtests.paced.calls import ANSWERED
 from loadtests.paced.scenario import (
     SCENARIOS_FILE,
@@ -87,7 +87,7 @@ class Crowd:
             one: Purchases(target.specs[one], self.scenario, seed=seed)
             for one in self._clients
         }
-        self.told = Told(kept=self._raw is not None)
+        self.recorder = Recorder(store=self._raw is not None)
         self._begin_s = time.perf_counter()
 
     @property
@@ -132,19 +132,21 @@ class Crowd:
                 if isinstance(error, InvalidRequest):
                     break
         took_s = self.since_s() - at_s
-        self.told.add(Asked(at_s, took_s, rows, poisoned, attempts, kind, answer))
+        self.recorder.add(
+            UserRequest(at_s, took_s, rows, poisoned, attempts, kind, answer)
+        )
         return Request(_name(part, rows), took_s * 1e3, kind)
 
     def end(self, *, command: str) -> str:
         """Write the raw result, if one is wanted; return a summary of the decisions."""
-        told, seconds = self.told, max(self.since_s(), 1e-9)
-        if self._raw is not None and told.asked:
-            told.write(self._raw, self.scenario, name=self.name, command=command)
-        share = 100 * told.degraded / max(told.decided + told.refused, 1)
+        recorder, seconds = self.recorder, max(self.since_s(), 1e-9)
+        if self._raw is not None and recorder.requests:
+            recorder.write(self._raw, self.scenario, name=self.name, command=command)
+        share = 100 * recorder.degraded / max(recorder.decided + recorder.refused, 1)
         return (
-            f"{told.asked:,} requests in {seconds:.1f} s, warm-up included: "
-            f"{told.decided:,} decisions ({told.decided / seconds:,.0f}/s), "
-            f"{told.refused:,} rows refused, {share:.1f} % degraded"
+            f"{recorder.requests:,} requests in {seconds:.1f} s, warm-up included: "
+            f"{recorder.decided:,} decisions ({recorder.decided / seconds:,.0f}/s), "
+            f"{recorder.refused:,} rows refused, {share:.1f} % degraded"
         )
 
     def close(self) -> None:

@@ -169,8 +169,8 @@ def _rates(
 
 def _versions() -> str:
     """Return the libraries of the stages, with versions."""
-    told = [f"{name} {version(name)}" for name in _MADE_OF]
-    return ", ".join([f"Python {platform.python_version()}", *told])
+    versions = [f"{name} {version(name)}" for name in _MADE_OF]
+    return ", ".join([f"Python {platform.python_version()}", *versions])
 
 
 def _say(text: str) -> None:

@@ -20,7 +20,7 @@ _TIMEOUT_S = 10.0
 Columns = Mapping[str, npt.NDArray[np.generic]]
 
 
-class Told(msgspec.Struct, frozen=True):
+class Answers(msgspec.Struct, frozen=True):
     """
     Decisions of a stage for N rows.
 
@@ -35,7 +35,7 @@ class Told(msgspec.Struct, frozen=True):
     reason_codes: list[list[str]]
 
 
-def ask(stage: Stage, columns: Columns, *, rows: int = 1) -> Told:
+def ask(stage: Stage, columns: Columns, *, rows: int = 1) -> Answers:
     """
     Request decisions.
 
@@ -48,12 +48,12 @@ def ask(stage: Stage, columns: Columns, *, rows: int = 1) -> Told:
         ServerError: A request was refused.
     """
     answers = _by_grpc if stage.grpc else _by_http
-    told = answers(stage, columns, rows=rows)
-    ordered = [sorted(codes) for codes in told.reason_codes]
-    return msgspec.structs.replace(told, reason_codes=ordered)
+    answered = answers(stage, columns, rows=rows)
+    ordered = [sorted(codes) for codes in answered.reason_codes]
+    return msgspec.structs.replace(answered, reason_codes=ordered)
 
 
-def _by_grpc(stage: Stage, columns: Columns, *, rows: int) -> Told:
+def _by_grpc(stage: Stage, columns: Columns, *, rows: int) -> Answers:
     count = len(next(iter(columns.values())))
     decision: list[str] = []
     score: list[float] = []
@@ -68,10 +68,10 @@ def _by_grpc(stage: Stage, columns: Columns, *, rows: int) -> Told:
             decision += answer.decision.tolist()
             score += answer.score.tolist()
             codes += [list(one) for one in answer.reason_codes]
-    return Told(decision, score, codes)
+    return Answers(decision, score, codes)
 
 
-def _by_http(stage: Stage, columns: Columns, *, rows: int) -> Told:
+def _by_http(stage: Stage, columns: Columns, *, rows: int) -> Answers:
     path = "/decide" if rows == 1 else "/decide/batch"
     decision: list[str] = []
     score: list[float] = []
@@ -85,10 +85,10 @@ def _by_http(stage: Stage, columns: Columns, *, rows: int) -> Told:
         if answer.status != 200:
             problem = f"answered {answer.status}: {content[:200].decode()}"
             raise ServerError(stage.name, problem)
-        told: dict[str, Any] = msgspec.json.decode(content)
+        answered: dict[str, Any] = msgspec.json.decode(content)
         alone = rows == 1
-        decision += [told["decision"]] if alone else told["decision"]
-        score += [told["score"]] if alone else told["score"]
-        codes += [told["reason_codes"]] if alone else told["reason_codes"]
+        decision += [answered["decision"]] if alone else answered["decision"]
+        score += [answered["score"]] if alone else answered["score"]
+        codes += [answered["reason_codes"]] if alone else answered["reason_codes"]
     connection.close()
-    return Told(decision, score, codes)
+    return Answers(decision, score, codes)

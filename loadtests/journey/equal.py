@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from loadtests.filling import HISTORY_DAYS, served_spec, simulated_history
-from loadtests.journey.asking import Columns, Told, ask
+from loadtests.journey.asking import Answers, Columns, ask
 from loadtests.journey.stages import BATCHED, Say, Stage, running
 from loadtests.traffic import Traffic, traffic_of
 from tollgate.errors import ServerError
@@ -61,8 +61,8 @@ def check(
         ServerError: One of them made another decision.
     """
     columns = _special(traffic.columns(first, rows))
-    told = {name: ask(one, columns) for name, one in stages.items()}
-    apart = _compare(told, columns)
+    answers = {name: ask(one, columns) for name, one in stages.items()}
+    apart = _compare(answers, columns)
     columns = traffic.columns(first + rows, rows)
     several = {
         name: ask(one, columns, rows=_ROWS if name in BATCHED else 1)
@@ -70,7 +70,7 @@ def check(
     }
     apart = max(apart, _compare(several, columns))
     names, counts = np.unique(
-        np.array(next(iter(told.values())).decision), return_counts=True
+        np.array(next(iter(answers.values())).decision), return_counts=True
     )
     decisions = dict(zip(names.tolist(), counts.tolist(), strict=True))
     return Equal(rows=2 * rows, decisions=decisions, apart=apart)
@@ -136,9 +136,9 @@ def _special(columns: Columns) -> Columns:
     return {**columns, "customer_id": customer, AMOUNT: amount}
 
 
-def _compare(told: Mapping[str, Told], columns: Columns) -> float:
+def _compare(answers: Mapping[str, Answers], columns: Columns) -> float:
     """Compare all stages with the last; return the largest difference of scores."""
-    *others, (judge, wanted) = told.items()
+    *others, (judge, wanted) = answers.items()
     largest = 0.0
     for name, one in others:
         apart = np.abs(np.array(one.score) - np.array(wanted.score))
@@ -163,6 +163,6 @@ def _differing(
     return np.array([a != b for a, b in zip(one, other, strict=True)])
 
 
-def _words(told: Told, row: int) -> str:
-    codes = "|".join(told.reason_codes[row]) or "no reason"
-    return f"{told.decision[row]} ({told.score[row]:.7f}, {codes})"
+def _words(answers: Answers, row: int) -> str:
+    codes = "|".join(answers.reason_codes[row]) or "no reason"
+    return f"{answers.decision[row]} ({answers.score[row]:.7f}, {codes})"

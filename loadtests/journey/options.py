@@ -67,7 +67,7 @@ def read_options(arguments: Sequence[str]) -> Options:
     parser.add_argument("--terminals", type=int, default=10_000)
     parser.add_argument("--check", type=int, default=320, help="purchases compared")
     parser.add_argument("--rate", type=float, default=0.0, help="of the open loop")
-    parser.add_argument("--out", type=Path, help="Markdown here, JSON beside it")
+    parser.add_argument("--out", type=Path, help="Markdown here, JSON next to it")
     parser.add_argument(
         "--repository", type=Path, default=CHECKOUT / "model_repository"
     )

@@ -101,8 +101,8 @@ def _failures(turns: Sequence[Turn]) -> list[str]:
     for turn in turns:
         for reason, count in turn.failures.items():
             found[turn.stage, reason] += count
-    told = [f"* `{stage}`, {count}: {one}" for (stage, one), count in found.items()]
-    return ["", *told] if told else []
+    lines = [f"* `{stage}`, {count}: {one}" for (stage, one), count in found.items()]
+    return ["", *lines] if lines else []
 
 
 def _ratio_table(turns: Sequence[Turn]) -> list[str]:

@@ -152,9 +152,11 @@ def _tollgate(server: Embedded) -> Stage:
 
     def spent() -> tuple[int, ...]:
         models = control.statistics(server.triton)
-        told = [models[step]["inference_stats"] for step in _STEPS]
-        ns = [sum(int(one[part].get("ns", 0)) for part in _COMPUTE) for one in told]
-        return int(told[0]["success"].get("count", 0)), *ns
+        statistics = [models[step]["inference_stats"] for step in _STEPS]
+        ns = [
+            sum(int(one[part].get("ns", 0)) for part in _COMPUTE) for one in statistics
+        ]
+        return int(statistics[0]["success"].get("count", 0)), *ns
 
     assert server.redis is not None  # `serve` was given no other store
     return Stage(

@@ -130,7 +130,7 @@ def take_turn(
     )
     stage.require_alive()
     after = _used(stage)
-    if generated.kept.offered > count:
+    if generated.recorded.offered > count:
         raise ServerError(stage.name, f"answered more than {most} requests a second")
     turn = summarize(
         plan,
@@ -140,7 +140,7 @@ def take_turn(
         use=(before, after),
         spent=(spent, stage.spent()),
     )
-    return turn, first + generated.kept.offered * scenario.rows
+    return turn, first + generated.recorded.offered * scenario.rows
 
 
 def summarize(
@@ -171,11 +171,11 @@ def summarize(
     inside = (end_us >= from_us) & (end_us < until_us) & good
     failures, degraded_share = _statuses(log.status[~good]), 0.0
     if stage.grpc:
-        said = tally(generated.kept.answers)
-        failures = dict(said.failures)
-        if said.refused_rows:
-            failures["a row with an error"] = said.refused_rows
-        degraded_share = said.degraded_rows / max(1, said.rows)
+        counts = tally(generated.recorded.answers)
+        failures = dict(counts.failures)
+        if counts.refused_rows:
+            failures["a row with an error"] = counts.refused_rows
+        degraded_share = counts.degraded_rows / max(1, counts.rows)
     answered = max(1, int(good.sum()))
     before, after = use
     cpu_s = sum(one.cpu_s for one in after) - sum(one.cpu_s for one in before)

@@ -12,7 +12,7 @@ import grpc
 
 from clients.channel import CHANNEL_OPTIONS
 from loadtests.bodies import unframe
-from loadtests.paced.calls import METHOD, Ended, How, Load, Told, tell
+from loadtests.paced.calls import METHOD, Ended, How, Load, Results, collect_results
 from tollgate.errors import ServerError
 
 _SETTLE_S = 0.05  # before the first request
@@ -23,7 +23,7 @@ _CLIENT_GAVE_UP = "Deadline Exceeded"  # grpc's own text; a server sends others
 
 def send_in_python(
     load: Load, *, grpc_url: str, began: Callable[[float], None]
-) -> tuple[Told, float]:
+) -> tuple[Results, float]:
     """
     Send a load from this process, as `send_compiled` does, retries included.
 
@@ -37,7 +37,7 @@ def send_in_python(
     ended = asyncio.run(_send(load, grpc_url, began))
     after = os.times()
     used_s = after.user + after.system - before.user - before.system
-    return tell(load, ended), used_s
+    return collect_results(load, ended), used_s
 
 
 async def _send(

@@ -20,7 +20,7 @@ METHOD = "/inference.GRPCInferenceService/ModelInfer"
 ANSWERED = "answered"
 NO_ANSWER = "no answer in time"
 _STATUS = {code.value[0]: code.name for code in grpc.StatusCode}
-_WORTH_LESS = ~int(Degraded.COLD_START)  # a first purchase is no fault
+_FAULTS = ~int(Degraded.COLD_START)  # a first purchase is no fault
 
 # One row for each request, in the order in which they were due.
 CALL = np.dtype(
@@ -28,7 +28,7 @@ CALL = np.dtype(
         ("due_us", "<i8"),  # from the beginning of the run
         ("late_us", "<i4"),  # delay until its last byte was sent; -1: it was not sent
         ("took_us", "<i4"),  # from when it was due to its answer, or until given up
-        ("kind", "u1"),  # index in Told.kinds
+        ("kind", "u1"),  # index in Results.kinds
         ("rows", "u1"),
         ("decided", "u1"),  # rows with a decision
         ("refused", "u1"),  # rows with an error instead
@@ -105,7 +105,7 @@ class Ended(msgspec.Struct, frozen=True):
     attempts: int = 1
 
 
-class Told(msgspec.Struct, frozen=True, eq=False):
+class Results(msgspec.Struct, frozen=True, eq=False):
     """
     Results of all calls of a load.
 
@@ -120,7 +120,7 @@ class Told(msgspec.Struct, frozen=True, eq=False):
     examples: dict[str, str]
 
 
-def tell(load: Load, ended: Iterable[Ended]) -> Told:
+def collect_results(load: Load, ended: Iterable[Ended]) -> Results:
     """
     Collect the results of a load.
 
@@ -148,25 +148,25 @@ def tell(load: Load, ended: Iterable[Ended]) -> Told:
             *(degraded, reviewed, declined, load.bodies.poisoned[one.number]),
             *(one.attempts, bits),
         )
-    return Told(calls, tuple(kinds), examples)
+    return Results(calls, tuple(kinds), examples)
 
 
-def sent_of(told: Told, *, begin_s: float) -> Sent:
+def sent_of(results: Results, *, begin_s: float) -> Sent:
     """
     Convert calls to send and answer times on the clock.
 
     Args:
-        told: Results of the calls.
+        results: Results of the calls.
         begin_s: Beginning of the run, on time.perf_counter.
     """
-    calls = told.calls
+    calls = results.calls
     due_s = begin_s + calls["due_us"] / 1e6
     return Sent(
         due_s=due_s,
         sent_s=due_s + np.maximum(calls["late_us"], 0) / 1e6,
         latency_s=calls["took_us"] / 1e6,
         degraded=calls["bits"].astype(np.uint32),
-        answered=calls["kind"] == told.kinds.index(ANSWERED),
+        answered=calls["kind"] == results.kinds.index(ANSWERED),
     )
 
 
@@ -178,9 +178,9 @@ def _kind(one: Ended) -> str:
     return _STATUS.get(one.status, f"status {one.status}") if one.status else ANSWERED
 
 
-def worth_telling(bits: int) -> int:
+def fault_bits(bits: int) -> int:
     """Drop the degraded bits that are no fault."""
-    return int(bits) & _WORTH_LESS
+    return int(bits) & _FAULTS
 
 
 def _counts(answer: bytes) -> tuple[int, int, int, int, int, int]:
@@ -189,7 +189,7 @@ def _counts(answer: bytes) -> tuple[int, int, int, int, int, int]:
     names = [output.name for output in response.outputs]
     raw = dict(zip(names, response.raw_output_contents, strict=True))
     try:
-        bits = [worth_telling(word) for word in np.frombuffer(raw["degraded"], "<u4")]
+        bits = [fault_bits(word) for word in np.frombuffer(raw["degraded"], "<u4")]
         words = raw["decision"]
     except KeyError as error:
         raise InputError("answer", f"lacks {error}; it has {', '.join(names)}") from (

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from loadtests.bodies import unframe
-from loadtests.paced.calls import METHOD, Ended, How, Load, Told, tell
+from loadtests.paced.calls import METHOD, Ended, How, Load, Results, collect_results
 from loadtests.paced.requests import Bodies
 from tollgate.errors import InputError, ServerError, SetupError
 
@@ -55,7 +55,7 @@ def compile_sender(folder: Path) -> Path:
 
 def send_compiled(
     load: Load, *, grpc_url: str, folder: Path, began: Callable[[float], None]
-) -> tuple[Told, float]:
+) -> tuple[Results, float]:
     """
     Send a load.
 
@@ -79,14 +79,14 @@ def send_compiled(
     with _sent(load, grpc_url=grpc_url, folder=folder) as (command, answers):
         _run(command, most_s=most_s, began=began)
         after = os.times()
-        told = tell(load, read_ended(answers))
+        results = collect_results(load, read_ended(answers))
     user_s = after.children_user - before.children_user
-    return told, user_s + after.children_system - before.children_system
+    return results, user_s + after.children_system - before.children_system
 
 
 def send_one_by_one(
     bodies: Bodies, *, timeout_s: float, run_s: float, grpc_url: str, folder: Path
-) -> Told:
+) -> Results:
     """
     Send each request when the one before has ended, for `run_s` seconds: a closed loop.
 
@@ -105,7 +105,7 @@ def send_one_by_one(
         calls = list(read_ended(answers))
     at_ns = [one.ended_ns if one.sent_ns < 0 else one.sent_ns for one in calls]
     bodies = msgspec.structs.replace(bodies, poisoned=bodies.poisoned[: len(calls)])
-    return tell(Load(np.array(at_ns) / 1e9, bodies, timeout_s), calls)
+    return collect_results(Load(np.array(at_ns) / 1e9, bodies, timeout_s), calls)
 
 
 @contextmanager

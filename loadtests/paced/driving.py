@@ -8,7 +8,7 @@ import msgspec
 
 from loadtests.paced.bench import Bench, counting
 from loadtests.paced.callers import send_in_python
-from loadtests.paced.calls import Load, Told
+from loadtests.paced.calls import Load, Results
 from loadtests.paced.compiled import send_compiled
 from loadtests.paced.raw import About, Raw, no_batches
 from loadtests.paced.requests import write_bodies
@@ -77,21 +77,21 @@ def run_once(bench: Bench, order: Order) -> Raw:
         connections=order.connections,
         retries=scenario.retries,
     )
-    begun: list[float] = []
+    start_times: list[float] = []
     with (
         troubling(scenario, bench.target) as trouble,
         counting(bench.server) as counted,
         looking(bench, wanted=order.layers) as seen,
     ):
         send = _sender(order.driver, bench)
-        told, sender_cpu_s = send(
-            load, began=lambda at: (begun.append(at), trouble.began(at))
+        results, sender_cpu_s = send(
+            load, began=lambda at: (start_times.append(at), trouble.began(at))
         )
     bodies.unlink()
     layers_ms, batches = {}, None
     if seen:
         layers_ms, batches = looked_at(
-            seen[0], told, begin_s=begun[0], warm_up_s=scenario.warm_up_s
+            seen[0], results, begin_s=start_times[0], warm_up_s=scenario.warm_up_s
         )
     return Raw(
         about=About(
@@ -105,25 +105,27 @@ def run_once(bench: Bench, order: Order) -> Raw:
             command=order.command,
             measured=bench.measured(),
             store=bench.store,
-            kinds=told.kinds,
-            examples=told.examples,
+            kinds=results.kinds,
+            examples=results.examples,
             marks=marks_of(scenario),
             sender_cpu_s=sender_cpu_s,
             server=counted[0] if counted else None,
         ),
-        calls=told.calls,
+        calls=results.calls,
         layers_ms=layers_ms,
         batches=no_batches() if batches is None else batches,
     )
 
 
-def _sender(driver: str, bench: Bench) -> Callable[..., tuple[Told, float]]:
-    def compiled(load: Load, *, began: Callable[[float], None]) -> tuple[Told, float]:
+def _sender(driver: str, bench: Bench) -> Callable[..., tuple[Results, float]]:
+    def compiled(
+        load: Load, *, began: Callable[[float], None]
+    ) -> tuple[Results, float]:
         return send_compiled(
             load, grpc_url=bench.grpc_url, folder=bench.folder, began=began
         )
 
-    def python(load: Load, *, began: Callable[[float], None]) -> tuple[Told, float]:
+    def python(load: Load, *, began: Callable[[float], None]) -> tuple[Results, float]:
         return send_in_python(load, grpc_url=bench.grpc_url, began=began)
 
     return compiled if driver == "compiled" else python

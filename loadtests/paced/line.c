@@ -23,7 +23,7 @@ static int head_count;
 /* What nghttp2 calls. */
 
 static void *name_of(const struct call *call) {
-  return (void *)((uintptr_t)call->told.number << 8 | call->told.attempts);
+  return (void *)((uintptr_t)call->record.number << 8 | call->record.attempts);
 }
 
 static struct call *named(void *name) {
@@ -44,8 +44,8 @@ static ssize_t read_body(session *http2, int32_t stream, uint8_t *to, size_t roo
   (void)http2, (void)stream;
   if (!call || line->buffered_count == BUFFERED)
     return RESET;
-  body = bodies + offsets[call->told.number];
-  length = offsets[call->told.number + 1] - offsets[call->told.number];
+  body = bodies + offsets[call->record.number];
+  length = offsets[call->record.number + 1] - offsets[call->record.number];
   part = length - call->body_sent;
   if (part > room)
     part = room;
@@ -53,7 +53,7 @@ static ssize_t read_body(session *http2, int32_t stream, uint8_t *to, size_t roo
   call->body_sent += part;
   if (call->body_sent == length) {
     *flags |= END_OF_BODY;
-    line->buffered[line->buffered_count++] = call->told.number;
+    line->buffered[line->buffered_count++] = call->record.number;
   }
   return part;
 }
@@ -61,7 +61,7 @@ static ssize_t read_body(session *http2, int32_t stream, uint8_t *to, size_t roo
 static int closed(session *http2, int32_t stream, uint32_t error, void *user) {
   struct call *call = call_of(http2, stream);
   (void)user;
-  if (call && !error && call->told.status == 0)
+  if (call && !error && call->record.status == 0)
     end(call, ENDED, error);
   else if (call)
     attempt_failed(call, ENDED, error);
@@ -75,14 +75,14 @@ static int data(session *http2, uint8_t flags, int32_t stream, const uint8_t *by
   (void)flags, (void)user;
   if (!call)
     return 0;
-  wanted = call->told.body_bytes + length;
+  wanted = call->record.body_bytes + length;
   if (wanted > call->room) {
     call->room = 2 * wanted;
     if (!(call->answer = realloc(call->answer, call->room)))
       give_up("memory");
   }
-  memcpy(call->answer + call->told.body_bytes, bytes, length);
-  call->told.body_bytes = wanted;
+  memcpy(call->answer + call->record.body_bytes, bytes, length);
+  call->record.body_bytes = wanted;
   return 0;
 }
 
@@ -94,10 +94,10 @@ static int header(session *http2, const struct frame *of, const uint8_t *name,
   if (!call)
     return 0;
   if (name_length == 11 && !memcmp(name, "grpc-status", 11)) {
-    call->told.status = atoi((const char *)value); /* nghttp2 ends it with a zero */
+    call->record.status = atoi((const char *)value); /* nghttp2 ends it with a zero */
   } else if (name_length == 12 && !memcmp(name, "grpc-message", 12)) {
-    call->told.message_bytes = length < MESSAGE_BYTES ? length : MESSAGE_BYTES;
-    memcpy(call->message, value, call->told.message_bytes);
+    call->record.message_bytes = length < MESSAGE_BYTES ? length : MESSAGE_BYTES;
+    memcpy(call->message, value, call->record.message_bytes);
   }
   return 0;
 }
@@ -177,8 +177,8 @@ int flush_out(struct line *line) {
     if (line->written == line->filled) {
       while (line->buffered_count) {
         struct call *call = calls[line->buffered[--line->buffered_count]];
-        if (call && call->told.sent_ns < 0) /* its first attempt */
-          call->told.sent_ns = at;
+        if (call && call->record.sent_ns < 0) /* its first attempt */
+          call->record.sent_ns = at;
       }
       line->filled = line->written = 0;
     }

@@ -13,7 +13,7 @@
  * NAME, VALUE  metadata of every call
  *
  * Prints "begin NS" (CLOCK_MONOTONIC) shortly before the first is due. Calls take the
- * connections in turn; one that broke is made anew, and what was on its way there has
+ * connections in turn; one that broke is opened again, and what was on its way there has
  * failed. A call is sent when its last byte is given to the kernel; until then it may
  * wait for the server's flow control or for a processor. An attempt ends TIMEOUT_MS
  * after it was due; one that failed is repeated at once, up to RETRIES times, unless
@@ -51,7 +51,7 @@ static struct attempt {
   uint32_t number, attempt;
   int64_t until_ns;
 } *attempts;
-static size_t begun, watched;
+static size_t started, watched;
 
 static struct line *lines;
 static int line_count, turn, poller, clock_fd;
@@ -76,23 +76,23 @@ static struct call *new_call(uint32_t number) {
   struct call *call = calloc(1, sizeof *call);
   if (!call)
     give_up("memory");
-  call->told.number = number;
-  call->told.status = -1;
-  call->told.sent_ns = -1;
+  call->record.number = number;
+  call->record.status = -1;
+  call->record.sent_ns = -1;
   calls[number] = call;
   return call;
 }
 
 void end(struct call *call, enum how how, uint32_t http2_error) {
-  struct record *told = &call->told;
-  told->how = how;
-  told->http2_error = http2_error;
-  told->ended_ns = since_begin();
-  if (fwrite(told, sizeof *told, 1, answers) != 1 ||
-      fwrite(call->answer, 1, told->body_bytes, answers) != told->body_bytes ||
-      fwrite(call->message, 1, told->message_bytes, answers) != told->message_bytes)
+  struct record *record = &call->record;
+  record->how = how;
+  record->http2_error = http2_error;
+  record->ended_ns = since_begin();
+  if (fwrite(record, sizeof *record, 1, answers) != 1 ||
+      fwrite(call->answer, 1, record->body_bytes, answers) != record->body_bytes ||
+      fwrite(call->message, 1, record->message_bytes, answers) != record->message_bytes)
     give_up("ANSWERS");
-  calls[told->number] = NULL;
+  calls[record->number] = NULL;
   free(call->answer);
   free(call);
 }
@@ -109,22 +109,22 @@ static struct line *next_line(void) {
 /* Send a call, or send it again; 0 when there is no connection for it. */
 static int try(struct call *call, int64_t from_ns) {
   struct line *line = next_line();
-  struct attempt *attempt = &attempts[begun];
-  call->told.attempts++;
-  call->told.status = -1;
-  call->told.body_bytes = call->told.message_bytes = 0;
+  struct attempt *attempt = &attempts[started];
+  call->record.attempts++;
+  call->record.status = -1;
+  call->record.body_bytes = call->record.message_bytes = 0;
   call->body_sent = 0;
   if (!line || !ask(line, call))
     return 0;
-  attempt->number = call->told.number;
-  attempt->attempt = call->told.attempts;
+  attempt->number = call->record.number;
+  attempt->attempt = call->record.attempts;
   attempt->until_ns = from_ns + timeout_ns;
-  begun++;
+  started++;
   return 1;
 }
 
 void attempt_failed(struct call *call, enum how how, uint32_t http2_error) {
-  if (call->told.status == INVALID_ARGUMENT || call->told.attempts > retries)
+  if (call->record.status == INVALID_ARGUMENT || call->record.attempts > retries)
     end(call, how, http2_error);
   else if (!try(call, since_begin()))
     end(call, NO_CONNECTION, 0);
@@ -148,9 +148,9 @@ static void submit_alone(int64_t at) {
 }
 
 static void expire(int64_t at) {
-  for (; watched < begun && attempts[watched].until_ns <= at; watched++) {
+  for (; watched < started && attempts[watched].until_ns <= at; watched++) {
     struct call *call = calls[attempts[watched].number];
-    if (!call || call->told.attempts != attempts[watched].attempt)
+    if (!call || call->record.attempts != attempts[watched].attempt)
       continue;
     cancel(call);
     attempt_failed(call, TIMED_OUT, 0);
@@ -187,7 +187,7 @@ static int64_t step(int64_t at) {
       submit_alone(at - begin_ns);
     else if (submitted < count)
       next_ns = begin_ns + (alone_ns ? 0 : due[submitted]);
-    if (watched < begun && begin_ns + attempts[watched].until_ns < next_ns)
+    if (watched < started && begin_ns + attempts[watched].until_ns < next_ns)
       next_ns = begin_ns + attempts[watched].until_ns;
   }
   for (struct line *line = lines; line < lines + line_count; line++) {

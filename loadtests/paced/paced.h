@@ -21,7 +21,7 @@ struct record {
 /* A call that has not ended. HTTP/2 knows it by number and attempt: whatever is still
  * to come of a stream that was given up finds nothing. */
 struct call {
-  struct record told;
+  struct record record;
   struct line *line;
   int32_t stream;
   size_t body_sent, room;
@@ -36,7 +36,7 @@ struct call {
 struct line {
   int fd, ready;
   session *http2;
-  int64_t again_ns; /* when a broken one is made anew */
+  int64_t again_ns; /* when a broken one is opened again */
   size_t filled, written;
   uint8_t out[BUFFER];
   uint32_t buffered[BUFFERED], buffered_count; /* calls that end in `out` */

@@ -154,14 +154,14 @@ def read_raw(path: Path) -> Raw:
     """
     try:
         with np.load(path) as arrays:
-            told = msgspec.json.decode(arrays["about"].tobytes())
-            version = told.get("version")
+            about = msgspec.json.decode(arrays["about"].tobytes())
+            version = about.get("version")
             if version not in (_BEFORE, VERSION):
                 raise InputError(path, f"version {version} is not {VERSION}")
             if version == _BEFORE:
-                return Raw(msgspec.convert(told, About), _calls(arrays), {})
+                return Raw(msgspec.convert(about, About), _calls(arrays), {})
             return Raw(
-                about=msgspec.convert(told, About),
+                about=msgspec.convert(about, About),
                 calls=_calls(arrays),
                 layers_ms={
                     name.removeprefix("layer_").removesuffix("_ms"): arrays[name]

@@ -121,9 +121,9 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "trouble": _moved(self.trouble, longer),
             "shift": _moved(self.shift, longer),
         }
-        told = msgspec.to_builtins(self) | msgspec.to_builtins(changed)
+        settings = msgspec.to_builtins(self) | msgspec.to_builtins(changed)
         try:
-            sized = msgspec.convert(told, Scenario)
+            sized = msgspec.convert(settings, Scenario)
         except msgspec.ValidationError as error:
             raise InputError("--rate and its like", str(error)) from error
         _check(sized, "--seconds")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from loadtests.layers import Queues, queues_of, split
 from loadtests.open_loop import F64
 from loadtests.paced.bench import STATE_FOLDER, Bench
-from loadtests.paced.calls import Told, sent_of
+from loadtests.paced.calls import Results, sent_of
 from loadtests.paced.raw import BATCH, no_batches
 from loadtests.step_counts import counts_of
 from loadtests.watching import I64, Batches, watched
@@ -48,31 +48,31 @@ def looking(bench: Bench, *, wanted: bool) -> Iterator[list[Seen]]:
     triton = bench.server.triton
     models = read_product(bench.repository, "fraud")
     steps = (models.features_step, models.model_step, models.decision_step)
-    with watched(bench.folder / STATE_FOLDER, steps) as told:
+    with watched(bench.folder / STATE_FOLDER, steps) as recorded:
         before = counts_of(triton, steps)
         yield found
         after = counts_of(triton, steps)
     features, _, decision = (after[step].since(before[step]) for step in steps)
-    found.append(Seen(told[0], queues_of(features, decision)))
+    found.append(Seen(recorded[0], queues_of(features, decision)))
 
 
 def looked_at(
-    seen: Seen, told: Told, *, begin_s: float, warm_up_s: float
+    seen: Seen, results: Results, *, begin_s: float, warm_up_s: float
 ) -> tuple[dict[str, F64], npt.NDArray[np.void]]:
     """
     Split the requests that were due after the warm-up into layers; convert batches.
 
     Args:
         seen: Reports of the steps.
-        told: Results of the requests.
+        results: Results of the requests.
         begin_s: Beginning of the run, on the monotonic clock.
         warm_up_s: Time at the beginning that does not count, s.
 
     Returns:
         `layers_ms` and `batches` of `Raw`; no layers when no request was answered.
     """
-    calls = told.calls
-    sent = sent_of(told, begin_s=begin_s)
+    calls = results.calls
+    sent = sent_of(results, begin_s=begin_s)
     first = int(np.searchsorted(calls["due_us"], warm_up_s * 1e6))
     begin_us = round(begin_s * 1e6)
     batches = laid_out(seen.batches, begin_us=begin_us, requests=len(calls))

@@ -97,12 +97,12 @@ def _usual_us(one: Figures) -> int:
     windows = int((scenario.seconds * 1e6 - begin_us) // window_us)
     if windows < 1:
         return begin_us
-    kept = np.arange(windows)[:: max(1, windows // _MOST_WINDOWS)]
+    starts = np.arange(windows)[:: max(1, windows // _MOST_WINDOWS)]
     moments = np.arange(0, window_us, _MOMENT_US)
-    at_us = begin_us + kept[:, None] * window_us + moments
+    at_us = begin_us + starts[:, None] * window_us + moments
     several = (_at_work(one.raw.batches, at_us.reshape(-1)) > 1).reshape(at_us.shape)
-    middle = np.argsort(several.mean(axis=1), kind="stable")[(len(kept) - 1) // 2]
-    return begin_us + int(kept[middle]) * window_us
+    middle = np.argsort(several.mean(axis=1), kind="stable")[(len(starts) - 1) // 2]
+    return begin_us + int(starts[middle]) * window_us
 
 
 def _at_work(batches: Spans, at_us: I64) -> I64:

@@ -73,7 +73,7 @@ class Figures(msgspec.Struct, frozen=True):
         poison: Results of bad rows.
         attempts: Attempts per request.
         layers: Layer -> p50, p99, ms, of the requests that the steps reported.
-        told: Number of these requests.
+        layer_requests: Number of these requests.
         at_once: Share of the measured time in which steps were busy; None when batches
             were not recorded.
         parts: Parts of the measured time.
@@ -94,7 +94,7 @@ class Figures(msgspec.Struct, frozen=True):
     poison: Poison
     attempts: float
     layers: dict[str, tuple[float, float]]
-    told: int
+    layer_requests: int
     at_once: AtOnce | None
     parts: tuple[Part, ...]
 
@@ -136,7 +136,7 @@ def figures_of(raw: Raw, *, name: str) -> Figures:
         poison=_poison(due, raw),
         attempts=float(np.mean(due["attempts"])),
         layers={layer: _two(spent_ms) for layer, spent_ms in layers.items()},
-        told=max((len(spent_ms) for spent_ms in layers.values()), default=0),
+        layer_requests=max((len(spent_ms) for spent_ms in layers.values()), default=0),
         at_once=_at_once(raw, from_s, until_s),
         parts=parts_of(raw),
     )

@@ -50,9 +50,10 @@ def parts_of(raw: Raw) -> tuple[Part, ...]:
         at_s += phase.seconds
     # Round to the microsecond: sums of the same lengths may differ in their last bits.
     rounded = sorted({round(edge, 6) for edge in edges})
-    kept = [one for one in rounded if scenario.warm_up_s <= one <= round(at_s, 6)]
+    measured = [one for one in rounded if scenario.warm_up_s <= one <= round(at_s, 6)]
     return tuple(
-        _part(raw, kept[place], kept[place + 1]) for place in range(len(kept) - 1)
+        _part(raw, measured[place], measured[place + 1])
+        for place in range(len(measured) - 1)
     )
 
 

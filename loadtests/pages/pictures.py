@@ -158,18 +158,18 @@ def _curve(one: Figures) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float6
 
 def layer_bars(groups: Sequence[Group]) -> bytes | None:
     """Draw p50 and p99 of every layer by group; None when layers were not recorded."""
-    kept = [group for group in groups if any(one.layers for one in group.runs)]
-    if not kept:
+    layered = [group for group in groups if any(one.layers for one in group.runs)]
+    if not layered:
         return None
-    names = list(next(one for one in kept[0].runs if one.layers).layers)
-    figure = figure_of(11, 1.4 + 0.22 * len(names) * len(kept) + 0.5)
+    names = list(next(one for one in layered[0].runs if one.layers).layers)
+    figure = figure_of(11, 1.4 + 0.22 * len(names) * len(layered) + 0.5)
     axes = figure.subplots()
     places = np.arange(len(names))
-    height = 0.8 / len(kept)
-    for number, group in enumerate(kept):
+    height = 0.8 / len(layered)
+    for number, group in enumerate(layered):
         runs = [one for one in group.runs if one.layers]
         color = _COLORS[number % len(_COLORS)]
-        at = places + (number - (len(kept) - 1) / 2) * height
+        at = places + (number - (len(layered) - 1) / 2) * height
         for spent, alpha, name in ((1, 0.35, "p99"), (0, 1.0, "p50")):
             values = [
                 sorted(one.layers[layer][spent] for one in runs)[(len(runs) - 1) // 2]

@@ -133,8 +133,8 @@ def _layers(groups: Sequence[Group]) -> Table:
         runs = [one for one in group.runs if one.layers]
         for layer in runs[0].layers if runs else ():
             p50_ms, p99_ms = zip(*(one.layers[layer] for one in runs), strict=True)
-            told = spread([one.told for one in runs], 0)
-            cells = (spread(p50_ms, 2), spread(p99_ms, 2), told)
+            requests = spread([one.layer_requests for one in runs], 0)
+            cells = (spread(p50_ms, 2), spread(p99_ms, 2), requests)
             rows.append((group.title, layer, *cells))
     return Table(
         title="Layers",
@@ -152,11 +152,11 @@ def _at_once(groups: Sequence[Group]) -> Table:
     """
     rows = []
     for group in groups:
-        kept = [one.at_once for one in group.runs if one.at_once is not None]
-        if kept:
+        overlaps = [one.at_once for one in group.runs if one.at_once is not None]
+        if overlaps:
             shares = [
-                *([one.busy[step] for one in kept] for step in STEPS),
-                *([one.together[n] for one in kept] for n in range(len(STEPS) + 1)),
+                *([one.busy[step] for one in overlaps] for step in STEPS),
+                *([one.together[n] for one in overlaps] for n in range(len(STEPS) + 1)),
             ]
             cells = [spread([100 * share for share in many], 1) for many in shares]
             rows.append((group.title, *cells))
@@ -171,7 +171,7 @@ def _at_once(groups: Sequence[Group]) -> Table:
 
 
 def _work(groups: Sequence[Group]) -> Table:
-    kept = [
+    counted = [
         (group, runs)
         for group in groups
         if (runs := [one for one in group.runs if one.raw.about.server is not None])
@@ -182,7 +182,7 @@ def _work(groups: Sequence[Group]) -> Table:
         "tritonserver, its steps and Redis. A purchase that is applied writes a value "
         "for each entity, and its decision.",
         head=("scenario", *(one.head for one in _WORK)),
-        rows=tuple((group.title, *cells_of(_WORK, runs)) for group, runs in kept),
+        rows=tuple((group.title, *cells_of(_WORK, runs)) for group, runs in counted),
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from loadtests.open_loop import F64
-from loadtests.paced.calls import Load, Told
+from loadtests.paced.calls import Load, Results
 from loadtests.paced.compiled import compile_sender, send_compiled, send_one_by_one
 from loadtests.paced.requests import Bodies, bodies_from
 from loadtests.tuner.sending import Answered, PythonSender, Sender
@@ -56,7 +56,7 @@ class CompiledSender(msgspec.Struct, frozen=True):
     def _bodies(self, requests: Sequence[Any]) -> Bodies:
         return bodies_from(requests, rows=self.rows, path=self.folder / "bodies.bin")
 
-    def _answered(self, told: Told) -> Answered:
+    def _answered(self, told: Results) -> Answered:
         calls = told.calls
         whole = (calls["kind"] == 0) & (calls["decided"] == self.rows)
         late_us = calls["late_us"].astype(np.float64)

@@ -55,12 +55,12 @@ def test_interleaved_answers_are_put_together(tmp_path: Path) -> None:
         + record(DATA, b"never closed", stream=5)
         + sent(3, 1)
     )
-    kept = read_answers(path)
-    assert kept.answers == [
+    recorded = read_answers(path)
+    assert recorded.answers == [
         Answer(ended_us=20, body=b"xy", failure=""),
         Answer(ended_us=30, body=b"abc", failure=""),
     ]
-    assert (kept.offered, kept.continued) == (3, 1)
+    assert (recorded.offered, recorded.continued) == (3, 1)
 
 
 def test_a_grpc_failure_is_told_in_its_own_words(tmp_path: Path) -> None:

@@ -34,20 +34,20 @@ def test_every_call_is_answered_and_the_model_comes_back(name, client):
         only=name,
         out=None,
     )
-    ((trouble, calls),), told = run_all(options, command="this test")
+    ((trouble, calls),), description = run_all(options, command="this test")
     assert trouble.name == name
     assert (calls.source >= 0).all()
-    during = calls.source[calls.begun : calls.ended]
+    during = calls.source[calls.fault_start : calls.fault_end]
     if name == "slow":
         assert (during == 0).any()
     else:
         assert (during > 0).any()
-    assert (calls.source[calls.ended :] == 0).any()
-    assert "this test" in told
+    assert (calls.source[calls.fault_end :] == 0).any()
+    assert "this test" in description
 
 
 class DyingWith:
-    """A product whose server ends as the step is to be started anew."""
+    """A product whose server ends as the step is to be restarted."""
 
     def __init__(self, server: Embedded):
         self._triton = server.triton

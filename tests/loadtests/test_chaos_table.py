@@ -19,10 +19,12 @@ def test_shares_and_percentiles_are_of_all_calls():
     source[506:509] = 2
     latency_s[506:509] = [0.0549, 0.055, 0.0551]
     source[509], latency_s[509] = -1, np.inf
-    calls = Calls(latency_s=latency_s, source=source, begun=500, ended=520, load=1.25)
-    text = to_markdown([(TROUBLES[1], calls)], "told", deadline_s=0.05)
+    calls = Calls(
+        latency_s=latency_s, source=source, fault_start=500, fault_end=520, load=1.25
+    )
+    text = to_markdown([(TROUBLES[1], calls)], "measured", deadline_s=0.05)
     head, rule, row, *rest = text.splitlines()
-    assert rest == ["", "told"]
+    assert rest == ["", "measured"]
     assert rule.count("|") == head.count("|") == row.count("|")
     assert "within 50 + 5 ms" in head
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -36,7 +38,9 @@ def test_all_is_said_of_all_only():
     source = np.zeros(100_000, np.int8)
     latency_s = np.full(100_000, 0.01)
     source[7] = -1
-    calls = Calls(latency_s=latency_s, source=source, begun=0, ended=0, load=0.0)
+    calls = Calls(
+        latency_s=latency_s, source=source, fault_start=0, fault_end=0, load=0.0
+    )
     row = to_markdown([(TROUBLES[0], calls)], "", deadline_s=0.05).splitlines()[2]
     assert row.split(" | ")[2] == "99.99 %"
     assert row.endswith("| none | 0.0 |")

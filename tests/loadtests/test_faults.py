@@ -19,7 +19,7 @@ def test_every_request_is_answered_and_rows_are_whole_again(name: str) -> None:
     options = Options(
         rate_per_s=100.0, before_s=0.5, fault_s=1.0, after_s=3.0, only=name, out=None
     )
-    (outcome,), told = run_all(options, command="this test")
+    (outcome,), description = run_all(options, command="this test")
     assert outcome.fault in FAULTS
     assert outcome.sent >= 90
     assert outcome.failed == 0
@@ -29,4 +29,4 @@ def test_every_request_is_answered_and_rows_are_whole_again(name: str) -> None:
     assert outcome.repaired.drained
     assert outcome.repaired.values > 800
     assert outcome.repaired.different == 0
-    assert "this test" in told
+    assert "this test" in description

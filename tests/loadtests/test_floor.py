@@ -1,4 +1,4 @@
-"""The ensemble without work, beside the product, on a real tritonserver."""
+"""The ensemble without work, in turns with the product, on a real tritonserver."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_steps_that_do_nothing_take_less_than_the_product() -> None:
         customers=200,
         terminals=400,
     )
-    runs, told = run_all(options, command="this test")
+    runs, description = run_all(options, command="this test")
     (nothing,), (product,) = runs["16-rows-4", NOTHING], runs["16-rows-4", ALL]
     assert 0 < cpu_us(nothing) < cpu_us(product)
     assert nothing.decisions_per_s > product.decisions_per_s > 0
     # A step that answered with errors would be quick, too.
     assert (nothing.tally.failures, nothing.tally.refused_rows) == ({}, 0)
     assert nothing.work.feature_batches > 0
-    assert "this test" in told
+    assert "this test" in description
 
 
 def test_it_keeps_tensors_and_delays(tmp_path: Path) -> None:
@@ -59,22 +59,22 @@ def test_it_keeps_tensors_and_delays(tmp_path: Path) -> None:
         after = (tmp_path / model / "config.pbtxt").read_text()
         assert 'backend: "python"' in after
         assert "model_warmup [" not in after
-        kept = [line for line in before.splitlines() if "dims" in line[:80]]
-        kept = [line for line in kept if "name:" in line]
-        assert kept
-        assert set(kept) <= set(after.splitlines())
+        declared = [line for line in before.splitlines() if "dims" in line[:80]]
+        declared = [line for line in declared if "name:" in line]
+        assert declared
+        assert set(declared) <= set(after.splitlines())
         assert before.count("max_queue_delay") == after.count("max_queue_delay") == 1
     ensemble = (tmp_path / "fraud" / "config.pbtxt").read_bytes()
     assert ensemble == (source / "fraud" / "config.pbtxt").read_bytes()
 
 
 def test_the_table_has_medians_and_the_ratio_of_each_run() -> None:
-    """Runs are compared with the run beside them; failures add up."""
+    """Runs are compared with the run next to them; failures add up."""
     runs = {
         ("1-row-16", NOTHING): [run_of(2000, us) for us in (300, 200, 400)],
         ("1-row-16", ALL): [run_of(1000, us, failed=1) for us in (600, 800, 500)],
     }
-    text = to_markdown(runs, "told")
+    text = to_markdown(runs, "measured")
     assert "| 1-row-16 | nothing | 2,000 | 5.0 | 9.0 | 300 | 16.0 | 0 |" in text
     assert "| 1-row-16 | product | 1,000 | 5.0 | 9.0 | 600 | 16.0 | 3 |" in text
     assert "1-row-16: nothing of product, run by run: 0.50, 0.25, 0.80." in text
@@ -116,5 +116,5 @@ def run_of(decisions_per_s: float, cpu: float, *, failed: int = 0) -> Run:
 def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 2, and nothing is started."""
     assert main(["--seconds", "0"]) == 2
-    told = capsys.readouterr().err
-    assert told == "loadtests.floor: --seconds: 0.0 is not above 0\n"
+    error = capsys.readouterr().err
+    assert error == "loadtests.floor: --seconds: 0.0 is not above 0\n"

@@ -81,9 +81,9 @@ def test_a_command_has_as_many_requests_under_way_as_said() -> None:
     ]
     for one in SCENARIOS:
         words = command_line(one, grpc_url="127.0.0.1:1", run_s=2.5)
-        told = dict(pairwise(words))
-        assert int(told["-c"]) * int(told["-m"]) == one.in_flight
-        assert (told["-t"], told["-D"], told["-p"]) == ("1", "2500ms", "h2c")
+        options = dict(pairwise(words))
+        assert int(options["-c"]) * int(options["-m"]) == one.in_flight
+        assert (options["-t"], options["-D"], options["-p"]) == ("1", "2500ms", "h2c")
 
 
 def test_an_unknown_scenario_is_refused() -> None:
@@ -148,5 +148,5 @@ def test_services_that_speak_http_get_another_body_each_time(tmp_path: Path) -> 
     wanted = [bodies[place % len(bodies)].tobytes() for place in range(len(got))]
     assert [body for _, body in got] == wanted
     assert set(made.log.status.tolist()) == {200, 503}
-    assert 0 <= made.kept.offered - len(made.log.status) <= 1
-    assert (made.kept.answers, made.kept.continued) == ([], 0)
+    assert 0 <= made.recorded.offered - len(made.log.status) <= 1
+    assert (made.recorded.answers, made.recorded.continued) == ([], 0)

@@ -50,6 +50,6 @@ def test_a_wrong_flag_is_one_line(
 ) -> None:
     """Exit status 2, and nothing is started."""
     assert main(arguments) == 2
-    told = capsys.readouterr().err
-    assert words in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1

@@ -14,15 +14,15 @@ from tollgate.repository.slo import Layers
 QUEUES = Queues(features_ms=4.0, decision_ms=0.5)
 
 
-def batches(*told: tuple[int, float, float, tuple[int, ...]]) -> Batches:
+def batches(*rows: tuple[int, float, float, tuple[int, ...]]) -> Batches:
     """Step, begin and end in ms, and the requests of each batch."""
-    pairs = [(one, place) for place, batch in enumerate(told) for one in batch[3]]
+    pairs = [(one, place) for place, batch in enumerate(rows) for one in batch[3]]
     return Batches(
         steps=("f", "m", "d"),
-        step=np.array([one[0] for one in told], np.int64),
-        start_us=np.array([round(one[1] * 1e3) for one in told], np.int64),
-        end_us=np.array([round(one[2] * 1e3) for one in told], np.int64),
-        rows=np.array([len(one[3]) for one in told], np.int64),
+        step=np.array([one[0] for one in rows], np.int64),
+        start_us=np.array([round(one[1] * 1e3) for one in rows], np.int64),
+        end_us=np.array([round(one[2] * 1e3) for one in rows], np.int64),
+        rows=np.array([len(one[3]) for one in rows], np.int64),
         request=np.array([one for one, _ in pairs], np.int64),
         batch=np.array([place for _, place in pairs], np.int64),
         lost=0,
@@ -47,8 +47,8 @@ def test_the_layers_of_a_request_add_up() -> None:
     Of the 5 ms until it was taken 4 were the queue; of the 6 ms between the steps the
     decision's queue was 0.5.
     """
-    told = batches((0, 16, 18, (0,)), (1, 20, 22, (0,)), (2, 24, 27, (0,)))
-    found = split(told, sent(20.0, late_ms=1.0), queues=QUEUES)
+    reported = batches((0, 16, 18, (0,)), (1, 20, 22, (0,)), (2, 24, 27, (0,)))
+    found = split(reported, sent(20.0, late_ms=1.0), queues=QUEUES)
     assert [round(float(found.layers_ms[name][0]), 6) for name in MEASURED] == [
         *(1.0, 6.0, 5.5, 3.5, 3.0)
     ]
@@ -59,10 +59,10 @@ def test_the_layers_of_a_request_add_up() -> None:
 
 def test_only_the_mean_of_the_way_is_known() -> None:
     """Sent at 10, taken at 15 and 19: what one waited longer is in its features."""
-    told = batches(
+    reported = batches(
         *((0, 15, 16, (0,)), (0, 19, 20, (1,)), (2, 22, 23, (0,)), (2, 26, 27, (1,)))
     )
-    found = split(told, sent(15.0, 20.0), queues=QUEUES)
+    found = split(reported, sent(15.0, 20.0), queues=QUEUES)
     assert found.layers_ms["request"].round(6).tolist() == [3.0, 3.0]
     assert found.layers_ms["features"].round(6).tolist() == [3.0, 7.0]
     # Their mean is exact: the queue of 4 ms, and the 8 ms from arrival to decision.
@@ -74,10 +74,10 @@ def test_nothing_takes_less_than_no_time() -> None:
 
     Of 1 and 3 ms between the steps the decision's queue is a quarter.
     """
-    told = batches(
+    reported = batches(
         *((0, 11, 12, (0,)), (0, 29, 30, (1,)), (2, 13, 14, (0,)), (2, 33, 34, (1,)))
     )
-    found = split(told, sent(15.0, 30.0), queues=QUEUES)
+    found = split(reported, sent(15.0, 30.0), queues=QUEUES)
     assert found.layers_ms["request"].round(6).tolist() == [1.0, 11.0]
     assert found.layers_ms["features"].round(6).tolist() == [1.0, 9.0]
     assert found.layers_ms["model"].round(6).tolist() == [0.75, 2.25]
@@ -87,45 +87,47 @@ def test_nothing_takes_less_than_no_time() -> None:
 
 def test_a_queue_longer_than_the_way_takes_all_of_it() -> None:
     """Others' requests waited longer than ours: no layer is less than nothing."""
-    told = batches((0, 12, 13, (0,)), (2, 14, 15, (0,)))
-    found = split(told, sent(10.0), queues=QUEUES)
+    reported = batches((0, 12, 13, (0,)), (2, 14, 15, (0,)))
+    found = split(reported, sent(10.0), queues=QUEUES)
     assert found.layers_ms["request"].tolist() == [0.0]
     assert found.layers_ms["features"].round(6).tolist() == [3.0]
 
 
 def test_what_is_not_whole_is_left_out() -> None:
-    """Not answered, asked again, told by one step alone, not ours, other times."""
-    told = batches(
+    """Not answered, requested again, reported by one step only, not ours."""
+    reported = batches(
         (0, 16, 18, (0, 1, 2, 3, 9)),
         (0, 19, 20, (2,)),
         (2, 24, 27, (0, 1, 2)),
         *((0, 5, 6, (4,)), (2, 7, 8, (4,))),  # before it was sent
     )
-    found = split(told, sent(20.0, np.inf, 20.0, 20.0, 20.0), queues=QUEUES)
+    found = split(reported, sent(20.0, np.inf, 20.0, 20.0, 20.0), queues=QUEUES)
     assert len(found.in_server_ms) == 1
-    with pytest.raises(ServerError, match="no request was both told of and answered"):
-        split(told, sent(np.inf), queues=QUEUES)
+    with pytest.raises(
+        ServerError, match="no answered request has a batch of every step"
+    ):
+        split(reported, sent(np.inf), queues=QUEUES)
 
 
 def test_a_warm_up_counts_for_the_mean_alone() -> None:
     """Triton counted it, too; its layers are nobody's."""
-    told = batches(
+    reported = batches(
         *((0, 17, 18, (0,)), (2, 19, 20, (0,)), (0, 15, 16, (1,)), (2, 17, 18, (1,)))
     )
-    found = split(told, sent(12.0, 12.0), queues=QUEUES, first=1)
+    found = split(reported, sent(12.0, 12.0), queues=QUEUES, first=1)
     assert found.layers_ms["request"].round(6).tolist() == [2.0]
     with pytest.raises(ServerError):
-        split(told, sent(12.0, 12.0), queues=QUEUES, first=2)
+        split(reported, sent(12.0, 12.0), queues=QUEUES, first=2)
 
 
 def test_a_layer_is_broken_by_its_tail_and_the_way_by_its_mean() -> None:
     """Half of 200 requests are taken 4 ms later than the others."""
-    told = [
+    rows = [
         (step, begin + 4 * (one % 2), end + 4 * (one % 2), (one,))
         for one in range(200)
         for step, begin, end in ((0, 15, 16), (2, 17, 18))
     ]
-    found = split(batches(*told), sent(*[30.0] * 200), queues=QUEUES)
+    found = split(batches(*rows), sent(*[30.0] * 200), queues=QUEUES)
     request, features, *_ = judge(found, Layers(request=3.1, features=6.9))
     assert (request.layer, features.layer) == ("request", "features")
     assert request.mean_ms == request.judged_ms == pytest.approx(3.0)

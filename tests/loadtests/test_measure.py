@@ -7,7 +7,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from clients.codec import bytes_tensor
-from loadtests.answers import Answer, Kept
+from loadtests.answers import Answer, RecordedAnswers
 from loadtests.bodies import frame
 from loadtests.generator import Generated, Log
 from loadtests.measure import Work, summarize
@@ -43,9 +43,11 @@ def test_only_requests_that_end_in_the_measured_time_count() -> None:
     took = np.array([500_000, 100_000, 100_000, 900_000, 1_000])
     log = Log(start_us=START_US + start, status=np.full(5, 200), took_us=took)
     ends = (START_US + start + took).tolist()
-    kept = Kept(answers=[answer(end) for end in ends], offered=6, continued=0)
+    recorded = RecordedAnswers(
+        answers=[answer(end) for end in ends], offered=6, continued=0
+    )
     run = summarize(
-        Generated(log=log, kept=kept, cpu_s=0.1),
+        Generated(log=log, recorded=recorded, cpu_s=0.1),
         work=WORK,
         use=USE,
         bodies=4,

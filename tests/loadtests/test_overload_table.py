@@ -9,22 +9,22 @@ from loadtests.gate import in_the_clear
 from loadtests.overload import main
 from loadtests.overload_parts import PARTS, parts_of
 from loadtests.overload_table import Flow, Measured, line_of, table
-from loadtests.paced.calls import CALL, Told
+from loadtests.paced.calls import CALL, Results
 from loadtests.paced.raw import Server
 from tollgate.gateway.template import TEMPLATE
 
 
-def told(*rows: tuple[float, float, int]) -> Told:
+def results(*rows: tuple[float, float, int]) -> Results:
     """Make requests: when due, s; what it took, ms; its kind."""
     calls = np.zeros(len(rows), CALL)
     for place, (due_s, took_ms, kind) in enumerate(rows):
         calls[place]["due_us"] = due_s * 1e6
         calls[place]["took_us"] = took_ms * 1e3
         calls[place]["kind"] = kind
-    return Told(calls, ("answered", "UNAVAILABLE", "no answer in time"), {})
+    return Results(calls, ("answered", "UNAVAILABLE", "no answer in time"), {})
 
 
-def measured(part: str, *answers: Told) -> Measured:
+def measured(part: str, *answers: Results) -> Measured:
     """One run, of which the server saw three of four rows."""
     flows = [(Flow("shop", 2.0, 1), one) for one in answers]
     server = Server("r", purchases=3, feature_batches=1, model_batches=1, writes=0,
@@ -32,7 +32,7 @@ def measured(part: str, *answers: Told) -> Measured:
     return Measured(part, flows, server, gate_cpu_s=0.002, sender_cpu_s=0.001)
 
 
-FOUR = told((0.5, 900.0, 0), (1.5, 10.0, 0), (2.0, 30.0, 0), (2.5, 0.5, 1))
+FOUR = results((0.5, 900.0, 0), (1.5, 10.0, 0), (2.0, 30.0, 0), (2.5, 0.5, 1))
 
 
 def test_a_line_counts_what_was_due_after_the_warm_up() -> None:
@@ -45,7 +45,7 @@ def test_a_line_counts_what_was_due_after_the_warm_up() -> None:
 
 def test_the_table_tells_what_is_kept_of_the_best_of_the_same_way() -> None:
     """What reached the server is a share of all rows, cost is by request."""
-    worse = told((1.5, 10.0, 0), (2.0, 1000.0, 2), (2.5, 0.5, 1), (2.6, 0.5, 1))
+    worse = results((1.5, 10.0, 0), (2.0, 1000.0, 2), (2.5, 0.5, 1), (2.6, 0.5, 1))
     text = table(
         [measured("gate 1/s", FOUR), measured("gate 2/s", worse)],
         measured="today",
@@ -61,7 +61,7 @@ def test_the_table_tells_what_is_kept_of_the_best_of_the_same_way() -> None:
 
 
 def test_bulk_and_greed_come_beside_what_is_judged() -> None:
-    """First alone, then beside; payments come first in each part."""
+    """First alone, then together; payments come first in each part."""
     parts = parts_of(PARTS, rates=[1000, 4000], rows=1, bulk_rows=8)
     assert [len(part.flows) for part in parts] == [1, 1, 1, 1, 1, 2, 1, 2]
     assert [part.flows[0].bulk for part in parts] == [False] * 8

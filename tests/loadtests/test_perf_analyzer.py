@@ -25,13 +25,13 @@ def test_every_purchase_is_one_row_with_types_that_servers_take(
     spec: FeatureSpec,
 ) -> None:
     """Sent as they stand in the file, all are decided; ids never come again."""
-    told = json.loads(json.dumps(input_data(spec, 300)))
-    assert list(told) == ["data"]
-    assert all(list(row) == list(wire_inputs(spec)) for row in told["data"])
-    assert all(one["shape"] == [1] for row in told["data"] for one in row.values())
+    data = json.loads(json.dumps(input_data(spec, 300)))
+    assert list(data) == ["data"]
+    assert all(list(row) == list(wire_inputs(spec)) for row in data["data"])
+    assert all(one["shape"] == [1] for row in data["data"] for one in row.values())
     columns = {
-        name: [row[name]["content"][0] for row in told["data"]]
-        for name in told["data"][0]
+        name: [row[name]["content"][0] for row in data["data"]]
+        for name in data["data"][0]
     }
     assert all(type(one) is str for one in columns["transaction_id"])
     assert all(type(one) is int for one in columns["event_time"])
@@ -56,14 +56,14 @@ def test_a_number_that_is_missing_is_eight_bytes() -> None:
 
 def test_commands_hold_no_secret() -> None:
     """The shell reads it when they are called."""
-    told = commands(
+    lines_printed = commands(
         Path("data/fraud.json"),
         product="fraud",
         grpc_url="127.0.0.1:8001",
         rate=250.0,
         address=Path(".tollgate/server.json"),
     )
-    lines = [line for line in told if not line.startswith("#")]
+    lines = [line for line in lines_printed if not line.startswith("#")]
     for line in lines:
         words = shlex.split(line)
         assert words[:3] == ["perf_analyzer", "-m", "fraud"]

@@ -121,8 +121,8 @@ def test_json_holds_the_whole_report(report: Report) -> None:
 def test_the_median_of_two_is_a_run_that_was() -> None:
     """The lower one, not their mean."""
     runs = [run_of(200), run_of(100)]
-    told = spread(runs, lambda run: run.requests_per_s, digits=0)
-    assert told == "100 (100 … 200)"
+    text = spread(runs, lambda run: run.requests_per_s, digits=0)
+    assert text == "100 (100 … 200)"
     assert spread(runs[:1], lambda run: run.requests_per_s, digits=0) == "200"
 
 

@@ -33,8 +33,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note a picture, or what comes from elsewhere."""
-        told = dict(attrs)
-        source = told.get("src") or told.get("href") or ""
+        attributes = dict(attrs)
+        source = attributes.get("src") or attributes.get("href") or ""
         head, _, content = source.partition(",")
         if tag == "img" and head == "data:image/png;base64":
             self.pictures.append(base64.b64decode(content))
@@ -45,11 +45,11 @@ class Page(HTMLParser):
 def test_two_runs_become_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Raw files by run; Markdown with pictures beside it; a page that loads nothing."""
+    """Raw files by run; Markdown with pictures; a page that loads nothing else."""
     with TestServer() as server:
         words = f"poison-mix --rate 100 --seconds 1.5 --runs 2 {SMALL} --label small"
-        told = ["--grpc-url", server.url, "--out", str(tmp_path / "raw")]
-        assert run([*words.split(), *told]) == 0
+        options = ["--grpc-url", server.url, "--out", str(tmp_path / "raw")]
+        assert run([*words.split(), *options]) == 0
     files = capsys.readouterr().out.split()
     assert [Path(one).name for one in files] == [
         *("small-poison-mix-100x1-1.npz", "small-poison-mix-100x1-2.npz"),
@@ -87,7 +87,7 @@ def test_two_runs_become_a_page(
         ("steady --out x --seconds inf", "--seconds: inf requests are more than"),
         ("steady --out x --rate 1e12", "requests are more than 50,000,000"),
         ("steady --out x --seed -1", "--seed: -1 is below 0"),
-        ("steady steady --out x", "steady-1000x1-1.npz is asked for twice"),
+        ("steady steady --out x", "steady-1000x1-1.npz is requested twice"),
     ],
 )
 def test_a_wrong_flag_is_one_line(
@@ -100,9 +100,9 @@ def test_a_wrong_flag_is_one_line(
     """Exit status 2, and nothing is started or written."""
     monkeypatch.chdir(tmp_path)
     assert run(arguments.split()) == 2
-    told = capsys.readouterr().err
-    assert words in told
-    assert told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert words in printed
+    assert printed.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,7 +156,7 @@ def test_the_real_server_is_looked_at_counted_and_troubled(
     found.feed((tmp_path / "page.html").read_text())
     assert len(found.pictures) == 4  # percentiles, layers, over time, batches
     assert page([file]) == 0
-    told = capsys.readouterr().out
-    assert "| slow-store 80/s | features |" in told
-    assert "## Steps at work" in told
-    assert "store-slow over" in told
+    printed = capsys.readouterr().out
+    assert "| slow-store 80/s | features |" in printed
+    assert "## Steps at work" in printed
+    assert "store-slow over" in printed

@@ -1,4 +1,4 @@
-"""Either sender tells the same of the same requests."""
+"""Both senders report the same results for the same requests."""
 
 from __future__ import annotations
 

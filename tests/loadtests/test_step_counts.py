@@ -29,7 +29,7 @@ def entry(name: str, version: str, *, times: int) -> dict[str, Any]:
 
 
 def test_versions_of_a_model_are_added_up() -> None:
-    """The one that answers and the one that is kept; other models are not asked for."""
+    """The serving version and the loaded one; other models are not queried."""
     answer = {
         "model_stats": [
             entry("shop_model", "1", times=3),

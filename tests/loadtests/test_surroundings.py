@@ -19,8 +19,8 @@ def test_hardware_is_one_line_of_words(flag: str, expected: str) -> None:
     """Kind and number of processors, memory, and whether it is a virtual machine."""
     count = len(os.sched_getaffinity(0))
     cpuinfo = "".join(CPU.format(n=n, flag=flag) for n in range(count))
-    told = hardware_of(cpuinfo, "MemTotal:       25165824 kB\n")
-    assert told == (
+    text = hardware_of(cpuinfo, "MemTotal:       25165824 kB\n")
+    assert text == (
         f"{count} x Some CPU @ 2 GHz, 24 GiB of memory{expected}, "
         f"Linux {platform.release()}"
     )

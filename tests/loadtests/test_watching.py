@@ -1,4 +1,4 @@
-"""What steps tell is read as a whole, and by one reader at a time."""
+"""Reports of steps are read as a whole, and by one reader at a time."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def test_what_was_dropped_is_counted() -> None:
 
 
 def test_nothing_told_is_no_batch() -> None:
-    """And no mistake: a server whose every request was refused tells nothing."""
+    """And no mistake: a server that refused every request reports nothing."""
     found = batches_of([], STEPS)
     assert (len(found.step), len(found.request), found.lost) == (0, 0, 0)
 
 
 def test_a_look_ends_without_a_rest(state: Path) -> None:
-    """What was told before its end is there; the pipe is not."""
+    """Reports from before its end are there; the pipe is not."""
     pipe = state / TRACE_FOLDER / BATCHES_FILE
     teller = BatchTeller(str(pipe), step="shop_model")
     with watched(state, STEPS) as found:

@@ -53,7 +53,7 @@ class Work:
             BadRows: Any of them breaks a rule; none is decided.
             RedisError: The store has no answer.
         """
-        begun = perf_counter_ns()
+        start_ns = perf_counter_ns()
         asked = self._scorer.ask(
             {
                 TRANSACTION_ID: [one.transaction_id.encode() for one in purchases],
@@ -70,5 +70,5 @@ class Work:
         probabilities = self._scorer.probabilities(features)
         scored = perf_counter_ns()
         answers = self._scorer.decide(asked, features, probabilities=probabilities)
-        self._clock.add(begun, stored, made, scored, perf_counter_ns())
+        self._clock.add(start_ns, stored, made, scored, perf_counter_ns())
         return answers

@@ -61,7 +61,7 @@ class Answer(BaseModel):
 @app.post("/decide")
 def decide_purchase(purchase: Purchase) -> Answer:
     """Decide one purchase."""
-    begun = perf_counter_ns()
+    start_ns = perf_counter_ns()
     customer, terminal, stolen = _remember(purchase)
     stored = perf_counter_ns()
     customers, terminals = history(customer), history(terminal)
@@ -84,7 +84,7 @@ def decide_purchase(purchase: Purchase) -> Answer:
     journal.info(
         json.dumps({**purchase.model_dump(), **features, **answer.model_dump()})
     )
-    clock.add(begun, stored, made, scored, perf_counter_ns())
+    clock.add(start_ns, stored, made, scored, perf_counter_ns())
     return answer
 
 
@@ -102,9 +102,11 @@ def _remember(purchase: Purchase) -> tuple[list[bytes], list[bytes], bool]:
         }
     )
     with store.pipeline() as pipeline:
-        for key, kept in ((customer, KEPT_CUSTOMER), (terminal, KEPT_TERMINAL)):
+        for key, retained in ((customer, KEPT_CUSTOMER), (terminal, KEPT_TERMINAL)):
             pipeline.zadd(key, {entry: time})
-            pipeline.zremrangebyscore(key, "-inf", time - kept // pd.Timedelta("1us"))
+            pipeline.zremrangebyscore(
+                key, "-inf", time - retained // pd.Timedelta("1us")
+            )
             pipeline.zrangebyscore(key, "-inf", time)
         pipeline.sismember("stolen_cards", purchase.customer_id)
         replies = pipeline.execute()

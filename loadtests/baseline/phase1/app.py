@@ -73,7 +73,7 @@ async def decide_purchase(request: Request) -> Response:
     except msgspec.MsgspecError as error:
         return Response(str(error), status_code=422, media_type="text/plain")
     cents = round(purchase.amount * 100)
-    begun = perf_counter_ns()
+    start_ns = perf_counter_ns()
     customer, terminal, stolen = await _remember(purchase, cents)
     stored = perf_counter_ns()
     vector = features_of(
@@ -91,7 +91,7 @@ async def decide_purchase(request: Request) -> Response:
     )
     answer = msgspec.json.encode(Answer(decision, score, reasons))
     journal.info("%s", msgspec.json.encode((purchase, features)) + answer)
-    clock.add(begun, stored, made, scored, perf_counter_ns())
+    clock.add(start_ns, stored, made, scored, perf_counter_ns())
     return Response(answer, media_type="application/json")
 
 

@@ -30,8 +30,8 @@ def test_both_stores_keep_the_same_purchases(
     redis_client.flushall()
     fill_phase1(history, store_url)
     assert set(redis_client.scan_iter()) == set(naive)
-    kept = {"customer": 31, "terminal": 38}
-    for entity, days in kept.items():
+    retained_days = {"customer": 31, "terminal": 38}
+    for entity, days in retained_days.items():
         ids = np.array(history.entity_id[f"{entity}_id"])
         late = history.event_time_us > end_us - days * _DAY_US
         for name in np.unique(ids[late]).tolist():
@@ -39,13 +39,13 @@ def test_both_stores_keep_the_same_purchases(
             rows = np.flatnonzero((ids == name) & late)
             rows = rows[np.argsort(history.event_time_us[rows], kind="stable")]
             entries = np.frombuffer(b"".join(redis_client.zrange(key, 0, -1)), ENTRY)
-            told = [json.loads(one) for one in naive.pop(key)]
+            entries_read = [json.loads(one) for one in naive.pop(key)]
             times = history.event_time_us[rows].tolist()
             assert entries["time_us"].tolist() == times
-            assert [one["time"] for one in told] == times
-            assert sum(one["fraud"] for one in told) == entries["fraud"].sum()
+            assert [one["time"] for one in entries_read] == times
+            assert sum(one["fraud"] for one in entries_read) == entries["fraud"].sum()
             assert entries["fraud"].sum() == (history.label[rows] == 1).sum()
-            assert sorted(round(one["amount"] * 100) for one in told) == sorted(
+            assert sorted(round(one["amount"] * 100) for one in entries_read) == sorted(
                 entries["cents"].tolist()
             )
             assert sorted(entries["cents"]) == sorted(history.cents[rows])

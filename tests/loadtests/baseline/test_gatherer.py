@@ -17,7 +17,7 @@ def purchase(name: str) -> Purchase:
 
 
 class Recorder:
-    """Answers with the ids it was asked for; refuses batches that hold a bad one."""
+    """Answers with the ids of its request; refuses batches that hold a bad one."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -60,7 +60,7 @@ def test_a_bad_row_costs_only_its_own_request() -> None:
 
 
 def test_a_failure_reaches_everyone_and_ends_nothing() -> None:
-    """What is asked afterwards is answered."""
+    """A later request is answered."""
     calls = 0
 
     async def decide(purchases: list[Purchase]) -> Answers:

@@ -33,14 +33,14 @@ def known(simulated: pl.DataFrame, spec: FeatureSpec) -> History:
     return history_of(simulated.select(columns), spec=spec, source="a test")
 
 
-def kept(known: History, row: int, key: str, kept_us: int) -> list[int]:
+def retained(known: History, row: int, key: str, retention_us: int) -> list[int]:
     """List an entity's purchases up to one of them, as a store keeps them."""
     ids, times = known.entity_id[key], known.event_time_us
     end_us = int(times[row])
     return [
         at
         for at in range(row + 1)
-        if ids[at] == ids[row] and end_us - kept_us < times[at] <= end_us
+        if ids[at] == ids[row] and end_us - retention_us < times[at] <= end_us
     ]
 
 
@@ -52,8 +52,8 @@ def test_windows_by_hand_are_those_of_the_spec(
     for row in np.linspace(len(known) // 2, len(known) - 1, _SAMPLE).astype(int):
         time_us, cents = int(known.event_time_us[row]), int(known.cents[row])
         rows = {
-            "customer": kept(known, row, "customer_id", KEPT_CUSTOMER_US),
-            "terminal": kept(known, row, "terminal_id", KEPT_TERMINAL_US),
+            "customer": retained(known, row, "customer_id", KEPT_CUSTOMER_US),
+            "terminal": retained(known, row, "terminal_id", KEPT_TERMINAL_US),
         }
         by_numpy = with_numpy(
             cents,

@@ -77,7 +77,7 @@ def ended(child: subprocess.Popen[str]) -> str:
     return child.communicate(timeout=PATIENCE_S)[1]
 
 
-def told_by_locust(prefix: Path) -> dict[str, str]:
+def reported_by_locust(prefix: Path) -> dict[str, str]:
     """Read the summary line of its CSV."""
     with prefix.with_name(prefix.name + "_stats.csv").open() as file:
         (row,) = (one for one in csv.DictReader(file) if one["Name"] == "Aggregated")
@@ -120,11 +120,11 @@ def test_a_ramp_agrees_with_the_open_loop(tmp_path: Path) -> None:
     assert abs(users.requests / loop.requests - 1) <= RATE_SHARE
     low_ms, high_ms = sorted((users.p50_ms, loop.p50_ms))
     assert high_ms <= (1 + P50_SHARE) * low_ms
-    told = told_by_locust(tmp_path / "ramp")
+    reported = reported_by_locust(tmp_path / "ramp")
     # What Locust writes is what the raw result has, in its whole milliseconds: up to
     # 100 each, then tens, then hundreds. A request at the edge may count or not.
-    assert abs(float(told["50%"]) - users.p50_ms) <= 0.05 * users.p50_ms + 1
-    assert abs(int(told["Request Count"]) / users.requests - 1) <= RATE_SHARE / 2
+    assert abs(float(reported["50%"]) - users.p50_ms) <= 0.05 * users.p50_ms + 1
+    assert abs(int(reported["Request Count"]) / users.requests - 1) <= RATE_SHARE / 2
 
 
 def test_a_stall_is_seen_by_each_user_once(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_mix_of_rows_is_told_by_kind(tmp_path: Path) -> None:
 
 
 def test_the_page_steers_users(tmp_path: Path) -> None:
-    """It shows the flags that are not files, starts users, and tells what they see."""
+    """It shows the flags that are not files, starts users, and shows their results."""
     port = free_port("127.0.0.1")
     page = f"http://127.0.0.1:{port}"
     with (
@@ -218,7 +218,7 @@ def test_the_page_steers_users(tmp_path: Path) -> None:
 
 
 def answers(url: str) -> bool:
-    """Tell whether the page is there; Locust may still be starting."""
+    """Return whether the page is there; Locust may still be starting."""
     try:
         asked(url)
     except urllib.error.URLError:

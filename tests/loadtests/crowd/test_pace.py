@@ -22,8 +22,8 @@ PEAK = Scenario(
 
 def test_a_rate_is_that_of_the_open_loop() -> None:
     """Its integral, by hand and by the schedule that the open loop is drawn from."""
-    told = [rate_at(PEAK, at_s) for at_s in (0, 19.9, 20, 25, 30, 34.9, 35, 99)]
-    assert told == pytest.approx([50, 50, 50, 150, 250, 250, 0, 0])
+    rates = [rate_at(PEAK, at_s) for at_s in (0, 19.9, 20, 25, 30, 34.9, 35, 99)]
+    assert rates == pytest.approx([50, 50, 50, 150, 250, 250, 0, 0])
     at_s, expected = expected_by(PEAK)
     middle = (at_s[1:] + at_s[:-1]) / 2
     rates = [rate_at(PEAK, float(one)) for one in middle]

@@ -39,17 +39,17 @@ def test_no_purchase_comes_twice(spec: FeatureSpec) -> None:
 
 
 def test_the_poisoned_are_counted(spec: FeatureSpec) -> None:
-    """Amounts below 0 or none, times before the year 2000: each row that is told."""
+    """Amounts below 0 or none, times before the year 2000: each such row is counted."""
     mixed = Scenario(phases=STEADY.phases, poison=0.3)
     purchases = Purchases(spec, mixed, seed=3)
-    told = 0
+    counted = 0
     for _ in range(100):
         columns, poisoned = purchases.take(8, at_s=0.0)
         amount, time_us = columns["amount"], columns["event_time"]
         bad = np.isnan(amount) | (amount < 0) | (time_us == 0)
         assert bad.sum() == poisoned
-        told += poisoned
-    assert told / 800 == pytest.approx(0.3, abs=0.07)
+        counted += poisoned
+    assert counted / 800 == pytest.approx(0.3, abs=0.07)
 
 
 def test_later_purchases_are_others(spec: FeatureSpec) -> None:

@@ -133,7 +133,7 @@ def test_a_turn_sends_purchases_that_were_never_sent(
     name: str,
     scenario: str,
 ) -> None:
-    """Every one is answered, and what a request cost is told."""
+    """Every one is answered, and the cost of a request is reported."""
     plan = Plan(
         generator=make_generator(tmp_path),
         traffic=history_traffic,
@@ -171,12 +171,12 @@ def test_arrivals_do_not_wait_for_answers(
 
 
 def wait_for(store: redis.Redis, key: str) -> None:
-    """Wait until the journal has kept an answer."""
+    """Wait until the journal has stored an answer."""
     for _ in range(500):
         if store.exists(key):
             return
         time.sleep(0.01)
-    raise AssertionError(f"{key} was not kept")
+    raise AssertionError(f"{key} was not stored")
 
 
 def post(stage: Stage, content: object, *, path: str = "/decide") -> tuple[int, bytes]:

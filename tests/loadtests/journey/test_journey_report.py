@@ -102,8 +102,8 @@ def test_a_bad_option_is_named(arguments: list[str], words: str) -> None:
 def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 2, and nothing is started."""
     assert main(["--rounds", "0"]) == 2
-    told = capsys.readouterr().err
-    assert told == "loadtests.journey: --rounds: 0 is below 1\n"
+    error = capsys.readouterr().err
+    assert error == "loadtests.journey: --rounds: 0 is below 1\n"
 
 
 def test_stages_keep_the_order_of_the_journey(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.answers import Kept
+from loadtests.answers import RecordedAnswers
 from loadtests.generator import Generated, Generator, Log
 from loadtests.journey.stages import PARTS, Stage
 from loadtests.journey.turns import Plan, in_flight, summarize
@@ -19,7 +19,7 @@ START_US = 1_700_000_000_000_000
 
 
 def stage(name: str) -> Stage:
-    """A stage that is asked for nothing."""
+    """A stage that gets no request."""
     return Stage(
         name=name,
         url="127.0.0.1:1",
@@ -61,7 +61,9 @@ def test_a_turn_counts_good_answers_that_end_in_the_measured_time(plan: Plan) ->
         stage("lean"),
         SCENARIOS[3],
         generated=Generated(
-            log=log, kept=Kept(answers=[], offered=5, continued=0), cpu_s=0.7
+            log=log,
+            recorded=RecordedAnswers(answers=[], offered=5, continued=0),
+            cpu_s=0.7,
         ),
         use=((use(1.0, 100), use(0.5, 10)), (use(1.5, 120), use(0.6, 11))),
         spent=((10, 0, 0, 0), (14, 4_000_000, 8_000_000, 12_000_000)),

@@ -30,7 +30,7 @@ SCENARIO = Scenario(
 
 
 def raw() -> Raw:
-    """Three calls; a batch was told of."""
+    """Three calls; one batch was reported."""
     calls = np.zeros(3, CALL)
     calls["due_us"] = [0, 10, 20]
     calls["took_us"] = [5_000, 7_000, 1_000_000]
@@ -67,7 +67,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_of_before_is_read_without_its_layers(tmp_path: Path) -> None:
-    """They were cut elsewhere: beside those of today they would mislead."""
+    """Their boundaries differ: next to those of today they would mislead."""
     old = raw()
     about = msgspec.structs.replace(old.about, version=1)
     np.savez(

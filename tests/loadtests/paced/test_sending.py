@@ -20,7 +20,7 @@ import pytest
 
 from loadtests.open_loop import F64, evenly
 from loadtests.paced.callers import send_in_python
-from loadtests.paced.calls import ANSWERED, NO_ANSWER, Load, Told
+from loadtests.paced.calls import ANSWERED, NO_ANSWER, Load, Results
 from loadtests.paced.compiled import compile_sender, read_ended, send_compiled
 from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Phase, Scenario
@@ -32,7 +32,7 @@ from tollgate.testing import Answer, TestServer
 NO_COMPILER = pytest.mark.skipif(
     not shutil.which("cc"), reason="no C compiler: apt-get install gcc libnghttp2-14"
 )
-Send = Callable[..., tuple[Told, float]]
+Send = Callable[..., tuple[Results, float]]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def send(request: pytest.FixtureRequest, tmp_path: Path) -> Send:
 
     def compiled(
         load: Load, *, grpc_url: str, began: Callable[[float], None]
-    ) -> tuple[Told, float]:
+    ) -> tuple[Results, float]:
         return send_compiled(load, grpc_url=grpc_url, folder=tmp_path, began=began)
 
     return compiled
@@ -97,11 +97,11 @@ def test_every_request_is_sent_once_and_told(
             else Answer(decision="review", degraded=4)
         )
     )
-    told, cpu_s = send(
+    results, cpu_s = send(
         load_of(evenly(90, rate_per_s=300)), grpc_url=server.url, began=nothing
     )
-    calls = told.calls
-    assert told.kinds == (ANSWERED,)
+    calls = results.calls
+    assert results.kinds == (ANSWERED,)
     assert sorted(int(row.transaction_id) for row in server.asked) == list(range(90))
     assert calls["declined"].tolist() == [int(one % 3 == 0) for one in range(90)]
     assert (calls["declined"] + calls["reviewed"] == 1).all()
@@ -140,9 +140,9 @@ def test_a_stall_is_charged_to_all_that_were_due_in_it(
             timer.start()
 
     load = load_of(evenly(400, rate_per_s=200))
-    told, _ = send(load, grpc_url=server.url, began=began)
-    calls = told.calls
-    assert told.kinds == (ANSWERED,)
+    results, _ = send(load, grpc_url=server.url, began=began)
+    calls = results.calls
+    assert results.kinds == (ANSWERED,)
     due_s = edges["begin"] + load.at_s
     inside = (due_s > edges["stalled"]) & (due_s < edges["healed"])
     # On a busy machine the stall may end after the last request was due.
@@ -161,15 +161,15 @@ def test_a_stall_is_charged_to_all_that_were_due_in_it(
 def test_who_gets_no_answer_gives_up_in_time(
     server: TestServer, send: Send, load_of: Callable[..., Load]
 ) -> None:
-    """Nobody answers: every call ends after its timeout, and is told as such."""
+    """Nobody answers: every call ends after its timeout, and is counted as such."""
     server.stall()
     load = load_of(evenly(30, rate_per_s=300), timeout_s=0.3)
-    told, _ = send(load, grpc_url=server.url, began=nothing)
+    results, _ = send(load, grpc_url=server.url, began=nothing)
     server.heal()
-    names = [told.kinds[kind] for kind in told.calls["kind"]]
+    names = [results.kinds[kind] for kind in results.calls["kind"]]
     assert set(names) <= {NO_ANSWER, "DEADLINE_EXCEEDED"}
-    assert (told.calls["took_us"] >= 290_000).all()
-    assert not told.calls["decided"].any()
+    assert (results.calls["took_us"] >= 290_000).all()
+    assert not results.calls["decided"].any()
 
 
 def test_what_fails_is_told_by_kind(
@@ -178,15 +178,15 @@ def test_what_fails_is_told_by_kind(
     """By gRPC status, with the server's words; a bad row is INVALID_ARGUMENT."""
     server.fail("UNAVAILABLE", words="queue is full", requests=5)
     load = load_of(evenly(60, rate_per_s=300), poison=0.3)
-    told, _ = send(load, grpc_url=server.url, began=nothing)
-    names = np.array(told.kinds)[told.calls["kind"]]
+    results, _ = send(load, grpc_url=server.url, began=nothing)
+    names = np.array(results.kinds)[results.calls["kind"]]
     poisoned = load.bodies.poisoned > 0
-    assert told.examples["UNAVAILABLE"] == "queue is full"
+    assert results.examples["UNAVAILABLE"] == "queue is full"
     assert 0 < (names == "UNAVAILABLE").sum() <= 5  # of bad rows the fault counts, too
     others = names != "UNAVAILABLE"
     assert (names[poisoned & others] == "INVALID_ARGUMENT").all()
     assert (names[~poisoned & others] == ANSWERED).all()
-    assert re.search(r"row 0: \w+: .+", told.examples["INVALID_ARGUMENT"])
+    assert re.search(r"row 0: \w+: .+", results.examples["INVALID_ARGUMENT"])
 
 
 def test_a_caller_asks_again_as_often_as_told(
@@ -195,19 +195,19 @@ def test_a_caller_asks_again_as_often_as_told(
     """Two failures, then an answer; no answer after all attempts; or in time."""
     server.fail(requests=2)
     load = load_of(np.zeros(1), retries=2)
-    told, _ = send(load, grpc_url=server.url, began=nothing)
-    assert (told.kinds, told.calls["attempts"].tolist()) == ((ANSWERED,), [3])
+    results, _ = send(load, grpc_url=server.url, began=nothing)
+    assert (results.kinds, results.calls["attempts"].tolist()) == ((ANSWERED,), [3])
     server.fail()
-    told, _ = send(load, grpc_url=server.url, began=nothing)
-    assert told.kinds == (ANSWERED, "UNAVAILABLE")
-    assert told.calls["attempts"].tolist() == [3]
+    results, _ = send(load, grpc_url=server.url, began=nothing)
+    assert results.kinds == (ANSWERED, "UNAVAILABLE")
+    assert results.calls["attempts"].tolist() == [3]
     server.heal()
     server.stall()
     load = load_of(np.zeros(1), retries=2, timeout_s=0.2)
-    told, _ = send(load, grpc_url=server.url, began=nothing)
+    results, _ = send(load, grpc_url=server.url, began=nothing)
     server.heal()
-    assert told.calls["attempts"].tolist() == [3]
-    assert told.calls["took_us"][0] >= 580_000
+    assert results.calls["attempts"].tolist() == [3]
+    assert results.calls["took_us"][0] >= 580_000
 
 
 def test_what_is_wrong_is_not_asked_again(
@@ -215,9 +215,9 @@ def test_what_is_wrong_is_not_asked_again(
 ) -> None:
     """A bad row stays bad."""
     load = load_of(np.zeros(1), retries=2, poison=1.0)
-    told, _ = send(load, grpc_url=server.url, began=nothing)
-    assert told.kinds == (ANSWERED, "INVALID_ARGUMENT")
-    assert told.calls["attempts"].tolist() == [1]
+    results, _ = send(load, grpc_url=server.url, began=nothing)
+    assert results.kinds == (ANSWERED, "INVALID_ARGUMENT")
+    assert results.calls["attempts"].tolist() == [1]
 
 
 @NO_COMPILER
@@ -232,19 +232,19 @@ def test_a_server_that_goes_away_and_comes_back_is_found_again(
         server.heal()
         back.append(perf_counter())
 
-    begun: list[float] = []
+    start_times: list[float] = []
 
     def began(begin_s: float) -> None:
-        begun.append(begin_s)
+        start_times.append(begin_s)
         threading.Timer(begin_s + 0.4 - perf_counter(), away).start()
 
     # So many that some come when it is back, however slow this machine is.
     load = load_of(evenly(500, rate_per_s=200), timeout_s=1.0)
-    told, _ = send_compiled(load, grpc_url=server.url, folder=tmp_path, began=began)
-    answered = told.calls["kind"] == 0
+    results, _ = send_compiled(load, grpc_url=server.url, folder=tmp_path, began=began)
+    answered = results.calls["kind"] == 0
     assert answered[:10].any()
-    assert answered[-10:].any() or begun[0] + load.at_s[-20] < back[0] + 0.2
-    assert set(told.kinds[1:]) <= {
+    assert answered[-10:].any() or start_times[0] + load.at_s[-20] < back[0] + 0.2
+    assert set(results.kinds[1:]) <= {
         *(NO_ANSWER, "connection lost", "no connection", "UNAVAILABLE", "CANCELLED"),
         *("closed without a status", "DEADLINE_EXCEEDED"),
     }

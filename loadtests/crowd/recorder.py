@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from clients.decisions import Decisions
-from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, worth_telling
+from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, fault_bits
 from loadtests.paced.raw import About, Raw, write_raw
 from loadtests.paced.scenario import Scenario
 from loadtests.surroundings import measured_on
@@ -17,7 +17,7 @@ from tollgate.errors import ClientError, DeadlineExceeded
 DRIVER = "locust"
 
 
-class Asked(msgspec.Struct, frozen=True):
+class UserRequest(msgspec.Struct, frozen=True):
     """
     One request.
 
@@ -48,32 +48,32 @@ def kind_of(error: ClientError) -> str:
     return str(code().name) if code else type(error).__name__
 
 
-class Told:
+class Recorder:
     """
     Results of all requests so far.
 
     Attributes:
-        asked: Number of requests.
+        requests: Number of requests.
         decided: Rows with a decision.
         refused: Rows with an error instead of a decision.
         degraded: Rows with a degraded bit other than COLD_START.
     """
 
-    def __init__(self, *, kept: bool) -> None:
-        self.asked = self.decided = self.refused = self.degraded = 0
-        self._kept = kept
+    def __init__(self, *, store: bool) -> None:
+        self.requests = self.decided = self.refused = self.degraded = 0
+        self._store = store
         self._rows: list[tuple[int, ...]] = []
         self._kinds = {ANSWERED: 0}
 
-    def add(self, one: Asked) -> None:
+    def add(self, one: UserRequest) -> None:
         """Count a request; store it, if that was wanted."""
         decided, degraded, reviewed, declined, bits = _counts(one.answer)
         refused = one.rows - decided if one.answer is not None else 0
-        self.asked += 1
+        self.requests += 1
         self.decided += decided
         self.refused += refused
         self.degraded += degraded
-        if not self._kept:
+        if not self._store:
             return
         kind = self._kinds.setdefault(one.kind, len(self._kinds))
         due_us, took_us = round(one.at_s * 1e6), round(one.took_s * 1e6)
@@ -118,7 +118,7 @@ def _counts(answer: Decisions | None) -> tuple[int, int, int, int, int]:
     if answer is None:
         return 0, 0, 0, 0, 0
     words = answer.decision.tolist()
-    bits = [worth_telling(one) for one in answer.degraded.tolist()]
+    bits = [fault_bits(one) for one in answer.degraded.tolist()]
     union = 0
     for one in bits:
         union |= one
