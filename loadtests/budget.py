@@ -16,8 +16,10 @@ from clients.columns import check_columns
 from loadtests.at_once import AtOnce, at_once
 from loadtests.layers import Split, queues_of, split
 from loadtests.made_up import made_up
-from loadtests.open_loop import F64, Sent, poisson
-from loadtests.sending import send_here, sender
+from loadtests.open_loop import F64, poisson
+from loadtests.paced.callers import send_at_times
+from loadtests.paced.calls import Results
+from loadtests.sending import sender
 from loadtests.step_counts import Counts, counts_of
 from loadtests.watching import Batches, watched
 from tollgate.errors import InputError, ServerError
@@ -67,7 +69,7 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
     """
 
     load: Load
-    sent: Sent
+    sent: Results
     split: Split
     counts: Mapping[str, Counts]
     at_once: AtOnce
@@ -118,13 +120,13 @@ def measure(
         request.id = str(number)
     steps = (models.features_step, models.model_step, models.decision_step)
     with (
-        sender(server.grpc_url, timeout_s=_TIMEOUT_S, rows=load.rows) as (name, send),
+        sender(server.grpc_url, timeout_s=_TIMEOUT_S, rows=load.rows) as chosen,
         watched(state, steps) as recorded,
     ):
         if warm_up:
-            send(warm_up, _at_s(warm_up, load))
+            chosen.at_times(warm_up, _at_s(warm_up, load))
         before = counts_of(server, (models.name, *steps))
-        sent = send(requests, _at_s(requests, load))
+        sent = chosen.at_times(requests, _at_s(requests, load))
         after = counts_of(server, (models.name, *steps))
     counts = {name: now.since(before[name]) for name, now in after.items()}
     queues = queues_of(counts[models.features_step], counts[models.decision_step])
@@ -132,15 +134,15 @@ def measure(
     return Measured(
         load,
         sent,
-        split(batches, sent, queues=queues),
+        split(batches, sent, counted=sent.answered, queues=queues),
         counts=counts,
         at_once=_at_once(batches, sent),
         lost=batches.lost,
-        sender=name,
+        sender=chosen.name,
     )
 
 
-def _at_once(batches: Batches, sent: Sent) -> AtOnce:
+def _at_once(batches: Batches, sent: Results) -> AtOnce:
     """Compute busy shares from the first of these requests until the last was due."""
     spans = {
         step: (batches.start_us[of], batches.end_us[of])
@@ -159,7 +161,7 @@ def measure_answers(
     spec: FeatureSpec,
     inputs: Mapping[str, str],
     fields: Mapping[str, str],
-) -> Sent:
+) -> Results:
     """
     Send a load to a server anywhere, as `measure` does, and record its answers only.
 
@@ -173,9 +175,8 @@ def measure_answers(
     requests, left_out = _planned(load, product, spec, inputs, fields)
     try:
         at_s = _at_s(requests, load)
-        return send_here(requests, at_s, grpc_url=grpc_url, timeout_s=_TIMEOUT_S).later(
-            left_out
-        )
+        sent = send_at_times(requests, at_s, grpc_url=grpc_url, timeout_s=_TIMEOUT_S)
+        return sent.later(left_out)
     except asyncio.TimeoutError as error:
         problem = f"nobody answers at {grpc_url} in time"
         raise ServerError("tritonserver", problem) from error

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtests.latency import percentile
-from loadtests.open_loop import Sent
+from loadtests.paced.calls import Results
 from loadtests.repaired import Repaired
 from tollgate.schema import Degraded
 
@@ -67,7 +67,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def outcome_of(
-    fault: Fault, sent: Sent, *, edges: tuple[float, float], repaired: Repaired
+    fault: Fault, sent: Results, *, edges: tuple[float, float], repaired: Repaired
 ) -> Outcome:
     """
     Compute the outcome of a run.

@@ -31,7 +31,9 @@ from loadtests.fault_table import (
     to_markdown,
 )
 from loadtests.filling import HISTORY_DAYS, fill_store, served_spec, simulated_history
-from loadtests.open_loop import Sent, evenly, send
+from loadtests.open_loop import evenly
+from loadtests.paced.callers import send
+from loadtests.paced.calls import Results
 from loadtests.proxy import Proxy
 from loadtests.repaired import Repaired, Undisturbed
 from loadtests.surroundings import CHECKOUT, measured_with
@@ -164,7 +166,7 @@ def _repaired(bench: Bench, first: int, *, count: int) -> Repaired:
 
 async def _measure(
     bench: Bench, fault: Fault, options: Options, *, first: int
-) -> tuple[Sent, tuple[float, float]]:
+) -> tuple[Results, tuple[float, float]]:
     """
     Load the product, and inject the fault meanwhile.
 

@@ -27,7 +27,9 @@ from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.fault_table import WHOLE_IN_A_ROW
 from loadtests.filling import served_spec, simulated_history
-from loadtests.open_loop import Sent, evenly, send
+from loadtests.open_loop import evenly
+from loadtests.paced.callers import send
+from loadtests.paced.calls import Results
 from loadtests.supervised import Supervised, supervised
 from loadtests.surroundings import CHECKOUT, measured_on
 from loadtests.traffic import traffic_of
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if all(one is not None for one in healed_s) else 1
 
 
-def run(seconds: float, *, rate_per_s: float, seed: int) -> tuple[list[Kill], Sent]:
+def run(seconds: float, *, rate_per_s: float, seed: int) -> tuple[list[Kill], Results]:
     """Serve, load and kill."""
     with tempfile.TemporaryDirectory(prefix="tollgate-heal-") as folder:
         repository = CHECKOUT / "model_repository"
@@ -79,7 +81,7 @@ def run(seconds: float, *, rate_per_s: float, seed: int) -> tuple[list[Kill], Se
 
 async def _kill_under_load(
     product: Supervised, seconds: float, *, rate_per_s: float, seed: int
-) -> tuple[list[Kill], Sent]:
+) -> tuple[list[Kill], Results]:
     repository = CHECKOUT / "model_repository"
     history = simulated_history(
         served_spec(repository), customers=300, terminals=600, days=7
@@ -132,7 +134,7 @@ def _order(chance: random.Random) -> Iterator[str]:
             yield from [part] * (_TIMES if part in _STEPS else 1)
 
 
-def _healed_s(kill: Kill, sent: Sent) -> float | None:
+def _healed_s(kill: Kill, sent: Results) -> float | None:
     """
     Return the time from a kill to the first of many answers in a row; None for never.
     """
@@ -148,7 +150,7 @@ def _healed_s(kill: Kill, sent: Sent) -> float | None:
 
 
 def to_markdown(
-    kills: Sequence[Kill], healed_s: Sequence[float | None], sent: Sent
+    kills: Sequence[Kill], healed_s: Sequence[float | None], sent: Results
 ) -> str:
     """Write a line per kind of process."""
     head = ("killed", "times", "healed", "median s", "longest s", "not answered")

@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.open_loop import F64, Sent
+from loadtests.open_loop import F64
+from loadtests.paced.calls import Results
 from loadtests.step_counts import Counts
 from loadtests.watching import I64, Batches
 from tollgate.errors import ServerError
@@ -86,7 +87,14 @@ def queues_of(features: Counts, decision: Counts) -> Queues:
     return Queues(features_ms=features.queue_ms, decision_ms=decision.queue_ms)
 
 
-def split(batches: Batches, sent: Sent, *, queues: Queues, first: int = 0) -> Split:
+def split(
+    batches: Batches,
+    sent: Results,
+    *,
+    counted: npt.NDArray[np.bool_],
+    queues: Queues,
+    first: int = 0,
+) -> Split:
     """
     Split requests into layers.
 
@@ -94,6 +102,7 @@ def split(batches: Batches, sent: Sent, *, queues: Queues, first: int = 0) -> Sp
         batches: Reported batches of features, model and decision; the ids of requests
             are their numbers among those sent.
         sent: Times at which they were sent and answered.
+        counted: True for each request whose answer counts; bool [N].
         queues: Mean queue times while all of them were sent.
         first: The first request that counts; those before it warm up.
 
@@ -102,11 +111,11 @@ def split(batches: Batches, sent: Sent, *, queues: Queues, first: int = 0) -> Sp
     """
     arrival_s, scored_s = _times(batches, _FEATURES, len(sent.due_s))
     began_s, ended_s = _times(batches, _DECISION, len(sent.due_s))
-    answered_s = sent.due_s + sent.latency_s
+    sent_s, answered_s = sent.sent_s, sent.due_s + sent.latency_s
     # A request of another caller may have the id of ours, but not its times. NaN, of
     # requests that were not reported exactly once, makes every comparison false.
-    whole = sent.answered & (sent.sent_s <= arrival_s) & (ended_s <= answered_s)
-    way_ms = (arrival_s - sent.sent_s) * 1e3
+    whole = counted & (sent_s <= arrival_s) & (ended_s <= answered_s)
+    way_ms = (arrival_s - sent_s) * 1e3
     if not whole[first:].any():
         raise ServerError("tollgate", "no answered request has a batch of every step")
     request_ms = np.minimum(way_ms, _level(way_ms[whole], queues.features_ms))
@@ -114,7 +123,7 @@ def split(batches: Batches, sent: Sent, *, queues: Queues, first: int = 0) -> Sp
     share = min(1.0, queues.decision_ms / max(1e-9, float(between_ms[whole].mean())))
     spent_ms = {
         "request": request_ms,
-        "features": (scored_s - sent.sent_s) * 1e3 - request_ms,
+        "features": (scored_s - sent_s) * 1e3 - request_ms,
         "model": between_ms * (1 - share),
         "post_processing": between_ms * share + (ended_s - began_s) * 1e3,
         "response": (answered_s - ended_s) * 1e3,
@@ -122,7 +131,7 @@ def split(batches: Batches, sent: Sent, *, queues: Queues, first: int = 0) -> Sp
     whole[:first] = False
     return Split(
         layers_ms={name: spent_ms[name][whole] for name in MEASURED},
-        in_server_ms=((ended_s - sent.sent_s) * 1e3 - request_ms)[whole],
+        in_server_ms=((ended_s - sent_s) * 1e3 - request_ms)[whole],
     )
 
 

@@ -232,8 +232,7 @@ def _send(loads: list[Load], *, url: str) -> tuple[list[Results], float]:
     """
 
     def send(load: Load) -> Results:
-        folder = load.bodies.path.parent
-        return send_compiled(load, grpc_url=url, folder=folder, began=lambda _: None)[0]
+        return send_compiled(load, grpc_url=url, folder=load.bodies.path.parent)
 
     before = os.times()
     with ThreadPoolExecutor(len(loads)) as pool:

@@ -16,7 +16,8 @@ from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.baseline.json_bodies import json_bodies
 from loadtests.journey.stages import Stage
 from loadtests.latency import Latency, latency_of
-from loadtests.open_loop import poisson, send
+from loadtests.open_loop import poisson
+from loadtests.paced.callers import send
 from loadtests.traffic import Traffic
 from tollgate.errors import ServerError
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-from loadtests.open_loop import F64, Sent
+from loadtests.open_loop import F64
 from loadtests.paced.requests import Bodies
 from tollgate.errors import InputError
 from tollgate.schema import Degraded
@@ -107,31 +107,94 @@ class Ended(msgspec.Struct, frozen=True):
 
 class Results(msgspec.Struct, frozen=True, eq=False):
     """
-    Results of all calls of a load.
+    Results of N requests, in the order in which they were due.
 
     Attributes:
         calls: CALL [N].
         kinds: Names of the ways in which calls ended: ANSWERED first.
         examples: Kind -> message of the first call of that kind.
+        begin_s: Beginning of the run, on time.perf_counter.
+        sender_cpu_s: Processor time of the sender; 0 where it was not measured.
     """
 
     calls: npt.NDArray[np.void]
     kinds: tuple[str, ...]
     examples: dict[str, str]
+    begin_s: float = 0.0
+    sender_cpu_s: float = 0.0
+
+    @property
+    def at_s(self) -> F64:
+        """Return when each was due, s from the beginning; float64 [N]."""
+        return np.asarray(self.calls["due_us"] / 1e6)
+
+    @property
+    def due_s(self) -> F64:
+        """Return when each was due, on time.perf_counter; float64 [N]."""
+        return self.begin_s + self.at_s
+
+    @property
+    def sent_s(self) -> F64:
+        """Return when each was sent, on time.perf_counter; float64 [N]."""
+        return self.due_s + np.maximum(self.calls["late_us"], 0) / 1e6
+
+    @property
+    def latency_s(self) -> F64:
+        """
+        Return the time from when each was due to its end, so that a late sender hides
+        no latency; float64 [N].
+        """
+        return np.asarray(self.calls["took_us"] / 1e6)
+
+    @property
+    def degraded(self) -> npt.NDArray[np.uint32]:
+        """Return the degraded bits of its rows, COLD_START left out; uint32 [N]."""
+        return self.calls["bits"].astype(np.uint32)
+
+    @property
+    def responded(self) -> npt.NDArray[np.bool_]:
+        """Return whether each has a response, with whatever rows; bool [N]."""
+        return np.asarray(self.calls["kind"] == 0)
+
+    @property
+    def answered(self) -> npt.NDArray[np.bool_]:
+        """Return whether each has a decision for each of its rows; bool [N]."""
+        return self.responded & (self.calls["decided"] == self.calls["rows"])
+
+    def later(self, first: int) -> Results:
+        """Return the results without the first requests."""
+        return msgspec.structs.replace(self, calls=self.calls[first:])
 
 
-def collect_results(load: Load, ended: Iterable[Ended]) -> Results:
+def collect_results(
+    ended: Iterable[Ended],
+    *,
+    at_s: F64,
+    rows: int,
+    poisoned: npt.NDArray[np.uint8] | None = None,
+    begin_s: float = 0.0,
+    sender_cpu_s: float = 0.0,
+) -> Results:
     """
-    Collect the results of a load.
+    Collect the results of N requests.
+
+    Args:
+        ended: Result of each, in any order.
+        at_s: Time at which each was due, s from the beginning; float64 [N].
+        rows: Rows in each.
+        poisoned: Rows of each that break a rule; uint8 [N]; None for none.
+        begin_s: Beginning of the run, on time.perf_counter.
+        sender_cpu_s: Processor time of the sender, s.
 
     Raises:
         InputError: An answer is not a response of a product.
     """
-    calls = np.zeros(len(load.at_s), CALL)
-    due_us = np.rint(load.at_s * 1e6).astype(np.int64)
+    calls = np.zeros(len(at_s), CALL)
+    due_us = np.rint(at_s * 1e6).astype(np.int64)
     calls["due_us"] = due_us
-    calls["rows"] = load.bodies.rows
-    calls["poisoned"] = load.bodies.poisoned
+    calls["rows"] = rows
+    bad = np.zeros(len(at_s), np.uint8) if poisoned is None else poisoned
+    calls["poisoned"] = bad
     kinds, examples = {ANSWERED: 0}, {}
     for one in ended:
         kind = _kind(one)
@@ -141,32 +204,19 @@ def collect_results(load: Load, ended: Iterable[Ended]) -> Results:
         due = int(due_us[one.number])
         late_us = -1 if one.sent_ns < 0 else max(0, one.sent_ns // 1000 - due)
         took_us = max(0, one.ended_ns // 1000 - due)
-        counts = _counts(one.answer) if kind == ANSWERED else (0, 0, 0, 0, 0, 0)
+        counts = count_rows(one.answer) if kind == ANSWERED else (0, 0, 0, 0, 0, 0)
         decided, refused, degraded, reviewed, declined, bits = counts
         calls[one.number] = (
-            *(due, late_us, took_us, kinds[kind], load.bodies.rows, decided, refused),
-            *(degraded, reviewed, declined, load.bodies.poisoned[one.number]),
+            *(due, late_us, took_us, kinds[kind], rows, decided, refused),
+            *(degraded, reviewed, declined, bad[one.number]),
             *(one.attempts, bits),
         )
-    return Results(calls, tuple(kinds), examples)
-
-
-def sent_of(results: Results, *, begin_s: float) -> Sent:
-    """
-    Convert calls to send and answer times on the clock.
-
-    Args:
-        results: Results of the calls.
-        begin_s: Beginning of the run, on time.perf_counter.
-    """
-    calls = results.calls
-    due_s = begin_s + calls["due_us"] / 1e6
-    return Sent(
-        due_s=due_s,
-        sent_s=due_s + np.maximum(calls["late_us"], 0) / 1e6,
-        latency_s=calls["took_us"] / 1e6,
-        degraded=calls["bits"].astype(np.uint32),
-        answered=calls["kind"] == results.kinds.index(ANSWERED),
+    return Results(
+        calls,
+        kinds=tuple(kinds),
+        examples=examples,
+        begin_s=begin_s,
+        sender_cpu_s=sender_cpu_s,
     )
 
 
@@ -183,7 +233,7 @@ def fault_bits(bits: int) -> int:
     return int(bits) & _FAULTS
 
 
-def _counts(answer: bytes) -> tuple[int, int, int, int, int, int]:
+def count_rows(answer: bytes) -> tuple[int, int, int, int, int, int]:
     """Count the rows of an answer; CALL names the columns."""
     response = service_pb2.ModelInferResponse.FromString(answer)
     names = [output.name for output in response.outputs]

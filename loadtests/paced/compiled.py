@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from loadtests.bodies import unframe
@@ -54,8 +53,12 @@ def compile_sender(folder: Path) -> Path:
 
 
 def send_compiled(
-    load: Load, *, grpc_url: str, folder: Path, began: Callable[[float], None]
-) -> tuple[Results, float]:
+    load: Load,
+    *,
+    grpc_url: str,
+    folder: Path,
+    began: Callable[[float], None] = lambda moment_s: None,
+) -> Results:
     """
     Send a load.
 
@@ -64,9 +67,6 @@ def send_compiled(
         grpc_url: host:port.
         folder: Folder for files; the program stays there.
         began: Called at the beginning, with the time on time.perf_counter.
-
-    Returns:
-        The results, and the processor time of the sender, s.
 
     Raises:
         ServerError: No server answers there, or the sender failed.
@@ -77,11 +77,17 @@ def send_compiled(
     waited_s = load.timeout_s * (load.retries + 1)
     most_s = float(load.at_s[-1]) + waited_s + _GRACE_S
     with _sent(load, grpc_url=grpc_url, folder=folder) as (command, answers):
-        _run(command, most_s=most_s, began=began)
+        begin_s = _run(command, most_s=most_s, began=began)
         after = os.times()
-        results = collect_results(load, read_ended(answers))
-    user_s = after.children_user - before.children_user
-    return results, user_s + after.children_system - before.children_system
+        user_s = after.children_user - before.children_user
+        return collect_results(
+            read_ended(answers),
+            at_s=load.at_s,
+            rows=load.bodies.rows,
+            poisoned=load.bodies.poisoned,
+            begin_s=begin_s,
+            sender_cpu_s=user_s + after.children_system - before.children_system,
+        )
 
 
 def send_one_by_one(
@@ -101,11 +107,16 @@ def send_one_by_one(
     alone_ms = round(run_s * 1e3)
     sent = _sent(load, grpc_url=grpc_url, folder=folder, alone_ms=alone_ms)
     with sent as (command, answers):
-        _run(command, most_s=most_s, began=lambda moment_s: None)
+        begin_s = _run(command, most_s=most_s)
         calls = list(read_ended(answers))
     at_ns = [one.ended_ns if one.sent_ns < 0 else one.sent_ns for one in calls]
-    bodies = msgspec.structs.replace(bodies, poisoned=bodies.poisoned[: len(calls)])
-    return collect_results(Load(np.array(at_ns) / 1e9, bodies, timeout_s), calls)
+    return collect_results(
+        calls,
+        at_s=np.array(at_ns) / 1e9,
+        rows=bodies.rows,
+        poisoned=bodies.poisoned[: len(calls)],
+        begin_s=begin_s,
+    )
 
 
 @contextmanager
@@ -136,7 +147,14 @@ def _sent(
             file.unlink(missing_ok=True)
 
 
-def _run(command: list[str], *, most_s: float, began: Callable[[float], None]) -> None:
+def _run(
+    command: list[str],
+    *,
+    most_s: float,
+    began: Callable[[float], None] = lambda moment_s: None,
+) -> float:
+    """Run paced.c to its end; return its beginning, on time.perf_counter."""
+    begin_s = 0.0
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
@@ -144,12 +162,14 @@ def _run(command: list[str], *, most_s: float, began: Callable[[float], None]) -
         try:
             word, _, moment_ns = child.stdout.readline().partition(" ")
             if word == "begin":
-                began(int(moment_ns) / 1e9)
+                begin_s = int(moment_ns) / 1e9
+                began(begin_s)
             said = _said(child, most_s)
         finally:
             child.kill()
     if child.returncode:
         raise ServerError("paced", said.strip() or f"status {child.returncode}")
+    return begin_s
 
 
 def _said(child: subprocess.Popen[str], most_s: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -77,22 +78,17 @@ def run_once(bench: Bench, order: Order) -> Raw:
         connections=order.connections,
         retries=scenario.retries,
     )
-    start_times: list[float] = []
     with (
         troubling(scenario, bench.target) as trouble,
         counting(bench.server) as counted,
         looking(bench, wanted=order.layers) as seen,
     ):
         send = _sender(order.driver, bench)
-        results, sender_cpu_s = send(
-            load, began=lambda at: (start_times.append(at), trouble.began(at))
-        )
+        results = send(load, began=trouble.began)
     bodies.unlink()
     layers_ms, batches = {}, None
     if seen:
-        layers_ms, batches = looked_at(
-            seen[0], results, begin_s=start_times[0], warm_up_s=scenario.warm_up_s
-        )
+        layers_ms, batches = looked_at(seen[0], results, warm_up_s=scenario.warm_up_s)
     return Raw(
         about=About(
             name=order.name,
@@ -108,7 +104,7 @@ def run_once(bench: Bench, order: Order) -> Raw:
             kinds=results.kinds,
             examples=results.examples,
             marks=marks_of(scenario),
-            sender_cpu_s=sender_cpu_s,
+            sender_cpu_s=results.sender_cpu_s,
             server=counted[0] if counted else None,
         ),
         calls=results.calls,
@@ -117,15 +113,7 @@ def run_once(bench: Bench, order: Order) -> Raw:
     )
 
 
-def _sender(driver: str, bench: Bench) -> Callable[..., tuple[Results, float]]:
-    def compiled(
-        load: Load, *, began: Callable[[float], None]
-    ) -> tuple[Results, float]:
-        return send_compiled(
-            load, grpc_url=bench.grpc_url, folder=bench.folder, began=began
-        )
-
-    def python(load: Load, *, began: Callable[[float], None]) -> tuple[Results, float]:
-        return send_in_python(load, grpc_url=bench.grpc_url, began=began)
-
-    return compiled if driver == "compiled" else python
+def _sender(driver: str, bench: Bench) -> Callable[..., Results]:
+    if driver == "compiled":
+        return partial(send_compiled, grpc_url=bench.grpc_url, folder=bench.folder)
+    return partial(send_in_python, grpc_url=bench.grpc_url)

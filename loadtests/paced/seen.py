@@ -12,7 +12,7 @@ import numpy.typing as npt
 from loadtests.layers import Queues, queues_of, split
 from loadtests.open_loop import F64
 from loadtests.paced.bench import STATE_FOLDER, Bench
-from loadtests.paced.calls import Results, sent_of
+from loadtests.paced.calls import Results
 from loadtests.paced.raw import BATCH, no_batches
 from loadtests.step_counts import counts_of
 from loadtests.watching import I64, Batches, watched
@@ -57,7 +57,7 @@ def looking(bench: Bench, *, wanted: bool) -> Iterator[list[Seen]]:
 
 
 def looked_at(
-    seen: Seen, results: Results, *, begin_s: float, warm_up_s: float
+    seen: Seen, results: Results, *, warm_up_s: float
 ) -> tuple[dict[str, F64], npt.NDArray[np.void]]:
     """
     Split the requests that were due after the warm-up into layers; convert batches.
@@ -65,19 +65,23 @@ def looked_at(
     Args:
         seen: Reports of the steps.
         results: Results of the requests.
-        begin_s: Beginning of the run, on the monotonic clock.
         warm_up_s: Time at the beginning that does not count, s.
 
     Returns:
         `layers_ms` and `batches` of `Raw`; no layers when no request was answered.
     """
     calls = results.calls
-    sent = sent_of(results, begin_s=begin_s)
     first = int(np.searchsorted(calls["due_us"], warm_up_s * 1e6))
-    begin_us = round(begin_s * 1e6)
+    begin_us = round(results.begin_s * 1e6)
     batches = laid_out(seen.batches, begin_us=begin_us, requests=len(calls))
     try:
-        found = split(seen.batches, sent, queues=seen.queues, first=first)
+        found = split(
+            seen.batches,
+            results,
+            counted=results.responded,
+            queues=seen.queues,
+            first=first,
+        )
     except ServerError:
         return {}, batches  # not one request was answered
     return dict(found.layers_ms), batches

@@ -152,7 +152,7 @@ class Bench:
                 timeout_s=self._traffic.timeout_s,
                 rows=wanted.rows,
                 folder=Path(folder),
-                told=told,
+                report=told,
             )
             self._sender = sender.name
             drive = Driver(self._server, self._traffic, sender=sender)

@@ -19,9 +19,10 @@ from clients.codec import requests_of
 from clients.columns import check_columns
 from loadtests.made_up import made_up
 from loadtests.open_loop import poisson
+from loadtests.paced.calls import Results
 from loadtests.processes import use_of
 from loadtests.tuner.seen import Seen
-from loadtests.tuner.sending import Answered, Sender
+from loadtests.tuner.sending import Sender
 from tollgate.errors import ServerError
 from tollgate.features.spec import FeatureSpec
 from tollgate.server import control
@@ -94,12 +95,12 @@ class Driver:
         before = use_of([self._server.pid]).cpu_s
         if rate_per_s:
             at_s = poisson(len(requests), rate_per_s=rate_per_s, seed=self._seed)
-            answered = self._sender.at_times(requests, at_s)
+            results = self._sender.at_times(requests, at_s)
         else:
-            answered = self._sender.one_by_one(requests, run_s=run_s)
+            results = self._sender.one_by_one(requests, run_s=run_s)
         used_s = use_of([self._server.pid]).cpu_s - before
         return seen_of(
-            answered, self._traffic, rate_per_s=rate_per_s, used_s=max(0.0, used_s)
+            results, self._traffic, rate_per_s=rate_per_s, used_s=max(0.0, used_s)
         )
 
     def _requests(self, count: int) -> list[Any]:
@@ -122,23 +123,25 @@ class Driver:
 
 
 def seen_of(
-    answered: Answered, traffic: Traffic, *, rate_per_s: float, used_s: float
+    results: Results, traffic: Traffic, *, rate_per_s: float, used_s: float
 ) -> Seen:
     """
     Compute the figures of a run; its warm-up, half a second, does not count.
 
     Args:
-        answered: Times and latencies of its requests.
+        results: Results of its requests.
         traffic: The requests that were sent.
         rate_per_s: Requests per second; 0 when they came one after the other.
         used_s: Processor time of the server, warm-up included, s.
     """
-    decided_rows = int(np.isfinite(answered.latency_s).sum()) * traffic.rows
-    counts = answered.at_s >= _WARM_UP_S
+    at_s, answered, late_us = results.at_s, results.answered, results.calls["late_us"]
+    decided_rows = int(answered.sum()) * traffic.rows
+    counts = at_s >= _WARM_UP_S
     if not counts.any():
         counts[-1:] = True  # one request that waited all the time for an answer
-    latency_s = answered.latency_s[counts]
-    took_s = max(float(answered.at_s[-1]) - _WARM_UP_S, 1e-3)
+    latency_s = np.where(answered, results.latency_s, np.inf)[counts]
+    late_s = np.where(late_us < 0, traffic.timeout_s, late_us / 1e6)[counts]
+    took_s = max(float(at_s[-1]) - _WARM_UP_S, 1e-3)
     # Take samples that occurred: interpolating towards infinity gives no number.
     p50_s, p99_s = np.percentile(latency_s, [50, 99], method="higher")
     in_time = latency_s * 1e3 <= traffic.within_ms
@@ -151,5 +154,5 @@ def seen_of(
         in_time_percent=100 * float(in_time.mean()),
         answered_per_s=float(np.isfinite(latency_s).sum()) / took_s,
         cpu_s=1_000 * used_s / max(decided_rows, 1),
-        late_p99_ms=1e3 * float(np.percentile(answered.late_s[counts], 99)),
+        late_p99_ms=1e3 * float(np.percentile(late_s, 99)),
     )

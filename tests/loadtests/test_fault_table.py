@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadtests.fault_table import WHOLE_IN_A_ROW, Fault, outcome_of, to_markdown
-from loadtests.open_loop import Sent
+from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, Results
 from loadtests.repaired import Repaired
 from tollgate.schema import Degraded
 
@@ -14,18 +14,16 @@ FAULT = Fault("gone", "the store is gone", behind_proxy=False)
 EQUAL = Repaired(True, values=1_200, different=0)
 
 
-def run(bits: list[int], *, failed: tuple[int, ...] = ()) -> Sent:
+def run(bits: list[int], *, failed: tuple[int, ...] = ()) -> Results:
     """One request per second from second 0 on; request n takes n ms."""
     count = len(bits)
-    answered = np.ones(count, np.bool_)
-    answered[list(failed)] = False
-    return Sent(
-        due_s=np.arange(count, dtype=np.float64),
-        sent_s=np.arange(count, dtype=np.float64),
-        latency_s=np.arange(count) / 1e3,
-        degraded=np.array(bits, np.uint32),
-        answered=answered,
-    )
+    calls = np.zeros(count, CALL)
+    calls["due_us"] = np.arange(count) * 1_000_000
+    calls["took_us"] = np.arange(count) * 1_000
+    calls["bits"] = bits
+    calls["rows"] = calls["decided"] = 1
+    calls["kind"][list(failed)] = 1
+    return Results(calls, (ANSWERED, NO_ANSWER), {})
 
 
 def test_only_what_was_due_during_the_fault_is_counted() -> None:

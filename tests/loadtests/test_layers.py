@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtests.layers import MEASURED, Queues, judge, split
-from loadtests.open_loop import Sent
+from loadtests.layers import MEASURED, Queues, Split, judge, split
+from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, Results
 from loadtests.watching import Batches
 from tollgate.errors import ServerError
 from tollgate.repository.slo import Layers
@@ -29,15 +29,23 @@ def batches(*rows: tuple[int, float, float, tuple[int, ...]]) -> Batches:
     )
 
 
-def sent(*latency_ms: float, late_ms: float = 0.0) -> Sent:
+def sent(*latency_ms: float, late_ms: float = 0.0) -> Results:
     """Requests that were due at 10 ms and sent a little later."""
     count = len(latency_ms)
-    return Sent(
-        due_s=np.full(count, 0.010),
-        sent_s=np.full(count, 0.010 + late_ms / 1e3),
-        latency_s=np.array(latency_ms) / 1e3,
-        degraded=np.zeros(count, np.uint32),
-        answered=np.isfinite(latency_ms),
+    answered = np.isfinite(latency_ms)
+    calls = np.zeros(count, CALL)
+    calls["due_us"] = 10_000
+    calls["late_us"] = round(late_ms * 1e3)
+    calls["took_us"] = np.where(answered, latency_ms, 1_000.0) * 1e3
+    calls["rows"] = calls["decided"] = 1
+    calls["kind"][~answered] = 1
+    return Results(calls, (ANSWERED, NO_ANSWER), {})
+
+
+def layers_of(reported: Batches, results: Results, *, first: int = 0) -> Split:
+    """Split the requests with an answer."""
+    return split(
+        reported, results, counted=results.answered, queues=QUEUES, first=first
     )
 
 
@@ -48,7 +56,7 @@ def test_the_layers_of_a_request_add_up() -> None:
     decision's queue was 0.5.
     """
     reported = batches((0, 16, 18, (0,)), (1, 20, 22, (0,)), (2, 24, 27, (0,)))
-    found = split(reported, sent(20.0, late_ms=1.0), queues=QUEUES)
+    found = layers_of(reported, sent(20.0, late_ms=1.0))
     assert [round(float(found.layers_ms[name][0]), 6) for name in MEASURED] == [
         *(1.0, 6.0, 5.5, 3.5, 3.0)
     ]
@@ -62,7 +70,7 @@ def test_only_the_mean_of_the_way_is_known() -> None:
     reported = batches(
         *((0, 15, 16, (0,)), (0, 19, 20, (1,)), (2, 22, 23, (0,)), (2, 26, 27, (1,)))
     )
-    found = split(reported, sent(15.0, 20.0), queues=QUEUES)
+    found = layers_of(reported, sent(15.0, 20.0))
     assert found.layers_ms["request"].round(6).tolist() == [3.0, 3.0]
     assert found.layers_ms["features"].round(6).tolist() == [3.0, 7.0]
     # Their mean is exact: the queue of 4 ms, and the 8 ms from arrival to decision.
@@ -77,7 +85,7 @@ def test_nothing_takes_less_than_no_time() -> None:
     reported = batches(
         *((0, 11, 12, (0,)), (0, 29, 30, (1,)), (2, 13, 14, (0,)), (2, 33, 34, (1,)))
     )
-    found = split(reported, sent(15.0, 30.0), queues=QUEUES)
+    found = layers_of(reported, sent(15.0, 30.0))
     assert found.layers_ms["request"].round(6).tolist() == [1.0, 11.0]
     assert found.layers_ms["features"].round(6).tolist() == [1.0, 9.0]
     assert found.layers_ms["model"].round(6).tolist() == [0.75, 2.25]
@@ -88,7 +96,7 @@ def test_nothing_takes_less_than_no_time() -> None:
 def test_a_queue_longer_than_the_way_takes_all_of_it() -> None:
     """Others' requests waited longer than ours: no layer is less than nothing."""
     reported = batches((0, 12, 13, (0,)), (2, 14, 15, (0,)))
-    found = split(reported, sent(10.0), queues=QUEUES)
+    found = layers_of(reported, sent(10.0))
     assert found.layers_ms["request"].tolist() == [0.0]
     assert found.layers_ms["features"].round(6).tolist() == [3.0]
 
@@ -101,12 +109,12 @@ def test_what_is_not_whole_is_left_out() -> None:
         (2, 24, 27, (0, 1, 2)),
         *((0, 5, 6, (4,)), (2, 7, 8, (4,))),  # before it was sent
     )
-    found = split(reported, sent(20.0, np.inf, 20.0, 20.0, 20.0), queues=QUEUES)
+    found = layers_of(reported, sent(20.0, np.inf, 20.0, 20.0, 20.0))
     assert len(found.in_server_ms) == 1
     with pytest.raises(
         ServerError, match="no answered request has a batch of every step"
     ):
-        split(reported, sent(np.inf), queues=QUEUES)
+        layers_of(reported, sent(np.inf))
 
 
 def test_a_warm_up_counts_for_the_mean_alone() -> None:
@@ -114,10 +122,10 @@ def test_a_warm_up_counts_for_the_mean_alone() -> None:
     reported = batches(
         *((0, 17, 18, (0,)), (2, 19, 20, (0,)), (0, 15, 16, (1,)), (2, 17, 18, (1,)))
     )
-    found = split(reported, sent(12.0, 12.0), queues=QUEUES, first=1)
+    found = layers_of(reported, sent(12.0, 12.0), first=1)
     assert found.layers_ms["request"].round(6).tolist() == [2.0]
     with pytest.raises(ServerError):
-        split(reported, sent(12.0, 12.0), queues=QUEUES, first=2)
+        layers_of(reported, sent(12.0, 12.0), first=2)
 
 
 def test_a_layer_is_broken_by_its_tail_and_the_way_by_its_mean() -> None:
@@ -127,7 +135,7 @@ def test_a_layer_is_broken_by_its_tail_and_the_way_by_its_mean() -> None:
         for one in range(200)
         for step, begin, end in ((0, 15, 16), (2, 17, 18))
     ]
-    found = split(batches(*rows), sent(*[30.0] * 200), queues=QUEUES)
+    found = layers_of(batches(*rows), sent(*[30.0] * 200))
     request, features, *_ = judge(found, Layers(request=3.1, features=6.9))
     assert (request.layer, features.layer) == ("request", "features")
     assert request.mean_ms == request.judged_ms == pytest.approx(3.0)

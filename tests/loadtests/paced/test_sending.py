@@ -32,7 +32,7 @@ from tollgate.testing import Answer, TestServer
 NO_COMPILER = pytest.mark.skipif(
     not shutil.which("cc"), reason="no C compiler: apt-get install gcc libnghttp2-14"
 )
-Send = Callable[..., tuple[Results, float]]
+Send = Callable[..., Results]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def send(request: pytest.FixtureRequest, tmp_path: Path) -> Send:
 
     def compiled(
         load: Load, *, grpc_url: str, began: Callable[[float], None]
-    ) -> tuple[Results, float]:
+    ) -> Results:
         return send_compiled(load, grpc_url=grpc_url, folder=tmp_path, began=began)
 
     return compiled
@@ -86,7 +86,7 @@ def nothing(begin_s: float) -> None:
     """Do nothing at the beginning."""
 
 
-def test_every_request_is_sent_once_and_told(
+def test_every_request_is_sent_once_and_has_a_result(
     server: TestServer, send: Send, load_of: Callable[..., Load]
 ) -> None:
     """Answers carry their decisions and bits to the right row of the table."""
@@ -97,7 +97,7 @@ def test_every_request_is_sent_once_and_told(
             else Answer(decision="review", degraded=4)
         )
     )
-    results, cpu_s = send(
+    results = send(
         load_of(evenly(90, rate_per_s=300)), grpc_url=server.url, began=nothing
     )
     calls = results.calls
@@ -109,7 +109,7 @@ def test_every_request_is_sent_once_and_told(
     assert calls["degraded"].tolist() == calls["declined"].tolist()  # 4 is COLD_START
     assert (calls["took_us"] >= calls["late_us"]).all()
     assert (calls["late_us"] >= 0).all()
-    assert cpu_s >= 0
+    assert results.sender_cpu_s >= 0
 
 
 def test_a_stall_is_charged_to_all_that_were_due_in_it(
@@ -140,7 +140,7 @@ def test_a_stall_is_charged_to_all_that_were_due_in_it(
             timer.start()
 
     load = load_of(evenly(400, rate_per_s=200))
-    results, _ = send(load, grpc_url=server.url, began=began)
+    results = send(load, grpc_url=server.url, began=began)
     calls = results.calls
     assert results.kinds == (ANSWERED,)
     due_s = edges["begin"] + load.at_s
@@ -164,7 +164,7 @@ def test_who_gets_no_answer_gives_up_in_time(
     """Nobody answers: every call ends after its timeout, and is counted as such."""
     server.stall()
     load = load_of(evenly(30, rate_per_s=300), timeout_s=0.3)
-    results, _ = send(load, grpc_url=server.url, began=nothing)
+    results = send(load, grpc_url=server.url, began=nothing)
     server.heal()
     names = [results.kinds[kind] for kind in results.calls["kind"]]
     assert set(names) <= {NO_ANSWER, "DEADLINE_EXCEEDED"}
@@ -178,7 +178,7 @@ def test_what_fails_is_told_by_kind(
     """By gRPC status, with the server's words; a bad row is INVALID_ARGUMENT."""
     server.fail("UNAVAILABLE", words="queue is full", requests=5)
     load = load_of(evenly(60, rate_per_s=300), poison=0.3)
-    results, _ = send(load, grpc_url=server.url, began=nothing)
+    results = send(load, grpc_url=server.url, began=nothing)
     names = np.array(results.kinds)[results.calls["kind"]]
     poisoned = load.bodies.poisoned > 0
     assert results.examples["UNAVAILABLE"] == "queue is full"
@@ -195,16 +195,16 @@ def test_a_caller_asks_again_as_often_as_told(
     """Two failures, then an answer; no answer after all attempts; or in time."""
     server.fail(requests=2)
     load = load_of(np.zeros(1), retries=2)
-    results, _ = send(load, grpc_url=server.url, began=nothing)
+    results = send(load, grpc_url=server.url, began=nothing)
     assert (results.kinds, results.calls["attempts"].tolist()) == ((ANSWERED,), [3])
     server.fail()
-    results, _ = send(load, grpc_url=server.url, began=nothing)
+    results = send(load, grpc_url=server.url, began=nothing)
     assert results.kinds == (ANSWERED, "UNAVAILABLE")
     assert results.calls["attempts"].tolist() == [3]
     server.heal()
     server.stall()
     load = load_of(np.zeros(1), retries=2, timeout_s=0.2)
-    results, _ = send(load, grpc_url=server.url, began=nothing)
+    results = send(load, grpc_url=server.url, began=nothing)
     server.heal()
     assert results.calls["attempts"].tolist() == [3]
     assert results.calls["took_us"][0] >= 580_000
@@ -215,7 +215,7 @@ def test_what_is_wrong_is_not_asked_again(
 ) -> None:
     """A bad row stays bad."""
     load = load_of(np.zeros(1), retries=2, poison=1.0)
-    results, _ = send(load, grpc_url=server.url, began=nothing)
+    results = send(load, grpc_url=server.url, began=nothing)
     assert results.kinds == (ANSWERED, "INVALID_ARGUMENT")
     assert results.calls["attempts"].tolist() == [1]
 
@@ -240,7 +240,7 @@ def test_a_server_that_goes_away_and_comes_back_is_found_again(
 
     # So many that some come when it is back, however slow this machine is.
     load = load_of(evenly(500, rate_per_s=200), timeout_s=1.0)
-    results, _ = send_compiled(load, grpc_url=server.url, folder=tmp_path, began=began)
+    results = send_compiled(load, grpc_url=server.url, folder=tmp_path, began=began)
     answered = results.calls["kind"] == 0
     assert answered[:10].any()
     assert answered[-10:].any() or start_times[0] + load.at_s[-20] < back[0] + 0.2

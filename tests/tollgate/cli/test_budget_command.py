@@ -17,7 +17,8 @@ import pytest
 from clients.codec import requests_of
 from clients.columns import check_columns
 from loadtests.made_up import made_up
-from loadtests.open_loop import evenly, send
+from loadtests.open_loop import evenly
+from loadtests.paced.callers import send
 from loadtests.supervised import Supervised, supervised
 from loadtests.watching import watched
 from tollgate.features.spec import load_spec

@@ -31,7 +31,9 @@ import numpy as np
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
-from loadtests.open_loop import Sent, evenly, send
+from loadtests.open_loop import evenly
+from loadtests.paced.callers import send
+from loadtests.paced.calls import Results
 from loadtests.repaired import values_of
 from loadtests.traffic import traffic_of
 from tollgate.features.spec import FeatureSpec, load_spec
@@ -78,7 +80,7 @@ async def load(
     around_s: float,
     outage_s: float,
     bring_back: Callable[[EmbeddedRedis], None],
-) -> tuple[Sent, float, int]:
+) -> tuple[Results, float, int]:
     """Send; take the store away in between; and when it was back, and rows spooled."""
     requests = list(
         requests_of(
