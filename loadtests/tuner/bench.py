@@ -133,7 +133,7 @@ class Bench:
         folders = [self._repository / step / NAMED_CONFIGS for step in steps]
         return [folder / f"{name}.pbtxt" for folder in folders]
 
-    def tune(self, *, told: Callable[[str], None]) -> Tuned:
+    def tune(self, *, report: Callable[[str], None]) -> Tuned:
         """Search on the server through the override; see `tuning.tune`."""
         wanted, base = self.wanted, self.override.base
         others = candidates(
@@ -144,7 +144,7 @@ class Bench:
             seed=wanted.seed,
         )
         if not others:
-            problem = "leaves nothing to try beside the settings as they are"
+            problem = "leaves nothing to try besides the current settings"
             raise InputError("--try", problem)
         with tempfile.TemporaryDirectory(prefix="tollgate-tune-") as folder:
             sender = best_sender(
@@ -152,7 +152,7 @@ class Bench:
                 timeout_s=self._traffic.timeout_s,
                 rows=wanted.rows,
                 folder=Path(folder),
-                report=told,
+                report=report,
             )
             self._sender = sender.name
             drive = Driver(self._server, self._traffic, sender=sender)
@@ -163,7 +163,7 @@ class Bench:
                 seconds=wanted.seconds,
                 turns=wanted.turns,
                 again=looker(self.override, self._last_goal, drive),
-                told=told,
+                report=report,
             )
 
     def points(self, tuned: Tuned) -> list[Point]:
@@ -190,8 +190,8 @@ class Bench:
     def keep(self, tuned: Tuned, folder: Path) -> None:
         """Write all runs, tuning.json, and their picture, tuning.png."""
         folder.mkdir(parents=True, exist_ok=True)
-        told = {"circumstances": self.circumstances(), "tuned": tuned}
-        text = msgspec.json.format(msgspec.json.encode(told), indent=1)
+        record = {"circumstances": self.circumstances(), "tuned": tuned}
+        text = msgspec.json.format(msgspec.json.encode(record), indent=1)
         (folder / "tuning.json").write_bytes(text + b"\n")
         draw(
             tuned,

@@ -41,17 +41,17 @@ def points_of(tried: Iterable[Tried], *, limits: Limits | None) -> list[Point]:
     """
     results = list(tried)
     last = max((one.rung for one in results), default=0)
-    kept = [
+    sustained = [
         (one.candidate, seen)
         for one in results
         if one.rung or not last
         for seen in one.found.runs
         if limits is None or limits.meets(seen)
     ]
-    costs = [_cost(seen) for _, seen in kept]
+    costs = [_cost(seen) for _, seen in sustained]
     points = [
         Point(candidate, seen, not any(_beats(other, cost) for other in costs))
-        for (candidate, seen), cost in zip(kept, costs, strict=True)
+        for (candidate, seen), cost in zip(sustained, costs, strict=True)
     ]
     return sorted(points, key=lambda one: -one.seen.answered_per_s)
 

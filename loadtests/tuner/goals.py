@@ -81,7 +81,7 @@ class HighestRate(msgspec.Struct, frozen=True):
         """Go up in steps while the limits are met, or down until they are."""
         runs: list[Seen] = []
 
-        def keeps(rate_per_s: float) -> bool:
+        def sustains(rate_per_s: float) -> bool:
             for _ in range(2):
                 runs.append(drive(rate_per_s, seconds))
                 if self.limits.meets(runs[-1]):
@@ -90,13 +90,13 @@ class HighestRate(msgspec.Struct, frozen=True):
                     break
             return False
 
-        rate = self._climb(keeps, near=near, floor=max(floor, _LOWEST_PER_S))
-        kept = [one for one in runs if self.limits.meets(one)]
-        best = max(kept, key=lambda one: one.rate_per_s, default=None)
+        rate = self._climb(sustains, near=near, floor=max(floor, _LOWEST_PER_S))
+        passed = [one for one in runs if self.limits.meets(one)]
+        best = max(passed, key=lambda one: one.rate_per_s, default=None)
         return Found(rate, best, tuple(runs))
 
     def _climb(
-        self, keeps: Callable[[float], bool], *, near: float, floor: float
+        self, sustains: Callable[[float], bool], *, near: float, floor: float
     ) -> float:
         """Find the last sustained rate of a geometric scale; 0 below the floor."""
         stride = _STRIDE if near else _GALLOP
@@ -105,18 +105,18 @@ class HighestRate(msgspec.Struct, frozen=True):
             return (near or self.start_per_s) * STEP**place
 
         low, high = -_STRIDE if near else 0, None
-        while not keeps(rate_per_s(low)):
+        while not sustains(rate_per_s(low)):
             low, high = low - stride, low
             if rate_per_s(low) < floor:
                 return 0.0
         while high is None and rate_per_s(low + stride) <= _MOST_PER_S:
-            if keeps(rate_per_s(low + stride)):
+            if sustains(rate_per_s(low + stride)):
                 low += stride
             else:
                 high = low + stride
         while high is not None and high - low > 1:
             middle = (low + high) // 2
-            if keeps(rate_per_s(middle)):
+            if sustains(rate_per_s(middle)):
                 low = middle
             else:
                 high = middle

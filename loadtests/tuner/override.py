@@ -164,7 +164,9 @@ class Override:
             if now != self._record:
                 self._tried.clear()  # the activation loaded its own configuration
                 problem = f"went to release {now.active.release} meanwhile"
-                raise ServerError(self._record.product, f"{problem}; tune it anew")
+                raise ServerError(
+                    self._record.product, f"{problem}; run `tollgate tune` again"
+                )
             yield
 
     def _put_back(self) -> None:
@@ -188,8 +190,8 @@ class Override:
                     problem = f"{steps} may run with settings that were only tried"
                     raise ServerError(
                         self._record.product,
-                        f"{problem}: {error}; start the server anew, or `tollgate tune "
-                        "--restore`",
+                        f"{problem}: {error}; restart the server, or run "
+                        "`tollgate tune --restore`",
                     ) from error
                 time.sleep(_AGAIN_S)
 

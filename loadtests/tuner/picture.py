@@ -87,7 +87,7 @@ def _draw_front(
         axes.axhline(limits.p99_ms, color="tab:gray", ls="--", label="p99 to keep")
     axes.scatter([], [], s=70, color="tab:gray", label="large: nothing beats it in all")
     axes.set(xlabel="throughput, requests decided in a second", ylabel="p99, ms")
-    axes.set_title("runs that kept the promise" if limits else "one after the other")
+    axes.set_title("runs that met the SLO" if limits else "one after the other")
     axes.set_ylim(0, None)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), fontsize=9)
 

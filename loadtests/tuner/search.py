@@ -79,7 +79,7 @@ def search(
     *,
     look: Look,
     rungs: Sequence[Rung],
-    told: Callable[[Tried], None] = lambda tried: None,
+    report: Callable[[Tried], None] = lambda tried: None,
 ) -> list[Tried]:
     """
     Find the best candidates by successive halving.
@@ -89,7 +89,7 @@ def search(
         others: The other candidates.
         look: Measures one candidate.
         rungs: The rounds.
-        told: Called with each result.
+        report: Called with each result.
 
     Returns:
         Results of all candidates: those of later rounds first, the better first within
@@ -110,7 +110,7 @@ def search(
             )
             best = max(best, found.merit)
             tried[candidate] = Tried(candidate, number, found)
-            told(tried[candidate])
+            report(tried[candidate])
         left = sorted(left, key=lambda one: _order(tried[one].found))[: rung.keep]
         left = [one for one in left if tried[one].found.merit]
     return sorted(tried.values(), key=lambda one: (-one.rung, _order(one.found)))

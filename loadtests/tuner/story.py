@@ -43,7 +43,7 @@ def paragraphs(tuned: Tuned, compared: Compared, around: Circumstances) -> list[
     return [
         f"Found with `{around.command}`, {around.machine}; server, store and load on "
         f"this machine, release {around.release}.",
-        f"Load: made-up purchases, applied and journalled, {_rows(around.rows)}, "
+        f"Load: synthetic purchases, applied and journalled, {_rows(around.rows)}, "
         f"{_arrivals(around.limits)}; sender {around.sender}.",
         f"Settings: {compared.candidate}; best of {tried} that were tried. As it was: "
         f"{tuned.base}.",
@@ -58,7 +58,7 @@ def ending(tuned: Tuned, around: Circumstances) -> list[str]:
     """Describe how the best candidate compares, for the end of a tuning."""
     compared = tuned.compared
     if compared is None:
-        return ["nothing that was tried keeps the promise: the settings stay"]
+        return ["no settings that were tried meet the SLO: the original settings stay"]
     was = figures(was for _, was in compared.turns)
     ours = figures(ours for ours, _ in compared.turns)
     turns = f"{len(compared.turns)} turns"
@@ -77,11 +77,11 @@ def figures(found: Iterable[Found]) -> str:
     results = list(found)
     seen = [one.best for one in results if one.best is not None]
     if not seen:
-        return "no rate keeps the promise"
+        return "no rate meets the SLO"
     parts = []
     if seen[0].rate_per_s:
         rates = [one.merit for one in results]
-        parts.append(f"{_spread(rates, digits=0)} requests/s kept")
+        parts.append(f"{_spread(rates, digits=0)} requests/s sustained")
     for words, name, digits in (
         ("p50 {} ms", "p50_ms", 1),
         ("p99 {} ms", "p99_ms", 1),
@@ -106,9 +106,9 @@ def _alone(results: Sequence[Found]) -> list[str]:
 def ratio_words(compared: Compared) -> str:
     """Describe how the two compare, and how certain that is."""
     if math.isinf(compared.low):
-        return "none was kept with the settings as they were"
+        return "the settings as they were sustained no rate"
     if math.isinf(compared.high):
-        return "none at all was kept in some turns, so nothing can be said"
+        return "in some turns no rate was sustained, so there is no comparison"
     interval = f"{compared.low:.2f} to {compared.high:.2f}"
     return f"{compared.ratio:.2f} times as much ({interval} at 95 %)"
 
@@ -128,7 +128,7 @@ _LATE_MS = 2.0
 
 
 def _worth(limits: Limits | None) -> str:
-    return "Rate kept" if limits else "Answers in a second, one after the other"
+    return "Sustained rate" if limits else "Answers in a second, one after the other"
 
 
 def _rows(rows: int) -> str:
@@ -139,8 +139,8 @@ def _arrivals(limits: Limits | None) -> str:
     if limits is None:
         return "one request after the other"
     return (
-        f"at random (Poisson); kept is a rate with p99 up to {limits.p99_ms:g} ms and "
-        f"{limits.percent:g} % decided within {limits.within_ms:g} ms"
+        f"at random (Poisson); a rate is sustained with p99 up to {limits.p99_ms:g} ms "
+        f"and {limits.percent:g} % decided within {limits.within_ms:g} ms"
     )
 
 

@@ -49,7 +49,7 @@ def tune(
     seconds: float,
     turns: int,
     again: Look | None = None,
-    told: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
     """
     Find the best settings, and compare them with the current ones.
@@ -61,20 +61,24 @@ def tune(
         seconds: Duration of each run of the first round, s.
         turns: Turns of the comparison.
         again: Measures the two that are compared; None for `look`.
-        told: Called with each result as one line of text.
+        report: Called with each result as one line of text.
     """
-    told(f"{len(others)} settings beside those that are")
+    report(f"{len(others)} settings to compare with the current ones")
 
-    def tell(one: Tried) -> None:
-        told(f"round {one.rung + 1}: {one.candidate}: {_words(one.found)}")
+    def report_result(one: Tried) -> None:
+        report(f"round {one.rung + 1}: {one.candidate}: {_words(one.found)}")
 
     tried = search(
-        base, others, look=look, rungs=rungs_of(len(others), seconds=seconds), told=tell
+        base,
+        others,
+        look=look,
+        rungs=rungs_of(len(others), seconds=seconds),
+        report=report_result,
     )
     best = next((one for one in tried if one.candidate != base), None)
     compared = None
     if best is not None and best.found.merit:
-        told(f"{turns} turns against the settings as they are: {best.candidate}")
+        report(f"{turns} turns against the settings as they are: {best.candidate}")
         compared = compare(
             best.candidate,
             base,
@@ -98,7 +102,7 @@ def looker(override: Override, goal: Goal, drive: Drive) -> Look:
             found = goal.look(drive, seconds=seconds, near=near, floor=floor)
             if override.holds(candidate):
                 return found
-        problem = f"does not keep the settings that are tried: {candidate}"
+        problem = f"does not stay on the settings that are tried: {candidate}"
         raise ServerError("tritonserver", problem)
 
     return look
@@ -106,7 +110,7 @@ def looker(override: Override, goal: Goal, drive: Drive) -> Look:
 
 def _words(found: Found) -> str:
     if found.best is None:
-        return f"keeps no rate that matters ({len(found.runs)} runs)"
+        return f"sustains no rate that matters ({len(found.runs)} runs)"
     seen = found.best
     rate = f"{seen.rate_per_s:,.0f} requests/s, " if seen.rate_per_s else ""
     return f"{rate}p50 {seen.p50_ms:.1f} ms, p99 {seen.p99_ms:.1f} ms"

@@ -163,7 +163,7 @@ def _tune(
             console.say(f"put back: {', '.join(override.left)}")
         if restore:
             return
-        tuned = bench.tune(told=_say)
+        tuned = bench.tune(report=_say)
     folder = out or chosen.state_path / "tune" / bench.wanted.name
     bench.keep(tuned, folder)
     if not as_json:

@@ -16,7 +16,7 @@ FIXED_MS, WAIT_MS = 3.0, 9.0
 
 
 def capacity_per_s(candidate: Candidate) -> float:
-    """Tell at which rate the queue grows without end."""
+    """Return the rate from which the queue grows without end."""
     capacity = 400.0 + 0.1 * min(candidate.delay_us, 2500)
     capacity *= {1: 1.0, 2: 1.4}[candidate.model_instances]
     capacity *= {1: 1.0, 2: 0.5}[candidate.features_instances]
@@ -24,7 +24,7 @@ def capacity_per_s(candidate: Candidate) -> float:
 
 
 def p99_ms(candidate: Candidate, rate_per_s: float) -> float:
-    """Tell the 99th percentile: delay, work, and a queue as in M/M/1."""
+    """Return the 99th percentile: delay, work, and a queue as in M/M/1."""
     busy = rate_per_s / capacity_per_s(candidate)
     if busy >= 1:
         return float("inf")

@@ -26,7 +26,7 @@ def test_the_interval_is_students(turns: int) -> None:
 
 
 def test_without_a_rate_that_is_kept_nothing_is_certain() -> None:
-    """Unless the other one never kept any, and this one always did."""
+    """Unless the other one never sustained any, and this one always did."""
     assert ratio_of([(10.0, 0.0)] * 3) == (math.inf, math.inf, math.inf)
     assert ratio_of([(10.0, 0.0), (10.0, 9.0), (0.0, 9.0)]) == (1.0, 0.0, math.inf)
 
@@ -35,11 +35,11 @@ def test_the_ratio_is_that_of_the_formula() -> None:
     """To a step of the scale; who comes first changes from turn to turn."""
     ours, was = Candidate(2500, model_instances=2), Candidate(5000)
     server = MadeUpServer()
-    told = compare(ours, was, look=server.look(), seconds=2.0, turns=4)
+    compared = compare(ours, was, look=server.look(), seconds=2.0, turns=4)
     runs = [*server.runs]
     wanted = highest_per_s(ours) / highest_per_s(was)
-    assert wanted / STEP < told.ratio < wanted * STEP
-    assert told.holds
+    assert wanted / STEP < compared.ratio < wanted * STEP
+    assert compared.holds
     back = compare(was, ours, look=server.look(), seconds=2.0, turns=4)
     assert (back.holds, back.verdict[:5]) == (False, "worse")
     order = [one for one, _ in runs]
@@ -49,9 +49,9 @@ def test_the_ratio_is_that_of_the_formula() -> None:
 
 def test_what_is_equal_is_no_winner() -> None:
     """Without any noise, the ratio is one, and so are both ends."""
-    told = compare(
+    compared = compare(
         Candidate(0), Candidate(0), look=MadeUpServer().look(), seconds=1.0, turns=3
     )
-    assert (told.ratio, told.low, told.high) == (1.0, 1.0, 1.0)
-    assert not told.holds
-    assert told.verdict == "within the noise"
+    assert (compared.ratio, compared.low, compared.high) == (1.0, 1.0, 1.0)
+    assert not compared.holds
+    assert compared.verdict == "within the noise"

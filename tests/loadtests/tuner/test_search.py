@@ -53,11 +53,11 @@ def test_one_bad_moment_does_not_count() -> None:
 
 def test_one_after_the_other_is_judged_by_answers_in_a_second() -> None:
     """There is no rate to be found."""
-    told = seen(120.0, p99_ms=9.0)
+    run = seen(120.0, p99_ms=9.0)
     found = QuickestAnswer().look(
-        lambda rate, seconds: told, seconds=1.0, near=0.0, floor=0.0
+        lambda rate, seconds: run, seconds=1.0, near=0.0, floor=0.0
     )
-    assert (found.merit, found.best) == (120.0, told)
+    assert (found.merit, found.best) == (120.0, run)
 
 
 def test_the_comparison_looks_at_lone_requests_too() -> None:
@@ -84,8 +84,8 @@ def test_the_comparison_looks_at_lone_requests_too() -> None:
 
 def test_rounds_leave_a_third_and_take_twice_as_long() -> None:
     """Until three are left."""
-    told = [(one.seconds, one.keep) for one in rungs_of(16, seconds=3.0)]
-    assert told == [(3.0, 6), (6.0, 2), (12.0, 1)]
+    rounds = [(one.seconds, one.keep) for one in rungs_of(16, seconds=3.0)]
+    assert rounds == [(3.0, 6), (6.0, 2), (12.0, 1)]
     assert [one.keep for one in rungs_of(1, seconds=3.0)] == [1]
 
 
@@ -93,13 +93,13 @@ def test_the_search_finds_the_best_of_all() -> None:
     """Worked out by hand: delay 2.5 ms, prefers 8, two instances of the model."""
     server = MadeUpServer()
     others = candidates(THROUGHPUT, BASE, most=60, cores=2, seed=1)
-    told: list[Tried] = []
+    reported: list[Tried] = []
     tried = search(
         BASE,
         others,
         look=server.look(),
         rungs=rungs_of(len(others), seconds=1.0),
-        told=told.append,
+        report=reported.append,
     )
     best = max(highest_per_s(one) for one in others)
     assert highest_per_s(tried[0].candidate) > best / STEP
@@ -115,7 +115,7 @@ def test_the_search_finds_the_best_of_all() -> None:
     last = {one for one, seconds in server.runs if seconds == longest}
     assert BASE in last
     assert len(last) <= 4
-    assert len(told) > len(tried)
+    assert len(reported) > len(tried)
 
 
 def test_a_tuning_holds_what_is_better_and_drops_what_is_not() -> None:

@@ -1,4 +1,4 @@
-"""What is tried beside the settings as they are."""
+"""The settings to try, next to the current ones."""
 
 from __future__ import annotations
 
