@@ -159,7 +159,8 @@ class Results(msgspec.Struct, frozen=True, eq=False):
     @property
     def answered(self) -> npt.NDArray[np.bool_]:
         """Return whether each has a decision for each of its rows; bool [N]."""
-        return self.responded & (self.calls["decided"] == self.calls["rows"])
+        whole = self.calls["decided"] == self.calls["rows"]
+        return np.asarray(self.responded & whole)
 
     def later(self, first: int) -> Results:
         """Return the results without the first requests."""
