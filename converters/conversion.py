@@ -22,7 +22,7 @@ from converters.sources.described import with_names, with_words
 from converters.sources.formats import format_of
 from converters.sources.opening import open_source
 from converters.trade import Judge
-from tollgate.errors import InputError, RepositoryError
+from tollgate.errors import ArgumentError, InputError, RepositoryError
 from tollgate.explanation.document import unexplained
 from tollgate.repository.made_from import MadeFrom, source_file
 from tollgate.repository.onnx_model import MODEL_FILE, onnx_findings
@@ -80,14 +80,14 @@ def convert_file(asked: Conversion) -> Converted:
         TradeError: Made smaller, it loses more than allowed.
         RepositoryError: The model does not fit the configuration of its step.
     """
-    columns = {"--segment": asked.segments, "--sensitive": asked.sensitive}
-    for option, given in {"--label": asked.label, **columns}.items():
-        if given and asked.sample is None:
-            problem = "names a column of the --sample, and there is none"
-            raise InputError(option, problem)
-    for option, given in columns.items():
-        if given and not asked.label:
-            raise InputError(option, "is judged by labels: name their column, --label")
+    columns = {"segment": asked.segments, "sensitive": asked.sensitive}
+    for argument, named in {"label": asked.label, **columns}.items():
+        if named and asked.sample is None:
+            problem = "names a column of the sample, and there is no sample"
+            raise ArgumentError(argument, problem)
+    for argument, named in columns.items():
+        if named and not asked.label:
+            raise ArgumentError(argument, "is judged by labels: name their column")
     with open_source(
         asked.source,
         trust_pickle=asked.trust_pickle,
@@ -135,7 +135,7 @@ def source_answers(asked: Conversion) -> tuple[F64, F64]:
         ConversionError: The source cannot be read.
     """
     if asked.sample is None:
-        raise InputError("--sample", "names the raw rows to answer, and is missing")
+        raise ArgumentError("sample", "names the raw rows to answer, and is missing")
     with open_source(
         asked.source,
         trust_pickle=asked.trust_pickle,
@@ -194,7 +194,7 @@ def convert_model(
     shrinking.require_possible(sample)
     if expected is not None and shrinking != Shrinking(gate=shrinking.gate):
         problem = "says what the whole model answers, not a smaller or another one"
-        raise InputError("--expected", problem)
+        raise ArgumentError("expected", problem)
     names = _names(origin, purpose.names, model.facts, sample)
     if purpose.names is not None:
         _require_order(origin, model.facts.classes)

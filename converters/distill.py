@@ -26,7 +26,7 @@ from converters.model import F32, F64, Facts, TrainedModel
 from converters.sources.sklearn import SklearnModel
 from converters.trade import Judge, Trade
 from converters.weighing import weigh
-from tollgate.errors import ConversionError, InputError
+from tollgate.errors import ArgumentError, ConversionError
 
 HIDDEN = (64, 32)
 HELD_BACK = 5  # hold out one row in so many
@@ -114,8 +114,8 @@ def distill(
         ConversionError: The teacher refuses too many of them.
     """
     if len(judge.rows) < LEAST_ROWS:
-        raise InputError(
-            "--sample",
+        raise ArgumentError(
+            "sample",
             f"holds {len(judge.rows)} rows; a student needs {LEAST_ROWS} or more",
         )
     kept = np.arange(len(judge.rows)) % HELD_BACK == 0

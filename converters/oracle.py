@@ -55,7 +55,7 @@ def oracle_of(
     )
     if sample is None:
         if expected is not None:
-            problem = "has the answers to the rows of --sample, and there is none"
+            problem = "has the answers to the rows of a sample, and there is no sample"
             raise InputError(expected, problem)
         return told
     at = np.linspace(0, len(sample.rows) - 1, min(len(sample.rows), _MOST_ROWS))

@@ -37,7 +37,7 @@ def plain_layers(model: bytes, *, samples: F32) -> bytes:
     if any(kind.startswith("TreeEnsemble") for kind in kinds):
         raise ConversionError(
             "trees compare and hold no weights to write as int8: the quantisation of "
-            "trees is pruning (--prune), or a network that learns from them (--distill)"
+            "trees is pruning, or distilling a network that learns from them"
         )
     for node in list(graph.graph.node):
         if node.op_type == "LinearClassifier":

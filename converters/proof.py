@@ -114,7 +114,9 @@ def _require_answers(probes: Probes, reference: Reference, *, made: bool) -> Non
     rows = int((probes.kind == "sample").sum())
     answered = int((reference.kind == "sample").sum())
     if 2 * answered < rows:
-        hint = "hand in rows that it knows, --sample" if made else "that proves nothing"
+        hint = (
+            "hand in a sample of rows that it knows" if made else "that proves nothing"
+        )
         raise ConversionError(
             f"the source answers {answered:,} of the {rows:,} sample rows that the "
             f"converted model is compared on: {hint}"

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.model import Pruning, TrainedModel
-from converters.prune_sweep import AUTO, FLAG, Sweep, detail_of, sweep
+from converters.prune_sweep import ARGUMENT, AUTO, Sweep, detail_of, sweep
 from converters.trade import Gate, Judge, Trade
 from converters.weighing import weigh
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError
 
 SEED = 0  # seed of the halves
 LEAST_OF_A_CLASS = 100  # in each half; an AUC of 0.9 is then known to about ±0.04
@@ -45,8 +45,8 @@ def read_pruning(text: str) -> Pruning | None:
         return None
     found = re.fullmatch(r"([1-9]\d*)?(?:x([1-9]\d*))?", text)
     if not found or not text:
-        raise InputError(
-            FLAG,
+        raise ArgumentError(
+            ARGUMENT,
             f"is {text!r}; 50 (trees), 50x4 (trees, depth), x4 (depth) or {AUTO}",
         )
     trees, depth = (None if part is None else int(part) for part in found.groups())
@@ -82,8 +82,9 @@ def prune(
     asked = read_pruning(wanted)
     if len(model.facts.classes) != 2 or judge.label is None:
         if asked is None:
-            raise InputError(
-                FLAG, f"{AUTO} compares AUCs: it needs a sample with labels, 0 and 1"
+            raise ArgumentError(
+                ARGUMENT,
+                f"{AUTO} compares AUCs: it needs a sample with labels, 0 and 1",
             )
         smaller = model.pruned(trees=asked.trees, depth=asked.depth)
         trade = weigh(

@@ -16,7 +16,7 @@ from tollgate.errors import ConversionError, TradeError
 from tollgate.schema import MAX_BATCH_ROWS
 
 AUTO = "auto"
-FLAG = "--prune"
+ARGUMENT = "prune"
 SHARES_OF_TREES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15)
 SHARES_OF_DEPTH = (1.0, 0.85, 0.67, 0.5, 0.34)
 _TURN_S = 0.05  # for two dozen models, three turns each
@@ -223,7 +223,7 @@ def choose(
         if asked is None and not gate.problems(point.trade):
             return number
     raise TradeError(
-        f"{FLAG} {AUTO}: no candidate is faster and keeps the AUC within "
+        f"{ARGUMENT} {AUTO}: no candidate is faster and keeps the AUC within "
         f"{gate.auc_loss:g}, the average precision within {gate.ap_loss:g} and "
         f"{1 - gate.flips:.2%} of the decisions; allow more"
     )

@@ -27,7 +27,7 @@ from converters.quality_record import (
     Segment,
 )
 from converters.segments import groups_of
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError, InputError
 from tollgate.evaluation import average_precision, roc_auc
 
 # Least rows of either class for a figure of a segment: at an AUC of 0.9 and many
@@ -91,7 +91,7 @@ def measure_quality(
     two = len(classes) == 2
     if sensitive and not two:
         problem = f"errors by {', '.join(sensitive)} are told of two classes"
-        raise InputError("--sensitive", f"{problem}, not of {len(classes)}")
+        raise ArgumentError("sensitive", f"{problem}, not of {len(classes)}")
     return Quality(
         classes=classes,
         positive=classes[1] if two else None,

@@ -23,7 +23,7 @@ from converters.plain_layers import join_sums, plain_layers
 from converters.row_scales import scale_by_row
 from converters.trade import Judge, Trade
 from converters.weighing import weigh
-from tollgate.errors import ConversionError, InputError
+from tollgate.errors import ArgumentError, ConversionError
 from tollgate.schema import FEATURES, MAX_BATCH_ROWS
 
 How = Literal["dynamic", "static"]
@@ -71,7 +71,7 @@ def int8(model: bytes, how: How, *, samples: F32) -> bytes:
     with AVX2 or AVX-512 and no VNNI, so the same model would predict differently there.
     """
     if not len(samples):
-        raise InputError("--sample", "holds no rows to quantise with")
+        raise ArgumentError("sample", "holds no rows to quantise with")
     ready = onnx.load_from_string(plain_layers(model, samples=samples))
     # Mark the model as prepared, which onnxruntime recommends: these graphs have shapes
     # and need no folding.

@@ -14,7 +14,7 @@ from converters.proof import Proven, prove_graph
 from converters.prune_sweep import Sweep
 from converters.sample import Sample
 from converters.trade import Gate, Judge, Trade, require
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError
 
 
 class Shrinking(msgspec.Struct, frozen=True):
@@ -37,20 +37,22 @@ class Shrinking(msgspec.Struct, frozen=True):
 
     def require_possible(self, sample: Sample | None) -> None:
         """Raise InputError for steps that exclude each other, or that need a sample."""
-        asked = {
-            "--prune": self.prune is not None,
-            "--distill": self.distill,
-            "--quantize": self.quantize is not None,
+        requested = {
+            "prune": self.prune is not None,
+            "distill": self.distill,
+            "quantize": self.quantize is not None,
         }
-        for option, wanted in asked.items():
+        for argument, wanted in requested.items():
             if wanted and sample is None:
-                raise InputError(option, "is judged on rows: hand in a --sample")
+                raise ArgumentError(argument, "is judged on rows: hand in a sample")
         if self.prune is not None and self.distill:
-            raise InputError("--distill", "teaches from the whole model: no --prune")
+            raise ArgumentError(
+                "distill", "teaches from the whole model: do not prune it"
+            )
         if self.tensorize is not None and self.distill:
-            raise InputError("--tensorize", "is for trees, and a network has none")
+            raise ArgumentError("tensorize", "is for trees, and a network has none")
         if self.tensorize is not None and self.quantize is not None:
-            raise InputError("--quantize", "is for networks, --tensorize for trees")
+            raise ArgumentError("quantize", "is for networks, tensorizing is for trees")
 
 
 class Source(msgspec.Struct, frozen=True, eq=False):

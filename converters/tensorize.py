@@ -99,7 +99,7 @@ def _tree_operators(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     found = [one for one in graph.node if one.op_type in OPERATORS]
     if not found:
         raise ConversionError(
-            "the graph has no tree ensemble; --tensorize is for trees, and this "
+            "the graph has no tree ensemble; tensorizing is for trees, and this "
             "model is plain operators already or needs another way"
         )
     return found

@@ -102,13 +102,13 @@ def _require_buildable(model: onnx.ModelProto, *, precision: str) -> int:
         shown = "; ".join(map(str, found[:_SHOWN]))
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         trees = any("TreeEnsemble" in one.operator for one in found)
-        hint = ": convert with --tensorize" if trees else ""
+        hint = ": convert it to plain operators (tensorize)" if trees else ""
         raise ConversionError(f"TensorRT does not take this model: {shown}{more}{hint}")
     kinds = {node.op_type for node in model.graph.node}
     if precision == "int8" and "QuantizeLinear" not in kinds:
         raise ConversionError(
             "int8 needs a graph with QuantizeLinear nodes, which say the ranges; "
-            "convert with --quantize static"
+            "convert it with static quantization"
         )
     inputs = [(one.name, one.type.tensor_type.shape.dim) for one in model.graph.input]
     if len(inputs) == 1 and inputs[0][0] == FEATURES and len(inputs[0][1]) == 2:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from converters.model import F64
 from converters.runner import onnx_runner
 from converters.trade import Figures, Judge, Trade
-from tollgate.errors import InputError, TradeError
+from tollgate.errors import ArgumentError, TradeError
 from tollgate.evaluation import average_precision, roc_auc
 from tollgate.repository.speed import us_per_row
 from tollgate.schema import MAX_BATCH_ROWS
@@ -71,7 +71,7 @@ class Answers(msgspec.Struct, frozen=True, eq=False):
 def answers(model: bytes, judge: Judge) -> Answers:
     """Predict the rows with a model, alone and in batches."""
     if not len(judge.rows):
-        raise InputError("--sample", "holds no rows to judge a smaller model on")
+        raise ArgumentError("sample", "holds no rows to judge a smaller model on")
     runner = onnx_runner(model)
     return Answers(
         batched=runner.batched(judge.rows, size=MAX_BATCH_ROWS).astype(np.float64),

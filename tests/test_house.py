@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -10,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import tollgate
 from tollgate import schema
+from tollgate.cli.app import app
 from tollgate.features.entries import ENTRY, HEADER
 from tollgate.store.decided import DECIDED
 
@@ -322,6 +325,90 @@ def test_nothing_installs_a_package_of_ours_by_its_name() -> None:
 def test_an_install_by_name_is_found(line: str, is_by_name: bool) -> None:
     """Package names are found in any installer's words, paths and wheels are not."""
     assert bool(installs_by_name(line)) is is_by_name
+
+
+# The library -------------------------------------------------------------------------
+
+# A complete command, to run as it stands: up to the end of its sentence.
+COMMAND = re.compile(r"\btollgate [a-z]+ (?:(?![.;]\s)[^`])*")
+
+
+def command_options() -> set[str]:
+    """List the options of every `tollgate` command, but not those of every program."""
+    found: set[str] = set()
+    commands = [typer.main.get_command(app)]
+    while commands:
+        command = commands.pop()
+        commands += getattr(command, "commands", {}).values()
+        found.update(one for option in command.params for one in option.opts)
+    return {one for one in found if one[:2] == "--"} - {"--help", "--version"}
+
+
+def named_options(source: str, options: set[str]) -> list[str]:
+    """
+    List line and option for each command-line option in a module's strings.
+
+    Docstrings, arguments of a parser of its own, `--name=value` as other programs take
+    it, and complete commands do not count.
+    """
+    tree = ast.parse(source)
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            skipped.add(id(node.value))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "add_argument":
+                skipped.update(map(id, node.args))
+        elif isinstance(node, ast.JoinedStr):
+            skipped.update(map(id, node.values))
+    found = []
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            parts = [getattr(one, "value", "") for one in node.values]
+            text = "".join(one if isinstance(one, str) else "{}" for one in parts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        named = re.findall(r"(?<![\w-])--[a-z][a-z-]*(?![\w=-])", COMMAND.sub("", text))
+        found += [f"{node.lineno}: {one}" for one in named if one in options]
+    return found
+
+
+def test_the_library_names_no_option_of_the_command_line() -> None:
+    """Its errors name an argument or a thing; the command line names the option."""
+    options = command_options()
+    assert {"--sample", "--repository", "--metrics-port"} <= options
+    paths = [*HOUSE.glob("tollgate/**/*.py"), *HOUSE.glob("converters/**/*.py")]
+    found = {
+        str(path.relative_to(HOUSE)): named
+        for path in paths
+        if HOUSE / "tollgate" / "cli" not in path.parents
+        and (named := named_options(path.read_text(), options))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('raise ValueError("no rows: hand in a --sample")', ["1: --sample"]),
+        ('x = f"{path} is a pickle (--sample)"', ["1: --sample"]),
+        ('def f():\n    """Read the rows of --sample."""', []),
+        ('parser.add_argument("--sample", required=True)', []),
+        ('[program, "--sample=rows.csv", "--other"]', []),
+        ('x = f"convert it: tollgate convert {path} --sample rows.csv"', []),
+        (
+            'x = f"convert it: tollgate convert {path}; or use --sample"',
+            ["1: --sample"],
+        ),
+    ],
+)
+def test_an_option_in_a_string_is_found(source: str, found: list[str]) -> None:
+    """In plain and formatted strings; not where it is documented or passed on."""
+    assert named_options(source, {"--sample"}) == found
 
 
 # The contract ------------------------------------------------------------------------

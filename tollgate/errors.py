@@ -3,6 +3,7 @@ Define every error that Tollgate raises on purpose.
 
     TollgateError                     exit status 1
     ├── InputError                    exit status 2: a file, a flag or a field is wrong
+    │   ├── ArgumentError             an argument of a call; the command line's option
     │   ├── SpecError                 features.yaml
     │   │   └── HookError             ... or its hook
     │   ├── PolicyError               policy.yaml
@@ -68,6 +69,17 @@ class InputError(TollgateError):
         super().__init__(
             ": ".join(part for part in (self.source, where, problem) if part)
         )
+
+
+class ArgumentError(InputError):
+    """
+    An argument of a call is invalid; the command line reports it as its option.
+
+    Args:
+        source: Name of the argument, such as "review_rate"; several are separated by
+            ", ".
+        problem: The error with the value, and the valid choice.
+    """
 
 
 class SpecError(InputError):

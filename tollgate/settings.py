@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError, InputError
 from tollgate.suggestions import suggest
 
 PREFIX = "TOLLGATE_"
@@ -91,7 +91,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         names = tuple(name.strip() for name in self.product_names.split(","))
         if "" in names or len(set(names)) < len(names):
             problem = f"{self.product_names!r}: each product is named once"
-            raise InputError("--product", problem)
+            raise ArgumentError("product", problem)
         return names
 
     @property
@@ -103,7 +103,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             InputError: Several are served, so the user must name one.
         """
         if len(self.products) > 1:
-            raise InputError("--product", f"{self.product_names} are several; name one")
+            raise ArgumentError(
+                "product", f"{self.product_names} are several; name one"
+            )
         return self.products[0]
 
     @property
@@ -116,7 +118,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         if self.repository_url:
             problem = f"{self.repository} is in an object store; here, name a folder"
-            raise InputError("--repository", problem)
+            raise ArgumentError("repository", problem)
         return Path(self.repository).resolve()
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from converters.model import Facts, TrainedModel, Vocabulary
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError, InputError
 from tollgate.features.definition import FeatureSpec
 from tollgate.repository.vocabulary import word_differences
 
@@ -73,13 +73,13 @@ def with_names(
     facts = model.facts
     if len(columns) != facts.columns:
         problem = f"names {len(columns)} columns, {origin} has {facts.columns} features"
-        raise InputError("--columns", problem)
+        raise ArgumentError("columns", problem)
     if len(set(columns)) < len(columns):
-        raise InputError("--columns", "names a column twice")
+        raise ArgumentError("columns", "names a column twice")
     for at, own in enumerate(facts.names or ()):
         if own != columns[at]:
             problem = f"feature {at} of {origin} is {own!r}, not {columns[at]!r}"
-            raise InputError("--columns", problem)
+            raise ArgumentError("columns", problem)
     return DescribedModel(model, msgspec.structs.replace(facts, names=columns))
 
 

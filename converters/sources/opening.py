@@ -10,7 +10,7 @@ from converters.model import TrainedModel
 from converters.sources.environment import EnvironmentModel
 from converters.sources.formats import format_of
 from converters.sources.process import FileModel
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError
 
 
 @contextmanager
@@ -41,14 +41,14 @@ def open_source(
     """
     form = format_of(path)
     if form == "pickle" and not trust_pickle:
-        raise InputError(
-            path,
-            "is a pickle: loading it runs whatever code is in it; --trust-pickle "
-            "loads it, in a process of its own",
+        raise ArgumentError(
+            "trust_pickle",
+            f"{path} is a pickle: loading it runs whatever code is in it; a pickle "
+            "that you trust is loaded in a process of its own",
         )
     if python is not None:
         if form == "onnx":
-            raise InputError("--python", f"{path} is ONNX, which needs no Python")
+            raise ArgumentError("python", f"{path} is ONNX, which needs no Python")
         with EnvironmentModel(
             path, python=python, form=form, missing=missing
         ) as elsewhere:

@@ -55,8 +55,8 @@ def refuse_newer(wrote: Collection[str]) -> None:
         if _release(version) > _release(sklearn.__version__):
             raise ConversionError(
                 f"was written by scikit-learn {version}, and {sklearn.__version__} is "
-                "installed, which cannot know what changed since: name an "
-                f"environment that has {version} with --python"
+                "installed, which cannot know what changed since: name the "
+                f"Python of an environment that has {version}"
             )
 
 

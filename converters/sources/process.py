@@ -134,7 +134,7 @@ class FileModel:
         if reply.newer:
             raise ConversionError(
                 f"{self._path}: {reply.problem.rstrip('.')}; if another environment "
-                f"wrote it{_wanted(self._path)}, name that one's Python: --python"
+                f"wrote it{_wanted(self._path)}, name that one's Python"
             )
         if reply.problem:
             raise ConversionError(f"{self._path}: {reply.problem}")

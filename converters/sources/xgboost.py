@@ -172,7 +172,7 @@ def read_xgboost(path: Path, *, missing: float | None = None) -> XGBoostModel:
     if noted is not None and missing is None:
         raise ConversionError(
             "learner.attributes.scikit_learn: a missing value was written as "
-            f"{noted:g} in training; convert with --missing {noted:g}"
+            f"{noted:g} in training; convert with {noted:g} as the missing value"
         )
     return XGBoostModel(booster, missing=missing)
 

@@ -361,8 +361,8 @@ def test_bad_questions_are_one_line_and_status_2(command, boosted, rows, tmp_pat
     (tmp_path / "narrow.csv").write_text("a,b\n1,2\n")
     sample = ("--sample", "rows.parquet")
     for words, told in {
-        ("--label", "x"): "--label: names a column of the --sample",
-        ("--segment", "x"): "--segment: names a column of the --sample",
+        ("--label", "x"): "--label: names a column of the sample",
+        ("--segment", "x"): "--segment: names a column of the sample",
         (*sample, "--label", "none"): "rows.parquet: none: lacks the column",
         (*sample, "--label", "three", "--segment", "label"): (
             "row 3, column 'three': 2 is none of the model's classes [0, 1]"

@@ -129,7 +129,7 @@ def test_copies_stay_near_the_sample(data, monkeypatch):
 
 
 def test_a_student_of_few_rows_is_refused(data, teacher):
-    """One line that names the flag and how many it takes."""
+    """One line that names the argument and how many it takes."""
     judge = Judge(rows=data[0][:150], label=None, thresholds=(0.5,))
-    with pytest.raises(InputError, match="--sample: holds 150 rows"):
+    with pytest.raises(InputError, match=r"^sample: holds 150 rows"):
         distill(teacher, judge=judge)

@@ -218,7 +218,7 @@ def test_our_numpy_cannot_load_them(trained, name):
     """The line names what the pickle records, and the option."""
     line = refused(trained / f"{name}.pkl")
     assert "is not a known BitGenerator module" in line
-    assert "and NumPy 2), name that one's Python: --python" in line
+    assert "and NumPy 2), name that one's Python" in line
     assert "(it records scikit-learn 1." in line
 
 

@@ -196,4 +196,4 @@ def test_answers_need_the_rows_that_they_are_to(convert: Command) -> None:
     """Without a sample there is nothing to compare."""
     Path("expected.csv").write_text("p\n0.5\n")
     status, said = convert("model.txt", "--out", "made", "--expected", "expected.csv")
-    assert (status, "the rows of --sample, and there is none" in said) == (2, True)
+    assert (status, "the rows of a sample, and there is no sample" in said) == (2, True)

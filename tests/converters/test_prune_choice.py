@@ -62,7 +62,7 @@ def test_a_pruning_reads_as_trees_and_depth(text, trees, depth):
 @pytest.mark.parametrize("text", ["", "0", "x", "50x", "x0", "-3", "4.5", "auto50"])
 def test_another_pruning_is_refused_by_its_words(text):
     """One line that names the flag and the forms there are."""
-    with pytest.raises(InputError, match=r"--prune: is .*50x4"):
+    with pytest.raises(InputError, match=r"^prune: is .*50x4"):
         read_pruning(text)
 
 

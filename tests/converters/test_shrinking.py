@@ -110,12 +110,12 @@ def test_what_costs_too_much_is_not_converted(boosted, sample):
 @pytest.mark.parametrize(
     ("asked", "with_sample", "words"),
     [
-        ({"prune": "8"}, False, "--prune: is judged on rows: hand in a --sample"),
-        ({"distill": True}, False, "--distill: is judged on rows"),
-        ({"quantize": "static"}, False, "--quantize: is judged on rows"),
-        ({"prune": "8", "distill": True}, True, "--distill: teaches from the whole"),
-        ({"tensorize": "auto", "distill": True}, True, "--tensorize: is for trees"),
-        ({"tensorize": "auto", "quantize": "static"}, True, "--quantize: is for net"),
+        ({"prune": "8"}, False, "prune: is judged on rows: hand in a sample"),
+        ({"distill": True}, False, "distill: is judged on rows"),
+        ({"quantize": "static"}, False, "quantize: is judged on rows"),
+        ({"prune": "8", "distill": True}, True, "distill: teaches from the whole"),
+        ({"tensorize": "auto", "distill": True}, True, "tensorize: is for trees"),
+        ({"tensorize": "auto", "quantize": "static"}, True, "quantize: is for net"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

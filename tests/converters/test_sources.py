@@ -90,7 +90,9 @@ def test_a_pickle_is_one_whatever_it_is_called(linear, tmp_path, name):
     """In disguise too: it is refused by name, and loaded only when trusted."""
     path = tmp_path / name
     joblib.dump(linear, path)
-    assert refused(path).startswith(f"{path}: is a pickle: loading it runs whatever")
+    assert refused(path).startswith(
+        f"trust_pickle: {path} is a pickle: loading it runs whatever"
+    )
 
 
 @pytest.mark.parametrize("protocol", range(6))

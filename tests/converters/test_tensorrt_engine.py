@@ -26,7 +26,7 @@ def plain(tmp_path):
 
 def test_trees_are_refused_with_the_way_out(tmp_path):
     """The operators are checked before a GPU is looked for."""
-    with pytest.raises(ConversionError, match=r"TreeEnsembleRegressor.*--tensorize"):
+    with pytest.raises(ConversionError, match=r"TreeEnsembleRegressor.*tensorize"):
         engine_from_onnx(FRAUD / "1" / "model.onnx", tmp_path / "model.plan")
 
 

@@ -117,9 +117,9 @@ def test_no_gate_lets_an_answer_pass_that_is_no_probability(judge):
 
 
 def test_nothing_is_measured_on_no_rows():
-    """One line that names the flag."""
+    """One line that names the argument."""
     empty = Judge(rows=np.zeros((0, 1), np.float32), label=None, thresholds=(0.5,))
-    with pytest.raises(InputError, match="--sample: holds no rows"):
+    with pytest.raises(InputError, match=r"^sample: holds no rows"):
         weigh(model(), model(), kind="prune", detail="", judge=empty)
 
 

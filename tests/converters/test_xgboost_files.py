@@ -116,7 +116,11 @@ REFUSED = [
     ("learner.learner_model_param.base_score", "[5E-1,2E-1]", "base_score: is"),
     ("learner.learner_model_param.num_class", "3", "num_class: is 3, the objective"),
     ("learner.attributes.best_iteration", "7", "is 7; there are 3 rounds"),
-    ("learner.attributes.scikit_learn", '{"missing": -999.0}', "with --missing -999"),
+    (
+        "learner.attributes.scikit_learn",
+        '{"missing": -999.0}',
+        "with -999 as",
+    ),
     ("learner.feature_names", ["a", "b"], "feature_names: has 2 for 4 columns"),
 ]
 

@@ -84,7 +84,7 @@ def test_several_products_are_joined_by_commas(tmp_path: Path) -> None:
     variable = {"TOLLGATE_PRODUCT": "fraud,credit"}
     found = load_settings(environment=variable, folder=tmp_path, flags={})
     assert found.products == ("fraud", "credit")
-    with pytest.raises(InputError, match="--product: fraud,credit are several"):
+    with pytest.raises(InputError, match=r"^product: fraud,credit are several"):
         _ = found.product
     found = load_settings(
         environment=variable, folder=tmp_path, flags={"product": "credit"}
@@ -96,5 +96,5 @@ def test_several_products_are_joined_by_commas(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", ["", "fraud,", "fraud,credit,fraud"])
 def test_a_product_is_named_once(names: str) -> None:
     """Neither empty nor twice."""
-    with pytest.raises(InputError, match=r"--product: .* each product is named once"):
+    with pytest.raises(InputError, match=r"^product: .* each product is named once"):
         _ = Settings(product_names=names).products

@@ -137,7 +137,7 @@ class ChunkSource:
         if known.chain != mark.chain:
             problem = (
                 f"the group {self._group} feeds chain {known.chain[:12]}…, not this "
-                f"one; name another --group, or delete {self._head_key} in Redis"
+                f"one; name another group, or delete {self._head_key} in Redis"
             )
             raise JournalError("journal", problem)
         if [known.hash] != list(hashes[known.number - 1 : known.number]):

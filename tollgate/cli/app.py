@@ -45,6 +45,7 @@ from tollgate.cli import (
     stream,
     tune,
 )
+from tollgate.errors import ArgumentError, InputError
 
 app = typer.Typer(
     name="tollgate",
@@ -87,7 +88,9 @@ def _start(
 
 class _Command(TyperCommand):
     """
-    Runs a command; refuses NaN in a numeric option, because every limit lets NaN pass.
+    Runs a command, and names its options in errors of the library.
+
+    Refuses NaN in a numeric option, because every limit lets NaN pass.
     """
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
@@ -95,7 +98,20 @@ class _Command(TyperCommand):
             if isinstance(value, float) and math.isnan(value):
                 flag = "--" + name.replace("_", "-")
                 raise typer.BadParameter("nan is no number", ctx, param_hint=flag)
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except ArgumentError as error:
+            options = ", ".join(map(self._option, error.source.split(", ")))
+            raise InputError(options, error.problem, where=error.where) from error
+
+    def _option(self, argument: str) -> str:
+        """Name the option that sets an argument of the library; else the argument."""
+        flag = "--" + argument.replace("_", "-")
+        for parameter in self.params:
+            flags = [one for one in parameter.opts if one.startswith("--")]
+            if flags and (argument == parameter.name or flag in flags):
+                return flags[0]
+        return argument
 
 
 def _group(name: str, panel: str, *, help: str, example: str) -> typer.Typer:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def start(
-    set_: Annotated[
+    versions: Annotated[
         list[str],
         typer.Option(
             "--set",
@@ -82,7 +82,7 @@ def start(
         changed = with_challenger(
             folder,
             product=chosen.product,
-            versions=versions_of(folder, chosen.product, set_),
+            versions=versions_of(folder, chosen.product, versions),
             mode=mode,
             percent=percent,
             actor=who,

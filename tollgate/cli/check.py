@@ -110,6 +110,7 @@ def check(
                 product=chosen.product if is_named else "",
                 config_name=chosen.model_config_name,
                 release=release_of(target) if target else "",
+                release_origin="--target",
                 start_line=read_start_line(server_args) if server_args else None,
                 cores=cores or len(os.sched_getaffinity(0)),
                 objective_ms=objective,

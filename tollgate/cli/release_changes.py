@@ -59,7 +59,7 @@ def activate(
     name: Annotated[
         str | None, typer.Argument(help="Release that was active before.")
     ] = None,
-    set_: Annotated[
+    versions: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
@@ -85,7 +85,7 @@ def activate(
 
     chosen = settings_of(repository, product, state, require_approval)
     who = actor or getpass.getuser()
-    if (name is None) == (not set_):
+    if (name is None) == (not versions):
         raise InputError("release activate", "name a release, or versions with --set")
     with to_change(chosen) as folder:
         before = find_current(folder, product=chosen.product)
@@ -96,7 +96,7 @@ def activate(
             release = compose_next(
                 folder,
                 product=chosen.product,
-                versions=versions_of(folder, chosen.product, set_ or []),
+                versions=versions_of(folder, chosen.product, versions or []),
                 actor=who,
                 reason=reason,
             )

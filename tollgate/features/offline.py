@@ -158,7 +158,7 @@ def join_tables(
     taken: dict[tuple[str, str], F64] = {}
     for table in spec.tables:
         if table.name not in tables:
-            problem = "is a table of the features: name its file (--table)"
+            problem = "is a table of the features: name its file"
             raise InputError("tables", problem, where=table.name)
         ids = history.entity_id[spec.entities[table.entity].key]
         rows = tables[table.name]

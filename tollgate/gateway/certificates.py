@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tollgate.errors import InputError, ServerError, SetupError
+from tollgate.errors import ArgumentError, InputError, ServerError, SetupError
 
 AUTHORITY, SERVER = "ca", "server"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
@@ -40,7 +40,7 @@ def make_certificates(
     every = [AUTHORITY, SERVER, *callers]
     for name in every:
         if not _NAME.fullmatch(name):
-            raise InputError("--caller", f"{name!r:.80} is not A-Z a-z 0-9 _ . and -")
+            raise ArgumentError("caller", f"{name!r:.80} is not A-Z a-z 0-9 _ . and -")
         path = folder / f"{name}.pem"
         if path.exists() or every.count(name) > 1:
             raise InputError(path, "is there already; certificates are made once each")
@@ -93,7 +93,7 @@ def _alternative(host: str) -> str:
         # that.
         if _HOST.fullmatch(host) and not host.rpartition(".")[2].isdigit():
             return f"DNS:{host}"
-    raise InputError("--host", f"{host!r:.80} is neither a name nor an address")
+    raise ArgumentError("host", f"{host!r:.80} is neither a name nor an address")
 
 
 def _openssl(*arguments: str) -> None:

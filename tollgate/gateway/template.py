@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError, InputError
 
 _FILES = Path(__file__).parent / "files"  # the chart has copies
 TEMPLATE = _FILES / "nginx.conf"
@@ -96,25 +96,29 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     requests: Path = Path("/dev/null")
 
     def __post_init__(self) -> None:
-        for flag, place in (
-            ("--listen", self.listen),
-            ("--health-listen", self.health_listen),
-            ("--upstream", self.upstream),
+        for argument, address in (
+            ("listen", self.listen),
+            ("health_listen", self.health_listen),
+            ("upstream", self.upstream),
         ):
-            _require_place(flag, place)
+            _require_address(argument, address)
         if self.auth != "keys" and self.client_ca is None:
-            raise InputError("--client-ca", f"--auth {self.auth} needs the authority")
+            raise ArgumentError(
+                "client_ca", f"is required if callers authenticate by {self.auth}"
+            )
         if self.auth != "mtls" and self.keys is None:
-            raise InputError("--api-keys", f"--auth {self.auth} needs the file of keys")
+            raise ArgumentError(
+                "api_keys", f"is required if callers authenticate by {self.auth}"
+            )
         if not re.fullmatch(r"[1-9][0-9]*[km]?", self.max_body):
             problem = f"{self.max_body!r} is no number of bytes, such as 131072 or 128k"
-            raise InputError("--max-body", problem)
+            raise ArgumentError("max_body", problem)
         for name in self.products:
             if not _PRODUCT.fullmatch(name):
                 problem = f"{name!r:.80} is not a name of A-Z a-z 0-9 _.-"
-                raise InputError("--product", problem)
+                raise ArgumentError("product", problem)
         if not self.products:
-            raise InputError("--product", "name at least one ensemble")
+            raise ArgumentError("product", "name at least one ensemble")
 
     @property
     def limits(self) -> Limits:
@@ -147,10 +151,10 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def _require_place(flag: str, place: str) -> None:
-    host, _, port = place.rpartition(":")
+def _require_address(argument: str, address: str) -> None:
+    host, _, port = address.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise InputError(flag, f"{place!r:.80} is not address:port")
+        raise ArgumentError(argument, f"{address!r:.80} is not address:port")
 
 
 def render(gateway: Gateway, *, template: Path = TEMPLATE) -> str:
@@ -164,7 +168,7 @@ def render(gateway: Gateway, *, template: Path = TEMPLATE) -> str:
     try:
         text = template.read_text()
     except OSError as exc:
-        problem = f"cannot be read: {exc.strerror}; name another one with --template"
+        problem = f"cannot be read: {exc.strerror}; name another template"
         raise InputError(template, problem) from exc
     values = gateway.values()
 

@@ -109,9 +109,8 @@ def reference_of(
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
         return f"its {ARTIFACT_FILE} cannot be read: {exc}"
     if training is None:
-        return (
-            f"its {ARTIFACT_FILE} has no training distribution: convert with --sample"
-        )
+        problem = "has no training distribution: convert the model with a sample"
+        return f"its {ARTIFACT_FILE} {problem}"
     problem = _problem(training)
     if problem:
         return f"its {ARTIFACT_FILE} {problem}"

@@ -49,7 +49,12 @@ MONITOR = (
         "`span` is `all` or `day`, the newest that is old enough",
     ),
     _row("recall", "0 to 1", _LEVEL, "share of the frauds that were flagged"),
-    _row("labels_in_time_share", "0 to 1", "product", "labels within `--label-lag`"),
+    _row(
+        "labels_in_time_share",
+        "0 to 1",
+        "product",
+        "labels that came within the label lag",
+    ),
     _row(
         "last_decision_timestamp_seconds",
         "s since 1970",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError
 from tollgate.observability.table import metrics
 
 # Label of series that Prometheus scrapes with the configuration in docs/metrics.md.
@@ -54,10 +54,12 @@ def read_select(given: list[str]) -> dict[str, str]:
     for one in given:
         name, equals, value = one.partition("=")
         if not equals or not _LABEL.fullmatch(name) or not value:
-            raise InputError("--select", f"{one!r} is not LABEL=VALUE")
+            raise ArgumentError("select", f"{one!r} is not LABEL=VALUE")
         if not value.isprintable() or set(value) & set("\"'\\{}"):
-            raise InputError("--select", f"{one!r}: the value has a quote or a bracket")
+            raise ArgumentError(
+                "select", f"{one!r}: the value has a quote or a bracket"
+            )
         if name in taken | {"le", "severity"}:
-            raise InputError("--select", f"{one!r}: {name} is a label of our own")
+            raise ArgumentError("select", f"{one!r}: {name} is a label of our own")
         select[name] = value
     return select

@@ -22,14 +22,14 @@ Page = Literal[
 
 # Page -> the process that serves it, where, and the metrics on it.
 PAGES: dict[Page, tuple[str, tuple[Row, ...]]] = {
-    "triton": ("Triton's metrics page, `--metrics-port` (8002)", (*TRITON, *STEPS)),
-    "supervisor": ("The side port's `/metrics`, `--side-port` (8003)", SUPERVISOR),
-    "journal": ("`tollgate journal run --metrics-port`", JOURNAL),
-    "stream": ("`tollgate stream --metrics-port`", STREAM),
-    "challenger": ("`tollgate challenger run --metrics-port`", CHALLENGER),
-    "monitor": ("`tollgate monitor --every 60s --metrics-port`", MONITOR),
+    "triton": ("Triton's metrics page (port 8002)", (*TRITON, *STEPS)),
+    "supervisor": ("`/metrics` on the admin port (8003)", SUPERVISOR),
+    "journal": ("The metrics port of `tollgate journal run`", JOURNAL),
+    "stream": ("The metrics port of `tollgate stream`", STREAM),
+    "challenger": ("The metrics port of `tollgate challenger run`", CHALLENGER),
+    "monitor": ("The metrics port of `tollgate monitor`", MONITOR),
     "gateway": (
-        "`tollgate gateway run --metrics-port`, `tollgate gateway metrics`",
+        "The metrics port of `tollgate gateway run` and `tollgate gateway metrics`",
         GATEWAY,
     ),
 }

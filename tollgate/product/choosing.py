@@ -35,13 +35,13 @@ def drop_leaks(
     for one in columns:
         reason = "" if one.source in keep else leak_reason(one, positive)
         if reason:
-            reason = f"{reason} (--keep {one.source!r} takes it)"
+            reason = f"{reason}; keep it by name to use it"
             excluded.append(ExcludedColumn(one.source, reason))
             continue
         if one.source not in keep and (auc := solo_auc(one, positive)) > SUSPECT_AUC:
             notes.append(
                 f"{one.source!r} alone has an AUC of {auc:.3f}: is it known before the "
-                "outcome? If not: --drop"
+                "outcome? If not, drop it"
             )
         used.append(one)
     return used, excluded
@@ -91,7 +91,7 @@ def select_strongest(
     positive = label.values[rows] == 1
     found = np.array([solo_auc(one.take(rows), positive) for one in columns])
     strongest = set(np.argsort(-found, kind="stable")[:most].tolist())
-    reason = f"less informative than the {most} that are used (--most-fields)"
+    reason = f"less informative than the {most} that are used"
     excluded = [
         ExcludedColumn(c.source, reason)
         for at, c in enumerate(columns)

@@ -171,7 +171,7 @@ def long_words_note(rows: int) -> str:
     """Describe what happens to rows with words that are too long for a request."""
     return (
         f"{rows:,} rows have words over {MAX_TEXT_BYTES} bytes, which are refused when "
-        "served: these rows are left out; shorten the words, or --drop the column"
+        "served: these rows are left out; shorten the words, or drop the column"
     )
 
 

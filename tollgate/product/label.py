@@ -132,6 +132,6 @@ def _too_many(found: list[str], rows: int, shown: str) -> str:
             f"{found[0]!r:.30}: name a column of outcomes"
         )
     return (
-        f"has {len(found)} outcomes, {shown}: say with --positive which one the score "
-        "is the probability of"
+        f"has {len(found)} outcomes, {shown}: state the positive one, which the "
+        "score is the probability of"
     )

@@ -31,7 +31,7 @@ def require_free(repository: Path, product: str) -> None:
         problem = "is no name of up to 40 small letters, digits and underscores"
         raise InputError("product", f"{product!r:.60} {problem}")
     if not repository.is_dir():
-        raise RepositoryError(repository, "is not a folder; say which: --repository")
+        raise RepositoryError(repository, "is not a folder; name the model repository")
     there = [name for name in _folders(product) if (repository / name).exists()]
     if there:
         problem = f"there already; tollgate product remove {product} takes it out"

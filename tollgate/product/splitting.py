@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError
 from tollgate.features.spec import FeatureSpec
 
 Bool = npt.NDArray[np.bool_]
@@ -77,7 +77,7 @@ def known_before(
             f"outcomes are known after {days:g} days: before the last fifth of the "
             "rows there are not both outcomes to learn from; bring a longer table"
         )
-        raise InputError("--label-delay", problem)
+        raise ArgumentError("label_delay", problem)
     return known
 
 

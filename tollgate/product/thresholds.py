@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -106,35 +106,36 @@ def build_goal(
         InputError: Both are stated, or a part is missing or out of range.
     """
     costs = {
-        "--cost-missed": missed,
-        "--cost-review": review,
-        "--cost-wrong-decline": wrong_decline,
+        "cost_missed": missed,
+        "cost_review": review,
+        "cost_wrong_decline": wrong_decline,
     }
-    rates = {"--review-rate": review_rate, "--decline-rate": decline_rate}
+    rates = {"review_rate": review_rate, "decline_rate": decline_rate}
     stated = [name for name, value in costs.items() if value is not None]
     rated = [name for name, value in rates.items() if value is not None]
     if stated and rated:
         problem = "states a cost and a rate: state either costs or rates"
-        raise InputError(f"{stated[0]}, {rated[0]}", problem)
+        raise ArgumentError(f"{stated[0]}, {rated[0]}", problem)
     for name in stated:
         value = costs[name]
         if value is not None and not 0 < value < np.inf:
-            raise InputError(name, f"{value:g} is not a number above 0")
+            raise ArgumentError(name, f"{value:g} is not a number above 0")
     for name in rated:
         value = rates[name]
         if value is not None and not 0 <= value <= 1:
-            raise InputError(name, f"{value:g} is not a share from 0 to 1")
+            raise ArgumentError(name, f"{value:g} is not a share from 0 to 1")
     if stated:
         if missed is None or review is None:
-            absent = "--cost-missed" if missed is None else "--cost-review"
-            raise InputError(stated[0], f"needs {absent} as well: costs are compared")
+            absent = "a missed one" if missed is None else "a review"
+            problem = f"needs the cost of {absent} as well: costs are compared"
+            raise ArgumentError(stated[0], problem)
         return Costs(missed, review, wrong_decline)
     share, most = review_rate, decline_rate or 0.0
     if (share or 0) + most > 1:
-        raise InputError("--review-rate, --decline-rate", "are more than all rows")
+        raise ArgumentError("review_rate, decline_rate", "are more than all rows")
     if share == 0 and most == 0:
-        problem = "is 0, and so is --decline-rate: nothing would be looked at"
-        raise InputError("--review-rate", problem)
+        problem = "is 0, and so is the rate of declines: no row would be reviewed"
+        raise ArgumentError("review_rate", problem)
     return Rates(share, most)
 
 
@@ -214,9 +215,9 @@ def _cheapest(
         problem = (
             f"{goal.missed:g} to miss one and {goal.review:g} to review one: no "
             f"held-out row of {flagged[-1]:,} is worth a review, so state other costs "
-            "or a --review-rate"
+            "or a review rate"
         )
-        raise InputError("--cost-missed, --cost-review", problem)
+        raise ArgumentError("cost_missed, cost_review", problem)
     return int(at[to_review]), to_review
 
 
@@ -232,9 +233,9 @@ def _nearest(
             return to_decline, to_decline
         problem = (
             f"{goal.decline:g}: no score declines at least {_FEWEST} and at most so "
-            f"many of the {rows:,} held-out rows; state a --review-rate as well"
+            f"many of the {rows:,} held-out rows; state a review rate as well"
         )
-        raise InputError("--decline-rate", problem)
+        raise ArgumentError("decline_rate", problem)
     share = positives / rows if goal.review is None else goal.review
     wanted = max(round(share * rows), 1) + flagged[to_decline]
     to_review = int(np.flatnonzero(flagged <= wanted)[-1])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError
 from tollgate.product.asked import ProductChoices
 from tollgate.product.label import label_texts
 from tollgate.product.names import OWN_COLUMNS
@@ -26,19 +26,19 @@ def select_rows(
 ) -> pl.DataFrame:
     """Select the rows that have an outcome and all other required values."""
     parts = {
-        "--label": (choices.label,),
-        "--time": (choices.time,),
-        "--amount": (choices.amount,),
-        "--id": (choices.id,),
-        "--entity": choices.entities,
-        "--drop": choices.drop,
-        "--sensitive": choices.sensitive,
-        "--keep": choices.keep,
+        "label": (choices.label,),
+        "time": (choices.time,),
+        "amount": (choices.amount,),
+        "id": (choices.id,),
+        "entity": choices.entities,
+        "drop": choices.drop,
+        "sensitive": choices.sensitive,
+        "keep": choices.keep,
     }
-    for option, names in parts.items():
+    for role, names in parts.items():
         for name in names:
             if name is not None:
-                _require_column(frame, name, option=option)
+                _require_column(frame, name, role=role)
     good = label_texts(frame[choices.label]).is_not_null()
     for name in (choices.id, *choices.entities):
         if name is not None:
@@ -48,7 +48,7 @@ def select_rows(
         if times.null_count() == len(times):
             example = frame[choices.time].drop_nulls().head(1).to_list()
             shown = f", such as {example[0]!r:.40}" if example else ""
-            raise InputError("--time", f"{choices.time!r} holds no times{shown}")
+            raise ArgumentError("time", f"{choices.time!r} holds no times{shown}")
         good &= times.is_not_null()
         good &= with_known_outcome(times, choices.label_delay_us, notes)
     if choices.amount is not None:
@@ -61,7 +61,7 @@ def select_rows(
         )
     usable = frame.filter(good)
     if choices.id is not None and usable[choices.id].n_unique() < len(usable):
-        raise InputError("--id", f"{choices.id!r} has the same id in two rows")
+        raise ArgumentError("id", f"{choices.id!r} has the same id in two rows")
     return _limit_rows(usable, choices, notes)
 
 
@@ -82,12 +82,12 @@ def with_known_outcome(
     if label_delay_us and young and notes is not None:
         notes.append(
             f"{young:,} rows of the table's last {label_delay_us / DAY_US:g} days are "
-            "left out: their outcome was not known yet (--label-delay)"
+            "left out: their outcome was not known yet"
         )
     return old if label_delay_us else times_us.is_not_null()
 
 
-def _require_column(frame: pl.DataFrame, name: str, *, option: str) -> None:
+def _require_column(frame: pl.DataFrame, name: str, *, role: str) -> None:
     """
     Check that a column exists and holds single values; one to leave out may hold any.
     """
@@ -95,12 +95,12 @@ def _require_column(frame: pl.DataFrame, name: str, *, option: str) -> None:
 
     if name not in frame.columns:
         shown = ", ".join(frame.columns)[:200]
-        raise InputError(option, f"the table has no column {name!r}; it has {shown}")
+        raise ArgumentError(role, f"the table has no column {name!r}; it has {shown}")
     kind = frame[name].dtype
-    if option != "--drop" and (kind.is_nested() or kind in (pl.Binary, pl.Object)):
-        raise InputError(option, f"{name!r} holds {kind}, not single values")
-    if option == "--sensitive" and name in OWN_COLUMNS:
-        raise InputError(option, f"{name!r} is every product's own: rename it")
+    if role != "drop" and (kind.is_nested() or kind in (pl.Binary, pl.Object)):
+        raise ArgumentError(role, f"{name!r} holds {kind}, not single values")
+    if role == "sensitive" and name in OWN_COLUMNS:
+        raise ArgumentError(role, f"{name!r} is every product's own: rename it")
 
 
 def assign_named_roles(

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError
 from tollgate.policy import Policy, RowFacts, decide
 from tollgate.redecide.rows import PastRows
 from tollgate.schema import Decision
@@ -117,8 +117,8 @@ def compare_policies(
     elif past.decision is not None:
         before, held_before = past.decision, np.zeros(0, np.uint64)
     else:
-        problem = "holds no decisions: name the policy to compare with, --against OLD"
-        raise InputError("rows", problem, where="column decision")
+        problem = "name the policy to compare with: the rows hold no decisions"
+        raise ArgumentError("against", problem)
     cents = past.facts.cents
     places = {one.name: at for at, one in enumerate(old.rules)} if old else {}
     rules = []

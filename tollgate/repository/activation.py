@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.errors import InputError, RepositoryError
+from tollgate.errors import ArgumentError, RepositoryError
 from tollgate.features.spec import SPEC_FILE, load_spec
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.check import require_sound
@@ -74,11 +74,13 @@ def compose_next(
         if step not in models.steps:
             there = ", ".join(models.steps)
             problem = f'"{step}" is not a step of "{product}"; there are {there}'
-            raise InputError("--set", problem)
+            raise ArgumentError("versions", problem)
     wanted = {**before, **versions}
     step = models.features_step
     if step not in wanted:
-        raise InputError("--set", f"names no version of {step}, and no release does")
+        raise ArgumentError(
+            "versions", f"names no version of {step}, and no release does"
+        )
     spec = load_spec(repository / step / str(wanted[step]) / SPEC_FILE)
     return compose_release(
         repository,
@@ -242,6 +244,6 @@ def approve(repository: Path, *, product: str, name: str, actor: str) -> Release
     if name_of(proposal.release) != name:
         raise RepositoryError(path, f"{name_of(proposal.release)} waits, not {name}")
     if proposal.actor == actor:
-        raise InputError("--actor", f"{actor} proposed it; somebody else confirms")
+        raise ArgumentError("actor", f"{actor} proposed it; somebody else confirms")
     _change(repository, proposal, approver=actor)
     return proposal.release

@@ -126,6 +126,6 @@ def read_artifact(version: Path) -> Artifact:
         raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         if "got `null` - at `$.spec_hash`" in str(exc):
-            problem = "is null: convert it with --product, which says what it is for"
+            problem = "is null: convert the model for a product"
             raise RepositoryError(path, problem, where="spec_hash") from exc
         raise RepositoryError(path, str(exc)) from exc

@@ -65,7 +65,7 @@ def new_features(
     if found != spec_hash_text(wanted):
         problem = (
             f"was converted for {found or 'no product'}, {spec} is "
-            f"{spec_hash_text(wanted)}: convert it with --spec {spec}"
+            f"{spec_hash_text(wanted)}: convert it for {spec}"
         )
         raise RepositoryError(source / ARTIFACT_FILE, problem, where="spec_hash")
     versions = sorted(list_versions(repository, step), reverse=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tollgate.errors import (
-    InputError,
+    ArgumentError,
     ObjectChanged,
     ObjectStoreError,
     SetupError,
@@ -62,7 +62,7 @@ class Objects:
             remedy = f"{install_remedy('fleet')}; or the package that this error names"
             raise SetupError(f"{self.url}: {error}", remedy=remedy) from error
         except ValueError as error:
-            raise InputError("--repository", f"{url}: {error}") from error
+            raise ArgumentError("repository", f"{url}: {error}") from error
         self._root = root.rstrip("/")
         if hasattr(self._files, "retries"):
             self._files.retries = 2  # of the library itself, each with a pause

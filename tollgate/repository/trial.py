@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from tollgate.errors import InputError, RepositoryError
+from tollgate.errors import ArgumentError, RepositoryError
 from tollgate.repository.activation import compose_next
 from tollgate.repository.check import require_sound
 from tollgate.repository.compose import now_text, recompose_release
@@ -124,7 +124,7 @@ def with_percent(
         raise RepositoryError(release_path(repository, product), problem)
     if _share(percent) <= challenger.percent:
         problem = f"{percent:g} is not above {challenger.percent:g}, which it has"
-        raise InputError("--percent", problem)
+        raise ArgumentError("percent", problem)
     raised = msgspec.structs.replace(
         challenger, percent=percent, actor=actor, reason=reason, time=now_text()
     )
@@ -248,5 +248,5 @@ def _seed(name: str, entries: list[Entry]) -> int:
 
 def _share(percent: float) -> float:
     if not 0 < percent <= 100:
-        raise InputError("--percent", f"{percent:g} is not above 0 and at most 100")
+        raise ArgumentError("percent", f"{percent:g} is not above 0 and at most 100")
     return percent

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError, InputError
 from tollgate.repository.atomic import replace_file
 from tollgate.server.control import Endpoint
 from tollgate.server.launcher import ADMIN_HEADER, TritonServer
@@ -181,7 +181,7 @@ def endpoint(url: str, *, secret_file: Path | None) -> Endpoint:
     """
     host, _, port = url.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise InputError("--url", f"{url!r} is not host:port")
+        raise ArgumentError("url", f"{url!r} is not host:port")
     if secret_file is None:
         return Endpoint(url)
     try:

@@ -195,7 +195,7 @@ class TritonServer:
             place = f"{bracketed(self._host)}:{self._wanted_ports[1]}"
             raise SetupError(
                 f"{place} cannot be listened on: {error.strerror}",
-                remedy="choose another --metrics-port",
+                remedy="choose another port for the metrics page",
             ) from error
 
     def _require_machine(self) -> Wheel | Installed:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError, InputError
 from tollgate.simulate.fraud import Scenarios, draw_label_delays
 from tollgate.simulate.limits import check_population, check_span
 from tollgate.simulate.population import Population, draw_population
@@ -59,10 +59,10 @@ def simulate(
     check_span(customers, days=days, start=start)
     population = draw_population(customers, terminals, radius=radius, seed=seed)
     if not population.active_customers.size:
-        raise InputError(
-            "--radius",
+        raise ArgumentError(
+            "radius",
             f"{radius:g}: no customer has a terminal in reach; "
-            "take a larger radius or more --customers and --terminals",
+            "take a larger radius or more customers and terminals",
         )
     scenarios = Scenarios(population, seed=seed)
     parts = []

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tollgate.errors import InputError, ServerError
+from tollgate.errors import ArgumentError, ServerError
 from tollgate.supervisor.arrivals import Arrival
 from tollgate.supervisor.converging import Convergence
 
@@ -54,13 +54,13 @@ def find_replicas(names: Sequence[str]) -> list[str]:
     for name in names:
         host, _, port = name.rpartition(":")
         if not (host and port.isascii() and port.isdigit() and int(port) < 65536):
-            raise InputError("--replica", f"{name!r} is not host:port")
+            raise ArgumentError("replica", f"{name!r} is not host:port")
         try:
             places = socket.getaddrinfo(
                 host.strip("[]"), int(port), type=socket.SOCK_STREAM
             )
         except socket.gaierror as error:
-            raise InputError("--replica", f"{name}: {error.strerror}") from error
+            raise ArgumentError("replica", f"{name}: {error.strerror}") from error
         for family, *_, place in places:
             ip = str(place[0])
             found.add(f"[{ip}]:{port}" if family == socket.AF_INET6 else f"{ip}:{port}")

@@ -72,7 +72,7 @@ def side_port(
     except OSError as error:
         raise SetupError(
             f"{host}:{port} cannot be listened on: {error.strerror}",
-            remedy="choose another --side-port",
+            remedy="choose another admin port",
         ) from error
     server.daemon_threads = True
     server.timeout = _WAIT_S

@@ -45,7 +45,7 @@ def test_operators_are_refused_before_a_gpu_is_looked_for(tmp_path: Path) -> Non
     done = run(tmp_path, "engine", str(model))
     assert done.returncode == 2
     assert "TreeEnsembleRegressor" in done.stderr
-    assert done.stderr.endswith("convert with --tensorize\n")
+    assert done.stderr.endswith("convert it to plain operators (tensorize)\n")
     assert not list(tmp_path.iterdir())
 
 

@@ -158,7 +158,7 @@ def test_a_failed_publish_takes_its_features_out_again(folder: Path) -> None:
     publish = ("publish", "out", "--product=fraud", "--spec=features.yaml")
     said = run(folder, *publish, status=2)
     assert "out/artifact.json: spec_hash: was converted for " in said
-    assert said.endswith(": convert it with --spec features.yaml\n")
+    assert said.endswith(": convert it for features.yaml\n")
     wanted = load_spec(folder / "features.yaml").spec_hash
     record = folder / "out" / "artifact.json"
     changed = json.loads(record.read_text()) | {"spec_hash": f"{wanted:016x}"}

@@ -85,7 +85,7 @@ def test_simulate_counts_what_would_have_been(
         {"score": [0.1, 0.75, 0.9], "amount": [10.0, 20.0, 30.0], **risk}
     ).write_parquet(rows)
     words = ["policy", "simulate", changed, "--on", rows, *spec(spec_path)]
-    assert "name the policy to compare with, --against OLD" in run(*words)[1]
+    assert "--against: name the policy to compare with" in run(*words)[1]
     picture = tmp_path / "picture.png"
     status, text = run(*words, "--against", POLICY, "--picture", picture)
     assert status == 0, text

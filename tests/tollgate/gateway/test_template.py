@@ -64,13 +64,13 @@ def test_envsubst_makes_the_same() -> None:
     [
         ({"upstream": "a; }:1"}, "GATEWAY_UPSTREAM"),
         ({"tls_cert": Path("/with space")}, "GATEWAY_TLS_CERT"),
-        ({"max_body": "lots"}, "--max-body"),
-        ({"keys": None}, "--api-keys"),
-        ({"listen": "127.0.0.1"}, "--listen: '127.0.0.1' is not address:port"),
-        ({"health_listen": "127.0.0.1:http"}, "--health-listen"),
-        ({"upstream": "fraud:80010"}, "--upstream"),
-        ({"auth": "mtls"}, "--client-ca"),
-        ({"auth": "both", "client_ca": Path("/ca"), "keys": None}, "--api-keys"),
+        ({"max_body": "lots"}, "max_body"),
+        ({"keys": None}, "api_keys"),
+        ({"listen": "127.0.0.1"}, "listen: '127.0.0.1' is not address:port"),
+        ({"health_listen": "127.0.0.1:http"}, "health_listen"),
+        ({"upstream": "fraud:80010"}, "upstream"),
+        ({"auth": "mtls"}, "client_ca"),
+        ({"auth": "both", "client_ca": Path("/ca"), "keys": None}, "api_keys"),
     ],
 )
 def test_a_value_that_is_more_than_a_value_is_refused(
@@ -99,5 +99,5 @@ def test_an_unknown_place_and_an_absent_template_are_named(tmp_path: Path) -> No
     path.write_text("listen ${GATEWAY_PORT};")
     with pytest.raises(InputError, match="GATEWAY_PORT: has no value"):
         render(Gateway(**TOLD), template=path)
-    with pytest.raises(InputError, match="--template"):
+    with pytest.raises(InputError, match="name another template"):
         render(Gateway(**TOLD), template=tmp_path / "absent")

@@ -139,10 +139,10 @@ def test_of_very_many_rows_some_are_taken(
 @pytest.mark.parametrize(
     ("roles", "words"),
     [
-        ({"label": "z"}, "--label: the table has no column 'z'; it has x, word, y, n"),
-        ({"time": "word"}, "--time: 'word' holds no times, such as "),
-        ({"id": "word"}, "--id: 'word' has the same id in two rows"),
-        ({"drop": ("z",)}, "--drop: the table has no column 'z'"),
+        ({"label": "z"}, "label: the table has no column 'z'; it has x, word, y, n"),
+        ({"time": "word"}, "time: 'word' holds no times, such as "),
+        ({"id": "word"}, "id: 'word' has the same id in two rows"),
+        ({"drop": ("z",)}, "drop: the table has no column 'z'"),
         ({"drop": ("x", "word")}, "no column is left that a model could learn from"),
         ({"label": "x"}, "x: has "),
         ({"positive": "3"}, "y: no row is '3'; there are '0', '1'"),

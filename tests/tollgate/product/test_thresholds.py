@@ -268,15 +268,18 @@ def test_costs_at_which_nothing_is_worth_a_look_are_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"missed": 10, "review_rate": 0.1}, "--cost-missed, --review-rate: states a"),
-        ({"missed": 10}, "--cost-missed: needs --cost-review as well"),
-        ({"wrong_decline": 10, "review": 1}, "--cost-review: needs --cost-missed"),
-        ({"missed": 0, "review": 1}, "--cost-missed: 0 is not a number above 0"),
-        ({"missed": 1, "review": float("nan")}, "--cost-review: nan is not a number"),
-        ({"review_rate": 1.5}, "--review-rate: 1.5 is not a share from 0 to 1"),
-        ({"decline_rate": -1}, "--decline-rate: -1 is not a share from 0 to 1"),
+        ({"missed": 10, "review_rate": 0.1}, "cost_missed, review_rate: states a"),
+        ({"missed": 10}, "cost_missed: needs the cost of a review as well"),
+        (
+            {"wrong_decline": 10, "review": 1},
+            "cost_review: needs the cost of a missed",
+        ),
+        ({"missed": 0, "review": 1}, "cost_missed: 0 is not a number above 0"),
+        ({"missed": 1, "review": float("nan")}, "cost_review: nan is not a number"),
+        ({"review_rate": 1.5}, "review_rate: 1.5 is not a share from 0 to 1"),
+        ({"decline_rate": -1}, "decline_rate: -1 is not a share from 0 to 1"),
         ({"review_rate": 0.7, "decline_rate": 0.7}, "are more than all rows"),
-        ({"review_rate": 0}, "is 0, and so is --decline-rate"),
+        ({"review_rate": 0}, "is 0, and so is the rate of declines"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(given: dict[str, float], words: str) -> None:

@@ -225,7 +225,7 @@ def test_picture_is_drawn(tmp_path: Path, new: Policy, old: Policy) -> None:
         ("risk", "column feature_risk: is missing"),
         ("distance", "column distance: is missing"),
         ("event_time", "column event_time: is missing"),
-        ("decision", "name the policy to compare with, --against OLD"),
+        ("decision", "against: name the policy to compare with"),
     ],
 )
 def test_error_names_the_missing_column(

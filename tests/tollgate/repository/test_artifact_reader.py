@@ -22,7 +22,7 @@ def test_what_a_server_needs_is_read_and_the_rest_skipped(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"spec_hash": None}, "spec_hash: is null: convert it with --product"),
+        ({"spec_hash": None}, "spec_hash: is null: convert the model for a product"),
         ({"spec_hash": "zz"}, "spec_hash"),
         ({"features": None}, "features"),
     ],

@@ -168,7 +168,7 @@ def test_a_canary_keeps_its_customers(repository: Path) -> None:
     raised = read_release(repository, product="fraud").challenger
     assert raised is not None
     assert (raised.percent, raised.seed) == (20, first.seed)
-    with pytest.raises(InputError, match="--percent: 20 is not above 20"):
+    with pytest.raises(InputError, match=r"^percent: 20 is not above 20"):
         with_percent(repository, product="fraud", percent=20, actor="a", reason="x")
     end(repository)
     again = begun(repository, fraud_model=2, mode="canary").challenger

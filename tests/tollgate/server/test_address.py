@@ -76,5 +76,5 @@ def test_secret_that_is_not_one_line_is_refused(tmp_path: Path, content: bytes) 
 @pytest.mark.parametrize("url", ["", "host", "host:", ":1", "host:x", "host:99999"])
 def test_address_without_host_or_port_is_refused(url: str) -> None:
     """The message shows what was given."""
-    with pytest.raises(InputError, match=r"^--url: .* is not host:port"):
+    with pytest.raises(InputError, match=r"^url: .* is not host:port"):
         endpoint(url, secret_file=None)

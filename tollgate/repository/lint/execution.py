@@ -41,7 +41,7 @@ RULES = (
         "another, and the latency of the slowest is that of the batch.",
         source="github.com/triton-inference-server/onnxruntime_backend/issues/245",
         mend="Lower the pool (1 is right for small models) or the count of instances; "
-        "--cores tells how many cores the server has.",
+        "state the number of cores if the server runs on another machine.",
     ),
     Rule(
         code="TG404",

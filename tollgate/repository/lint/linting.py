@@ -86,6 +86,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         product: Check this product alone; empty for all models.
         config_name: Named configuration to read if a model has it.
         release: Release of Triton, year and month; empty if it is not known.
+        release_origin: Name under which findings report the release, such as an option.
         start_line: Command line of the server; None if it is not known.
         cores: Number of cores that the server may use.
         objective_ms: Maximum time to an answer; None for slo.yaml's, which products
@@ -96,6 +97,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     product: str = ""
     config_name: str = ""
     release: str = ""
+    release_origin: str = "release"
     start_line: StartLine | None = None
     cores: int = 1
     objective_ms: float | None = None
@@ -186,7 +188,7 @@ def _server_findings(question: Question, *, view: View) -> Iterator[Finding]:
     if line is not None:
         strictest_ms = min(view.objectives_ms.values(), default=None)
         yield from exposure.findings(line, objective_ms=strictest_ms)
-    file, at_line, release = "--target", 0, question.release
+    file, at_line, release = question.release_origin, 0, question.release
     if line is not None and line.release and not release:
         file, at_line, release = line.file, line.release_line, line.release
     if release:

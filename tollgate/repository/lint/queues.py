@@ -56,8 +56,8 @@ RULES = (
         severity=Severity.WARNING,
         why="At low load nearly every request waits that long before anything runs.",
         source="tollgate/repository/budget.py: 20 of 50 ms are the model's",
-        mend="Lower max_queue_delay_microseconds. The objective is --objective, or "
-        "latency_objective_ms in slo.yaml.",
+        mend="Lower max_queue_delay_microseconds. The objective is the one "
+        "that the check is given, or latency_objective_ms in slo.yaml.",
     ),
     Rule(
         code="TG205",
