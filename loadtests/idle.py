@@ -26,7 +26,7 @@ from loadtests.supervised import Supervised
 from loadtests.surroundings import CHECKOUT, measured_on
 from tollgate.errors import TollgateError
 from tollgate.server.launcher import TritonServer
-from tollgate.supervisor.processes import look
+from tollgate.supervisor.processes import read_processes
 
 SETTLE_S = 20.0
 _SERVER = "tritonserver"
@@ -115,7 +115,10 @@ def _cpu_s(root: int) -> dict[tuple[int, str], float]:
             continue  # the process has just ended
         known = "supervisor" if pid == root and name != _SERVER else name
         named.append((pid, _NAMES.get(known, known), "", str(pid)))
-    return {(int(one.instance), one.process): one.cpu_s for one in look(iter(named))}
+    return {
+        (int(one.instance), one.process): one.cpu_s
+        for one in read_processes(iter(named))
+    }
 
 
 def to_text(shares: dict[str, list[Shares]], bare: Shares) -> str:

@@ -44,7 +44,7 @@ from tollgate.repository.trial import (
 )
 from tollgate.server.address import find_server
 from tollgate.supervisor.converging import digest_of
-from tollgate.supervisor.replicas import ask_replica
+from tollgate.supervisor.replicas import query_replica
 
 _WARM_UP_S, _BEFORE_S = 5.0, 10.0
 _CHANGE_S = 4.0  # limit of a change's mean time; slower ones outlast the load
@@ -227,7 +227,7 @@ def _wait(place: Place, release: Release) -> None:
     until_s = time.monotonic() + _PATIENCE_S
     file = digest_of(release_path(place.repository, "fraud").read_bytes())
     while True:
-        (now,) = ask_replica(place.product.health_url)
+        (now,) = query_replica(place.product.health_url)
         if now.file == file and now.state == "converged":
             return
         if time.monotonic() > until_s or (now.file == file and now.state == "failed"):

@@ -12,9 +12,9 @@ from tollgate.errors import ServerError
 if TYPE_CHECKING:
     from tollgate.repository.release import Release
     from tollgate.settings import Settings
-    from tollgate.supervisor.converging import Convergence
+    from tollgate.supervisor.converging import ReconcileStatus
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -> None:
@@ -50,11 +50,11 @@ def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -
         return
     if not wait_s:
         return
-    begun_s = time.monotonic()
+    started_s = time.monotonic()
     wait_for(url, release, repository=folder, wait_s=wait_s)
-    taken_s = time.monotonic() - begun_s
+    waited_s = time.monotonic() - started_s
     console.out.print(
-        f"answers  {release.name}, after {taken_s:.1f} s", highlight=False
+        f"answers  {release.name}, after {waited_s:.1f} s", highlight=False
     )
 
 
@@ -82,31 +82,31 @@ def wait_for(url: str, release: Release, *, repository: Path, wait_s: float) -> 
     from tollgate.supervisor.converging import digest_of
 
     path = release_path(repository, release.product)
-    until_s, said = time.monotonic() + wait_s, ""
+    until_s, printed = time.monotonic() + wait_s, ""
     file = digest_of(release_content(release))
-    now = _ask(url, release.product)
+    now = _query_status(url, release.product)
     # The release failed before and was requested again: only the new attempt counts.
     before = now.attempts if now.file == file and now.state == "failed" else 0
     while now.file != file or now.state != "converged":
         if now.file == file:
             if now.state == "failed" and now.attempts > before:
-                problem = f"{release.name} was not taken, {now.running} goes on"
+                problem = f"{release.name} was not loaded, {now.running} still answers"
                 raise ServerError(release.product, f"{problem}: {now.doing}")
-            if now.doing not in ("", said):
-                said = now.doing
-                console.say(f"{said} …")
-        elif _says(path) not in ("", file):
-            problem = f"another release than {release.name} is wanted by now"
+            if now.doing not in ("", printed):
+                printed = now.doing
+                console.say(f"{printed} …")
+        elif _digest_now(path) not in ("", file):
+            problem = f"another release than {release.name} is desired by now"
             raise ServerError(release.product, problem)
         if time.monotonic() > until_s:
-            problem = f"{now.running} answers still, after {wait_s:g} s"
+            problem = f"{now.running} still answers after {wait_s:g} s"
             text = f"{problem}: {now.state} {now.doing}".rstrip()
             raise ServerError(release.product, text)
-        time.sleep(_LOOK_S)
-        now = _ask(url, release.product)
+        time.sleep(_POLL_S)
+        now = _query_status(url, release.product)
 
 
-def _says(path: Path) -> str:
+def _digest_now(path: Path) -> str:
     """
     Return the digest of a release.json as it is now; empty when it cannot be read.
     """
@@ -118,11 +118,11 @@ def _says(path: Path) -> str:
         return ""
 
 
-def _ask(url: str, product: str) -> Convergence:
+def _query_status(url: str, product: str) -> ReconcileStatus:
     """Request the state of one product's rollout from a server."""
-    from tollgate.supervisor.replicas import ask_replica
+    from tollgate.supervisor.replicas import query_replica
 
-    for one in ask_replica(url):
+    for one in query_replica(url):
         if one.product == product:
             return one
     raise ServerError(product, f"is not served at {url} any more")

@@ -202,24 +202,24 @@ def status(
     from rich.table import Table
 
     from tollgate.cli.running import side_port_url
-    from tollgate.supervisor.converging import canary_words
-    from tollgate.supervisor.replicas import ask_replicas, find_replicas
+    from tollgate.supervisor.converging import describe_canary
+    from tollgate.supervisor.replicas import find_replicas, query_replicas
 
     chosen = console.settings(repository=repository, product=product, state=state)
     release = wanted_release(chosen)
-    wanted, canary = release.name, canary_words(release)
+    wanted, canary = release.name, describe_canary(release)
     if replica:
         addresses = find_replicas(replica)
     else:
         addresses = [side_port_url(chosen).removeprefix("http://")]
-    asked = ask_replicas(addresses)
-    behind = [one for one in asked if not _runs(one, chosen.product, wanted, canary)]
+    replicas = query_replicas(addresses)
+    behind = [one for one in replicas if not _runs(one, chosen.product, wanted, canary)]
     if as_json:
-        console.print_json({"desired": wanted, "replicas": asked})
+        console.print_json({"desired": wanted, "replicas": replicas})
     else:
         console.out.print(f"desired  {wanted}", highlight=False)
         table = Table("replica", "runs", "", "since", box=None)
-        for one in asked:
+        for one in replicas:
             for found in one.products:
                 if found.product == chosen.product:
                     words = ": ".join(filter(None, (found.state, found.doing)))
@@ -233,7 +233,7 @@ def status(
         console.out.print(table)
     if behind:
         share = f" with {canary}" if canary else ""
-        console.say(f"{len(behind)} of {len(asked)} do not run {wanted}{share}")
+        console.say(f"{len(behind)} of {len(replicas)} do not run {wanted}{share}")
         raise typer.Exit(_BEHIND)
 
 

@@ -78,37 +78,37 @@ def _rows(chosen: Settings, folder: Path) -> list[Row]:
         Row(one.version, "bad", [], one.reason, str(one.folder))
         for one in list_quarantined(folder / step)
     ]
-    told = _told(chosen)
+    reported = _reported(chosen)
     for version in list_versions(folder, step):
         if version in named:
             rows.append(Row(version, _RELEASED, named[version]))
         else:
-            rows.append(told.get(version) or _judged(chosen, folder, version))
+            rows.append(reported.get(version) or _validated(chosen, folder, version))
     return sorted(rows, key=lambda row: (row.version, row.moved_to))
 
 
-def _told(chosen: Settings) -> dict[int, Row]:
+def _reported(chosen: Settings) -> dict[int, Row]:
     """Request the findings of the local server, which knows the copies in progress."""
     from tollgate.errors import ServerError
     from tollgate.server.address import find_server
-    from tollgate.supervisor.replicas import ask_versions
+    from tollgate.supervisor.replicas import query_versions
 
     found = find_server(chosen.state_path)
     if found is None or found.repository_name != chosen.repository_name:
         return {}
     try:
-        arrivals = ask_versions(found.side_port_url)
+        detected = query_versions(found.side_port_url)
     except ServerError:
         return {}
     return {
         one.version: Row(one.version, one.state, [], one.reason)
-        for one in arrivals
+        for one in detected
         if one.product == chosen.product and not one.moved_to
     }
 
 
-def _judged(chosen: Settings, folder: Path, version: int) -> Row:
-    from tollgate.supervisor.judging import judge_apart
+def _validated(chosen: Settings, folder: Path, version: int) -> Row:
+    from tollgate.supervisor.judging import validate_in_subprocess
 
-    verdict = judge_apart(folder, product=chosen.product, version=version)
+    verdict = validate_in_subprocess(folder, product=chosen.product, version=version)
     return Row(version, verdict.state, [], verdict.reason)

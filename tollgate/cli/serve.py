@@ -161,7 +161,7 @@ def up(
         problem = f"{chosen.store_server} would not be used: a store URL is set too"
         raise InputError("--store-server", f"{problem}; leave one of them out")
     _require_ports(chosen, side_port=side_port)
-    supervise(chosen, side_port=side_port)
+    supervise(chosen, admin_port=side_port)
 
 
 def serve(
@@ -213,7 +213,7 @@ def serve(
     _require_ports(chosen, side_port=side_port, host=host)
     supervise(
         chosen,
-        side_port=side_port,
+        admin_port=side_port,
         host=host,
         recycling=Recycling(
             age_s=recycle_after * 3600, resident_bytes=round(recycle_above * 1e6)

@@ -23,19 +23,19 @@ from tollgate.server.launcher import bracketed
 from tollgate.server.resources import raise_file_limit
 from tollgate.server.store_engine import find_engine
 from tollgate.settings import Settings
-from tollgate.supervisor.arrivals import Arrival, Arrivals
+from tollgate.supervisor.arrivals import DetectedVersion, VersionDetector
 from tollgate.supervisor.bundle import write_at_fault
-from tollgate.supervisor.converging import Converger
+from tollgate.supervisor.converging import Reconciler
 from tollgate.supervisor.faults import Fault, FaultLog, now_text
-from tollgate.supervisor.heartbeat import Heartbeat
+from tollgate.supervisor.heartbeat import HealthProbe
 from tollgate.supervisor.json_log import JsonFormatter
 from tollgate.supervisor.metrics import SupervisorMetrics
 from tollgate.supervisor.recycling import Recycling
-from tollgate.supervisor.served import Served
-from tollgate.supervisor.shadowing import Shadows
-from tollgate.supervisor.side_port import side_port as open_side_port
+from tollgate.supervisor.served import ServingProcesses
+from tollgate.supervisor.shadowing import ShadowStarter
+from tollgate.supervisor.side_port import serve_admin_port
 from tollgate.supervisor.supervisor import Supervisor
-from tollgate.supervisor.watched import Watched
+from tollgate.supervisor.watched import SupervisedProduct
 from tollgate.tracing import Tracing
 from tollgate.worker import Worker
 
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 def supervise(
     chosen: Settings,
     *,
-    side_port: int,
+    admin_port: int,
     host: str = "127.0.0.1",
     recycling: Recycling | None = None,
     drain_delay_s: float = 0.0,
@@ -57,7 +57,7 @@ def supervise(
 
     Args:
         chosen: The settings.
-        side_port: HTTP port of readiness and metrics; 0 takes a free one.
+        admin_port: HTTP port of readiness and metrics; 0 takes a free one.
         host: Address of all ports.
         recycling: Condition to restart a step although it works.
         drain_delay_s: Time to serve on after SIGTERM while not ready, s.
@@ -73,8 +73,8 @@ def supervise(
     if not chosen.store_url:
         find_engine(chosen.store_server)  # refuse a wrong path before all else
     stopped = stop_on_signal()
-    watched: list[Watched] = []
-    _log_lines(log_format, lambda: ", ".join(one.release for one in watched))
+    supervised: list[SupervisedProduct] = []
+    _configure_logging(log_format, lambda: ", ".join(one.release for one in supervised))
     state = chosen.state_path
     sources = _sources(chosen, recall=recall)
     repository = at_server(chosen)
@@ -100,27 +100,37 @@ def supervise(
         metrics = SupervisorMetrics(
             repository=repository, capacity_per_s=chosen.capacity_per_s
         )
-        keep = stack.enter_context(_keeper(metrics, state=state, repository=repository))
-        place = _Place(embedded, chosen, repository=repository, host=host)
-        for product, source in sources.items():
-            watched.append(_watched(embedded, chosen, product, source, keep, metrics))
-        supervisor = Supervisor(
-            Served(embedded, announce=place.announce),
-            products=watched,
-            recycling=recycling or Recycling(),
-            fault=keep,
+        record_fault = stack.enter_context(
+            _fault_recorder(metrics, state=state, repository=repository)
         )
-        arrivals = [] if chosen.repository_url else _arrivals(chosen, watched, keep)
-        for looking in arrivals:
-            stack.enter_context(looking)
+        address = _PublishedAddress(embedded, chosen, repository=repository, host=host)
+        for product, source in sources.items():
+            supervised.append(
+                _supervised_product(
+                    embedded, chosen, product, source, record_fault, metrics
+                )
+            )
+        supervisor = Supervisor(
+            ServingProcesses(embedded, announce=address.announce),
+            products=supervised,
+            recycling=recycling or Recycling(),
+            fault=record_fault,
+        )
+        detectors = (
+            []
+            if chosen.repository_url
+            else _version_detectors(chosen, supervised, record_fault)
+        )
+        for detector in detectors:
+            stack.enter_context(detector)
         port = stack.enter_context(
-            open_side_port(
-                supervisor, metrics, arrivals=arrivals, host=host, port=side_port
+            serve_admin_port(
+                supervisor, metrics, detectors=detectors, host=host, port=admin_port
             )
         )
-        place.side_port = port
-        place.announce()
-        _say_ready(embedded, chosen, port=port)
+        address.admin_port = port
+        address.announce()
+        _print_ready(embedded, chosen, port=port)
         supervisor.run(stopped)
         console.say("draining …")
         time.sleep(drain_delay_s)
@@ -159,29 +169,31 @@ def _sources(chosen: Settings, *, recall: bool) -> dict[str, Source]:
     return sources
 
 
-def _watched(
+def _supervised_product(
     embedded: Embedded,
     chosen: Settings,
     product: str,
     source: Source,
-    keep: Callable[[Fault], None],
+    record_fault: Callable[[Fault], None],
     metrics: SupervisorMetrics,
-) -> Watched:
+) -> SupervisedProduct:
     """Put one product under supervision, independently of the others."""
     observe = metrics.probe_s.labels(product=product).observe
-    beat = Heartbeat(embedded.triton, product, observe=observe)
-    converger = Converger(
+    probe = HealthProbe(embedded.triton, product, observe=observe)
+    reconciler = Reconciler(
         embedded.serving[product],
         source=source,
         product=product,
         config_name=chosen.model_config_name,
         problem=embedded.problems.get(product, ""),
-        refused=partial(_refused, keep, beat),
+        on_failure=partial(_report_failed_release, record_fault, probe),
     )
-    return Watched(embedded.serving[product], heartbeat=beat, converger=converger)
+    return SupervisedProduct(
+        embedded.serving[product], health_probe=probe, reconciler=reconciler
+    )
 
 
-class _Place:
+class _PublishedAddress:
     """Announces the server's addresses to other processes after each start."""
 
     def __init__(
@@ -191,7 +203,7 @@ class _Place:
         self._repository = repository
         self._chosen = chosen
         self._host = host
-        self.side_port = 0
+        self.admin_port = 0
 
     def announce(self) -> None:
         announce(
@@ -201,51 +213,57 @@ class _Place:
             origin=self._chosen.repository_url,
             products=self._chosen.products,
             store_url=self._embedded.store_url,
-            side_port_url=f"http://{bracketed(self._host)}:{self.side_port}",
+            side_port_url=f"http://{bracketed(self._host)}:{self.admin_port}",
         )
 
 
-def _refused(
-    keep: Callable[[Fault], None], beat: Heartbeat, release: str, why: str
+def _report_failed_release(
+    record_fault: Callable[[Fault], None], probe: HealthProbe, release: str, reason: str
 ) -> None:
-    keep(
+    record_fault(
         Fault(
             time=now_text(),
-            part=beat.product,
-            what=f"release {release} was not taken",
+            part=probe.product,
+            what=f"release {release} was not loaded",
             mended_s=None,
-            outcome=why,
-            release=beat.release,
-            product=beat.product,
+            outcome=reason,
+            release=probe.release,
+            product=probe.product,
         )
     )
 
 
-def _arrivals(
-    chosen: Settings, watched: Sequence[Watched], keep: Callable[[Fault], None]
-) -> list[Arrivals]:
+def _version_detectors(
+    chosen: Settings,
+    supervised: Sequence[SupervisedProduct],
+    record_fault: Callable[[Fault], None],
+) -> list[VersionDetector]:
     """Detect versions that are copied into the repository; a mirror gets none."""
     return [
-        Arrivals(
+        VersionDetector(
             chosen.repository_path,
             product=one.name,
             quiet_s=chosen.arrival_quiet_s,
-            bad=partial(_arrived, keep, one),
-            sound=Shadows(chosen.repository_path).begin,
+            on_bad=partial(_report_bad_version, record_fault, one),
+            on_valid=ShadowStarter(chosen.repository_path).start,
         )
-        for one in watched
+        for one in supervised
     ]
 
 
-def _arrived(keep: Callable[[Fault], None], one: Watched, arrival: Arrival) -> None:
-    where = f"; moved to {arrival.moved_to}" if arrival.moved_to else ""
-    keep(
+def _report_bad_version(
+    record_fault: Callable[[Fault], None],
+    one: SupervisedProduct,
+    version: DetectedVersion,
+) -> None:
+    where = f"; moved to {version.moved_to}" if version.moved_to else ""
+    record_fault(
         Fault(
             time=now_text(),
-            part=arrival.step,
-            what=f"version {arrival.version} was copied in and is bad",
+            part=version.step,
+            what=f"version {version.version} was copied in and is bad",
             mended_s=None,
-            outcome=arrival.reason + where,
+            outcome=version.reason + where,
             release=one.release,
             product=one.name,
         )
@@ -253,14 +271,14 @@ def _arrived(keep: Callable[[Fault], None], one: Watched, arrival: Arrival) -> N
 
 
 @contextlib.contextmanager
-def _keeper(
+def _fault_recorder(
     metrics: SupervisorMetrics, *, state: Path, repository: Path
 ) -> Iterator[Callable[[Fault], None]]:
     """Count and record faults, and write a support bundle in the background."""
     faults = FaultLog(state)
     wanted = threading.Event()
 
-    def pack() -> None:
+    def write_bundle() -> None:
         if not wanted.is_set():
             return
         wanted.clear()
@@ -269,7 +287,7 @@ def _keeper(
         except (InputError, OSError) as error:
             log.warning("no bundle was written: %s", error)
 
-    def keep(fault: Fault) -> None:
+    def record(fault: Fault) -> None:
         metrics.fault(fault)
         faults.add(fault)
         wanted.set()
@@ -277,23 +295,23 @@ def _keeper(
 
     # The bundle of the fault that ends the supervisor matters most: wait for it at
     # exit.
-    worker = Worker("bundle", pack, pause_s=None, finish=pack)
+    worker = Worker("bundle", write_bundle, pause_s=None, finish=write_bundle)
     worker.start()
     try:
-        yield keep
+        yield record
     finally:
         worker.stop()
 
 
-def _say_ready(embedded: Embedded, chosen: Settings, *, port: int) -> None:
+def _print_ready(embedded: Embedded, chosen: Settings, *, port: int) -> None:
     host = embedded.metrics_url.removeprefix("http://").rpartition(":")[0]
     limits = embedded.triton.limits
     for product, serving in embedded.serving.items():
         problem = embedded.problems.get(product)
-        told = f"NOT READY  {product}: {problem}"
+        line = f"NOT READY  {product}: {problem}"
         if problem is None:
-            told = f"READY  {product}, release {serving.release}"
-        console.out.print(told, highlight=False, markup=False, soft_wrap=True)
+            line = f"READY  {product}, release {serving.release}"
+        console.out.print(line, highlight=False, markup=False, soft_wrap=True)
     console.out.print(
         f"grpc     {embedded.grpc_url}\n"
         f"metrics  {embedded.metrics_url}\n"
@@ -304,7 +322,7 @@ def _say_ready(embedded: Embedded, chosen: Settings, *, port: int) -> None:
     )
 
 
-def _log_lines(kind: str, release: Callable[[], str]) -> None:
+def _configure_logging(kind: str, release: Callable[[], str]) -> None:
     """Write the project's own log lines to standard error."""
     handler = logging.StreamHandler()
     if kind == "json":

@@ -105,16 +105,16 @@ def _contents(state: Path, repository: Path) -> Iterator[tuple[str, bytes]]:
 
 def _server(state: Path) -> bytes:
     """Describe the server's address and its counters, without its secret."""
-    told: dict[str, object] = {}
+    description: dict[str, object] = {}
     try:
         address = find_server(state)
         if address is None:
             return b'{"server": "none runs"}'
-        told["server"] = {"grpc_url": address.grpc_url, "pid": address.pid}
-        told["statistics"] = control.statistics(address)
+        description["server"] = {"grpc_url": address.grpc_url, "pid": address.pid}
+        description["statistics"] = control.statistics(address)
     except (InputError, ServerError) as error:
-        told["problem"] = str(error)
-    return msgspec.json.format(msgspec.json.encode(told))
+        description["problem"] = str(error)
+    return msgspec.json.format(msgspec.json.encode(description))
 
 
 def _libraries() -> Iterator[str]:

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from tollgate.errors import TollgateError
 from tollgate.repository.release import read_release
 from tollgate.schema import ARTIFACT_FILE
-from tollgate.supervisor.processes import Process, look
+from tollgate.supervisor.processes import Process, read_processes
 from tollgate.supervisor.supervisor import Supervisor
 
 # As in tollgate/steps/decision_metrics.py: scores closer to 0 or 1 get the log-odds of
@@ -27,7 +27,7 @@ _CLIP = 1e-6
 Versions = dict[str, int]
 
 
-class Told(msgspec.Struct, frozen=True):
+class ReportedRelease(msgspec.Struct, frozen=True):
     """
     A release that answers, or is on trial.
 
@@ -59,7 +59,7 @@ class _Record(msgspec.Struct, frozen=True):
     training: _Training | None = None
 
 
-class Collecting(Collector):
+class SupervisorCollector(Collector):
     """
     Collect the metrics for a scrape.
 
@@ -69,30 +69,32 @@ class Collecting(Collector):
 
     def __init__(self, repository: Path | None) -> None:
         self._repository = repository
-        self._told: list[Told] = []
+        self._reported: list[ReportedRelease] = []
         self._processes: list[Process] = []
         self._trained: dict[Path, tuple[float, float] | None] = {}
 
-    def look(self, supervisor: Supervisor) -> None:
+    def update(self, supervisor: Supervisor) -> None:
         """Update releases and processes from the supervisor."""
-        self._processes = look(supervisor.processes())
-        told: list[Told] = []
+        self._processes = read_processes(supervisor.processes())
+        reported: list[ReportedRelease] = []
         for one in supervisor.products:
             active = one.serving.active
             if active is not None:
-                told.append(
-                    Told(one.name, active.release, "champion", 100.0, active.versions)
+                reported.append(
+                    ReportedRelease(
+                        one.name, active.release, "champion", 100.0, active.versions
+                    )
                 )
-            told += self._challenger(one.name)
-        self._told = told
+            reported += self._challenger(one.name)
+        self._reported = reported
 
     def collect(self) -> Iterator[Metric]:
         """Yield metric families, the interface that prometheus_client calls."""
         yield from self._releases()
         yield from self._scores()
-        yield from self._taken()
+        yield from self._resources()
 
-    def _challenger(self, product: str) -> list[Told]:
+    def _challenger(self, product: str) -> list[ReportedRelease]:
         """Return the challenger on trial; empty if the repository cannot be read."""
         if self._repository is None:
             return []
@@ -102,7 +104,11 @@ class Collecting(Collector):
             return []
         if one is None:
             return []
-        return [Told(product, one.release, one.mode, one.percent, dict(one.versions))]
+        return [
+            ReportedRelease(
+                product, one.release, one.mode, one.percent, dict(one.versions)
+            )
+        ]
 
     def _releases(self) -> Iterator[Metric]:
         info = GaugeMetricFamily(
@@ -115,13 +121,13 @@ class Collecting(Collector):
             "Share of the customers that a release answers",
             labels=["product", "release", "role"],
         )
-        for one in self._told:
+        for one in self._reported:
             named = [one.product, one.release, one.role]
             for model, version in one.versions.items():
                 info.add_metric([*named, model, str(version)], 1)
             others = sum(
                 other.percent
-                for other in self._told
+                for other in self._reported
                 if other.product == one.product and other.role == "canary"
             )
             percent = 100.0 - others if one.role == "champion" else one.percent
@@ -141,15 +147,15 @@ class Collecting(Collector):
             "Standard deviation of the scores' log-odds in training",
             labels=labels,
         )
-        for one in self._told:
-            found = self._of(one.versions)
+        for one in self._reported:
+            found = self._score_of(one.versions)
             if found is not None:
                 mean.add_metric([one.product, one.release], found[0])
                 deviation.add_metric([one.product, one.release], found[1])
         yield mean
         yield deviation
 
-    def _taken(self) -> Iterator[Metric]:
+    def _resources(self) -> Iterator[Metric]:
         labels = ["process", "product", "instance"]
         cpu = CounterMetricFamily(
             "tollgate_process_cpu_seconds",
@@ -175,7 +181,7 @@ class Collecting(Collector):
         yield resident
         yield threads
 
-    def _of(self, versions: Versions) -> tuple[float, float] | None:
+    def _score_of(self, versions: Versions) -> tuple[float, float] | None:
         """Return mean and deviation of a release's training scores; read them once."""
         for model, version in versions.items():
             if self._repository is None:

@@ -37,7 +37,7 @@ _RETRY_S, _MOST_RETRY_S = 2.0, 60.0
 Progress = Literal["converged", "converging", "failed"]
 
 
-class Convergence(msgspec.Struct, frozen=True):
+class ReconcileStatus(msgspec.Struct, frozen=True):
     """
     The state of a server's reconciliation for one product.
 
@@ -53,7 +53,7 @@ class Convergence(msgspec.Struct, frozen=True):
         file: First 12 digits of the SHA-256 of the release.json that this state refers
             to.
         canary: Challenger that answers a share of the customers, with the share.
-        unreachable: Reason why the repository cannot be read; empty while it can.
+        unreachable: Reason reason the repository cannot be read; empty while it can.
     """
 
     product: str
@@ -68,7 +68,7 @@ class Convergence(msgspec.Struct, frozen=True):
     unreachable: str = ""
 
 
-class Converger:
+class Reconciler:
     """
     Reconcile one product of a server with the release that its repository names.
 
@@ -78,12 +78,12 @@ class Converger:
         product: Name of the ensemble.
         config_name: Named configuration to use if a model has it.
         problem: Reason why no release of the product is loaded yet; empty if one is.
-        refused: Called with release and reason when a release could not be loaded, once
-            for each reason.
+        on_failure: Called with release and reason when a release could not be loaded,
+            once for each reason.
 
     Attributes:
-        now: Current state of the reconciliation.
-        problem: Reason why the last desired release could not be loaded; empty if it
+        status: Current state of the reconciliation.
+        problem: Reason reason the last desired release could not be loaded; empty if it
             could.
     """
 
@@ -95,20 +95,20 @@ class Converger:
         product: str,
         config_name: str = "",
         problem: str = "",
-        refused: Callable[[str, str], None] = lambda release, why: None,
+        on_failure: Callable[[str, str], None] = lambda release, reason: None,
     ) -> None:
         self._serving = serving
         self._source = source
         self._product = product
         self._config_name = config_name
-        self._refused = refused
+        self._on_failure = on_failure
         self._tried = ""  # the repository's answer at the last attempt
-        self._again_s = 0.0
-        self._why = ""  # the reason that was logged last
+        self._retry_at_s = 0.0
+        self._logged_reason = ""  # the reason that was logged last
         self.problem = problem
         self._worker = Worker(
             f"converge-{product}",
-            self.look,
+            self.reconcile,
             pause_s=INTERVAL_S,
             most_pause_s=_MOST_RETRY_S,
             failed=lambda error: self._fail(f"unforeseen: {error!r}"),
@@ -116,7 +116,7 @@ class Converger:
         )
         state: Progress = "failed" if problem else "converged"
         running = serving.release
-        self.now = Convergence(
+        self.status = ReconcileStatus(
             product, running, running, state, problem, since=now_text()
         )
 
@@ -128,51 +128,51 @@ class Converger:
         """Stop following the repository, after a switch in progress has ended."""
         self._worker.stop()
 
-    def look(self) -> None:
-        """Look at the repository once, and switch to the release that it names."""
+    def reconcile(self) -> None:
+        """Read the repository once, and switch to the release that it names."""
         try:
-            said = self._source.look()
+            observed = self._source.look()
         except ObjectStoreError as error:
-            self._miss(error)
+            self._report_unreachable(error)
             return
-        if self.now.unreachable:
-            log.info("%s: the repository is there again", self._product)
-            self._tell(unreachable="")
-        settled = said == self._tried and self.now.state == "converged"
-        waiting = said == self._tried and time.monotonic() < self._again_s
-        if settled or (waiting and self.now.state == "failed"):
+        if self.status.unreachable:
+            log.info("%s: the repository can be read again", self._product)
+            self._update(unreachable="")
+        unchanged = observed == self._tried and self.status.state == "converged"
+        paused = observed == self._tried and time.monotonic() < self._retry_at_s
+        if unchanged or (paused and self.status.state == "failed"):
             return
-        if said != self._tried:
-            self._why = ""
-            self._tell(desired="", attempts=0, state="converging", doing="checking")
-        self._tried = said
+        if observed != self._tried:
+            self._logged_reason = ""
+            self._update(desired="", attempts=0, state="converging", doing="checking")
+        self._tried = observed
         try:
             content = self._source.read()
-            self._tell(file=digest_of(content))
-            self._go(
+            self._update(file=digest_of(content))
+            self._apply(
                 decode_release(
                     content, product=self._product, source=self._source.release_name
                 )
             )
         except ObjectStoreError as error:
             self._tried = ""
-            self._miss(error)
+            self._report_unreachable(error)
         except TollgateError as error:
             self._fail(str(error))
             pause_s = backoff_s(
-                self.now.attempts, first_s=_RETRY_S, most_s=_MOST_RETRY_S
+                self.status.attempts, first_s=_RETRY_S, most_s=_MOST_RETRY_S
             )
-            self._again_s = time.monotonic() + pause_s
+            self._retry_at_s = time.monotonic() + pause_s
 
-    def _go(self, release: Release) -> None:
+    def _apply(self, release: Release) -> None:
         active = self._serving.active
         if active is None or not _is_served(release, active):
-            self._tell(desired=release.name, state="converging", doing="checking")
-            self._require_same(release)
-            log.info("%s: release %s is wanted", self._product, release.name)
-            self._tell(doing="fetching")
+            self._update(desired=release.name, state="converging", doing="checking")
+            self._require_same_versions(release)
+            log.info("%s: release %s is desired", self._product, release.name)
+            self._update(doing="fetching")
             self._source.bring(release)
-            self._tell(doing="checking")
+            self._update(doing="checking")
             folder = self._source.folder
             require_sound(
                 folder,
@@ -182,24 +182,24 @@ class Converger:
             )
             plan = plan_serving(folder, release, config_name=self._config_name)
             if active is None:
-                self._told("loading")
+                self._report_action("loading")
                 self._serving.begin(plan)
             else:
-                self._serving.switch(plan, told=self._told)
+                self._serving.switch(plan, told=self._report_action)
             log.info("%s: release %s answers", self._product, release.name)
         else:
             self._source.bring(release)
         self.problem = ""
-        self._tell(
+        self._update(
             desired=release.name,
             running=self._serving.release,
-            canary=canary_words(release),
+            canary=describe_canary(release),
             state="converged",
             doing="",
             attempts=0,
         )
 
-    def _require_same(self, release: Release) -> None:
+    def _require_same_versions(self, release: Release) -> None:
         """Fail if a release of the same name answers with other versions."""
         active = self._serving.active
         if active is None or active.release != release.name:
@@ -208,35 +208,38 @@ class Converger:
             problem = f"{release.name} answers already, with other versions"
             raise RepositoryError(self._source.release_name, problem, where="name")
 
-    def _miss(self, error: ObjectStoreError) -> None:
+    def _report_unreachable(self, error: ObjectStoreError) -> None:
         """Report that the repository cannot be reached; the served release stays."""
-        if not self.now.unreachable:
-            log.warning("%s: %s; what serves goes on", self._product, error)
-        self._tell(unreachable=str(error))
+        if not self.status.unreachable:
+            log.warning("%s: %s; the served release stays", self._product, error)
+        self._update(unreachable=str(error))
 
-    def _told(self, doing: str) -> None:
-        self._tell(doing=doing)
+    def _report_action(self, doing: str) -> None:
+        self._update(doing=doing)
 
-    def _fail(self, why: str) -> None:
-        attempts = self.now.attempts + 1
-        self.problem = why
-        if why != self._why:
-            self._why = why
+    def _fail(self, reason: str) -> None:
+        attempts = self.status.attempts + 1
+        self.problem = reason
+        if reason != self._logged_reason:
+            self._logged_reason = reason
             log.error(
-                "%s: release %s was not taken: %s", self._product, self._wanted(), why
+                "%s: release %s was not loaded: %s",
+                self._product,
+                self._desired_name(),
+                reason,
             )
-            self._refused(self._wanted(), why)
-        self._tell(state="failed", doing=why, attempts=attempts)
+            self._on_failure(self._desired_name(), reason)
+        self._update(state="failed", doing=reason, attempts=attempts)
 
-    def _wanted(self) -> str:
-        return self.now.desired or "of this repository"
+    def _desired_name(self) -> str:
+        return self.status.desired or "of this repository"
 
-    def _tell(self, **changes: object) -> None:
-        before = self.now
+    def _update(self, **changes: object) -> None:
+        before = self.status
         now = msgspec.structs.replace(before, **changes)
         if now.state != before.state or now.desired != before.desired:
             now = msgspec.structs.replace(now, since=now_text())
-        self.now = now
+        self.status = now
 
 
 def _is_served(release: Release, active: Line) -> bool:
@@ -254,7 +257,7 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:SHORT_DIGITS]
 
 
-def canary_words(release: Release) -> str:
-    """Describe the canary of a release and its share, as in `Convergence.canary`."""
+def describe_canary(release: Release) -> str:
+    """Describe the canary of a release and its share, for `ReconcileStatus`."""
     canary = canary_of(release)
     return f"{canary.release} {canary.percent:g} %" if canary else ""

@@ -65,7 +65,7 @@ class FaultLog:
             with self._adding:
                 self._add(msgspec.json.encode(fault) + b"\n")
         except OSError as error:
-            log.warning("%s: a fault was not kept: %s", self.path, error.strerror)
+            log.warning("%s: a fault was not stored: %s", self.path, error.strerror)
 
     def _add(self, line: bytes) -> None:
         if self.path.exists() and self.path.stat().st_size > _MOST_BYTES:

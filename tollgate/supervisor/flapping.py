@@ -25,7 +25,7 @@ class Flapping:
         self._lived_s = lived_s
         self._young: dict[str, int] = {}
         # Time of each part's last repair; no entry while its last repair failed.
-        self._mended_s: dict[str, float] = {}
+        self._repaired_s: dict[str, float] = {}
 
     def failed(self, part: str, *, now_s: float) -> str:
         """
@@ -39,20 +39,20 @@ class Flapping:
             Reason to give up; empty to go on.
         """
         first = part not in self._young
-        mended_s = self._mended_s.pop(part, None)
-        lived = mended_s is not None and now_s - mended_s >= self._lived_s
+        repaired_s = self._repaired_s.pop(part, None)
+        lived = repaired_s is not None and now_s - repaired_s >= self._lived_s
         young = 0 if first or lived else self._young[part] + 1
         self._young[part] = young
         if young <= self._most:
             return ""
         return (
             f"{part} failed {young} times in a row within {self._lived_s:g} s of "
-            "being mended"
+            "being repaired"
         )
 
-    def mended(self, part: str, *, now_s: float) -> None:
+    def repaired(self, part: str, *, now_s: float) -> None:
         """Record that a part works again."""
-        self._mended_s[part] = now_s
+        self._repaired_s[part] = now_s
 
     def forget(self, part: str) -> None:
         """Reset the count of a part."""

@@ -26,9 +26,9 @@ STALE_S = 3.0  # a product without a decision for longer is not ready
 _AMOUNTS = 10_000_000  # different amounts, a cent apart; 116 days of seconds
 
 
-class Heartbeat:
+class HealthProbe:
     """
-    Ask one product for a decision again and again, from its own thread.
+    Probe one product repeatedly, from its own thread.
 
     Args:
         server: The server; its address may not change.
@@ -60,12 +60,12 @@ class Heartbeat:
         self._prober = Prober(server, product)
         self._timeout_s = timeout_s
         self._observe = observe
-        self._asked = 0
+        self._sent = 0
         self._answered_s = -STALE_S
-        self._decided: int | None = None  # others', at the first failure
+        self._decided: int | None = None  # in all, at the first failure
         self._worker = Worker(
             f"heartbeat-{product}",
-            self.beat,
+            self.send,
             pause_s=interval_s,
             at_once=True,
             finish=self._prober.close,
@@ -86,13 +86,13 @@ class Heartbeat:
         """Stop sending requests."""
         self._worker.stop()
 
-    def forgive(self) -> None:
+    def reset_failures(self) -> None:
         """Reset failures whose cause was repaired, and send a request at once."""
         self.failures = 0
         self._answered_s = -STALE_S  # ready only with the next answer
         self._worker.wake()
 
-    def others_answered(self) -> bool:
+    def others_get_answers(self) -> bool:
         """
         Return whether other callers got decisions since the first of these failures.
 
@@ -107,23 +107,23 @@ class Heartbeat:
         try:
             counters = control.statistics(self._server, self.product, timeout_s=1.0)
             return int(counters[self.product].get("inference_count", 0))
-        except Exception as exc:  # noqa: BLE001 - the heartbeat goes on
-            log.debug("decisions of %s are not known: %s", self.product, exc)
+        except Exception as exc:  # noqa: BLE001 - the probe goes on
+            log.debug("the decisions of %s cannot be counted: %s", self.product, exc)
             return None
 
-    def beat(self) -> None:
+    def send(self) -> None:
         """Send one request."""
-        begun_s = time.monotonic()
-        self._asked = self._asked % _AMOUNTS + 1
+        started_s = time.monotonic()
+        self._sent = self._sent % _AMOUNTS + 1
         try:
             release = self._prober.ask(
-                timeout_s=self._timeout_s, amount=AMOUNT + self._asked / 100
+                timeout_s=self._timeout_s, amount=AMOUNT + self._sent / 100
             )
         except ServerError as error:
             self._fail(str(error))
             return
         self._answered_s = time.monotonic()
-        self._observe(self._answered_s - begun_s)
+        self._observe(self._answered_s - started_s)
         if self.failures:
             log.warning("%s decides again", self.product)
         self.release, self.problem, self.failures = release, "", 0

@@ -37,8 +37,8 @@ class Verdict(msgspec.Struct, frozen=True):
     The result of checking a version.
 
     Attributes:
-        state: "sound" or "bad"; "incomplete" when it is too early to say.
-        reason: Reason why it is not sound; empty if it is.
+        state: "sound" (valid) or "bad"; "incomplete" when it is too early to say.
+        reason: Reason why it is not valid; empty if it is.
         certain: True if its files are the cause, and not the load of this machine.
     """
 
@@ -47,7 +47,7 @@ class Verdict(msgspec.Struct, frozen=True):
     certain: bool = False
 
 
-def judge(repository: Path, *, product: str, version: int) -> Verdict:
+def validate(repository: Path, *, product: str, version: int) -> Verdict:
     """
     Check a version of a product's model step, in this process.
 
@@ -63,7 +63,7 @@ def judge(repository: Path, *, product: str, version: int) -> Verdict:
         require_sound(repository, product=product)
         models = read_product(repository, product)
     except InputError as error:
-        return Verdict("incomplete", f"the repository is not sound: {error}")
+        return Verdict("incomplete", f"the repository is not valid: {error}")
     directory = repository / models.model_step / str(version)
     if not (directory / ARTIFACT_FILE).is_file():
         return Verdict("incomplete", f"has no {ARTIFACT_FILE} yet")
@@ -77,7 +77,7 @@ def judge(repository: Path, *, product: str, version: int) -> Verdict:
     return Verdict("sound")
 
 
-def judge_apart(
+def validate_in_subprocess(
     repository: Path, *, product: str, version: int, timeout_s: float = TIMEOUT_S
 ) -> Verdict:
     """Check a version in a separate process, which may crash."""
@@ -87,19 +87,19 @@ def judge_apart(
             command, capture_output=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return Verdict("bad", f"could not be tried within {timeout_s:g} s")
+        return Verdict("bad", f"could not be checked within {timeout_s:g} s")
     except OSError as error:
-        return Verdict("incomplete", f"could not be tried: {error.strerror}")
+        return Verdict("incomplete", f"could not be checked: {error.strerror}")
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
         # SIGKILL comes from a person, or from a machine that is out of memory.
         certain = done.returncode != -signal.SIGKILL
-        return Verdict("bad", f"its trial ended with {name}", certain=certain)
+        return Verdict("bad", f"its check ended with {name}", certain=certain)
     try:
         return msgspec.json.decode(done.stdout, type=Verdict)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return Verdict("bad", f"could not be tried: {' '.join(said)}")
+        problem = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        return Verdict("bad", f"could not be checked: {' '.join(problem)}")
 
 
 def main() -> None:
@@ -107,7 +107,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     os.nice(_NICE)
     repository, product, version = sys.argv[1:]
-    verdict = judge(Path(repository), product=product, version=int(version))
+    verdict = validate(Path(repository), product=product, version=int(version))
     sys.stdout.buffer.write(msgspec.json.encode(verdict))
 
 

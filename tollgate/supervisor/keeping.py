@@ -13,54 +13,54 @@ from functools import partial
 from tollgate.errors import ServerError
 from tollgate.server import control
 from tollgate.server.launcher import TritonServer
-from tollgate.supervisor.mending import Mender
-from tollgate.supervisor.stubs import Step, Stub, is_meant
-from tollgate.supervisor.watched import Watched
+from tollgate.supervisor.mending import Recovery
+from tollgate.supervisor.stubs import Step, Stub, is_configured
+from tollgate.supervisor.watched import SupervisedProduct
 from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
 # Consecutive failures of a product after which to restart: a server that does not
 # answer at all, then the product's steps, then a server that does answer.
-_DEAF_AFTER, _STEPS_AFTER, _SERVER_AFTER = 2, 3, 6
+_SILENT_AFTER, _STEPS_AFTER, _SERVER_AFTER = 2, 3, 6
 _STOPPED_S = 0.5
 
 Restart = Callable[[str], None]
 
 
-class Keeper:
+class ProductSupervisor:
     """
     Supervise one product in its own thread, so that a hanging action delays no other.
 
     Args:
-        one: The product.
+        product: The product.
         others: The other products of the server.
         triton: The server.
-        mender: Repairs parts and logs faults.
+        recovery: Repairs parts and logs faults.
         restart: Restarts the server, for the reason given.
     """
 
     def __init__(
         self,
-        one: Watched,
+        product: SupervisedProduct,
         *,
-        others: Sequence[Watched],
+        others: Sequence[SupervisedProduct],
         triton: TritonServer,
-        mender: Mender,
+        recovery: Recovery,
         restart: Restart,
     ) -> None:
-        self.one = one
+        self.product = product
         self._others = others
         self._triton = triton
-        self._mender = mender
+        self._recovery = recovery
         self._restart = restart
         self._known: dict[Step, Stub] = {}
         self._stopped_s: dict[int, float] = {}
-        self._doing: Callable[[], None] | None = None
-        self._given_up: ServerError | None = None
-        self._worker = Worker(f"keep-{one.name}", self._do, pause_s=None)
+        self._action: Callable[[], None] | None = None
+        self._failure: ServerError | None = None
+        self._worker = Worker(f"keep-{product.name}", self._run_action, pause_s=None)
 
-    def begin(self, action: Callable[[], None]) -> bool:
+    def start_action(self, action: Callable[[], None]) -> bool:
         """
         Start an action for the product, unless one is in progress.
 
@@ -72,35 +72,35 @@ class Keeper:
         """
         if not self._is_free():
             return False
-        self._doing = action
+        self._action = action
         self._worker.start()
         self._worker.wake()
         return True
 
-    def _do(self) -> None:
+    def _run_action(self) -> None:
         """Run the pending action; the worker handles errors other than ServerError."""
-        if self._doing is None:
+        if self._action is None:
             return
         try:
-            self._doing()
+            self._action()
         except ServerError as error:
-            self._given_up = error
+            self._failure = error
         finally:
-            self._doing = None
+            self._action = None
 
     def _is_free(self) -> bool:
         """Return whether no action is in progress; raise the last action's error."""
-        if self._given_up is not None:
-            raise self._given_up
-        return self._doing is None
+        if self._failure is not None:
+            raise self._failure
+        return self._action is None
 
-    def misses(self, stubs: Sequence[Stub]) -> bool:
+    def lacks_step(self, stubs: Sequence[Stub]) -> bool:
         """Return whether a step that was seen before is missing from the list."""
         return bool(self._known.keys() - {stub.step for stub in stubs})
 
-    def is_due(self, stubs: Sequence[Stub]) -> bool:
+    def needs_check(self, stubs: Sequence[Stub]) -> bool:
         """
-        Return whether a look would find anything that the last one did not.
+        Return whether a check would find anything that the last one did not.
 
         Args:
             stubs: All living steps of the server.
@@ -111,12 +111,12 @@ class Keeper:
         if not self._is_free():
             return False
         try:
-            return self._differs(stubs) or self.one.failures >= _DEAF_AFTER
-        except Exception:  # noqa: BLE001 - the look meets it, and its worker counts it
+            return self._steps_changed(stubs) or self.product.failures >= _SILENT_AFTER
+        except Exception:  # noqa: BLE001 - the check meets it, and its worker counts it
             return True
 
-    def _differs(self, stubs: Sequence[Stub]) -> bool:
-        steps = self.one.serving.steps
+    def _steps_changed(self, stubs: Sequence[Stub]) -> bool:
+        steps = self.product.serving.steps
         own = {stub.step: stub for stub in stubs if stub.step.model in steps}
         known = self._known
         return (
@@ -129,9 +129,9 @@ class Keeper:
         """Start no more actions; an action in progress ends with its server."""
         self._worker.stop(0)
 
-    def look(self, stubs: Sequence[Stub]) -> None:
+    def check(self, stubs: Sequence[Stub]) -> None:
         """
-        Look once, and repair the faults that it finds.
+        Check once, and repair the faults that it finds.
 
         Args:
             stubs: All living steps of the server.
@@ -139,46 +139,46 @@ class Keeper:
         Raises:
             ServerError: A part keeps failing after repairs.
         """
-        steps = self.one.serving.steps
+        steps = self.product.serving.steps
         own = [stub for stub in stubs if stub.step.model in steps]
-        self._watch_stubs(own)
-        self._watch_stopped(own)
-        if self.one.failures >= _DEAF_AFTER:
-            self._watch_probes(own)
+        self._restart_dead_steps(own)
+        self._kill_stopped(own)
+        if self.product.failures >= _SILENT_AFTER:
+            self._restart_undecided(own)
 
-    def _watch_stubs(self, stubs: Sequence[Stub]) -> None:
+    def _restart_dead_steps(self, stubs: Sequence[Stub]) -> None:
         """Reload the models that miss a stub."""
         living = {stub.step: stub for stub in stubs}
         gone = [step for step in self._known if step not in living]
         self._known = living | {step: self._known[step] for step in gone}
         dead: set[str] = set()
         for step in gone:
-            wanted = self._wanted(step)
-            if wanted is False:
+            configured = self._is_configured(step)
+            if configured is False:
                 del self._known[step]  # the instance was removed on purpose
-            elif wanted:
+            elif configured:
                 dead.add(step.model)
         for model in sorted(dead):
-            self._renew(model, "a step died")
+            self._restart_step(model, "a step died")
 
-    def _wanted(self, step: Step) -> bool | None:
+    def _is_configured(self, step: Step) -> bool | None:
         """Return whether an instance is configured to run; None if unknown."""
         try:
             versions = control.ready_versions(self._triton, step.model, timeout_s=1.0)
             if step.version not in versions:
                 return False
-            return is_meant(step, control.model_config(self._triton, step.model))
+            return is_configured(step, control.model_config(self._triton, step.model))
         except ServerError:
             return None
 
-    def _renew(self, model: str, what: str) -> None:
-        action = partial(self.one.serving.renew, model)
-        went = self._mender.mend(model, what, action, product=self.one.name)
-        if not went and not self._others_serve():
+    def _restart_step(self, model: str, what: str) -> None:
+        action = partial(self.product.serving.renew, model)
+        repaired = self._recovery.repair(model, what, action, product=self.product.name)
+        if not repaired and not self._others_decide():
             self._known = {}
-            self._restart(f"{model} could not be started anew")
+            self._restart(f"{model} could not be restarted")
 
-    def _others_serve(self) -> bool:
+    def _others_decide(self) -> bool:
         """
         Return whether another product decides, for the probe or for its callers.
 
@@ -186,12 +186,12 @@ class Keeper:
         decides.
         """
         return any(
-            other.loaded and (not other.failures or other.others_answered())
+            other.loaded and (not other.failures or other.others_get_answers())
             for other in self._others
         )
 
-    def _watch_stopped(self, stubs: Sequence[Stub]) -> None:
-        """Kill processes that a signal stopped; the next look finds them dead."""
+    def _kill_stopped(self, stubs: Sequence[Stub]) -> None:
+        """Kill processes that a signal stopped; the next check finds them dead."""
         now_s = time.monotonic()
         self._stopped_s = {
             stub.pid: self._stopped_s.get(stub.pid, now_s)
@@ -203,36 +203,36 @@ class Keeper:
             [stub for stub in stubs if self._stopped_s.get(stub.pid, now_s) <= late_s]
         )
 
-    def _watch_probes(self, stubs: Sequence[Stub]) -> None:
+    def _restart_undecided(self, stubs: Sequence[Stub]) -> None:
         """Restart the steps of a product that does not decide, then the server."""
-        one, beat = self.one, self.one.heartbeat
-        if self._others_serve():
-            overdue = beat.failures >= _STEPS_AFTER
-            if overdue and not self._overloaded() and one.may_renew():
-                self._renew_steps(stubs)
+        product, probe = self.product, self.product.health_probe
+        if self._others_decide():
+            overdue = probe.failures >= _STEPS_AFTER
+            if overdue and not self._overloaded() and product.may_restart_steps():
+                self._restart_steps(stubs)
         elif not control.is_live(self._triton):
             self._restart("does not answer")
-        elif beat.failures < _STEPS_AFTER or self._overloaded():
+        elif probe.failures < _STEPS_AFTER or self._overloaded():
             return
-        elif beat.failures == _STEPS_AFTER:
-            self._renew_steps(stubs)
-            beat.failures = _STEPS_AFTER + 1
-        elif beat.failures >= _SERVER_AFTER:
-            self._restart(f"{one.name} does not decide: {beat.problem}")
+        elif probe.failures == _STEPS_AFTER:
+            self._restart_steps(stubs)
+            probe.failures = _STEPS_AFTER + 1
+        elif probe.failures >= _SERVER_AFTER:
+            self._restart(f"{product.name} does not decide: {probe.problem}")
 
-    def _renew_steps(self, stubs: Sequence[Stub]) -> None:
-        """Restart all steps of the product, also dead ones that no look found."""
-        name, problem = self.one.name, self.one.heartbeat.problem
-        log.warning("%s: its steps are started anew: %s", name, problem)
+    def _restart_steps(self, stubs: Sequence[Stub]) -> None:
+        """Restart all steps of the product, also dead ones that no check found."""
+        name, problem = self.product.name, self.product.health_probe.problem
+        log.warning("%s: its steps are restarted: %s", name, problem)
         self._kill(stubs)
-        for model in self.one.serving.steps:
-            self._renew(model, f"{name} does not decide")
+        for model in self.product.serving.steps:
+            self._restart_step(model, f"{name} does not decide")
 
     def _overloaded(self) -> bool:
-        if not self.one.others_answered():
+        if not self.product.others_get_answers():
             return False
-        log.warning("%s answers others, but no probe in time", self.one.name)
-        self.one.heartbeat.failures = 1
+        log.warning("%s answers other callers, but no probe in time", self.product.name)
+        self.product.health_probe.failures = 1
         return True
 
     def _kill(self, stubs: Sequence[Stub]) -> None:

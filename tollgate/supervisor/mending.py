@@ -11,41 +11,41 @@ import msgspec
 from tollgate.errors import RepositoryError, ServerError
 from tollgate.supervisor.faults import Fault, now_text
 from tollgate.supervisor.flapping import Flapping
-from tollgate.supervisor.heartbeat import Heartbeat
+from tollgate.supervisor.heartbeat import HealthProbe
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S = 1.0  # pause after a repair that failed
-LEFT_S = 60.0  # pause for a failing part of a product, while others decide
+_RETRY_S = 1.0  # pause after a repair that failed
+SKIP_S = 60.0  # pause for a failing part of a product, while others decide
 
 
-class Mender:
+class Recovery:
     """
     Repair the parts that a supervisor finds broken.
 
     Args:
-        heartbeats: Probes of the products that a fault may have affected.
+        health_probes: Probes of the products that a fault may have affected.
         fault: Called with each fault, after its repair succeeded or failed.
         flapping: Decides when to give up.
     """
 
     def __init__(
         self,
-        heartbeats: Sequence[Heartbeat],
+        health_probes: Sequence[HealthProbe],
         *,
         fault: Callable[[Fault], None],
         flapping: Flapping,
     ) -> None:
-        self._heartbeats = heartbeats
+        self._probes = health_probes
         self._fault = fault
         self._flapping = flapping
-        self._again_s: dict[str, float] = {}
+        self._retry_at_s: dict[str, float] = {}
 
-    def mend(
+    def repair(
         self, part: str, what: str, action: Callable[[], None], *, product: str = ""
     ) -> bool:
         """
-        Repair a part and log the fault; after a failure the next look tries again.
+        Repair a part and log the fault; after a failure the next check tries again.
 
         Args:
             part: The part that is broken.
@@ -60,46 +60,48 @@ class Mender:
             ServerError: The part was repaired too often, so it is not repaired again,
                 and no other product decides either.
         """
-        begun_s, noticed = time.monotonic(), now_text()
-        if begun_s < self._again_s.get(part, begun_s):
+        started_s, noticed = time.monotonic(), now_text()
+        if started_s < self._retry_at_s.get(part, started_s):
             return True
         log.error("%s: %s", part, what)
-        why = self._flapping.failed(part, now_s=begun_s)
-        if why:
-            self._give_up(Fault(noticed, part, what, None, why, "", product))
+        reason = self._flapping.failed(part, now_s=started_s)
+        if reason:
+            self._give_up(Fault(noticed, part, what, None, reason, "", product))
             return True
         try:
             action()
         except (ServerError, RepositoryError) as error:
-            self._again_s[part] = time.monotonic() + _AGAIN_S
-            self._tell(Fault(noticed, part, what, None, str(error), "", product))
+            self._retry_at_s[part] = time.monotonic() + _RETRY_S
+            self._report(Fault(noticed, part, what, None, str(error), "", product))
             return False
         ended_s = time.monotonic()
-        self._flapping.mended(part, now_s=ended_s)
-        for beat in self._of(product):
-            beat.forgive()
-        taken_s = ended_s - begun_s
-        self._tell(Fault(noticed, part, what, taken_s, "mended", "", product))
+        self._flapping.repaired(part, now_s=ended_s)
+        for probe in self._probes_of(product):
+            probe.reset_failures()
+        repair_s = ended_s - started_s
+        self._report(Fault(noticed, part, what, repair_s, "mended", "", product))
         return True
 
     def _give_up(self, fault: Fault) -> None:
         """Skip a part for a while if other products decide; else give up for good."""
-        others = [beat for beat in self._heartbeats if beat.product != fault.product]
-        if fault.product and any(not beat.failures for beat in others):
-            self._again_s[fault.part] = time.monotonic() + LEFT_S
+        others = [probe for probe in self._probes if probe.product != fault.product]
+        if fault.product and any(not probe.failures for probe in others):
+            self._retry_at_s[fault.part] = time.monotonic() + SKIP_S
             self._flapping.forget(fault.part)
-            self._tell(fault, f"left for {LEFT_S:g} s: {fault.outcome}")
+            self._report(fault, f"left for {SKIP_S:g} s: {fault.outcome}")
             return
-        self._tell(fault, f"given up: {fault.outcome}")
+        self._report(fault, f"given up: {fault.outcome}")
         raise ServerError(fault.part, f"{fault.what}; gives up: {fault.outcome}")
 
-    def _of(self, product: str) -> list[Heartbeat]:
-        return [beat for beat in self._heartbeats if product in ("", beat.product)]
+    def _probes_of(self, product: str) -> list[HealthProbe]:
+        return [probe for probe in self._probes if product in ("", probe.product)]
 
-    def _tell(self, fault: Fault, outcome: str = "") -> None:
-        release = ", ".join(filter(None, (b.release for b in self._of(fault.product))))
-        told = msgspec.structs.replace(
+    def _report(self, fault: Fault, outcome: str = "") -> None:
+        release = ", ".join(
+            filter(None, (one.release for one in self._probes_of(fault.product)))
+        )
+        reported = msgspec.structs.replace(
             fault, outcome=outcome or fault.outcome, release=release
         )
-        log.warning("%s: %s: %s", told.part, told.what, told.outcome)
-        self._fault(told)
+        log.warning("%s: %s: %s", reported.part, reported.what, reported.outcome)
+        self._fault(reported)

@@ -16,7 +16,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from tollgate.supervisor.collecting import Collecting
+from tollgate.supervisor.collecting import SupervisorCollector
 from tollgate.supervisor.faults import Fault
 from tollgate.supervisor.supervisor import Supervisor
 from tollgate.worker import LoopCollector
@@ -42,31 +42,31 @@ class SupervisorMetrics:
         self._scraping = threading.Lock()
         GCCollector(registry=registry)
         ProcessCollector(registry=registry)
-        self._collecting = Collecting(repository)
-        registry.register(self._collecting)
+        self._collector = SupervisorCollector(repository)
+        registry.register(self._collector)
         registry.register(LoopCollector())
         capacity = Gauge(
             "tollgate_capacity_decisions_per_second",
-            "What this server was measured to hold; 0 when that is not known",
+            "Decisions a second that this server handled when measured; 0 if unknown",
             registry=registry,
         )
         capacity.set(capacity_per_s)
         self._faults = Counter(
             "tollgate_faults",
-            "Things that went wrong with a process, a step or a product",
+            "Faults of a process, a step or a product",
             ["product", "part", "mended"],
             registry=registry,
         )
-        self._mend_s = Histogram(
+        self._repair_s = Histogram(
             "tollgate_mend_seconds",
-            "From noticing a fault to having mended it",
+            "Time from the detection of a fault to its repair",
             ["product", "part"],
             buckets=(0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 30.0),
             registry=registry,
         )
         self.probe_s = Histogram(
             "tollgate_probe_seconds",
-            "A decision on a made-up purchase, asked every second",
+            "Time of a decision on a synthetic purchase, requested every second",
             ["product"],
             buckets=_PROBE_BUCKETS,
             registry=registry,
@@ -85,18 +85,18 @@ class SupervisorMetrics:
         )
         self._stub_age_s = Gauge(
             "tollgate_step_age_seconds",
-            "Since the start of a Python step",
+            "Seconds since the start of a Python step",
             ["product", "model", "version", "instance"],
             registry=registry,
         )
         self._recycled = Gauge(
             "tollgate_steps_recycled",
-            "Python steps started anew although they worked, since the start",
+            "Working Python steps restarted because of age or size",
             registry=registry,
         )
         started = Gauge(
             "tollgate_supervisor_start_time_seconds",
-            "When the supervisor started, seconds since the epoch",
+            "Start time of the supervisor, seconds since the epoch",
             registry=registry,
         )
         started.set(time.time())
@@ -104,20 +104,20 @@ class SupervisorMetrics:
     def fault(self, fault: Fault) -> None:
         """Count a fault."""
         named = {"product": fault.product, "part": fault.part}
-        mended = fault.mended_s is not None
-        self._faults.labels(**named, mended=str(mended).lower()).inc()
+        repaired = fault.mended_s is not None
+        self._faults.labels(**named, mended=str(repaired).lower()).inc()
         if fault.mended_s is not None:
-            self._mend_s.labels(**named).observe(fault.mended_s)
+            self._repair_s.labels(**named).observe(fault.mended_s)
 
     def page(self, supervisor: Supervisor) -> bytes:
         """Return the metrics page; one scrape at a time, as each updates all values."""
         with self._scraping:
-            self._look(supervisor)
+            self._update(supervisor)
             return generate_latest(self.registry)
 
-    def _look(self, supervisor: Supervisor) -> None:
+    def _update(self, supervisor: Supervisor) -> None:
         """Update gauges and counters from the supervisor."""
-        self._collecting.look(supervisor)
+        self._collector.update(supervisor)
         self._ready.clear()
         for one in supervisor.products:
             ready = one.ready and not supervisor.draining

@@ -32,7 +32,7 @@ class Process(msgspec.Struct, frozen=True):
     threads: int
 
 
-def look(
+def read_processes(
     pids: Iterator[tuple[int, str, str, str]], *, proc: Path = Path("/proc")
 ) -> list[Process]:
     """
@@ -57,5 +57,5 @@ def look(
                 )
             )
         except (OSError, IndexError, ValueError):
-            continue  # the process ended during the look
+            continue  # the process ended meanwhile
     return found

@@ -1,4 +1,4 @@
-"""Ask each replica of a fleet, at its admin port, which releases it runs."""
+"""Query each replica of a fleet, at its admin port, for the releases it runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TypeVar
 import msgspec
 
 from tollgate.errors import ArgumentError, ServerError
-from tollgate.supervisor.arrivals import Arrival
-from tollgate.supervisor.converging import Convergence
+from tollgate.supervisor.arrivals import DetectedVersion
+from tollgate.supervisor.converging import ReconcileStatus
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Replica(msgspec.Struct, frozen=True):
     """
 
     address: str
-    products: tuple[Convergence, ...]
+    products: tuple[ReconcileStatus, ...]
     problem: str = ""
 
 
@@ -56,20 +56,20 @@ def find_replicas(names: Sequence[str]) -> list[str]:
         if not (host and port.isascii() and port.isdigit() and int(port) < 65536):
             raise ArgumentError("replica", f"{name!r} is not host:port")
         try:
-            places = socket.getaddrinfo(
+            addresses = socket.getaddrinfo(
                 host.strip("[]"), int(port), type=socket.SOCK_STREAM
             )
         except socket.gaierror as error:
             raise ArgumentError("replica", f"{name}: {error.strerror}") from error
-        for family, *_, place in places:
-            ip = str(place[0])
+        for family, *_, address in addresses:
+            ip = str(address[0])
             found.add(f"[{ip}]:{port}" if family == socket.AF_INET6 else f"{ip}:{port}")
     return sorted(found)
 
 
-def ask_replica(url: str) -> list[Convergence]:
+def query_replica(url: str) -> list[ReconcileStatus]:
     """
-    Ask a server for the state of its products.
+    Query a server for the state of its products.
 
     Args:
         url: Address of its admin port, "http://host:port".
@@ -77,12 +77,12 @@ def ask_replica(url: str) -> list[Convergence]:
     Raises:
         ServerError: It does not answer, or its answer is not that of a Tollgate server.
     """
-    return _ask_page(url, "releases", list[Convergence])
+    return _query_page(url, "releases", list[ReconcileStatus])
 
 
-def ask_versions(url: str) -> list[Arrival]:
+def query_versions(url: str) -> list[DetectedVersion]:
     """
-    Ask a server for its findings on versions that no release names.
+    Query a server for its findings on versions that no release names.
 
     Args:
         url: Address of its admin port, "http://host:port".
@@ -90,10 +90,10 @@ def ask_versions(url: str) -> list[Arrival]:
     Raises:
         ServerError: It does not answer, or its answer is not that of a Tollgate server.
     """
-    return _ask_page(url, "versions", list[Arrival])
+    return _query_page(url, "versions", list[DetectedVersion])
 
 
-def _ask_page(url: str, page: str, kind: type[T]) -> T:
+def _query_page(url: str, page: str, kind: type[T]) -> T:
     try:
         with urllib.request.urlopen(f"{url}/{page}", timeout=_TIMEOUT_S) as answer:
             return msgspec.json.decode(answer.read(), type=kind)
@@ -102,17 +102,17 @@ def _ask_page(url: str, page: str, kind: type[T]) -> T:
         raise ServerError(url, f"/{page}: status {error.code}") from error
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         reason = getattr(error, "reason", error)
-        raise ServerError(url, f"does not tell its {page}: {reason}") from error
+        raise ServerError(url, f"does not report its {page}: {reason}") from error
 
 
-def ask_replicas(addresses: Sequence[str]) -> list[Replica]:
-    """Ask all replicas at the same time; include those that do not answer."""
+def query_replicas(addresses: Sequence[str]) -> list[Replica]:
+    """Query all replicas at the same time; include those that do not answer."""
     with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
-        return list(pool.map(_ask, addresses))
+        return list(pool.map(_query, addresses))
 
 
-def _ask(address: str) -> Replica:
+def _query(address: str) -> Replica:
     try:
-        return Replica(address, tuple(ask_replica(f"http://{address}")))
+        return Replica(address, tuple(query_replica(f"http://{address}")))
     except ServerError as error:
         return Replica(address, (), error.problem)

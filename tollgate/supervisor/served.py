@@ -8,7 +8,7 @@ from tollgate.server.beginning import load_again
 from tollgate.server.embedded import Embedded
 
 
-class Served:
+class ServingProcesses:
     """
     A running server with its products.
 

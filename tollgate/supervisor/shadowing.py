@@ -10,14 +10,14 @@ from tollgate.repository.activation import activate
 from tollgate.repository.gates import read_gates
 from tollgate.repository.release import Release, read_release
 from tollgate.repository.trial import with_challenger
-from tollgate.supervisor.arrivals import Arrival
+from tollgate.supervisor.arrivals import DetectedVersion
 
 log = logging.getLogger(__name__)
 
 ACTOR = "supervisor"
 
 
-class Shadows:
+class ShadowStarter:
     """
     Start shadow trials of versions that were copied in, one at a time.
 
@@ -29,53 +29,55 @@ class Shadows:
 
     def __init__(self, repository: Path) -> None:
         self._repository = repository
-        self._said: dict[int, str] = {}
-        self._tried: dict[int, tuple[Arrival, Release]] = {}
+        self._logged: dict[int, str] = {}
+        self._tried: dict[int, tuple[DetectedVersion, Release]] = {}
 
-    def begin(self, arrival: Arrival) -> bool:
+    def start(self, version: DetectedVersion) -> bool:
         """
         Start the trial of a version; log an obstacle, such as another trial.
 
         Args:
-            arrival: A sound version.
+            version: A valid version.
 
         Returns:
             False while an obstacle exists, for example another challenger on trial;
             call again later.
         """
-        name = f"{arrival.step} version {arrival.version}"
+        name = f"{version.step} version {version.version}"
         try:
-            gates = read_gates(self._repository, product=arrival.product)
+            gates = read_gates(self._repository, product=version.product)
             if gates.arrivals != "shadow":
                 return True
-            current = read_release(self._repository, product=arrival.product)
+            current = read_release(self._repository, product=version.product)
             if current.challenger is not None:
                 other = current.challenger.release
                 text = f"{name} waits: {other} is on trial"
-                self._say(arrival, text, level=logging.INFO)
+                self._log_obstacle(version, text, level=logging.INFO)
                 return False
-            if self._tried.get(arrival.version) == (arrival, current):
+            if self._tried.get(version.version) == (version, current):
                 return False  # a new attempt would fail in the same way
-            self._tried[arrival.version] = arrival, current
-            self._begin(arrival, current, reason=f"{name} was copied in")
+            self._tried[version.version] = version, current
+            self._activate(version, current, reason=f"{name} was copied in")
         except TollgateError as error:
             text = f"{name} did not become a shadow: {error}"
-            self._say(arrival, text, level=logging.WARNING)
+            self._log_obstacle(version, text, level=logging.WARNING)
             return False
         log.info("%s is on trial as a shadow", name)
         return True
 
-    def _say(self, arrival: Arrival, text: str, *, level: int) -> None:
+    def _log_obstacle(self, version: DetectedVersion, text: str, *, level: int) -> None:
         """Log an obstacle once for as long as it exists."""
-        if self._said.get(arrival.version) != text:
+        if self._logged.get(version.version) != text:
             log.log(level, "%s", text)
-        self._said[arrival.version] = text
+        self._logged[version.version] = text
 
-    def _begin(self, arrival: Arrival, current: Release, *, reason: str) -> None:
+    def _activate(
+        self, version: DetectedVersion, current: Release, *, reason: str
+    ) -> None:
         changed = with_challenger(
             self._repository,
-            product=arrival.product,
-            versions={arrival.step: arrival.version},
+            product=version.product,
+            versions={version.step: version.version},
             mode="shadow",
             percent=0.0,
             actor=ACTOR,

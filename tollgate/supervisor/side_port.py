@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from tollgate.errors import SetupError
 from tollgate.server.index_page import CONTENT_TYPE, INDEX, NOT_FOUND, index_page
-from tollgate.supervisor.arrivals import Arrivals
+from tollgate.supervisor.arrivals import VersionDetector
 from tollgate.supervisor.metrics import SupervisorMetrics
 from tollgate.supervisor.supervisor import Supervisor
 from tollgate.worker import Worker, stuck_loops
@@ -23,7 +23,7 @@ from tollgate.worker import Worker, stuck_loops
 log = logging.getLogger(__name__)
 
 # A repair may include a restart of all processes; a longer one hangs.
-_STUCK_S = 120.0
+_HANGS_AFTER_S = 120.0
 _JSON = "application/json"
 _WAIT_S = 0.5  # wait for a request, then check whether to stop
 PAGES = {
@@ -37,11 +37,11 @@ PAGES = {
 
 
 @contextmanager
-def side_port(
+def serve_admin_port(
     supervisor: Supervisor,
     metrics: SupervisorMetrics,
     *,
-    arrivals: Sequence[Arrivals] = (),
+    detectors: Sequence[VersionDetector] = (),
     host: str,
     port: int,
 ) -> Iterator[int]:
@@ -51,7 +51,7 @@ def side_port(
     Args:
         supervisor: The supervisor whose state is served.
         metrics: Its metrics.
-        arrivals: The checks of versions that no release names.
+        detectors: The checks of versions that no release names.
         host: Address to listen on.
         port: TCP port; 0 takes a free one.
 
@@ -62,12 +62,12 @@ def side_port(
         SetupError: The port cannot be opened on the address.
     """
 
-    class Answers(_Answers):
-        state = _State(supervisor, metrics, arrivals)
+    class Handler(_Handler):
+        pages = _Pages(supervisor, metrics, detectors)
 
     try:
-        server = (_SixServer if ":" in host else ThreadingHTTPServer)(
-            (host, port), Answers
+        server = (_IPv6Server if ":" in host else ThreadingHTTPServer)(
+            (host, port), Handler
         )
     except OSError as error:
         raise SetupError(
@@ -85,23 +85,23 @@ def side_port(
         server.server_close()
 
 
-class _SixServer(ThreadingHTTPServer):
+class _IPv6Server(ThreadingHTTPServer):
     """Listen on an IPv6 address; `::` accepts IPv4 and IPv6."""
 
     address_family = socket.AF_INET6
 
 
-class _State:
+class _Pages:
     """Build the content of the pages."""
 
     def __init__(
         self,
         supervisor: Supervisor,
         metrics: SupervisorMetrics,
-        arrivals: Sequence[Arrivals],
+        detectors: Sequence[VersionDetector],
     ) -> None:
         self._supervisor = supervisor
-        self._arrivals = arrivals
+        self._detectors = detectors
         self._metrics = metrics
 
     def page(self, path: str) -> tuple[int, str, bytes] | None:
@@ -110,14 +110,14 @@ class _State:
             return 200, CONTENT_TYPE, index_page("tollgate: admin port", PAGES)
         if path == "/livez":
             idle_s = time.monotonic() - self._supervisor.ticked_s
-            return 200 if idle_s < _STUCK_S else 503, "text/plain", b"live\n"
+            return 200 if idle_s < _HANGS_AFTER_S else 503, "text/plain", b"live\n"
         if path == "/metrics":
             return 200, CONTENT_TYPE_LATEST, self._metrics.page(self._supervisor)
         if path == "/releases":
-            products = [one.converger.now for one in self._supervisor.products]
+            products = [one.reconciler.status for one in self._supervisor.products]
             return 200, _JSON, msgspec.json.encode(products) + b"\n"
         if path == "/versions":
-            found = [one for looking in self._arrivals for one in looking.now]
+            found = [one for each in self._detectors for one in each.versions]
             return 200, _JSON, msgspec.json.encode(found) + b"\n"
         if path == "/readyz" or path.startswith("/readyz/"):
             return self._readiness(path.removeprefix("/readyz").strip("/"))
@@ -142,15 +142,15 @@ class _State:
         return 200 if ready else 503, _JSON, body
 
 
-class _Answers(BaseHTTPRequestHandler):
-    state: _State
+class _Handler(BaseHTTPRequestHandler):
+    pages: _Pages
     timeout = 5.0  # s; a caller that sends nothing does not hold its thread
     server_version = "tollgate"
     sys_version = ""
 
     def do_GET(self) -> None:
         """Answer one request."""
-        page = self.state.page(self.path.partition("?")[0])
+        page = self.pages.page(self.path.partition("?")[0])
         status, kind, body = page or (404, CONTENT_TYPE, NOT_FOUND)
         self.send_response(status)
         self.send_header("Content-Type", kind)

@@ -66,7 +66,7 @@ class StubWatch:
     """
     Follow the stubs of a server several times a second, at little cost.
 
-    Each look reads the state of the known stubs, through files that stay open. Once a
+    Each poll reads the state of the known stubs, through files that stay open. Once a
     second it reads the list of processes, and examines only the new ones.
 
     Args:
@@ -81,12 +81,12 @@ class StubWatch:
         self._others: set[str] = set()  # processes that are not stubs of this server
         self._scanned_s = self._cleared_s = 0.0
 
-    def look(self, server_pid: int) -> list[Stub]:
+    def poll(self, server_pid: int) -> list[Stub]:
         """List the living stubs; a new one appears in the list within a second."""
         now_s = time.monotonic()
         if server_pid != self._server_pid or now_s - self._scanned_s >= _SCAN_EVERY_S:
             return self.scan(server_pid)
-        self._look_at_known(uptime_s=None)
+        self._poll_known(uptime_s=None)
         return list(self._known.values())
 
     def scan(self, server_pid: int) -> list[Stub]:
@@ -102,12 +102,12 @@ class StubWatch:
         uptime_s = float((self._proc / "uptime").read_text().split()[0])
         names = {name for name in os.listdir(self._proc) if name.isdigit()}
         self._others &= names
-        self._look_at_known(uptime_s)
+        self._poll_known(uptime_s)
         for name in names - self._others - {str(pid) for pid in self._known}:
-            self._look_at_new(int(name), uptime_s)
+            self._examine_new(int(name), uptime_s)
         return list(self._known.values())
 
-    def _look_at_known(self, uptime_s: float | None) -> None:
+    def _poll_known(self, uptime_s: float | None) -> None:
         """Remove dead stubs; with an uptime, update age and memory of the others."""
         for pid, file in list(self._files.items()):
             known = self._known[pid]
@@ -127,7 +127,7 @@ class StubWatch:
             elif stopped != known.stopped:
                 self._known[pid] = msgspec.structs.replace(known, stopped=stopped)
 
-    def _look_at_new(self, pid: int, uptime_s: float) -> None:
+    def _examine_new(self, pid: int, uptime_s: float) -> None:
         try:
             file = os.open(f"{self._proc}/{pid}/stat", os.O_RDONLY)
         except OSError:
@@ -170,7 +170,7 @@ def _age_and_memory(fields: list[str], uptime_s: float) -> tuple[float, int]:
     return age_s, int(fields[_RESIDENT]) * _PAGE_BYTES
 
 
-def is_meant(step: Step, running: Mapping[str, Any]) -> bool:
+def is_configured(step: Step, running: Mapping[str, Any]) -> bool:
     """
     Return whether a running configuration has an instance.
 
@@ -200,7 +200,7 @@ def _stub(process: Path, server_pid: int, uptime_s: float) -> Stub | None:
             return None
         words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except (OSError, IndexError, ValueError):
-        return None  # the process ended during the look
+        return None  # the process ended meanwhile
     # PROGRAM REPOSITORY/MODEL/VERSION/FILE REGION … INSTANCE BACKEND
     if not words[0].endswith(_PROGRAM) or len(words) < 5:
         return None

@@ -22,18 +22,18 @@ from functools import partial
 from tollgate.errors import ServerError
 from tollgate.supervisor.faults import Fault
 from tollgate.supervisor.flapping import Flapping
-from tollgate.supervisor.keeping import Keeper
-from tollgate.supervisor.mending import Mender
+from tollgate.supervisor.keeping import ProductSupervisor
+from tollgate.supervisor.mending import Recovery
 from tollgate.supervisor.recycling import Recycling
-from tollgate.supervisor.served import Served
+from tollgate.supervisor.served import ServingProcesses
 from tollgate.supervisor.stubs import Stub, StubWatch
-from tollgate.supervisor.watched import Watched
+from tollgate.supervisor.watched import SupervisedProduct
 from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
-_MOST_BLIND_S = 1.0  # pause between two looks while they fail
+_MOST_TICK_S = 1.0  # pause between two checks while they fail
 _REDIS_AFTER = 3  # consecutive probes that Redis did not answer within a second
 _REDIS_EVERY_S = 1.0
 _RECYCLING_EVERY_S = 1.0
@@ -54,16 +54,16 @@ class Supervisor:
         draining: True if it is about to stop: not ready, whatever the health probes
             say.
         products: The products that it serves.
-        ticked_s: Time of its last look, on the monotonic clock.
+        ticked_s: Time of its last check, on the monotonic clock.
         recycled: Number of steps restarted although they worked.
-        stubs: The steps' processes, as of the last look.
+        stubs: The steps' processes, as of the last check.
     """
 
     def __init__(
         self,
-        served: Served,
+        served: ServingProcesses,
         *,
-        products: Sequence[Watched],
+        products: Sequence[SupervisedProduct],
         recycling: Recycling,
         fault: Callable[[Fault], None],
         flapping: Flapping | None = None,
@@ -76,26 +76,26 @@ class Supervisor:
         self._stub_watch = StubWatch()
         self._served = served
         self._recycling = recycling
-        self._mender = Mender(
-            [one.heartbeat for one in self.products],
+        self._recovery = Recovery(
+            [one.health_probe for one in self.products],
             fault=fault,
             flapping=flapping or Flapping(),
         )
-        self._keepers = [
-            Keeper(
+        self._product_supervisors = [
+            ProductSupervisor(
                 one,
                 others=[other for other in self.products if other is not one],
                 triton=served.triton,
-                mender=self._mender,
+                recovery=self._recovery,
                 restart=self._restart_for,
             )
             for one in self.products
         ]
         self._restarting = threading.Lock()
-        self._redis_silent = 0
-        self._redis_asked_s = 0.0
+        self._redis_failures = 0
+        self._redis_checked_s = 0.0
         self._recycled_s = time.monotonic()
-        self._recycling_looked_s = 0.0
+        self._recycling_checked_s = 0.0
 
     @property
     def ready(self) -> bool:
@@ -127,20 +127,20 @@ class Supervisor:
                 "supervisor",
                 self.tick,
                 pause_s=TICK_S,
-                most_pause_s=_MOST_BLIND_S,
+                most_pause_s=_MOST_TICK_S,
                 ends=(ServerError,),
                 stopped=stopped,
             ).run()
         finally:
             self.draining = True
-            for keeper in self._keepers:
-                keeper.stop()
-            for one in self.products:
+            for one in self._product_supervisors:
                 one.stop()
+            for product in self.products:
+                product.stop()
             self._stub_watch.close()
 
     def tick(self) -> None:
-        """Look once; actions of products run in parallel."""
+        """Check once; actions of products run in parallel."""
         self.ticked_s = time.monotonic()
         self._watch_redis()
         pid = self._served.triton.pid
@@ -149,29 +149,29 @@ class Supervisor:
             return
         if self._restarting.locked():
             return  # another thread restarts it for a product
-        stubs = self._stub_watch.look(pid)
-        if any(keeper.misses(stubs) for keeper in self._keepers):
+        stubs = self._stub_watch.poll(pid)
+        if any(one.lacks_step(stubs) for one in self._product_supervisors):
             stubs = self._stub_watch.scan(pid)
         self.stubs = stubs
         self._recycle(stubs)
-        for keeper in self._keepers:
-            if keeper.is_due(stubs):
-                keeper.begin(partial(keeper.look, stubs))
+        for one in self._product_supervisors:
+            if one.needs_check(stubs):
+                one.start_action(partial(one.check, stubs))
 
     def _watch_redis(self) -> None:
         redis = self._served.redis
         if redis is None:
             return
         if not redis.alive():
-            self._mender.mend("redis-server", "ended", redis.restart)
+            self._recovery.repair("redis-server", "ended", redis.restart)
             return
-        if self.ticked_s - self._redis_asked_s < _REDIS_EVERY_S:
+        if self.ticked_s - self._redis_checked_s < _REDIS_EVERY_S:
             return
-        self._redis_asked_s = self.ticked_s
-        self._redis_silent = 0 if redis.answers() else self._redis_silent + 1
-        if self._redis_silent >= _REDIS_AFTER:
-            self._redis_silent = 0
-            self._mender.mend("redis-server", "does not answer", redis.restart)
+        self._redis_checked_s = self.ticked_s
+        self._redis_failures = 0 if redis.answers() else self._redis_failures + 1
+        if self._redis_failures >= _REDIS_AFTER:
+            self._redis_failures = 0
+            self._recovery.repair("redis-server", "does not answer", redis.restart)
 
     def _restart_for(self, what: str) -> None:
         """Restart the server because of one product."""
@@ -183,34 +183,38 @@ class Supervisor:
         with self._restarting:
             if self.draining or (triton.alive() and triton.pid != pid):
                 return
-            self._mender.mend("tritonserver", what, self._served.restart_triton)
+            self._recovery.repair("tritonserver", what, self._served.restart_triton)
 
     def _recycle(self, stubs: Sequence[Stub]) -> None:
-        looked_s = self.ticked_s - self._recycling_looked_s
+        checked_s = self.ticked_s - self._recycling_checked_s
         recycled_s = self.ticked_s - self._recycled_s
-        if looked_s < _RECYCLING_EVERY_S or recycled_s < self._recycling.apart_s:
+        if checked_s < _RECYCLING_EVERY_S or recycled_s < self._recycling.apart_s:
             return
-        self._recycling_looked_s = self.ticked_s
+        self._recycling_checked_s = self.ticked_s
         ready = {
-            step: keeper
-            for keeper in self._keepers
-            for step in keeper.one.serving.steps
-            if keeper.one.ready
+            step: one
+            for one in self._product_supervisors
+            for step in one.product.serving.steps
+            if one.product.ready
         }
         due = self._recycling.due(stub for stub in stubs if stub.step.model in ready)
         if due is None:
             return
-        stub, why = due
+        stub, reason = due
         model = stub.step.model
-        keeper = ready[model]
-        if keeper.begin(partial(self._start_anew, keeper.one, model, why)):
+        owner = ready[model]
+        if owner.start_action(
+            partial(self._restart_step, owner.product, model, reason)
+        ):
             self._recycled_s = time.monotonic()
 
-    def _start_anew(self, one: Watched, model: str, why: str) -> None:
-        log.info("%s %s: started anew", model, why)
+    def _restart_step(
+        self, product: SupervisedProduct, model: str, reason: str
+    ) -> None:
+        log.info("%s %s: it is restarted", model, reason)
         try:
-            one.serving.renew(model)
+            product.serving.renew(model)
         except ServerError as error:
-            log.warning("%s was not started anew: %s", model, error)
+            log.warning("%s could not be restarted: %s", model, error)
         else:
             self.recycled += 1

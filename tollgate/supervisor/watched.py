@@ -5,33 +5,33 @@ from __future__ import annotations
 import time
 
 from tollgate.server.serving import Serving
-from tollgate.supervisor.converging import Converger
-from tollgate.supervisor.heartbeat import Heartbeat
+from tollgate.supervisor.converging import Reconciler
+from tollgate.supervisor.heartbeat import HealthProbe
 from tollgate.worker import backoff_s
 
-_RENEW_S, _MOST_RENEW_S = 5.0, 60.0
+_RESTART_S, _MOST_RESTART_S = 5.0, 60.0
 
 
-class Watched:
+class SupervisedProduct:
     """
     One of the products of a server.
 
     Args:
         serving: Record of the product's loaded release.
-        heartbeat: Its health probe; not yet started.
-        converger: Its reconciliation with the repository; not yet started.
+        health_probe: Its health probe; not yet started.
+        reconciler: Its reconciliation with the repository; not yet started.
     """
 
     def __init__(
-        self, serving: Serving, *, heartbeat: Heartbeat, converger: Converger
+        self, serving: Serving, *, health_probe: HealthProbe, reconciler: Reconciler
     ) -> None:
-        self.name = heartbeat.product
+        self.name = health_probe.product
         self.serving = serving
-        self.heartbeat = heartbeat
-        self.converger = converger
+        self.health_probe = health_probe
+        self.reconciler = reconciler
         self._was_loaded = self.loaded
-        self._renewed = 0  # consecutive restarts without success
-        self._renew_again_s = 0.0
+        self._restarts = 0  # consecutive restarts without success
+        self._next_restart_s = 0.0
 
     @property
     def loaded(self) -> bool:
@@ -43,41 +43,41 @@ class Watched:
         """Number of failed probes in a row; 0 while no release is loaded."""
         if self.loaded and not self._was_loaded:
             self._was_loaded = True
-            self.heartbeat.forgive()
-        return self.heartbeat.failures if self.loaded else 0
+            self.health_probe.reset_failures()
+        return self.health_probe.failures if self.loaded else 0
 
     @property
     def ready(self) -> bool:
         """Return whether the product decides."""
-        return self.loaded and self.heartbeat.ready
+        return self.loaded and self.health_probe.ready
 
     @property
     def release(self) -> str:
         """Release that answered last."""
-        return self.heartbeat.release
+        return self.health_probe.release
 
     @property
     def problem(self) -> str:
         """Reason why the product is not ready; empty if it is."""
         if self.loaded:
-            return self.heartbeat.problem
-        return f"is not loaded: {self.converger.problem}"
+            return self.health_probe.problem
+        return f"is not loaded: {self.reconciler.problem}"
 
     def start(self) -> None:
         """Start the health probe and the reconciliation."""
-        self.heartbeat.start()
-        self.converger.start()
+        self.health_probe.start()
+        self.reconciler.start()
 
     def stop(self) -> None:
         """Stop both, after a switch in progress has ended."""
-        self.converger.stop()
-        self.heartbeat.stop()
+        self.reconciler.stop()
+        self.health_probe.stop()
 
-    def others_answered(self) -> bool:
+    def others_get_answers(self) -> bool:
         """Return whether other callers get answers, even if the probe does not."""
-        return self.loaded and self.heartbeat.others_answered()
+        return self.loaded and self.health_probe.others_get_answers()
 
-    def may_renew(self) -> bool:
+    def may_restart_steps(self) -> bool:
         """
         Return whether its steps may be restarted again, and count the restart.
 
@@ -85,10 +85,12 @@ class Watched:
         each restart that did not help, up to a minute.
         """
         now_s = time.monotonic()
-        if now_s < self._renew_again_s:
+        if now_s < self._next_restart_s:
             return False
-        lived_s = now_s - self._renew_again_s
-        self._renewed = 0 if lived_s > _MOST_RENEW_S else self._renewed + 1
-        pause_s = backoff_s(self._renewed + 1, first_s=_RENEW_S, most_s=_MOST_RENEW_S)
-        self._renew_again_s = now_s + pause_s
+        lived_s = now_s - self._next_restart_s
+        self._restarts = 0 if lived_s > _MOST_RESTART_S else self._restarts + 1
+        pause_s = backoff_s(
+            self._restarts + 1, first_s=_RESTART_S, most_s=_MOST_RESTART_S
+        )
+        self._next_restart_s = now_s + pause_s
         return True

@@ -27,7 +27,7 @@ from tollgate.repository.release import (
     write_release,
 )
 from tollgate.repository.trial import with_challenger
-from tollgate.supervisor.converging import Convergence, digest_of
+from tollgate.supervisor.converging import ReconcileStatus, digest_of
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 
@@ -176,7 +176,7 @@ class Replica:
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.place = f"127.0.0.1:{port}"
-        self.says: list[Convergence] = []
+        self.says: list[ReconcileStatus] = []
 
 
 @pytest.fixture
@@ -205,9 +205,9 @@ def replica() -> Iterator[Replica]:
         thread.join()
 
 
-def how_far(release: Release, **more: object) -> Convergence:
+def how_far(release: Release, **more: object) -> ReconcileStatus:
     """Say how far a server is with a release."""
-    now = Convergence(
+    now = ReconcileStatus(
         product="fraud",
         desired=release.name,
         running="fraud-1",

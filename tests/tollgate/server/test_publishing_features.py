@@ -13,7 +13,7 @@ from tollgate.features.spec import load_spec
 from tollgate.repository.activation import activate, compose_next
 from tollgate.repository.release import read_release
 from tollgate.server.publishing import publish
-from tollgate.supervisor.judging import judge
+from tollgate.supervisor.judging import validate
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -59,7 +59,7 @@ def test_a_model_for_features_that_wait_is_published_and_released_with_them(
     folder = converted(repository, spec_hash=spec_hash)
     made = publish(folder, repository=repository, product="fraud", dry_load=False)
     assert made.version == 2
-    assert judge(repository, product="fraud", version=2).state == "sound"
+    assert validate(repository, product="fraud", version=2).state == "sound"
     for alone in ({"fraud_model": 2}, {"fraud_features": 2}):
         with pytest.raises(RepositoryError, match="made for another spec"):
             released(repository, **alone)

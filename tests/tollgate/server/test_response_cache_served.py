@@ -14,7 +14,7 @@ import pytest
 from clients.client import Client
 from tollgate.repository.check import check
 from tollgate.server.embedded import Embedded, serve
-from tollgate.supervisor.heartbeat import Heartbeat
+from tollgate.supervisor.heartbeat import HealthProbe
 from tollgate.supervisor.stubs import find_stubs
 
 CONFIG = "cached"
@@ -88,10 +88,10 @@ def test_a_heartbeat_is_no_request_that_the_cache_knows(tmp_path: Path) -> None:
         repository, state=tmp_path / "a", model_config_name=CONFIG, cache_mb=16
     ) as server:
         hits, _ = found(server)
-        beat = Heartbeat(server.triton, "fraud", timeout_s=2.0)
+        health_probe = HealthProbe(server.triton, "fraud", timeout_s=2.0)
         for _ in range(5):
-            beat.beat()
-            assert beat.ready, beat.problem
+            health_probe.send()
+            assert health_probe.ready, health_probe.problem
         assert found(server)[0] == hits
         (stub,) = (
             one
@@ -100,7 +100,7 @@ def test_a_heartbeat_is_no_request_that_the_cache_knows(tmp_path: Path) -> None:
         )
         os.kill(stub.pid, signal.SIGSTOP)
         try:
-            beat.beat()
+            health_probe.send()
         finally:
             os.kill(stub.pid, signal.SIGCONT)
-        assert beat.failures == 1
+        assert health_probe.failures == 1

@@ -1,4 +1,4 @@
-"""Versions that are copied in while a server answers: told, and never in its way."""
+"""Versions that are copied in are detected, and never disturb the server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tollgate.repository.quarantine import quarantine, unreleased_versions
 from tollgate.repository.release import read_release, write_release
 from tollgate.server.address import find_server
 from tollgate.server.probe import probe
-from tollgate.supervisor.arrivals import Arrival, Arrivals
+from tollgate.supervisor.arrivals import DetectedVersion, VersionDetector
 from tollgate.supervisor.faults import read_faults
 
 pytestmark = pytest.mark.slow
@@ -91,16 +91,16 @@ def _asked(request: pytest.FixtureRequest) -> Iterator[None]:
     assert set(caller.answers) == {"fraud-1"}
 
 
-def found(server: Supervised, version: int) -> Arrival | None:
-    """What the server says of a version."""
+def found(server: Supervised, version: int) -> DetectedVersion | None:
+    """Return the finding of the server about a version."""
     import msgspec
 
     text = server.get("/versions")[1]
-    arrivals = msgspec.json.decode(text, type=list[Arrival])
+    arrivals = msgspec.json.decode(text, type=list[DetectedVersion])
     return next((one for one in arrivals if one.version == version), None)
 
 
-def wait(server: Supervised, version: int, *, state: str) -> Arrival:
+def wait(server: Supervised, version: int, *, state: str) -> DetectedVersion:
     """Wait until the server says that of a version."""
     until_s = time.monotonic() + 600
     while time.monotonic() < until_s:
@@ -111,7 +111,7 @@ def wait(server: Supervised, version: int, *, state: str) -> Arrival:
     raise AssertionError(found(server, version))
 
 
-def test_a_good_version_is_told_to_be_sound(
+def test_a_good_version_is_reported_as_sound(
     served: Supervised, repository: Path
 ) -> None:
     """And no more: the release is another decision."""
@@ -143,7 +143,7 @@ def test_half_a_version_is_waited_for(served: Supervised, repository: Path) -> N
 def test_a_bad_version_is_moved_away_with_the_reason(
     served: Supervised, repository: Path
 ) -> None:
-    """A fault, a line on the side port and in the table; the number is free again."""
+    """A fault, a line on the admin port and in the table; the number is free again."""
     step = repository / "fraud_model"
     shutil.copytree(step / "1", step / "4")
     (step / "4" / "model.onnx").write_bytes(b"no model at all")
@@ -162,16 +162,16 @@ def test_a_bad_version_is_moved_away_with_the_reason(
 
 def test_the_command_lists_them_all(served: Supervised, repository: Path) -> None:
     """With a server, and without one, from the repository alone."""
-    told = listed(repository, f"--state={served.state}")
-    assert [(one["version"], one["state"]) for one in told] == [
+    rows = listed(repository, f"--state={served.state}")
+    assert [(one["version"], one["state"]) for one in rows] == [
         (1, "released"),
         (2, "sound"),
         (3, "sound"),
         (4, "bad"),
     ]
-    assert told[0]["releases"] == ["fraud-1"]
-    assert ".quarantine/4-" in told[3]["moved_to"]
-    assert listed(repository, f"--state={repository.parent / 'none'}") == told
+    assert rows[0]["releases"] == ["fraud-1"]
+    assert ".quarantine/4-" in rows[3]["moved_to"]
+    assert listed(repository, f"--state={repository.parent / 'none'}") == rows
 
 
 def listed(repository: Path, *words: str) -> list[dict[str, object]]:
@@ -197,33 +197,37 @@ def test_a_pause_in_a_copy_is_not_its_end(tmp_path: Path) -> None:
     shutil.copytree(repository / "fraud_model/1", version)
     good = (version / "model.onnx").read_bytes()
     (version / "model.onnx").write_bytes(good[:100])
-    bad: list[Arrival] = []
-    arrivals = Arrivals(repository, product="fraud", quiet_s=3600, bad=bad.append)
-    arrivals.look()
-    arrivals.look()
-    (now,) = arrivals.now
+    bad: list[DetectedVersion] = []
+    detector = VersionDetector(
+        repository, product="fraud", quiet_s=3600, on_bad=bad.append
+    )
+    detector.detect()
+    detector.detect()
+    (now,) = detector.versions
     assert now.state == "incomplete"
     assert "has SHA-256" in now.reason
     (version / "model.onnx").write_bytes(good)
-    arrivals.look()
-    arrivals.look()
-    assert [one.state for one in arrivals.now] == ["sound"]
+    detector.detect()
+    detector.detect()
+    assert [one.state for one in detector.versions] == ["sound"]
     assert bad == []
 
 
-def test_what_may_not_be_moved_is_told_and_left(tmp_path: Path) -> None:
+def test_a_bad_version_that_cannot_be_moved_is_reported(tmp_path: Path) -> None:
     """Once; here the place is taken by a file."""
     repository = copied(tmp_path)
     (repository / "fraud_model" / ".quarantine").touch()
     version = repository / "fraud_model" / "2"
     shutil.copytree(repository / "fraud_model/1", version)
     (version / "model.onnx").write_bytes(b"x")
-    bad: list[Arrival] = []
-    arrivals = Arrivals(repository, product="fraud", quiet_s=0, bad=bad.append)
+    bad: list[DetectedVersion] = []
+    detector = VersionDetector(
+        repository, product="fraud", quiet_s=0, on_bad=bad.append
+    )
     for _ in range(4):
-        arrivals.look()
+        detector.detect()
     assert [(one.version, one.state, one.moved_to) for one in bad] == [(2, "bad", "")]
-    assert arrivals.now == bad
+    assert detector.versions == bad
     assert version.is_dir()
 
 

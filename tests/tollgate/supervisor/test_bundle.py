@@ -58,7 +58,7 @@ def test_ten_bundles_are_kept_of_those_written_at_faults(tmp_path: Path) -> None
     for day in range(10, 22):
         (folder / f"202001{day}T000000Z.tar.gz").touch()
     newest = write_at_fault(state=tmp_path, repository=tmp_path)
-    kept = sorted(path.name for path in folder.iterdir())
-    assert len(kept) == 10
-    assert kept[-1] == newest.name
-    assert kept[0] == "20200113T000000Z.tar.gz"
+    remaining = sorted(path.name for path in folder.iterdir())
+    assert len(remaining) == 10
+    assert remaining[-1] == newest.name
+    assert remaining[0] == "20200113T000000Z.tar.gz"

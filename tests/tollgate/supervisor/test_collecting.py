@@ -1,4 +1,4 @@
-"""What the supervisor finds out at a scrape."""
+"""The supervisor collects its metrics at each scrape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from tollgate.supervisor.collecting import trained_log_odds
 from tollgate.supervisor.metrics import SupervisorMetrics
-from tollgate.supervisor.processes import look
+from tollgate.supervisor.processes import read_processes
 from tollgate.supervisor.recycling import Recycling
 from tollgate.supervisor.stubs import Step, Stub
 from tollgate.supervisor.supervisor import Supervisor
@@ -64,13 +64,13 @@ def test_one_score_for_all_has_no_deviation(tmp_path: Path) -> None:
     assert trained_log_odds(path) is None
 
 
-def test_a_process_is_told_as_the_kernel_counts_it() -> None:
+def test_a_process_is_measured_as_the_kernel_counts_it() -> None:
     """This process, which just worked for a while; one that is gone is left out."""
     began_s = time.process_time()
     while time.process_time() - began_s < 0.05:
         sum(range(1000))
     pids = [(os.getpid(), "me", "", ""), (2**22 + 1, "gone", "", "")]
-    (found,) = look(iter(pids))
+    (found,) = read_processes(iter(pids))
     assert found.process == "me"
     assert found.cpu_s == pytest.approx(sum(os.times()[:2]), abs=0.1)
     assert found.resident_bytes > 1 << 20

@@ -24,7 +24,7 @@ from tollgate.server import control
 from tollgate.server.embedded import Embedded, serve
 from tollgate.server.probe import probe
 from tollgate.supervisor import converging
-from tollgate.supervisor.converging import Converger
+from tollgate.supervisor.converging import Reconciler
 from tollgate.supervisor.stubs import find_stubs
 
 pytestmark = pytest.mark.slow
@@ -52,20 +52,20 @@ def served(repository: Path) -> Iterator[Embedded]:
 
 @pytest.fixture(scope="module")
 def refused() -> list[tuple[str, str]]:
-    """What the server would not take."""
+    """Collect the releases that the server could not load."""
     return []
 
 
 @pytest.fixture(scope="module")
-def converger(
+def reconciler(
     served: Embedded, repository: Path, refused: list[tuple[str, str]]
-) -> Converger:
-    """Follows when told to."""
-    return Converger(
+) -> Reconciler:
+    """Reconcile when the test calls it."""
+    return Reconciler(
         served.serving["fraud"],
         source=Folder(repository, product="fraud"),
         product="fraud",
-        refused=lambda release, why: refused.append((release, why)),
+        on_failure=lambda release, reason: refused.append((release, reason)),
     )
 
 
@@ -124,14 +124,14 @@ def loaded(server: Embedded) -> dict[str, list[int]]:
     return {step: control.ready_versions(server.triton, step) for step in STEPS}
 
 
-def test_the_next_release_is_taken_while_requests_are_answered(
-    served: Embedded, repository: Path, converger: Converger
+def test_the_next_release_loads_while_requests_are_answered(
+    served: Embedded, repository: Path, reconciler: Reconciler
 ) -> None:
     """Each answer is of one of the two; the steps of the one before stay loaded."""
     before = {stub.pid for stub in find_stubs(served.triton.pid)}
     release = write(repository, fraud_model=2)
     with Caller(served) as caller:
-        converger.look()
+        reconciler.reconcile()
     assert caller.problems == []
     assert caller.releases == sorted(caller.releases)
     assert probe(served.triton, "fraud").release == release.name == "fraud-2"
@@ -141,19 +141,19 @@ def test_the_next_release_is_taken_while_requests_are_answered(
         "fraud_decision": [1001, 1002],
     }
     assert before <= {stub.pid for stub in find_stubs(served.triton.pid)}
-    assert converger.now.state == "converged"
-    assert converger.now.running == converger.now.desired == "fraud-2"
+    assert reconciler.status.state == "converged"
+    assert reconciler.status.running == reconciler.status.desired == "fraud-2"
 
 
 def test_the_way_back_starts_no_process(
-    served: Embedded, repository: Path, converger: Converger
+    served: Embedded, repository: Path, reconciler: Reconciler
 ) -> None:
     """The release before this one is loaded still."""
     before = {stub.pid for stub in find_stubs(served.triton.pid)}
     first = read_release(REPOSITORY, product="fraud")
     write_release(repository, first)
     with Caller(served) as caller:
-        converger.look()
+        reconciler.reconcile()
     assert caller.problems == []
     assert caller.releases[-1] in ("fraud-1", "fraud-2")
     assert probe(served.triton, "fraud").release == "fraud-1"
@@ -163,47 +163,52 @@ def test_the_way_back_starts_no_process(
 def test_a_release_that_does_not_load_changes_nothing(
     served: Embedded,
     repository: Path,
-    converger: Converger,
+    reconciler: Reconciler,
     refused: list[tuple[str, str]],
 ) -> None:
-    """Its step fails as it starts: told once, with the reason, and never answers."""
+    """Its step fails as it starts: reported once, with the reason; it never answers."""
     before = loaded(served)
     step = repository / "fraud_decision" / "3"
     shutil.copytree(repository / "fraud_decision" / "1", step)
     (step / "model.py").write_text('raise RuntimeError("not today")\n')
     release = write(repository, fraud_decision=3)
     with Caller(served) as caller:
-        converger.look()
-        converger.look()
+        reconciler.reconcile()
+        reconciler.reconcile()
     assert caller.problems == []
     assert set(caller.releases) == {"fraud-1"}
     assert loaded(served) == before
-    assert converger.now.state == "failed"
-    assert (converger.now.desired, converger.now.running) == (release.name, "fraud-1")
-    assert "not today" in converger.now.doing
-    assert converger.now.attempts == 2
+    assert reconciler.status.state == "failed"
+    assert (reconciler.status.desired, reconciler.status.running) == (
+        release.name,
+        "fraud-1",
+    )
+    assert "not today" in reconciler.status.doing
+    assert reconciler.status.attempts == 2
     assert [name for name, _ in refused] == [release.name]
 
 
-def test_another_reason_is_told_too(
+def test_another_reason_is_reported_too(
     served: Embedded,
     repository: Path,
-    converger: Converger,
+    reconciler: Reconciler,
     refused: list[tuple[str, str]],
 ) -> None:
-    """The same release fails for something else: whoever watches hears of both."""
+    """The same release fails for another reason: both are reported."""
     before = len(refused)
     release = write(repository, fraud_decision=3)
     policy = repository / "fraud_decision/3/policy.yaml"
     content = policy.read_bytes()
     policy.write_bytes(content + b"\n")
-    converger.look()
+    reconciler.reconcile()
     policy.write_bytes(content)
-    converger.look()
-    converger.look()
-    told = [why for name, why in refused[before:] if name in (release.name, "")]
-    assert ["changed" in why for why in told] == [True, False]
-    assert "not today" in told[1]
+    reconciler.reconcile()
+    reconciler.reconcile()
+    reasons = [
+        reason for name, reason in refused[before:] if name in (release.name, "")
+    ]
+    assert ["changed" in one for one in reasons] == [True, False]
+    assert "not today" in reasons[1]
 
 
 class Broken(Folder):
@@ -214,40 +219,40 @@ class Broken(Folder):
         raise ValueError("nobody thought of it")
 
 
-def test_what_nobody_thought_of_is_told_and_ends_nothing(
+def test_an_unexpected_error_is_reported_and_retried(
     served: Embedded, repository: Path
 ) -> None:
     """The state says so, the old release goes on, and it is tried again."""
-    follower = Converger(
+    follower = Reconciler(
         served.serving["fraud"],
         source=Broken(repository, product="fraud"),
         product="fraud",
     )
     follower.start()
     until_s = time.monotonic() + 600
-    while follower.now.attempts < 2:
+    while follower.status.attempts < 2:
         assert time.monotonic() < until_s
         time.sleep(0.01)
     follower.stop()
-    assert follower.now.state == "failed"
-    assert "nobody thought of it" in follower.now.doing
-    assert probe(served.triton, "fraud").release == follower.now.running
+    assert follower.status.state == "failed"
+    assert "nobody thought of it" in follower.status.doing
+    assert probe(served.triton, "fraud").release == follower.status.running
 
 
 def test_files_may_come_after_the_release_that_names_them(
-    served: Embedded, repository: Path, converger: Converger
+    served: Embedded, repository: Path, reconciler: Reconciler
 ) -> None:
     """A copy that is not finished is waited for."""
     write_release(repository, read_release(REPOSITORY, product="fraud"))
     release = write(repository, fraud_decision=2)
     away = repository.parent / "away"
     (repository / "fraud_decision" / "2").rename(away)
-    converger.look()
-    assert converger.now.state == "failed"
-    assert "version 2 is not in the repository" in converger.now.doing
+    reconciler.reconcile()
+    assert reconciler.status.state == "failed"
+    assert "version 2 is not in the repository" in reconciler.status.doing
     away.rename(repository / "fraud_decision" / "2")
-    converger.look()
-    assert converger.now.running == release.name
+    reconciler.reconcile()
+    assert reconciler.status.running == release.name
     assert probe(served.triton, "fraud").release == release.name
 
 
@@ -269,16 +274,19 @@ def test_what_is_taken_is_what_was_read(
     # Nor does a full disk, at the last step, take back what answers by then.
     monkeypatch.setattr(serving, "_path", repository / "gone" / "record.json")
     source = Overtaken(repository, product="fraud")
-    converger = Converger(serving, source=source, product="fraud")
-    converger.look()
-    assert (converger.now.state, converger.now.running) == ("converged", release.name)
+    reconciler = Reconciler(serving, source=source, product="fraud")
+    reconciler.reconcile()
+    assert (reconciler.status.state, reconciler.status.running) == (
+        "converged",
+        release.name,
+    )
     assert probe(served.triton, "fraud", rows=(1,)).release == release.name
     monkeypatch.undo()
     write_release(repository, release)
 
 
 def test_a_release_keeps_its_name_to_itself(
-    served: Embedded, repository: Path, converger: Converger
+    served: Embedded, repository: Path, reconciler: Reconciler
 ) -> None:
     """Other versions under the name that answers are not taken for the same."""
     path = release_path(repository, "fraud")
@@ -286,15 +294,15 @@ def test_a_release_keeps_its_name_to_itself(
     name = read_release(repository, product="fraud").name
     changed = write(repository, fraud_model=2).name
     path.write_bytes(path.read_bytes().replace(changed.encode(), name.encode()))
-    converger.look()
-    assert f"{name} answers already, with other versions" in converger.now.doing
+    reconciler.reconcile()
+    assert f"{name} answers already, with other versions" in reconciler.status.doing
     path.write_bytes(before)
-    converger.look()
-    assert converger.now.state == "converged"
+    reconciler.reconcile()
+    assert reconciler.status.state == "converged"
 
 
 def test_a_server_that_died_comes_back_as_it_was(
-    served: Embedded, repository: Path, converger: Converger
+    served: Embedded, repository: Path, reconciler: Reconciler
 ) -> None:
     """From its own copies; the repository may say what it likes."""
     name = served.serving["fraud"].active
@@ -302,8 +310,8 @@ def test_a_server_that_died_comes_back_as_it_was(
     path = release_path(repository, "fraud")
     before = path.read_bytes()
     path.write_text("{")
-    converger.look()
-    assert converger.now.state == "failed"
+    reconciler.reconcile()
+    assert reconciler.status.state == "failed"
     served.triton.restart()
     served.serving["fraud"].again()
     assert probe(served.triton, "fraud").release == name.release

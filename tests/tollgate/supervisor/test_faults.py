@@ -1,4 +1,4 @@
-"""Faults that are kept."""
+"""Faults are logged in a file of bounded size."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_a_full_log_forgets_its_older_half(tmp_path: Path) -> None:
     log = FaultLog(tmp_path)
     for number in range(9_000):
         log.add(fault(f"part-{number}"))
-    kept = [one.part for one in read_faults(tmp_path)]
-    assert kept[-1] == "part-8999"
-    assert kept[0] != "part-0"
+    stored = [one.part for one in read_faults(tmp_path)]
+    assert stored[-1] == "part-8999"
+    assert stored[0] != "part-0"
     assert log.path.stat().st_size < 1.1 * (1 << 20)
 
 
 def test_a_full_log_loses_nothing_that_is_added_meanwhile(tmp_path: Path) -> None:
-    """Products are mended side by side: of each the kept faults are its last ones."""
+    """Products are repaired in parallel; the log has the last faults of each."""
     log = FaultLog(tmp_path)
     text = "x" * 2_000
     each = 400
@@ -53,12 +53,12 @@ def test_a_full_log_loses_nothing_that_is_added_meanwhile(tmp_path: Path) -> Non
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(8)))
-    kept: dict[str, list[int]] = {}
+    stored: dict[str, list[int]] = {}
     for one in read_faults(tmp_path):
         name, number, _ = one.part.split("-")
-        kept.setdefault(name, []).append(int(number))
-    assert kept
-    for numbers in kept.values():
+        stored.setdefault(name, []).append(int(number))
+    assert stored
+    for numbers in stored.values():
         assert numbers == list(range(numbers[0], each))
 
 

@@ -65,8 +65,8 @@ def release(url: str, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def told(server: Supervised) -> dict[str, str]:
-    """What a server says of the product."""
+def status_of(server: Supervised) -> dict[str, str]:
+    """Return the reconciliation state of the product on a server."""
     status, text = server.get("/releases")
     assert status == 200
     (one,) = json.loads(text)
@@ -75,7 +75,7 @@ def told(server: Supervised) -> dict[str, str]:
 
 def is_there(server: Supervised, name: str) -> bool:
     """Whether a server is done with going to a release."""
-    now = told(server)
+    now = status_of(server)
     return (now["state"], now["running"]) == ("converged", name)
 
 
@@ -92,14 +92,14 @@ def test_a_fleet_goes_where_the_store_says(
     ports = [f"--replica={one.health_url.split('/')[2]}" for one in fleet]
     status = release(url, "status", *ports, f"--state={states[1]}")
     assert status.returncode == 0, status.stderr + status.stdout
-    kept = sorted(path.name for path in states[1].glob("mirror/*/fraud_model/[0-9]"))
-    assert kept == ["1", "2"]  # nobody asked for 3
+    fetched = sorted(path.name for path in states[1].glob("mirror/*/fraud_model/[0-9]"))
+    assert fetched == ["1", "2"]  # no release names 3
 
 
-def test_a_damaged_object_is_told_and_not_used(
+def test_a_damaged_object_is_reported_and_not_used(
     url: str, fleet: list[Supervised], tmp_path: Path, object_store: Any
 ) -> None:
-    """The release before it answers until the object is mended; then it is taken."""
+    """The release before it answers until the object is repaired."""
     files = object_store.files()
     good = files.cat_file(f"{MODEL}/3/model.onnx")
     copy = WorkingCopy(Objects(url), folder=tmp_path / "copy", product="fraud")
@@ -114,10 +114,10 @@ def test_a_damaged_object_is_told_and_not_used(
         activate(folder, newest, action="activate", actor="ada", reason="newest")
         files.pipe_file(f"{MODEL}/3/model.onnx", b"damaged")
     for server in fleet:
-        server.wait(lambda server=server: told(server)["state"] == "failed")
-        assert told(server)["desired"] == "fraud-3"
-        assert told(server)["running"] == "fraud-2"
-        assert "3/model.onnx: is not what was released" in told(server)["doing"]
+        server.wait(lambda server=server: status_of(server)["state"] == "failed")
+        assert status_of(server)["desired"] == "fraud-3"
+        assert status_of(server)["running"] == "fraud-2"
+        assert "3/model.onnx: is not what was released" in status_of(server)["doing"]
         assert server.ready()
     files.pipe_file(f"{MODEL}/3/model.onnx", good)
     for server in fleet:
@@ -127,13 +127,13 @@ def test_a_damaged_object_is_told_and_not_used(
 def test_a_store_that_is_gone_changes_nothing(
     url: str, fleet: list[Supervised], tmp_path: Path, object_store: Any
 ) -> None:
-    """Told on the side port, and no more; when it is there again, it is followed."""
+    """It is reported on the admin port; later, they follow it again."""
     copy = WorkingCopy(Objects(url), folder=tmp_path / "copy", product="fraud")
     with copy.read() as folder:
         object_store.stop()
         for server in fleet:
-            server.wait(lambda server=server: bool(told(server)["unreachable"]))
-            assert url in told(server)["unreachable"]
+            server.wait(lambda server=server: bool(status_of(server)["unreachable"]))
+            assert url in status_of(server)["unreachable"]
             assert is_there(server, "fraud-3")
             assert server.ready()
         gone = release(url, "status", f"--state={tmp_path}")
@@ -142,7 +142,7 @@ def test_a_store_that_is_gone_changes_nothing(
         object_store.start()
         object_store.fill(BUCKET, folder)
     for server in fleet:
-        server.wait(lambda server=server: not told(server)["unreachable"])
+        server.wait(lambda server=server: not status_of(server)["unreachable"])
     back = release(url, "rollback", "--reason=old times", f"--state={tmp_path}")
     assert back.returncode == 0, back.stderr
     for server in fleet:

@@ -1,4 +1,4 @@
-"""A version is judged by its files, apart from who runs the judge."""
+"""A version is validated by its files, in a separate process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.supervisor import judging
-from tollgate.supervisor.judging import Verdict, judge, judge_apart
+from tollgate.supervisor.judging import Verdict, validate, validate_in_subprocess
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 DAMAGED = "model.onnx: has SHA-256 "
@@ -27,8 +27,8 @@ def repository(tmp_path: Path) -> Path:
 
 
 def judged(repository: Path) -> Verdict:
-    """Judge version 2 here."""
-    return judge(repository, product="fraud", version=2)
+    """Validate version 2 here."""
+    return validate(repository, product="fraud", version=2)
 
 
 def edit(folder: Path, **fields: object) -> None:
@@ -40,7 +40,9 @@ def edit(folder: Path, **fields: object) -> None:
 def test_a_good_copy_is_sound(repository: Path) -> None:
     """Here and in a process of its own."""
     assert judged(repository) == Verdict("sound")
-    assert judge_apart(repository, product="fraud", version=2) == Verdict("sound")
+    assert validate_in_subprocess(repository, product="fraud", version=2) == Verdict(
+        "sound"
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_a_good_copy_is_sound(repository: Path) -> None:
         (lambda it: (it / "artifact.json").write_text("{"), "artifact.json"),
     ],
 )
-def test_what_its_files_prove_wrong_is_bad(
+def test_a_version_with_wrong_files_is_bad(
     repository: Path, harm: Callable[[Path], object], problem: str
 ) -> None:
     """By name, and certain: it may be moved away."""
@@ -64,7 +66,7 @@ def test_what_its_files_prove_wrong_is_bad(
     assert problem in verdict.reason
 
 
-def test_what_was_slow_here_is_bad_but_not_certain(repository: Path) -> None:
+def test_a_version_that_was_slow_here_is_bad_but_not_certain(repository: Path) -> None:
     """This machine serves; it may have been busy."""
     slo = repository / "fraud" / "slo.yaml"
     slo.write_text("model_budget_us_per_row: 0.0001\n")
@@ -78,7 +80,7 @@ def test_a_version_is_not_blamed_for_the_repository(repository: Path) -> None:
     (repository / "fraud_decision/1/policy.yaml").unlink()
     verdict = judged(repository)
     assert verdict.state == "incomplete"
-    assert verdict.reason.startswith("the repository is not sound: ")
+    assert verdict.reason.startswith("the repository is not valid: ")
 
 
 def test_a_version_without_its_record_is_incomplete(repository: Path) -> None:
@@ -90,24 +92,26 @@ def test_a_version_without_its_record_is_incomplete(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "said", "certain"),
     [
-        ("import os; os.abort()", "its trial ended with SIGABRT", True),
-        ("import os; os.kill(os.getpid(), 9)", "its trial ended with SIGKILL", False),
-        ("raise SystemExit('no memory')", "could not be tried: no memory", False),
-        ("import time; time.sleep(60)", "could not be tried within 1 s", False),
+        ("import os; os.abort()", "its check ended with SIGABRT", True),
+        ("import os; os.kill(os.getpid(), 9)", "its check ended with SIGKILL", False),
+        ("raise SystemExit('no memory')", "could not be checked: no memory", False),
+        ("import time; time.sleep(60)", "could not be checked within 1 s", False),
     ],
 )
-def test_a_trial_that_dies_is_told_and_harms_nobody(
+def test_a_validation_that_dies_is_reported(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     code: str,
     said: str,
     certain: bool,
 ) -> None:
-    """The judge is a process of its own; here it is one that dies."""
+    """The validating process is replaced by one that dies."""
     (tmp_path / "dying.py").write_text(code)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setattr(judging, "__name__", "dying")
     timeout_s = 1 if "sleep" in code else 60
-    verdict = judge_apart(tmp_path, product="fraud", version=2, timeout_s=timeout_s)
+    verdict = validate_in_subprocess(
+        tmp_path, product="fraud", version=2, timeout_s=timeout_s
+    )
     assert verdict == Verdict("bad", said, certain=certain)

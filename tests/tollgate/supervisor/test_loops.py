@@ -1,4 +1,4 @@
-"""The supervisor's loops outlive errors that nobody foresaw."""
+"""The supervisor's loops survive unexpected errors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tollgate.server.control import Endpoint
 from tollgate.supervisor import arrivals as arrivals_module
 from tollgate.supervisor import converging, supervisor, watched
 from tollgate.supervisor import heartbeat as heartbeat_module
-from tollgate.supervisor.arrivals import Arrivals
-from tollgate.supervisor.converging import Converger
-from tollgate.supervisor.heartbeat import Heartbeat
+from tollgate.supervisor.arrivals import VersionDetector
+from tollgate.supervisor.converging import Reconciler
+from tollgate.supervisor.heartbeat import HealthProbe
 from tollgate.supervisor.metrics import SupervisorMetrics
 from tollgate.supervisor.recycling import Recycling
-from tollgate.supervisor.side_port import side_port
+from tollgate.supervisor.side_port import serve_admin_port
 from tollgate.supervisor.supervisor import Supervisor
-from tollgate.supervisor.watched import Watched
+from tollgate.supervisor.watched import SupervisedProduct
 from tollgate.worker import tallies
 
 
@@ -73,23 +73,23 @@ class Source:
         raise RepositoryError(self.release_name, "is not there")
 
 
-def converger_of(source: Source, product: str = "fraud") -> Converger:
+def converger_of(source: Source, product: str = "fraud") -> Reconciler:
     """Follow a source with a server that serves nothing."""
     serving: Any = SimpleNamespace(release="", active=None)
-    return Converger(serving, source=source, product=product)  # type: ignore[arg-type]
+    return Reconciler(serving, source=source, product=product)  # type: ignore[arg-type]
 
 
-def test_a_release_that_fails_for_a_day_is_still_looked_at() -> None:
+def test_a_release_that_fails_for_a_day_is_still_retried() -> None:
     """2 to the 1,025th is no float: by then, 17 hours, the server must still look."""
-    converger = converger_of(Source())
+    reconciler = converger_of(Source())
     for number in range(1, 1_101):
-        converger._again_s = 0.0
-        converger.look()
+        reconciler._retry_at_s = 0.0
+        reconciler.reconcile()
         # A new release.json begins a new count, so this one stays the same.
-        converger._source.looks = 0  # type: ignore[attr-defined]
-        assert converger.now.attempts == number
-    assert converger.now.state == "failed"
-    pause_s = converger._again_s - time.monotonic()
+        reconciler._source.looks = 0  # type: ignore[attr-defined]
+        assert reconciler.status.attempts == number
+    assert reconciler.status.state == "failed"
+    pause_s = reconciler._retry_at_s - time.monotonic()
     assert pause_s <= converging._MOST_RETRY_S
 
 
@@ -99,38 +99,38 @@ def test_steps_that_fail_for_a_day_are_still_restarted(
     """A minute apart at most, however often it was in vain."""
     clock = SimpleNamespace(now_s=1_000.0)
     monkeypatch.setattr(watched.time, "monotonic", lambda: clock.now_s)
-    one = Watched(
+    one = SupervisedProduct(
         SimpleNamespace(active=object()),  # type: ignore[arg-type]
-        heartbeat=SimpleNamespace(product="fraud"),  # type: ignore[arg-type]
-        converger=SimpleNamespace(problem=""),  # type: ignore[arg-type]
+        health_probe=SimpleNamespace(product="fraud"),  # type: ignore[arg-type]
+        reconciler=SimpleNamespace(problem=""),  # type: ignore[arg-type]
     )
-    assert one.may_renew()
+    assert one.may_restart_steps()
     pauses = []
     for _ in range(1_100):
         began_s = clock.now_s
-        while not one.may_renew():
+        while not one.may_restart_steps():
             clock.now_s += 5.0
         pauses.append(clock.now_s - began_s)
     assert pauses[:5] == [5.0, 10.0, 20.0, 40.0, 60.0]
     assert set(pauses[5:]) == {60.0}
 
 
-def test_the_converger_goes_on_and_reports_the_failure() -> None:
-    """It is reported as failed, retried, and converges when the error is gone."""
+def test_the_reconciler_survives_and_reports_the_failure() -> None:
+    """It reports the release as failed, and retries until the error is gone."""
     source = Source()
     source.error = UnforeseenError("x")
-    converger = converger_of(source, "follows")
-    converger.start()
+    reconciler = converger_of(source, "follows")
+    reconciler.start()
     wait_until(lambda: tallies()["converge-follows"].failures >= 3)
-    assert converger.now.state == "failed"
-    assert "unforeseen" in converger.problem
+    assert reconciler.status.state == "failed"
+    assert "unforeseen" in reconciler.problem
     source.error = None
     wait_until(lambda: tallies()["converge-follows"].failures == 0)
-    converger.stop()
-    assert "is not there" in converger.problem  # what it came to foresee
+    reconciler.stop()
+    assert "is not there" in reconciler.problem  # what it came to foresee
 
 
-def test_the_heartbeat_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_health_probe_survives_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """The product is not ready while its probe fails, and ready right after."""
     broken = threading.Event()
     broken.set()
@@ -141,18 +141,20 @@ def test_the_heartbeat_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         return "fraud-1"
 
     monkeypatch.setattr(heartbeat_module.Prober, "ask", ask)
-    beat = Heartbeat(Endpoint("127.0.0.1:1"), "beats", interval_s=0.001)
-    beat.start()
-    wait_until(lambda: beat.failures > 2)
-    assert not beat.ready
+    health_probe = HealthProbe(Endpoint("127.0.0.1:1"), "beats", interval_s=0.001)
+    health_probe.start()
+    wait_until(lambda: health_probe.failures > 2)
+    assert not health_probe.ready
     broken.clear()
-    wait_until(lambda: beat.ready)
-    assert beat.failures == 0
+    wait_until(lambda: health_probe.ready)
+    assert health_probe.failures == 0
     assert tallies()["heartbeat-beats"].errors > 2
-    beat.stop()
+    health_probe.stop()
 
 
-def test_arrivals_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_detector_survives_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A version may be copied in after an error, too."""
     broken = threading.Event()
     broken.set()
@@ -166,7 +168,7 @@ def test_arrivals_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(arrivals_module, "read_product", read)
     monkeypatch.setattr(arrivals_module, "unreleased_versions", lambda *a, **k: [])
-    with Arrivals(tmp_path, product="arrive", quiet_s=1.0):
+    with VersionDetector(tmp_path, product="arrive", quiet_s=1.0):
         wait_until(lambda: tallies()["arrivals-arrive"].failures > 2)
         broken.clear()
         wait_until(lambda: tallies()["arrivals-arrive"].failures == 0)
@@ -183,14 +185,14 @@ class Product:
         self.loaded = self.ready = True
         self.release = "r-1"
         self.problem = ""
-        self.heartbeat = SimpleNamespace(
-            product=name, ready=True, release="r-1", forgive=lambda: None
+        self.health_probe = SimpleNamespace(
+            product=name, ready=True, release="r-1", reset_failures=lambda: None
         )
         self.serving = SimpleNamespace(steps=(), active=None)
 
     @property
     def failures(self) -> int:
-        """Count the probes that failed; asked by its keeper at each look."""
+        """Count the probes that failed; read by its supervisor at each check."""
         self.looked += 1
         if self.error is not None:
             raise self.error
@@ -253,12 +255,12 @@ class Supervised:
 
 @pytest.fixture(autouse=True)
 def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("look", "scan"):
+    for name in ("poll", "scan"):
         monkeypatch.setattr(supervisor.StubWatch, name, lambda self, pid: [])
 
 
-def test_the_supervisor_goes_on() -> None:
-    """An error in its own look: it looks again."""
+def test_the_supervisor_survives_errors() -> None:
+    """After an error in its own check, it checks again."""
     with Supervised("one") as held:
         wait_until(lambda: held.products[0].looked > 0)
         before = tallies()["supervisor"].errors
@@ -271,8 +273,8 @@ def test_the_supervisor_goes_on() -> None:
     assert held.ended_with is None
 
 
-def test_a_product_whose_care_fails_costs_the_others_nothing() -> None:
-    """The keeper of one fails; those of the others and the supervisor go on."""
+def test_errors_of_one_product_supervisor_leave_the_others_alone() -> None:
+    """One fails; those of the other products and the supervisor continue."""
     with Supervised("broken", "whole") as held:
         broken, whole = held.products
         broken.error = OverflowError("int too large to convert to float")
@@ -286,15 +288,15 @@ def test_a_product_whose_care_fails_costs_the_others_nothing() -> None:
     assert held.ended_with is None
 
 
-def test_what_is_given_up_ends_the_supervisor() -> None:
-    """On purpose: a keeper that gives up says so with an error of ours."""
+def test_a_part_that_is_given_up_ends_the_supervisor() -> None:
+    """A product supervisor gives up by raising a ServerError."""
     with Supervised("ends") as held:
         held.products[0].error = ServerError("ends", "gives up")
         wait_until(lambda: held.ended_with is not None)
     assert "gives up" in str(held.ended_with)
 
 
-def test_the_side_port_goes_on_and_names_loops_that_are_stuck(
+def test_the_admin_port_survives_errors_and_names_stuck_loops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the JSON of /readyz and as a metric; the product itself stays ready."""
@@ -308,11 +310,11 @@ def test_the_side_port_goes_on_and_names_loops_that_are_stuck(
 
     source = Source()
     source.error = UnforeseenError("x")
-    converger = converger_of(source, "stuck")
-    converger.start()
+    reconciler = converger_of(source, "stuck")
+    reconciler.start()
     held = Supervised("ports")
-    held.products[0].converger = converger  # type: ignore[attr-defined]
-    with side_port(
+    held.products[0].reconciler = reconciler  # type: ignore[attr-defined]
+    with serve_admin_port(
         held.supervisor, SupervisorMetrics(), host="127.0.0.1", port=0
     ) as port:
         wait_until(lambda: "converge-stuck" in get("/readyz"))
@@ -343,4 +345,4 @@ def test_the_side_port_goes_on_and_names_loops_that_are_stuck(
         broken.clear()
         monkeypatch.undo()
         assert get("/livez") == "live\n"
-    converger.stop()
+    reconciler.stop()

@@ -1,4 +1,4 @@
-"""Which step is started anew although it works."""
+"""A working step is restarted if it is too old or too large."""
 
 from __future__ import annotations
 

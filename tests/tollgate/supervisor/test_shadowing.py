@@ -1,4 +1,4 @@
-"""A version that is copied in is put on trial where the product wants it."""
+"""A version that is copied in becomes a shadow if gates.yaml says so."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tollgate.repository.history import read_history
 from tollgate.repository.release import read_release, write_release
 from tollgate.repository.trial import without_challenger
 from tollgate.supervisor import shadowing
-from tollgate.supervisor.arrivals import Arrivals
-from tollgate.supervisor.shadowing import Shadows
+from tollgate.supervisor.arrivals import VersionDetector
+from tollgate.supervisor.shadowing import ShadowStarter
 
 pytestmark = pytest.mark.slow
 
@@ -33,20 +33,20 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def look(repository: Path) -> None:
-    """Look as a supervisor does: once to see files, once to judge them."""
-    arrivals = Arrivals(
-        repository, product="fraud", quiet_s=0, sound=Shadows(repository).begin
+def detect(repository: Path) -> None:
+    """Check as a supervisor does: once to see files, once to validate them."""
+    detector = VersionDetector(
+        repository, product="fraud", quiet_s=0, on_valid=ShadowStarter(repository).start
     )
-    arrivals.look()
-    arrivals.look()
-    assert [one.state for one in arrivals.now] in (["sound"], [])
+    detector.detect()
+    detector.detect()
+    assert [one.state for one in detector.versions] in (["sound"], [])
 
 
 def test_a_sound_version_becomes_a_shadow_once(repository: Path) -> None:
     """The history says who and why; what was on trial is no arrival any more."""
     (repository / "fraud/gates.yaml").write_text("arrivals: shadow\n")
-    look(repository)
+    detect(repository)
     release = read_release(repository, product="fraud")
     trial = release.challenger
     assert trial is not None
@@ -56,21 +56,23 @@ def test_a_sound_version_becomes_a_shadow_once(repository: Path) -> None:
     assert (entry.action, entry.actor) == ("challenger start", "supervisor")
     assert entry.reason == "fraud_model version 2 was copied in"
     shutil.copytree(repository / "fraud_model/1", repository / "fraud_model/3")
-    look(repository)
+    detect(repository)
     assert read_release(repository, product="fraud") == release
 
 
-def test_a_version_that_waits_begins_when_its_turn_has_come(
+def test_a_second_version_starts_after_the_first_trial_ends(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of two that are copied in at once, the second follows the first; told once."""
+    """Of two that are copied in at once, the second follows the first; logged once."""
     (repository / "fraud/gates.yaml").write_text("arrivals: shadow\n")
     shutil.copytree(repository / "fraud_model/1", repository / "fraud_model/3")
-    sound = Shadows(repository).begin
-    arrivals = Arrivals(repository, product="fraud", quiet_s=0, sound=sound)
+    on_valid = ShadowStarter(repository).start
+    detector = VersionDetector(
+        repository, product="fraud", quiet_s=0, on_valid=on_valid
+    )
     with caplog.at_level(logging.INFO, "tollgate.supervisor.shadowing"):
         for _ in range(4):
-            arrivals.look()
+            detector.detect()
     first = read_release(repository, product="fraud")
     assert first.challenger is not None
     assert first.challenger.versions["fraud_model"] == 2
@@ -84,43 +86,45 @@ def test_a_version_that_waits_begins_when_its_turn_has_come(
         reason="enough",
     )
     for _ in range(2):
-        arrivals.look()
+        detector.detect()
     second = read_release(repository, product="fraud").challenger
     assert second is not None
     assert second.versions["fraud_model"] == 3
 
 
-def test_unless_the_product_says_so_it_is_told_only(repository: Path) -> None:
-    """That is what holds without a gates.yaml."""
+def test_without_gates_no_trial_starts(repository: Path) -> None:
+    """The version is only reported."""
     before = read_release(repository, product="fraud")
-    look(repository)
+    detect(repository)
     assert read_release(repository, product="fraud") == before
 
 
-def test_what_is_in_the_way_is_told(
+def test_an_obstacle_is_logged(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Gates that cannot be read, for one; nothing is changed."""
     (repository / "fraud/gates.yaml").write_text("arrivals: perhaps\n")
     before = read_release(repository, product="fraud")
     with caplog.at_level(logging.WARNING, "tollgate.supervisor.shadowing"):
-        look(repository)
+        detect(repository)
     assert read_release(repository, product="fraud") == before
-    (said,) = caplog.messages
-    assert said.startswith("fraud_model version 2 did not become a shadow: ")
-    assert "line 1: arrivals" in said
+    (message,) = caplog.messages
+    assert message.startswith("fraud_model version 2 did not become a shadow: ")
+    assert "line 1: arrivals" in message
 
 
-def test_it_begins_when_what_was_in_the_way_is_not_any_more(
+def test_the_trial_starts_when_the_obstacle_is_gone(
     repository: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is told once: gates that cannot be read, and who was faster."""
+    """Each is logged once: unreadable gates, and a concurrent change."""
     path = repository / "fraud/gates.yaml"
     path.write_text("arrivals: perhaps\n")
-    sound = Shadows(repository).begin
-    arrivals = Arrivals(repository, product="fraud", quiet_s=0, sound=sound)
+    on_valid = ShadowStarter(repository).start
+    detector = VersionDetector(
+        repository, product="fraud", quiet_s=0, on_valid=on_valid
+    )
     for _ in range(3):
-        arrivals.look()
+        detector.detect()
     path.write_text("arrivals: shadow\n")
 
     def late(*_: object, **__: object) -> None:
@@ -128,12 +132,12 @@ def test_it_begins_when_what_was_in_the_way_is_not_any_more(
 
     with monkeypatch.context() as patch:
         patch.setattr(shadowing, "activate", late)
-        arrivals.look()
-        arrivals.look()
+        detector.detect()
+        detector.detect()
     assert len(caplog.messages) == 2
     there = read_release(repository, product="fraud")
     write_release(repository, msgspec.structs.replace(there, reason="somebody"))
-    arrivals.look()
+    detector.detect()
     trial = read_release(repository, product="fraud").challenger
     assert trial is not None
     assert trial.versions["fraud_model"] == 2

@@ -1,4 +1,4 @@
-"""An end that nobody notices who was told: not ready, answered still, then gone."""
+"""A server that stops is first not ready, still answers, and then ends."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.supervisor.stubs import Step, StubWatch, find_stubs, is_meant
+from tollgate.supervisor.stubs import Step, StubWatch, find_stubs, is_configured
 
 SERVER = 7
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -79,14 +79,14 @@ def test_an_instance_beyond_the_count_is_not_meant_to_be_there() -> None:
     group = {"name": "fraud_features_0", "count": 2, "kind": "KIND_CPU"}
     steps = [Step("fraud_features", 1, f"fraud_features_0_{n}") for n in range(3)]
     running = {"instance_group": [group]}
-    assert [is_meant(one, running) for one in steps] == [True, True, False]
+    assert [is_configured(one, running) for one in steps] == [True, True, False]
     on_gpu = {"instance_group": [group | {"kind": "KIND_GPU"}]}
-    assert is_meant(steps[2], on_gpu)
+    assert is_configured(steps[2], on_gpu)
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Start processes that look like stubs of this process; ended afterwards."""
+    """Start processes that look like stubs of this process, and end them."""
     started = []
 
     def begin(model: str) -> subprocess.Popen[bytes]:
@@ -120,12 +120,12 @@ def test_a_watch_sees_at_once_that_a_known_stub_stops_or_dies(
     assert {one.pid for one in watch.scan(os.getpid())} == {first.pid, second.pid}
     first.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WNOWAIT)
-    stopped = {one.pid: one.stopped for one in watch.look(os.getpid())}
+    stopped = {one.pid: one.stopped for one in watch.poll(os.getpid())}
     assert stopped == {first.pid: True, second.pid: False}
     first.send_signal(signal.SIGCONT)
     second.kill()
     os.waitid(os.P_PID, second.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
-    assert [one.step.model for one in watch.look(os.getpid())] == ["first"]
+    assert [one.step.model for one in watch.poll(os.getpid())] == ["first"]
     watch.close()
 
 
@@ -135,14 +135,14 @@ def test_a_watch_finds_a_new_stub(
     """At a scan, and by itself within a second or so; one that ended is gone."""
     old = start("old")
     watch = StubWatch()
-    assert [one.pid for one in watch.look(os.getpid())] == [old.pid]
+    assert [one.pid for one in watch.poll(os.getpid())] == [old.pid]
     new = start("new")
     assert {one.pid for one in watch.scan(os.getpid())} == {old.pid, new.pid}
     newest = start("newest")
-    while newest.pid not in {one.pid for one in watch.look(os.getpid())}:
+    while newest.pid not in {one.pid for one in watch.poll(os.getpid())}:
         time.sleep(0.01)
     new.kill()
     new.wait()
-    assert {one.pid for one in watch.look(os.getpid())} == {old.pid, newest.pid}
-    assert watch.look(1) == []
+    assert {one.pid for one in watch.poll(os.getpid())} == {old.pid, newest.pid}
+    assert watch.poll(1) == []
     watch.close()

@@ -26,10 +26,10 @@ from tollgate.server.redis import EmbeddedRedis
 from tollgate.server.regions import region_prefix
 from tollgate.supervisor.faults import Fault
 from tollgate.supervisor.flapping import Flapping
-from tollgate.supervisor.heartbeat import Heartbeat
-from tollgate.supervisor.keeping import Keeper
-from tollgate.supervisor.mending import Mender
-from tollgate.supervisor.replicas import ask_replica
+from tollgate.supervisor.heartbeat import HealthProbe
+from tollgate.supervisor.keeping import ProductSupervisor
+from tollgate.supervisor.mending import Recovery
+from tollgate.supervisor.replicas import query_replica
 from tollgate.supervisor.stubs import find_stubs
 
 pytestmark = pytest.mark.slow
@@ -57,18 +57,18 @@ def supervised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]
         ("tritonserver", signal.SIGSTOP),
     ],
 )
-def test_what_dies_or_hangs_is_mended(
+def test_a_process_that_dies_or_hangs_is_restarted(
     supervised: Supervised, part: str, number: signal.Signals
 ) -> None:
-    """Nobody does anything; afterwards the product decides, and the fault is kept."""
+    """Without help, the product decides again, and the fault is recorded."""
     before = supervised.mended()
     os.kill(supervised.pid(part), number)
     supervised.wait_mended(len(before) + 1)
     assert part in supervised.mended()[len(before) :]
 
 
-def test_two_at_once_are_mended_both(supervised: Supervised) -> None:
-    """One dies while the other is mended."""
+def test_two_steps_that_die_at_once_are_both_restarted(supervised: Supervised) -> None:
+    """One dies while the other is being repaired."""
     before = supervised.mended()
     for part in ("fraud_model", "fraud_features"):
         os.kill(supervised.pid(part), signal.SIGKILL)
@@ -77,8 +77,10 @@ def test_two_at_once_are_mended_both(supervised: Supervised) -> None:
     assert mended >= {"fraud_features", "fraud_model"}
 
 
-def test_the_side_port_tells_how_it_is(supervised: Supervised) -> None:
-    """Live, ready per product, and metrics with what was mended."""
+def test_the_admin_port_reports_health_releases_and_metrics(
+    supervised: Supervised,
+) -> None:
+    """Live, ready per product, and metrics of the repairs."""
     assert supervised.get("/livez")[0] == 200
     status, text = supervised.get("/readyz/fraud")
     assert status == 200
@@ -186,7 +188,7 @@ def test_all_ports_can_be_of_ipv6(tmp_path: Path) -> None:
             product.wait(lambda: bool(product.health_url) and product.ready())
             found = find_server(tmp_path / "state")
             assert found is not None
-            (fraud,) = ask_replica(found.side_port_url)
+            (fraud,) = query_replica(found.side_port_url)
             with urllib.request.urlopen(product.metrics_url, timeout=5) as page:
                 assert b"nv_inference_request_success" in page.read()
         finally:
@@ -197,11 +199,11 @@ def test_all_ports_can_be_of_ipv6(tmp_path: Path) -> None:
 def test_a_product_that_answers_others_is_overloaded_and_a_hung_one_is_not(
     tmp_path: Path,
 ) -> None:
-    """What was decided before the first failure says nothing."""
+    """Only decisions after the first failed probe count."""
     with serve(REPOSITORY, state=tmp_path / "state") as server:
-        beat = Heartbeat(server.triton, "fraud", timeout_s=0.5)
-        beat.beat()
-        assert beat.ready
+        health_probe = HealthProbe(server.triton, "fraud", timeout_s=0.5)
+        health_probe.send()
+        assert health_probe.ready
         (stub,) = (
             one
             for one in find_stubs(server.triton.pid)
@@ -209,70 +211,70 @@ def test_a_product_that_answers_others_is_overloaded_and_a_hung_one_is_not(
         )
         os.kill(stub.pid, signal.SIGSTOP)
         try:
-            beat.beat()
-            assert beat.failures == 1
-            assert not beat.others_answered()
+            health_probe.send()
+            assert health_probe.failures == 1
+            assert not health_probe.others_get_answers()
         finally:
             os.kill(stub.pid, signal.SIGCONT)
         probe(server.triton, "fraud", rows=[1])  # somebody else
-        assert beat.others_answered()
-        beat.beat()
-        assert beat.ready
+        assert health_probe.others_get_answers()
+        health_probe.send()
+        assert health_probe.ready
 
 
-def test_what_could_not_be_mended_is_not_tried_at_once_again() -> None:
-    """A second later; meanwhile it counts for nothing."""
+def test_a_failed_repair_is_retried_after_a_second() -> None:
+    """Until then, nothing is tried and nothing is counted."""
     tried: list[str] = []
-    told: list[Fault] = []
+    faults: list[Fault] = []
 
     def fail() -> None:
         tried.append("x")
         raise ServerError("x", "no")
 
-    mender = Mender([], fault=told.append, flapping=Flapping(most=1))
-    mender.mend("x", "died", fail)
-    mender.mend("x", "died", fail)
+    recovery = Recovery([], fault=faults.append, flapping=Flapping(most=1))
+    recovery.repair("x", "died", fail)
+    recovery.repair("x", "died", fail)
     assert tried == ["x"]
-    assert [(one.mended_s, one.outcome) for one in told] == [(None, "x: no")]
-    mender._again_s.clear()
-    mender.mend("x", "died", fail)
-    mender._again_s.clear()
+    assert [(one.mended_s, one.outcome) for one in faults] == [(None, "x: no")]
+    recovery._retry_at_s.clear()
+    recovery.repair("x", "died", fail)
+    recovery._retry_at_s.clear()
     with pytest.raises(ServerError, match="gives up: x failed 2 times in a row"):
-        mender.mend("x", "died", fail)
+        recovery.repair("x", "died", fail)
     assert tried == ["x", "x"]
-    assert told[-1].outcome.startswith("given up")
+    assert faults[-1].outcome.startswith("given up")
 
 
-def test_a_product_is_left_for_a_while_where_another_one_decides() -> None:
-    """And then tried again; alone, it would have ended the supervisor."""
+def test_a_failing_product_is_skipped_for_a_while_if_another_one_decides() -> None:
+    """It is retried later; as the only product it would end the supervisor."""
     nowhere = Endpoint("127.0.0.1:1")
-    sick, well = Heartbeat(nowhere, "sick"), Heartbeat(nowhere, "well")
-    told: list[Fault] = []
-    mender = Mender([sick, well], fault=told.append, flapping=Flapping(most=0))
-    mender.mend("step", "died", lambda: None, product="sick")
+    sick, well = HealthProbe(nowhere, "sick"), HealthProbe(nowhere, "well")
+    faults: list[Fault] = []
+    recovery = Recovery([sick, well], fault=faults.append, flapping=Flapping(most=0))
+    recovery.repair("step", "died", lambda: None, product="sick")
     well._answered_s = time.monotonic()
-    mender.mend("step", "died", lambda: None, product="sick")
-    assert told[-1].outcome.startswith("left for 60 s: step failed 1 times in a row")
-    mender._again_s.clear()
-    mender.mend("step", "died", lambda: None, product="sick")
-    assert told[-1].outcome == "mended"
+    recovery.repair("step", "died", lambda: None, product="sick")
+    assert faults[-1].outcome.startswith("left for 60 s: step failed 1 times in a row")
+    recovery._retry_at_s.clear()
+    recovery.repair("step", "died", lambda: None, product="sick")
+    assert faults[-1].outcome == "mended"
     assert well.ready
-    mender._again_s.clear()
-    well.forgive()  # mended a moment ago: not known to fail
-    mender.mend("step", "died", lambda: None, product="sick")
-    assert told[-1].outcome.startswith("left for 60 s")
-    mender._again_s.clear()
-    mender.mend("step", "died", lambda: None, product="sick")
-    mender._again_s.clear()
+    recovery._retry_at_s.clear()
+    well.reset_failures()  # repaired a moment ago: not known to fail
+    recovery.repair("step", "died", lambda: None, product="sick")
+    assert faults[-1].outcome.startswith("left for 60 s")
+    recovery._retry_at_s.clear()
+    recovery.repair("step", "died", lambda: None, product="sick")
+    recovery._retry_at_s.clear()
     well.failures = 1
     with pytest.raises(ServerError, match="gives up"):
-        mender.mend("step", "died", lambda: None, product="sick")
+        recovery.repair("step", "died", lambda: None, product="sick")
 
 
 @pytest.mark.parametrize(
     ("other", "restarts"),
     [
-        ({"failures": 0}, False),  # mended a moment ago, and not yet asked
+        ({"failures": 0}, False),  # repaired a moment ago, and not yet probed
         ({"failures": 2}, True),
         ({"failures": 2, "answers": True}, False),
         ({"failures": 0, "loaded": False}, True),
@@ -281,7 +283,7 @@ def test_a_product_is_left_for_a_while_where_another_one_decides() -> None:
 def test_the_server_is_restarted_only_where_no_other_product_decides(
     other: dict[str, Any], restarts: bool
 ) -> None:
-    """A step of one product could not be started anew."""
+    """A step of one product could not be restarted."""
 
     def renew(model: str) -> None:
         raise ServerError(model, "did not load")
@@ -294,17 +296,17 @@ def test_the_server_is_restarted_only_where_no_other_product_decides(
             loaded=loaded,
             failures=failures,
             ready=False,
-            others_answered=lambda: answers,
+            others_get_answers=lambda: answers,
             serving=SimpleNamespace(renew=renew, steps=("step",)),
         )
 
     restarted: list[str] = []
-    keeper = Keeper(
+    supervisor = ProductSupervisor(
         product("sick", failures=1),
         others=[product("other", **other)],
         triton=SimpleNamespace(),  # type: ignore[arg-type]
-        mender=Mender([], fault=lambda _: None, flapping=Flapping()),
+        recovery=Recovery([], fault=lambda _: None, flapping=Flapping()),
         restart=restarted.append,
     )
-    keeper._renew("step", "a step died")
-    assert restarted == (["step could not be started anew"] if restarts else [])
+    supervisor._restart_step("step", "a step died")
+    assert restarted == (["step could not be restarted"] if restarts else [])

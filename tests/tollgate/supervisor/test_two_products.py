@@ -59,11 +59,11 @@ class Pair(msgspec.Struct):
         return {"tritonserver": server, **found}
 
     def ready(self, product: str) -> bool:
-        """Tell whether a product decides."""
+        """Return whether a product decides."""
         return self.server.get(f"/readyz/{product}")[0] == 200
 
-    def told(self, product: str) -> dict[str, Any]:
-        """Ask how far a product is with its release."""
+    def status_of(self, product: str) -> dict[str, Any]:
+        """Return the reconciliation state of a product."""
         found = json.loads(self.server.get("/releases")[1])
         return next(one for one in found if one["product"] == product)
 
@@ -108,7 +108,7 @@ def test_one_that_does_not_load_at_start_leaves_the_other(pair: Pair) -> None:
     problem = pair.at_start["products"]["credit"]["problem"]
     assert "is not loaded: credit_decision: did not load" in problem
     assert "torn" in problem
-    pair.server.wait(lambda: pair.told("credit")["running"] == "credit-1")
+    pair.server.wait(lambda: pair.status_of("credit")["running"] == "credit-1")
     assert pair.address.products == ("fraud", "credit")
 
 
@@ -163,12 +163,12 @@ def test_a_bad_release_is_one_products_affair(pair: Pair) -> None:
     path = release_path(pair.repository, "credit")
     good = path.read_bytes()
     path.write_bytes(good.replace(b'"credit-1"', b'"credit-2"').replace(b": 1", b": 9"))
-    pair.server.wait(lambda: pair.told("credit")["state"] == "failed")
-    assert pair.told("credit")["running"] == "credit-1"
-    assert pair.told("fraud")["state"] == "converged"
+    pair.server.wait(lambda: pair.status_of("credit")["state"] == "failed")
+    assert pair.status_of("credit")["running"] == "credit-1"
+    assert pair.status_of("fraud")["state"] == "converged"
     assert pair.server.ready()
     path.write_bytes(good)
-    pair.server.wait(lambda: pair.told("credit")["state"] == "converged")
+    pair.server.wait(lambda: pair.status_of("credit")["state"] == "converged")
 
 
 def test_a_server_that_died_comes_back_with_both(pair: Pair) -> None:
