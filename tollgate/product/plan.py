@@ -147,7 +147,7 @@ def _columns(
     notes: list[str],
 ) -> tuple[list[Column], list[ExcludedColumn]]:
     """Classify the columns without a role; select those that a model may have."""
-    excluded = [ExcludedColumn(name, "excluded by --drop") for name in choices.drop]
+    excluded = [ExcludedColumn(name, "excluded on request") for name in choices.drop]
     excluded += [
         ExcludedColumn(name, "sensitive: reported on only")
         for name in choices.sensitive

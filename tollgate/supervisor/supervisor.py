@@ -120,8 +120,8 @@ class Supervisor:
         Raises:
             ServerError: A part keeps failing after repairs.
         """
-        for one in self.products:
-            one.start()
+        for product in self.products:
+            product.start()
         try:
             Worker(
                 "supervisor",
