@@ -1,17 +1,12 @@
 """Servers to ask: a real tritonserver with arithmetic behind it, and ones for tests."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-# Certificates are made as for the tests of the store.
-sys.path.insert(0, str(Path(__file__).parents[1] / "tollgate" / "store"))
-from purchases_asked import PATIENT, RULE
-
 from clients.decision_client import DecisionClient
+from tests.support.clients.purchases import PATIENT, RULE
 from tollgate.server.control import load_model
 from tollgate.server.launcher import TritonServer
 from tollgate.testing import TestServer

@@ -8,12 +8,12 @@ from collections import defaultdict
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from purchases_asked import PATIENT, RULE, SHORT_S
 
 from clients.async_client import AsyncDecisionClient
 from clients.coalescing import Coalescing
 from clients.options import Options
 from clients.retry import RetryRules
+from tests.support.clients.purchases import PATIENT, RULE, SHORT_S
 from tollgate.errors import InvalidRequest, Unavailable
 from tollgate.testing import Answer, TestServer
 

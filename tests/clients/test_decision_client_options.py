@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from certificates import make_authority, make_certificate
-from purchases_asked import ONCE, RULE, purchase
 
 from clients.decision_client import DecisionClient
 from clients.options import Options, Tls, tls_from
+from tests.support.clients.purchases import ONCE, RULE, purchase
+from tests.support.store.certificates import make_authority, make_certificate
 from tollgate.errors import InputError
 from tollgate.testing import TestServer
 from tollgate.testing.server import ServerTls

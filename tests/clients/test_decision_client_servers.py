@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 
 import pytest
-from purchases_asked import ONCE, PATIENT, RULE, purchase
 
 from clients.breaker import BreakerRules, State
 from clients.decision_client import DecisionClient
 from clients.options import Options
 from clients.retry import RetryRules
+from tests.support.clients.purchases import ONCE, PATIENT, RULE, purchase
 from tollgate.errors import Unavailable
 from tollgate.testing import TestServer
 

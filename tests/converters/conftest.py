@@ -1,34 +1,17 @@
 """Training rows that take a moment, a repository to publish to, and cards."""
 
 import shutil
-import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cards_made import Page
-
 from converters.card import write_card
+from tests.support.checkout import CHECKOUT
+from tests.support.converters.model_cards import Page
+from tests.support.converters.training_rows import training_rows
 from tollgate.features.spec import load_spec
 
-REPOSITORY = Path(__file__).parents[2] / "model_repository"
+REPOSITORY = CHECKOUT / "model_repository"
 STEPS = ("fraud_features", "fraud_model", "fraud_decision")
-
-
-def training_rows(rows=3000, columns=15, *, seed=0, missing=0.0):
-    """Make money, counts, shares and flags, and labels that depend on them."""
-    random = np.random.default_rng(seed)
-    features = random.normal(size=(rows, columns)).astype(np.float32)
-    features[:, 0] = random.lognormal(3.5, 1, rows).round(2)
-    features[:, 1] = random.integers(0, 2, rows)
-    features[:, 2] = random.poisson(5, rows)
-    features[:, 3] = random.integers(0, 5, rows) / 5
-    margin = features[:, 0] / 40 + 3 * features[:, 3] + features[:, 2] / 5 - 6
-    label = (random.random(rows) < 1 / (1 + np.exp(-margin))).astype(np.int8)
-    features[random.random(features.shape) < missing] = np.nan
-    return features, label
 
 
 @pytest.fixture(scope="session")

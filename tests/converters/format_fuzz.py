@@ -1,7 +1,8 @@
 """
 Change model files and hold what becomes of each against its own numbers.
 
-Each file either converts to what `file_arithmetic` computes from the changed file, or
+Each file either converts to what `tests.support.converters.file_arithmetic`
+computes from the changed file, or
 is refused with a TollgateError. Run many with
 
     python tests/converters/format_fuzz.py --count 200 --seed 1
@@ -23,14 +24,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-
-sys.path.insert(0, str(Path(__file__).parent))
-from file_arithmetic import (
-    lightgbm_probabilities,
-    onnx_probabilities,
-    xgboost_document,
-    xgboost_probabilities,
-)
 from onnx import helper, numpy_helper
 
 from converters.proof import prove
@@ -38,6 +31,12 @@ from converters.runner import onnx_runner
 from converters.sources.formats import format_of
 from converters.sources.opening import open_source
 from converters.sources.worker import open_model
+from tests.support.converters.file_arithmetic import (
+    lightgbm_probabilities,
+    onnx_probabilities,
+    xgboost_document,
+    xgboost_probabilities,
+)
 from tollgate.errors import TollgateError
 
 MODELS = Path(__file__).parent / "models"

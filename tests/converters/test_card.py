@@ -3,10 +3,10 @@
 import msgspec
 import numpy as np
 import pytest
-from cards_made import facts, judged, record, report
 
 from converters.quality import measure_quality
 from converters.trade import Figures, Gate, Trade
+from tests.support.converters.model_cards import facts, judged, record, report
 from tollgate.explanation import Explanation
 
 

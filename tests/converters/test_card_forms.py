@@ -1,10 +1,10 @@
 """A card is the same as Markdown and as a page; both trust no name."""
 
 import msgspec
-from cards_made import judged, record
 from markdown_it import MarkdownIt
 
 from converters.model import Vocabulary
+from tests.support.converters.model_cards import judged, record
 
 HOSTILE = (
     "<script>alert(1)</script>",

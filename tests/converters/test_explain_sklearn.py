@@ -4,7 +4,6 @@ import joblib
 import numpy as np
 import pandas
 import pytest
-from enumerated import COLUMNS, model_worth, shapley
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
@@ -34,6 +33,7 @@ from converters.explain import explain
 from converters.explain_trees import MOST_NODES, SourceTree, packed
 from converters.sources.opening import open_source
 from converters.sources.sklearn import SklearnModel
+from tests.support.converters.shapley_values import COLUMNS, model_worth, shapley
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explainer
 

@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import pytest
 import sklearn
-from format_fuzz import base_files, fuzz, judged_rows, outcome, said
 from lightgbm import LGBMClassifier
 from sklearn.linear_model import LogisticRegression
 
@@ -22,6 +21,7 @@ from converters.sources.lightgbm_file import read_lightgbm_text
 from converters.sources.onnx_file import check_onnx
 from converters.sources.opening import open_source
 from converters.survey import EXPECTED
+from tests.converters.format_fuzz import base_files, fuzz, judged_rows, outcome, said
 from tollgate.errors import ConversionError, TollgateError
 
 CHECKOUT = Path(__file__).parents[2]

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from conftest import REPOSITORY, training_rows
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from converters.card import CARD_MARKDOWN_FILE
@@ -18,10 +17,14 @@ from converters.runner import onnx_runner
 from converters.sample import Sample
 from converters.sources.worker import model_of
 from converters.training import train_xgboost
+from tests.support.checkout import CHECKOUT
+from tests.support.converters.training_rows import training_rows
 from tollgate.cli.later_rows import later_rows
 from tollgate.features.offline import build
 from tollgate.features.spec import load_spec
 from tollgate.history import history_of
+
+REPOSITORY = CHECKOUT / "model_repository"
 
 DAY = pd.Timedelta(days=1)
 

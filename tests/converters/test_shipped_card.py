@@ -13,8 +13,11 @@ import numpy as np
 import onnxruntime
 import polars as pl
 import pytest
-from conftest import REPOSITORY
 from sklearn.metrics import roc_auc_score
+
+from tests.support.checkout import CHECKOUT
+
+REPOSITORY = CHECKOUT / "model_repository"
 
 MODEL = REPOSITORY / "fraud_model" / "1"
 TRAINED_UNTIL = datetime(2018, 8, 1)

@@ -7,12 +7,15 @@ import numpy as np
 import pandas
 import pytest
 import xgboost
-from file_arithmetic import xgboost_document, xgboost_probabilities
 from xgboost import XGBClassifier
 
 from converters.proof import prove
 from converters.runner import onnx_runner
 from converters.sources.opening import open_source
+from tests.support.converters.file_arithmetic import (
+    xgboost_document,
+    xgboost_probabilities,
+)
 from tollgate.errors import ConversionError
 
 # Made by XGBoost 3.4.1, which needs Python 3.12; the predictions are its own.

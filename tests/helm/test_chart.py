@@ -5,17 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import chart
 import helm_python
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-import chart
 from chart_table import table, table_in
 
 from tollgate.observability.alerts import rule_files

@@ -5,22 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import chart
 import pytest
 import typer
 
+from tests.support.helm.rendered_chart import ALL, containers
 from tollgate.cli.app import app
 from tollgate.repository.mirror import mirror_folder
 from tollgate.settings import PREFIX, load_settings
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-sys.path.insert(0, str(Path(__file__).parent))
-import chart
-from rendering import ALL, containers
 
 LONG_RUNNING = {"serve", "journal run", "stream"}
 

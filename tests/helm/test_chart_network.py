@@ -6,18 +6,20 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import chart
 import pytest
 import yaml
 
+from tests.support.helm.rendered_chart import (
+    ALL,
+    containers,
+    pod_labels,
+    pods,
+    selected,
+)
 from tollgate.gateway.template import Gateway
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-sys.path.insert(0, str(Path(__file__).parent))
-import chart
-from rendering import ALL, containers, pod_labels, pods, selected
 
 COMPONENT = "app.kubernetes.io/component"
 LABELS = {

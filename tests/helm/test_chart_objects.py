@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
+import chart
 import pytest
 import yaml
 
+from tests.support.helm.rendered_chart import (
+    ALL,
+    containers,
+    pod_labels,
+    pods,
+    selected,
+)
 from tollgate.journal.spool import MOST_BYTES as JOURNAL_SPOOL_BYTES
 from tollgate.observability.rows_autoscaler import AUTOSCALER
 from tollgate.repair.spool import MOST_BYTES as SPOOL_BYTES
 from tollgate.server.environment import SHM_NEEDED_BYTES
 from tollgate.server.launcher import DRAIN_S
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-sys.path.insert(0, str(Path(__file__).parent))
-import chart
-from rendering import ALL, containers, pod_labels, pods, selected
 
 EVERY = pytest.mark.parametrize("name", chart.names())
 INSTANCE_BYTES = 16 << 20  # of /dev/shm, for a Python step with large batches

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,17 +10,13 @@ import pytest
 from tollgate.testing import TestServer
 
 if TYPE_CHECKING:
-    from gateways import Place
-
-sys.path.insert(0, str(Path(__file__).parent))
-# Certificates are made as for the tests of the store.
-sys.path.insert(0, str(Path(__file__).parents[1] / "tollgate" / "store"))
+    from tests.support.gateway.gateways import Place
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Certificates and keys of a gateway and its callers."""
-    from gateways import make_place
+    from tests.support.gateway.gateways import make_place
 
     return make_place(tmp_path_factory.mktemp("gateway"))
 

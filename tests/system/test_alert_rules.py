@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from alert_cases import CASES, document
+
+from tests.support.observability.alert_cases import CASES, document
 
 pytestmark = pytest.mark.system("promtool")
 

@@ -10,8 +10,13 @@ from collections.abc import Iterator
 
 import polars as pl
 import pytest
-from live_prometheus import PATIENCE_S, Watched, purchases, watched
 
+from tests.support.observability.live_prometheus import (
+    PATIENCE_S,
+    Watched,
+    purchases,
+    watched,
+)
 from tollgate.observability.dashboards import BOARDS, expr_of
 from tollgate.observability.panel import Board, Query
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from gateways import PATIENT_S, SERVICE, Place, ask, live, running
 from tritonclient.grpc import service_pb2
 
 from clients.client import Client
@@ -16,6 +15,7 @@ from clients.decision_client import DecisionClient
 from clients.fallback import Fallback
 from clients.options import Options, tls_from
 from loadtests.hostile_requests import good_request
+from tests.support.gateway.gateways import PATIENT_S, SERVICE, Place, ask, live, running
 from tollgate.errors import InvalidRequest
 from tollgate.gateway.template import Gateway
 from tollgate.testing import TestServer

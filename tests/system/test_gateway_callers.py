@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gateways import PATIENT_S, SERVICE, Place, ask, live, running
 
 from clients.decision_client import DecisionClient
 from clients.fallback import Fallback
 from clients.options import Options, tls_from
 from clients.retry import RetryRules
+from tests.support.gateway.gateways import PATIENT_S, SERVICE, Place, ask, live, running
 from tollgate.errors import InputError, SetupError
 from tollgate.gateway.keys import add_key
 from tollgate.gateway.nginx import Nginx

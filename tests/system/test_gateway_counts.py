@@ -10,11 +10,19 @@ from pathlib import Path
 
 import grpc
 import pytest
-from gateways import PATIENT_S, SERVICE, Place, ask, bearer, live, running
 from tritonclient.grpc import service_pb2_grpc
 
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
+from tests.support.gateway.gateways import (
+    PATIENT_S,
+    SERVICE,
+    Place,
+    ask,
+    bearer,
+    live,
+    running,
+)
 from tollgate.gateway.metrics import GatewayMetrics
 from tollgate.gateway.template import Gateway
 from tollgate.testing import TestServer

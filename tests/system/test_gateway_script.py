@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gateways import Place, live, running
 
+from tests.support.gateway.gateways import Place, live, running
 from tollgate.gateway.template import TEMPLATE, Gateway
 from tollgate.testing import TestServer
 

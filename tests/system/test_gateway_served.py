@@ -18,7 +18,6 @@ from pathlib import Path
 import grpc
 import msgspec
 import pytest
-from gateways import PATIENT_S, SERVICE, Place, ask, bearer, free_port
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clients.async_client import AsyncDecisionClient
@@ -29,6 +28,14 @@ from clients.decision_client import DecisionClient
 from clients.fallback import Fallback
 from clients.options import Options, Tls, tls_from
 from loadtests.hostile_requests import good_request, hostile_requests
+from tests.support.gateway.gateways import (
+    PATIENT_S,
+    SERVICE,
+    Place,
+    ask,
+    bearer,
+    free_port,
+)
 from tollgate.errors import InvalidRequest, Unavailable
 from tollgate.server.embedded import Embedded, serve
 

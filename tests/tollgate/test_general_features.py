@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import redis
-from any_product import Event, documents, frame_of, histories
-from feature_loop import Loop
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from tests.support.features.random_specs import Event, documents, frame_of, histories
+from tests.support.features.reference_features import Loop
 from tollgate.features.offline import build
 from tollgate.features.spec import FeatureSpec, load_spec
 from tollgate.history import History, history_of

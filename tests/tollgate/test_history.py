@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from history_tables import UTC_US, refusal, same, table
 
+from tests.support.features.history_tables import UTC_US, refusal, same, table
 from tollgate.features.entries import MISSING
 from tollgate.features.fields import hash_words
 from tollgate.features.spec import FeatureSpec, load_spec

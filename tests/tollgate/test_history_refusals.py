@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from history_tables import UTC_US, refusal, table
 
+from tests.support.features.history_tables import UTC_US, refusal, table
 from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import history_of, read_table

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from made_up_server import MadeUpServer, highest_per_s
 from scipy import stats
 
 from loadtests.tuner.compare import FEWEST, MOST, compare, ratio_of
 from loadtests.tuner.goals import STEP
 from loadtests.tuner.space import Candidate
+from tests.support.loadtests.simulated_server import MadeUpServer, highest_per_s
 
 
 @pytest.mark.parametrize("turns", range(FEWEST, MOST + 1))

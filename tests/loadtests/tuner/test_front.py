@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from made_up_server import LIMITS, MadeUpServer, seen
 
 from loadtests.tuner.front import points_of
 from loadtests.tuner.goals import Found
@@ -16,6 +15,7 @@ from loadtests.tuner.seen import limits_of
 from loadtests.tuner.space import Candidate
 from loadtests.tuner.story import figures
 from loadtests.tuner.tuning import tune
+from tests.support.loadtests.simulated_server import LIMITS, MadeUpServer, seen
 from tollgate.repository.slo import Slo
 
 A, B = Candidate(0), Candidate(5000)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from made_up_server import LIMITS, MadeUpServer, highest_per_s, seen
 
 from loadtests.tuner.goals import STEP, AlsoAlone, HighestRate, QuickestAnswer
 from loadtests.tuner.search import Tried, rungs_of, search
 from loadtests.tuner.seen import Seen
 from loadtests.tuner.space import THROUGHPUT, Candidate, candidates
 from loadtests.tuner.tuning import tune
+from tests.support.loadtests.simulated_server import (
+    LIMITS,
+    MadeUpServer,
+    highest_per_s,
+    seen,
+)
 
 BASE = Candidate(delay_us=5000)
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from records_made import REPOSITORY
-
+from tests.support.audit.random_records import REPOSITORY
 from tollgate.audit.anchor import AnchorFile, AnchorMark, read_anchor
 from tollgate.audit.chain import Chain
 from tollgate.audit.releases import ReleaseArchive

@@ -26,6 +26,8 @@ from typing import Any
 import polars as pl
 import redis
 
+from tests.support.audit.random_records import REPOSITORY, made
+from tests.support.checkout import checkout_environment
 from tollgate.audit.anchor import AnchorFile, read_anchor
 from tollgate.audit.chain import Chain
 from tollgate.audit.flags import flag_new
@@ -38,9 +40,6 @@ from tollgate.audit.worker import JournalWorker
 from tollgate.journal.entries import CHUNK_FIELD, stream_key
 from tollgate.journal.record import encode_chunk
 from tollgate.server.redis import EmbeddedRedis
-
-sys.path.insert(0, str(Path(__file__).parent))
-from records_made import REPOSITORY, made
 
 SEAL_ROWS = 300  # small, so that most kills hit a seal
 STREAM = stream_key("fraud")
@@ -70,7 +69,9 @@ def work(url: str, folder: Path) -> None:
 def start(url: str, folder: Path) -> subprocess.Popen[bytes]:
     """Start a worker and wait until it works."""
     arguments = [sys.executable, __file__, "--work", url, str(folder)]
-    child = subprocess.Popen(arguments, stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, env=checkout_environment()
+    )
     assert child.stdout is not None
     assert child.stdout.readline() == b"ready\n"
     return child

@@ -20,6 +20,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.support.audit.file_tampering import OF_FILES
+from tests.support.audit.random_records import REPOSITORY, made
+from tests.support.audit.record_tampering import OF_RECORDS, Tampering
 from tollgate.audit.anchor import AnchorFile, AnchorMark, read_anchor
 from tollgate.audit.chain import Chain
 from tollgate.audit.content import LinkContent
@@ -28,11 +31,6 @@ from tollgate.audit.releases import ReleaseArchive
 from tollgate.audit.sealing import Sealer
 from tollgate.audit.subjects import Subjects
 from tollgate.audit.verify import VerificationResult, verify
-
-sys.path.insert(0, str(Path(__file__).parent))
-from records_made import REPOSITORY, made
-from tamper_files import OF_FILES
-from tamper_records import OF_RECORDS, Tampering
 
 SEGMENTS, ROWS = 5, 60
 TAMPERINGS: tuple[Tampering, ...] = (*OF_RECORDS, *OF_FILES)

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from records_decided import decided
-from records_made import DECIDED_US, SPEC_HASH, made
 from typer.testing import CliRunner
 
+from tests.support.audit.decided_records import decided
+from tests.support.audit.random_records import DECIDED_US, SPEC_HASH, made
 from tollgate.audit.dataset import dataset
 from tollgate.audit.labels import pseudonymised, seal_labels
 from tollgate.cli.app import app

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 import redis
-from records_decided import decided, opened
-from records_made import REPOSITORY, made
 
+from tests.support.audit.decided_records import decided, opened
+from tests.support.audit.random_records import REPOSITORY, made
 from tollgate.audit.cases import facts_of
 from tollgate.audit.explained import NO_CONSENT, ExplainedRecord, explain_record
 from tollgate.audit.reasons import ReasonSealer, sealed_reasons

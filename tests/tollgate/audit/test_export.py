@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
-from records_decided import decided
-from records_made import REPOSITORY, SPEC_HASH, made
 
+from tests.support.audit.decided_records import decided
+from tests.support.audit.random_records import REPOSITORY, SPEC_HASH, made
 from tollgate.audit import merkle
 from tollgate.audit.flags import flag_new
 from tollgate.audit.kept import FeatureRange

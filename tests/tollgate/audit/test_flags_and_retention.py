@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import polars as pl
-from records_made import DECIDED_US, made
 
+from tests.support.audit.random_records import DECIDED_US, made
 from tollgate.audit.flags import flag_new
 from tollgate.audit.retention import retain
 from tollgate.audit.verify import verify

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from records_made import DECIDED_US, made
 from sklearn.metrics import (
     average_precision_score,
     precision_score,
@@ -18,6 +17,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+from tests.support.audit.random_records import DECIDED_US, made
 from tollgate.audit.accuracy import accuracy_by_release
 from tollgate.audit.labels import (
     labels_for_store,

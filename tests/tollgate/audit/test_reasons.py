@@ -11,9 +11,9 @@ import numpy as np
 import onnxruntime
 import polars as pl
 import pytest
-from records_decided import decided, opened
-from records_made import REPOSITORY, made
 
+from tests.support.audit.decided_records import decided, opened
+from tests.support.audit.random_records import REPOSITORY, made
 from tollgate.audit.reasons import NOT_EXPLAINED, ReasonSealer, sealed_reasons
 from tollgate.audit.retention import retain
 from tollgate.audit.tables import read_table

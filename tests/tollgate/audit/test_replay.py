@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 import pytest
 from onnx import TensorProto, helper, load, numpy_helper, save
-from records_decided import decided, opened
-from records_made import REPOSITORY, SPEC_HASH, made
 
+from tests.support.audit.decided_records import decided, opened
+from tests.support.audit.random_records import REPOSITORY, SPEC_HASH, made
 from tollgate.audit.reasons import ReasonSealer
 from tollgate.audit.replay import replay
 from tollgate.repository.arithmetic import arithmetic_of

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from records_made import FEATURES, REPOSITORY, made
 
+from tests.support.audit.random_records import FEATURES, REPOSITORY, made
 from tollgate.audit.subjects import pseudonym
 from tollgate.audit.verify import verify
 from tollgate.features.entries import MISSING

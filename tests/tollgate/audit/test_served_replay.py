@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 import pytest
 import redis
-from records_made import REPOSITORY
 from typer.testing import CliRunner
 
 from clients.client import Client
 from loadtests.filling import fill_store
+from tests.support.audit.random_records import REPOSITORY
 from tollgate.cli.app import app
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import history_of

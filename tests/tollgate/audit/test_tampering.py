@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records_made import made
-from tamper import TAMPERINGS, run, sealed_journal
-from tamper_files import cut_the_end
 
+from tests.support.audit.file_tampering import cut_the_end
+from tests.support.audit.random_records import made
+from tests.tollgate.audit.tamper import TAMPERINGS, run, sealed_journal
 from tollgate.audit.verify import verify
 from tollgate.errors import InputError, JournalError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from records_decided import opened, vectors
 
+from tests.support.audit.decided_records import opened, vectors
 from tollgate.audit.opened import OpenedRelease, ReleaseFiles
 from tollgate.audit.teller import ReleaseExplainer
 from tollgate.errors import RepositoryError

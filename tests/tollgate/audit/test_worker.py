@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import redis
-from kill_workers import run, valid
-from records_made import REPOSITORY, made
 
+from tests.support.audit.random_records import REPOSITORY, made
+from tests.tollgate.audit.kill_workers import run, valid
 from tollgate.audit.source import ChunkSource
 from tollgate.audit.verify import verify
 from tollgate.audit.worker import JournalWorker

@@ -10,8 +10,8 @@ from typing import Any
 import redis
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from records_made import DECIDED_US, made
 
+from tests.support.audit.random_records import DECIDED_US, made
 from tollgate.audit.metrics import WorkerMetrics
 from tollgate.audit.source import ChunkSource
 from tollgate.audit.times import utc_text, utc_us

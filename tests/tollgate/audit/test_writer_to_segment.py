@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +10,12 @@ from typing import Any
 import polars as pl
 import redis
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "journal"))
-from journalled import HEADING, name_of, rows_of, writer_of
-
+from tests.support.journal.numbered_decisions import (
+    HEADING,
+    name_of,
+    rows_of,
+    writer_of,
+)
 from tollgate.audit.lookup import find_record
 from tollgate.audit.source import ChunkSource
 from tollgate.audit.verify import verify

@@ -29,6 +29,13 @@ import numpy as np
 import polars as pl
 
 from loadtests.filling import HISTORY_DAYS, simulated_history
+from tests.tollgate.repair.outage_under_load import (
+    REPOSITORY,
+    columns_of,
+    load,
+    purchases_of,
+    values_of,
+)
 from tollgate.backfill.materialize import materialize
 from tollgate.features.entries import ENTRY, HEADER
 from tollgate.features.spec import load_spec
@@ -40,15 +47,6 @@ from tollgate.store.redis import RedisStore
 from tollgate.store.writer import EventWriter
 from tollgate.stream.events import EventCodec
 from tollgate.stream.feed import RedisFeed
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "repair"))
-from outage_under_load import (
-    REPOSITORY,
-    columns_of,
-    load,
-    purchases_of,
-    values_of,
-)
 
 CHECKOUT = REPOSITORY.parent
 TOLLGATE = (sys.executable, "-c", "from tollgate.cli import main; main()")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import lose_the_store
+from tests.tollgate.backfill import lose_the_store
 
 
 @pytest.mark.slow

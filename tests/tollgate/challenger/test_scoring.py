@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from records_decided import decided, opened
-from records_made import REPOSITORY
 
+from tests.support.audit.decided_records import decided, opened
+from tests.support.audit.random_records import REPOSITORY
 from tollgate.audit.opened import OpenedRelease, ReleaseModel
 from tollgate.challenger.scoring import Scorer, columns_for, recorded_decisions
 from tollgate.errors import InputError

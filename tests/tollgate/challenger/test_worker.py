@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 import redis
-from trials_made import (
+
+from tests.support.challenger.trial_repository import (
     EASY_GATES,
     SHIFT,
     STREAM,
@@ -23,7 +24,6 @@ from trials_made import (
     trial_state,
     work,
 )
-
 from tollgate.audit.source import ChunkSource
 from tollgate.challenger.counts import ALL, group_names
 from tollgate.challenger.gates import Gates, judge

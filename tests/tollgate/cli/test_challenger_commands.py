@@ -14,10 +14,7 @@ import numpy as np
 import pytest
 import redis
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "audit"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "challenger"))
-
-from trials_made import (
+from tests.support.challenger.trial_repository import (
     EASY_GATES,
     STREAM,
     begin,
@@ -28,7 +25,6 @@ from trials_made import (
     send,
     trial_state,
 )
-
 from tollgate.challenger.counts import ALL, Arm, Group, Pairs
 from tollgate.challenger.kept import TrialState, folder_of, save
 from tollgate.challenger.trials import trial_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,11 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
+from tests.support.audit.decided_records import decided
+from tests.support.audit.random_records import REPOSITORY
 from tollgate.cli.app import app
 from tollgate.journal.entries import CHUNK_FIELD, stream_key
 from tollgate.journal.record import encode_chunk
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "audit"))
-from records_decided import decided
-from records_made import REPOSITORY
 
 
 def run(*arguments: str) -> tuple[int, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,12 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
+from tests.support.audit.decided_records import decided
+from tests.support.audit.random_records import REPOSITORY, made
 from tollgate.audit.chain import Chain
 from tollgate.cli.app import app
 from tollgate.journal.entries import CHUNK_FIELD, stream_key
 from tollgate.journal.record import encode_chunk
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "audit"))
-from records_decided import decided
-from records_made import REPOSITORY, made
 
 Run = Callable[..., tuple[int, str]]
 

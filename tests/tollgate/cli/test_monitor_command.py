@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.audit.random_records import REPOSITORY
+from tests.support.monitor.sealed_journals import (
+    DAY_US,
+    Sealed,
+    decisions,
+    labels_of,
+    shifted,
+)
 from tollgate.cli.app import app
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "audit"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "monitor"))
-
-from journals_made import DAY_US, Sealed, decisions, labels_of, shifted
-from records_made import REPOSITORY
 
 PATIENCE_S = 600.0
 

@@ -14,9 +14,15 @@ import pandas as pd
 import polars as pl
 import pytest
 import yaml
-from served_words import SIZES, code_rows, farthest, ordered_rows, served
 from xgboost import XGBClassifier
 
+from tests.support.server.categorical_models import (
+    SIZES,
+    code_rows,
+    farthest,
+    ordered_rows,
+    served,
+)
 from tollgate.cli import main
 
 New = Callable[..., tuple[int, str]]

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from plain_product import release_simple_model, write_product
 from typer.testing import CliRunner
 
+from tests.support.products.plain_product import release_simple_model, write_product
 from tollgate.cli.app import app
 from tollgate.errors import InputError
 

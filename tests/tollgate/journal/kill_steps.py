@@ -17,18 +17,15 @@ import argparse
 import json
 import os
 import random
-import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from journalled import chunks_in, ends_in, wait_until
-
 from clients.client import Client
 from loadtests.supervised import Supervised, supervised
+from tests.support.journal.numbered_decisions import chunks_in, ends_in, wait_until
 from tollgate.errors import TollgateError
 from tollgate.server.address import find_server
 from tollgate.supervisor.flapping import MOST  # deaths a minute that are mended

@@ -28,11 +28,18 @@ import time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 import msgspec
 import redis
-from journalled import HEADING, chunks_in, ends_in, name_of, rows_of, wait_until
 
+from tests.support.checkout import checkout_environment
+from tests.support.journal.numbered_decisions import (
+    HEADING,
+    chunks_in,
+    ends_in,
+    name_of,
+    rows_of,
+    wait_until,
+)
 from tollgate.journal.chunks import Chunk
 from tollgate.journal.mark import Mark
 from tollgate.journal.opening import DEADLINE_S
@@ -168,6 +175,7 @@ def kill_all(
         child = subprocess.Popen(
             [sys.executable, __file__, "--write", url, str(spool), str(logs)],
             stdout=subprocess.PIPE,
+            env=checkout_environment(),
         )
         assert child.stdout is not None
         name = child.stdout.readline().decode().strip()

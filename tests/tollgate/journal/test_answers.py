@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import redis
-from journalled import HEADING, name_of, rows_of
 
+from tests.support.journal.numbered_decisions import HEADING, name_of, rows_of
 from tollgate.journal.answers import AFTER_US, AnswerKeeper
 from tollgate.journal.record import Records
 from tollgate.journal.rows import to_records

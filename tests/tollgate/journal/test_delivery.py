@@ -8,8 +8,15 @@ import socket
 from pathlib import Path
 
 import redis
-from journalled import KEY, ids_in, name_of, rows_of, wait_until, writer_of
 
+from tests.support.journal.numbered_decisions import (
+    KEY,
+    ids_in,
+    name_of,
+    rows_of,
+    wait_until,
+    writer_of,
+)
 from tollgate.journal.stream import JournalStream
 from tollgate.repair.segments import segments
 from tollgate.server.redis import EmbeddedRedis

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kill_steps import run
+
+from tests.tollgate.journal.kill_steps import run
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kill_writers import run
+from tests.tollgate.journal.kill_writers import run
 
 
 def test_no_acknowledged_record_is_lost_or_doubled(tmp_path: Path) -> None:

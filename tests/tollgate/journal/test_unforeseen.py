@@ -10,8 +10,16 @@ from typing import Any
 
 import pytest
 import redis
-from journalled import HEADING, KEY, ids_in, name_of, rows_of, wait_until, writer_of
 
+from tests.support.journal.numbered_decisions import (
+    HEADING,
+    KEY,
+    ids_in,
+    name_of,
+    rows_of,
+    wait_until,
+    writer_of,
+)
 from tollgate.errors import JournalError
 from tollgate.journal.chunks import pack
 from tollgate.journal.delivery import Delivery

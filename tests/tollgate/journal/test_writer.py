@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
-from journalled import (
+
+from tests.support.checkout import checkout_environment
+from tests.support.journal.numbered_decisions import (
     HEADING,
     KEY,
     chunks_in,
@@ -22,7 +24,6 @@ from journalled import (
     wait_until,
     writer_of,
 )
-
 from tollgate.journal.entries import End
 from tollgate.journal.opening import open_writer
 from tollgate.journal.record import Records
@@ -214,10 +215,9 @@ def test_commands_beside_reach_the_store_whatever_the_stream_does(
 
 KILLED = """
 import sys, time
-sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from journalled import rows_of, writer_of
-writer = writer_of(sys.argv[2], Path(sys.argv[3]), gather_s=0.5)
+from tests.support.journal.numbered_decisions import rows_of, writer_of
+writer = writer_of(sys.argv[1], Path(sys.argv[2]), gather_s=0.5)
 writer.append(rows_of(0, 20))
 while writer.counts.buffered:
     time.sleep(0.01)
@@ -233,10 +233,10 @@ def test_what_a_killed_writer_took_with_it_is_told(tmp_path: Path, away: bool) -
     state, folder = tmp_path / "redis", tmp_path / "spool"
     with EmbeddedRedis(state) as server:
         url = "unix:///nowhere.sock" if away else server.url
-        here = str(Path(__file__).parent)
         child = subprocess.Popen(
-            [sys.executable, "-c", KILLED, here, url, str(folder)],
+            [sys.executable, "-c", KILLED, url, str(folder)],
             stdout=subprocess.PIPE,
+            env=checkout_environment(),
         )
         assert child.stdout is not None
         killed = child.stdout.readline().decode().strip()

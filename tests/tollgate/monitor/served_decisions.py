@@ -24,8 +24,6 @@ import numpy as np
 import polars as pl
 from typer.testing import CliRunner
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
 from tollgate.cli import pipeline
 from tollgate.cli.app import app
 from tollgate.cli.replaying import cut

@@ -7,8 +7,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from journals_made import DAY_US, LOOKED_US, Sealed, decisions, labels_of
 
+from tests.support.monitor.sealed_journals import (
+    DAY_US,
+    LOOKED_US,
+    Sealed,
+    decisions,
+    labels_of,
+)
 from tollgate.audit.labels import REVISION, pseudonymised, read_labels, seal_labels
 from tollgate.audit.rows import EVENT, MOMENT
 from tollgate.audit.subjects import TRANSACTION

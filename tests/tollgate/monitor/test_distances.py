@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
-from trained_made import NAMES, drawn, rows_of, trained_on
 
+from tests.support.monitor.distributions import NAMES, drawn, rows_of, trained_on
 from tollgate.monitor.distances import (
     ComparedDistributions,
     band,

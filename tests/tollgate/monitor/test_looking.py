@@ -9,7 +9,9 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from journals_made import (
+
+from tests.support.audit.random_records import REPOSITORY
+from tests.support.monitor.sealed_journals import (
     ARTIFACT,
     DAY_US,
     FEATURES,
@@ -19,8 +21,6 @@ from journals_made import (
     shifted,
     vectors,
 )
-from records_made import REPOSITORY
-
 from tollgate.audit.content import LinkContent
 from tollgate.audit.kept import NAME
 from tollgate.audit.retention import retain

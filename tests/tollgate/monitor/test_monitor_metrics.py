@@ -8,11 +8,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from journals_made import DAY_US, LOOKED_US, Sealed, decisions, labels_of, shifted
 from prometheus_client import GCCollector, ProcessCollector, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from records_made import REPOSITORY
 
+from tests.support.audit.random_records import REPOSITORY
+from tests.support.monitor.sealed_journals import (
+    DAY_US,
+    LOOKED_US,
+    Sealed,
+    decisions,
+    labels_of,
+    shifted,
+)
 from tollgate.audit.labels import read_labels, seal_labels
 from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec

@@ -6,9 +6,9 @@ import datetime
 from pathlib import Path
 
 import pytest
-from journals_made import LOOKED_US
-from served_decisions import REPOSITORY, decide
 
+from tests.support.monitor.sealed_journals import LOOKED_US
+from tests.tollgate.monitor.served_decisions import REPOSITORY, decide
 from tollgate.features.spec import FeatureSpec
 from tollgate.monitor.looking import MonitorOptions, ProductMonitor
 from tollgate.simulate import simulate

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trained_made import (
+
+from tests.support.monitor.distributions import (
     DAY_US,
     MONDAY_US,
     NAMES,
@@ -13,7 +14,6 @@ from trained_made import (
     rows_of,
     trained_on,
 )
-
 from tollgate.features.spec import FeatureSpec
 from tollgate.monitor.judging import ColumnResult, DriftLimits
 from tollgate.monitor.training import Reference, reference_of

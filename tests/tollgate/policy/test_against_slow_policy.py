@@ -12,8 +12,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from slow_policy import BITS, Row, slow_decide
 
+from tests.support.policy.reference_policy import BITS, Row, slow_decide
 from tollgate.errors import PolicyError
 from tollgate.policy import Decided, Policy, RowFacts, decide, load_policy
 from tollgate.schema import MISSING, DeclaredField, Degraded, hash_words

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import ten_tables
 
+from tests.tollgate import ten_tables
 from tollgate.product.asked import ProductChoices
 from tollgate.product.building import build_features
 from tollgate.product.plan import make_plan

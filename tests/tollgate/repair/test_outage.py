@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import outage_under_load
+from tests.tollgate.repair import outage_under_load
 
 
 @pytest.mark.slow

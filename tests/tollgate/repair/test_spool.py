@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.support.checkout import checkout_environment
 from tollgate.features.spec import FeatureSpec
 from tollgate.repair.segments import SegmentFile, locked, read_segment, segments
 from tollgate.repair.spool import PurchaseSpool, open_spool
@@ -120,8 +121,7 @@ def test_a_full_folder_takes_no_more(tmp_path: Path, spec_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-sys.path.insert(0, sys.argv[3])
-from test_spool import made
+from tests.tollgate.repair.test_spool import made
 from tollgate.repair.spool import PurchaseSpool
 spool = PurchaseSpool(Path(sys.argv[1]), Path(sys.argv[2]))
 for number in range(100_000):
@@ -137,7 +137,7 @@ def test_a_killed_writer_loses_its_last_moment_only(
     """SIGKILL: all but the last rows are there, whole, without a gap, unlocked."""
     code = [sys.executable, "-c", WRITER, str(tmp_path), str(spec_path)]
     with subprocess.Popen(
-        [*code, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
+        code, stdout=subprocess.PIPE, text=True, env=checkout_environment()
     ) as child:
         assert child.stdout is not None
         for line in child.stdout:

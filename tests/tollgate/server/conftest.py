@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +12,6 @@ import pytest
 
 from tollgate.server import control, placement
 from tollgate.server.launcher import TritonServer
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 # TOLLGATE_STORE_URL is a free-form text to the launcher: here a folder.
 ECHO = """

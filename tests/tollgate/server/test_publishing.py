@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from spoiled_candidates import BAD, explain, linear_onnx, set_model
 
+from tests.support.server.invalid_candidates import BAD, explain, linear_onnx, set_model
 from tollgate.errors import RepositoryError, ServerError
 from tollgate.repository.check import check
 from tollgate.repository.versions import list_versions

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from in_process import NOW_US, Pipeline, bought, request, use
 
+from tests.support.steps.in_process_steps import NOW_US, Pipeline, bought, request, use
 from tollgate.schema import Degraded
 from tollgate.store.decided import decided_key, pack_decided
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_process import stand_in
 
 from loadtests.feature_step import Response
+from tests.support.steps.in_process_steps import stand_in
 from tollgate.steps.kept import KeptTensors
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_process import NOW_US, arguments, bought, request, use
 
+from tests.support.steps.in_process_steps import NOW_US, arguments, bought, request, use
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import CONTEXT, FEATURES, Degraded
 from tollgate.server.redis import EmbeddedRedis

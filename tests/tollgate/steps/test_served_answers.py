@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
-from retelling import told_otherwise
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.client import Client
 from clients.decisions import Decisions
 from clients.errors import InvalidRequest
+from tests.support.steps.step_parameters import told_otherwise
 from tollgate.server import control
 from tollgate.server.embedded import Embedded, serve
 from tollgate.server.probe import probe_columns

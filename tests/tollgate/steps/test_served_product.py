@@ -17,7 +17,6 @@ import numpy as np
 import polars as pl
 import pytest
 import redis
-from retelling import told_otherwise
 from tritonclient.grpc import service_pb2_grpc
 
 from clients.client import Client
@@ -25,6 +24,7 @@ from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from clients.decisions import Decisions, join
 from converters.runner import onnx_runner
+from tests.support.steps.step_parameters import told_otherwise
 from tollgate.cli.pipeline import decide_history
 from tollgate.errors import ClientError, InvalidRequest
 from tollgate.features.offline import build

@@ -13,12 +13,12 @@ import numpy as np
 import polars as pl
 import pytest
 import redis
-import windowless
 from typer.testing import CliRunner
 
 from clients.client import Client
 from clients.decisions import join
 from converters.runner import onnx_runner
+from tests.support.products import loans_product
 from tollgate.challenger.bins import clusters
 from tollgate.challenger.scoring import recorded_decisions
 from tollgate.cli.app import app
@@ -42,7 +42,7 @@ PATIENCE_S = 600.0
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The loans product, with a pipeline that imputes what is missing."""
     folder = tmp_path_factory.mktemp("loans") / "model_repository"
-    windowless.make_product(folder, windowless.table(2_000))
+    loans_product.make_product(folder, loans_product.table(2_000))
     return folder
 
 
@@ -57,9 +57,9 @@ def served(
     repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Embedded]:
     """That product, served."""
-    assert [str(one) for one in check(repository, product=windowless.NAME)] == []
+    assert [str(one) for one in check(repository, product=loans_product.NAME)] == []
     state = tmp_path_factory.mktemp("state")
-    with serve(repository, products=(windowless.NAME,), state=state) as server:
+    with serve(repository, products=(loans_product.NAME,), state=state) as server:
         yield server
 
 
@@ -68,9 +68,9 @@ def client(served: Embedded) -> Iterator[Client]:
     """A client; the store is empty, and stays so: what came before is journalled."""
     with Client(
         served.grpc_url,
-        product=windowless.NAME,
-        inputs=windowless.INPUTS,
-        fields=windowless.FIELDS,
+        product=loans_product.NAME,
+        inputs=loans_product.INPUTS,
+        fields=loans_product.FIELDS,
         timeout_s=20,
     ) as opened:
         last = f"last-{time.monotonic_ns()}-"
@@ -83,11 +83,11 @@ def client(served: Embedded) -> Iterator[Client]:
 
 def applications(name: str, count: int, **changes: object) -> dict[str, object]:
     """Columns of applications, some of which lack something."""
-    drawn = windowless.table(count, seed=7)
+    drawn = loans_product.table(count, seed=7)
     return {
         "transaction_id": [f"{name}{row}" for row in range(count)],
         "event_time": [NOW_US + row for row in range(count)],
-        **{field: drawn[field].to_list() for field in windowless.FIELDS},
+        **{field: drawn[field].to_list() for field in loans_product.FIELDS},
     } | changes
 
 
@@ -114,8 +114,8 @@ def test_served_scores_are_the_model_on_offline_features(
     answer = join(list(client.decide_many(columns)))
     assert answer.error.tolist() == [""] * 320
     assert answer.score.tobytes() == expected(repository, loans, columns).tobytes()
-    drawn = windowless.table(320, seed=7)
-    known = drawn["housing"].is_in(windowless.HOUSING)
+    drawn = loans_product.table(320, seed=7)
+    known = drawn["housing"].is_in(loans_product.HOUSING)
     for name in ("income", "debt", "years"):
         known &= drawn[name].is_not_nan()
     bits = np.where(known.to_numpy(), 0, int(Degraded.FIELD_MISSING))
@@ -164,10 +164,10 @@ def test_a_bad_row_fails_alone(
 
 def test_there_is_no_amount_to_send(served: Embedded) -> None:
     """Triton refuses the tensor by name."""
-    inputs = {**windowless.INPUTS, "amount": "FP64"}
+    inputs = {**loans_product.INPUTS, "amount": "FP64"}
     with (
         Client(
-            served.grpc_url, product=windowless.NAME, inputs=inputs, timeout_s=20
+            served.grpc_url, product=loans_product.NAME, inputs=inputs, timeout_s=20
         ) as other,
         pytest.raises(InvalidRequest, match="amount"),
     ):
@@ -182,7 +182,7 @@ def test_an_amount_that_nobody_reads_is_found(repository: Path, tmp_path: Path) 
     text = path.read_text()
     more = '{ name: "amount" data_type: TYPE_FP64 dims: [ 1 ] optional: true },'
     path.write_text(text.replace("input [", f"input [ {more}", 1))
-    (found,) = check(copy, product=windowless.NAME)
+    (found,) = check(copy, product=loans_product.NAME)
     assert found.code == "TG314"
     assert f"{path}: input amount: features.yaml says `amount: false`" in str(found)
 
@@ -253,7 +253,7 @@ def test_decisions_are_sealed_explained_replayed_and_forgotten(
     folder = tmp_path / "journal"
     client.decide(applications("z", 32))
     journalled(served, rows=32)
-    product = ("--product", windowless.NAME)
+    product = ("--product", loans_product.NAME)
     where = ("--folder", str(folder), "--journal-url", served.store_url)
     models = ("--repository", str(repository))
     run("explain", "z7", *product, *where, *models)
@@ -263,7 +263,7 @@ def test_decisions_are_sealed_explained_replayed_and_forgotten(
     assert "loans-1: 32 of 32 the same" in replayed
     sealed = run("explain", "z7", *product, *where, *models)
     assert "moved the score by" in sealed
-    (at,) = np.flatnonzero(windowless.table(32, seed=7)["years"].is_nan())[:1]
+    (at,) = np.flatnonzero(loans_product.table(32, seed=7)["years"].is_nan())[:1]
     lacking = run("explain", f"z{at}", *product, *where, *models, "--json")
     parts = json.loads(lacking)["contributions"]
     assert [one["value"] for one in parts if one["feature"] == "years"] == [None]
@@ -283,7 +283,7 @@ def journalled(served: Embedded, *, rows: int, last: bytes = b"") -> list[Record
     until_s = time.monotonic() + PATIENCE_S
     with redis.Redis.from_url(served.store_url) as store:
         while True:
-            found = [one for _, one in store.xrange(stream_key(windowless.NAME))]
+            found = [one for _, one in store.xrange(stream_key(loans_product.NAME))]
             chunks = [
                 decode_chunk(one[CHUNK_FIELD]) for one in found if CHUNK_FIELD in one
             ]

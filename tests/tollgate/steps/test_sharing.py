@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import NOW_US, Pipeline, bought, request, use
 from msgspec import structs
 
 from loadtests.feature_step import Request
+from tests.support.steps.in_process_steps import NOW_US, Pipeline, bought, request, use
 from tollgate.schema import Degraded
 from tollgate.steps.batch import Group
 from tollgate.steps.sharing import DryShare

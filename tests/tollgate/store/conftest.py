@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from online_rows import OpenStore
-from redis_cluster import DEADLINE_S, RULES, Cluster, cluster_at
-
+from tests.support.store.online_rows import OpenStore
+from tests.support.store.redis_cluster import DEADLINE_S, RULES, Cluster, cluster_at
 from tollgate.features.spec import FeatureSpec
 from tollgate.store.cluster import open_store
 from tollgate.store.online import OnlineFeatures

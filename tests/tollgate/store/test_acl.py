@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 import redis
-from redis_processes import free_ports, running, system_redis
 
+from tests.support.store.redis_processes import free_ports, running, system_redis
 from tollgate.backfill.copying import copy_state
 from tollgate.backfill.materialize import materialize
 from tollgate.backfill.tables import load_table

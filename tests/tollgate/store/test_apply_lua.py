@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 import redis
-from value_model import (
+
+from tests.support.store.value_model import (
     APPLIED,
     DUPLICATE,
     HORIZON_US,
@@ -17,7 +18,6 @@ from value_model import (
     Lua,
     Model,
 )
-
 from tollgate.features.entries import unpack_values
 from tollgate.features.spec import FeatureSpec
 from tollgate.store.redis import Mode, RedisStore

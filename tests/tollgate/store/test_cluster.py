@@ -11,9 +11,16 @@ import numpy as np
 import pytest
 import redis
 from redis.crc import key_slot
-from redis_cluster import DEADLINE_S, Cluster, cluster_at, labels_of, purchases, same
-from redis_processes import free_ports
 
+from tests.support.store.redis_cluster import (
+    DEADLINE_S,
+    Cluster,
+    cluster_at,
+    labels_of,
+    purchases,
+    same,
+)
+from tests.support.store.redis_processes import free_ports
 from tollgate.audit.anchor import AnchorMark
 from tollgate.audit.source import ChunkSource
 from tollgate.errors import InputError

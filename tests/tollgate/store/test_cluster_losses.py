@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from redis_cluster import RULES, Cluster, purchases, same
 
+from tests.support.store.redis_cluster import RULES, Cluster, purchases, same
 from tollgate.backfill.tables import load_table
 from tollgate.errors import OutcomeUnknown, StoreError, StorePartial
 from tollgate.features.spec import FeatureSpec, load_spec

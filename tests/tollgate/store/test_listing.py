@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from redis_processes import free_ports, running
 
+from tests.support.store.redis_processes import free_ports, running
 from tollgate.errors import InputError, StoreError
 from tollgate.server.environment import find_redis_server
 from tollgate.store.listing import ListStore

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
-from redis_cluster import Cluster
 
+from tests.support.store.redis_cluster import Cluster
 from tollgate.features.spec import FeatureSpec
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.store.breaker import Rules

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 import redis
-from online_rows import (
+
+from tests.support.store.online_rows import (
     DAY_US,
     NOW_US,
     OpenStore,
@@ -19,7 +20,6 @@ from online_rows import (
     score,
     stored,
 )
-
 from tollgate.features.entries import unpack_values
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Applied, Degraded

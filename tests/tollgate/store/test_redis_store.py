@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
-from relay import Relay
 
+from tests.support.store.relay import Relay
 from tollgate.errors import (
     InputError,
     OutcomeUnknown,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from certificates import make_authority, make_certificate
-from redis_processes import free_ports, running, system_redis
 
 from clients.client import Client
+from tests.support.store.certificates import make_authority, make_certificate
+from tests.support.store.redis_processes import free_ports, running, system_redis
 from tollgate.audit.source import ChunkSource, StreamEntry
 from tollgate.errors import StoreError, StoreTimeout
 from tollgate.features.spec import FeatureSpec

@@ -1,22 +1,18 @@
-"""Feeds and consumers for the tests of this folder, and the way to its modules."""
+"""Feeds and consumers for the tests of this folder."""
 
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import pytest
 import redis
 
-sys.path.insert(0, str(Path(__file__).parent))
-from feeds_made import LEASE_S, LONG_S, NOW_US, Made
-from mock_kafka import MockCluster
-from watermarks import Clock
-
+from tests.support.stream.feeds import LEASE_S, LONG_S, NOW_US, Made
+from tests.support.stream.mock_kafka import MockCluster
+from tests.support.stream.watermarks import Clock
 from tollgate.features.spec import FeatureSpec
 from tollgate.store.redis import RedisStore
 from tollgate.store.writer import EventWriter

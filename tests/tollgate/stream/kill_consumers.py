@@ -26,6 +26,8 @@ from typing import Any
 
 import redis
 
+from tests.support.checkout import checkout_environment
+from tests.support.stream.mock_kafka import MockCluster
 from tollgate.features.spec import FeatureSpec, load_spec
 from tollgate.history import history_of
 from tollgate.replay import labels_of, purchases_of, spans
@@ -41,9 +43,6 @@ from tollgate.stream.kafka import KafkaSource
 from tollgate.stream.marks import FeedMarks
 from tollgate.stream.metrics import StreamMetrics
 from tollgate.stream.redis_streams import RedisSource
-
-sys.path.insert(0, str(Path(__file__).parent))
-from mock_kafka import MockCluster
 
 SPEC = Path(__file__).resolve().parents[3] / (
     "model_repository/fraud_features/1/features.yaml"
@@ -120,7 +119,9 @@ def consume(store_url: str, feed: dict[str, Any]) -> None:
 def start(store_url: str, feed: dict[str, Any]) -> subprocess.Popen[bytes]:
     """Start a consumer and wait until it works."""
     arguments = [sys.executable, __file__, "--consume", store_url, json.dumps(feed)]
-    child = subprocess.Popen(arguments, stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, env=checkout_environment()
+    )
     assert child.stdout is not None
     assert child.stdout.readline() == b"ready\n"
     return child

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
-from feeds_made import (
+from prometheus_client import generate_latest
+
+from tests.support.stream.feeds import (
     DAY_US,
     LEASE_S,
     LONG_S,
@@ -21,8 +23,6 @@ from feeds_made import (
     purchases,
     send,
 )
-from prometheus_client import generate_latest
-
 from tollgate.errors import StoreError
 from tollgate.features.entries import FRAUD, LABELLED, PURCHASE, unpack_values
 from tollgate.features.spec import FeatureSpec

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 import redis
-from mock_kafka import MockCluster
 from prometheus_client import generate_latest
-from watermarks import HOUR_US, NOW_US, SECOND_US, Clock, mark_of
 
+from tests.support.stream.mock_kafka import MockCluster
+from tests.support.stream.watermarks import HOUR_US, NOW_US, SECOND_US, Clock, mark_of
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Degraded
 from tollgate.store.events import Labels, Purchases

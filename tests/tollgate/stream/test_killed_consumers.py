@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kill_consumers import run
+
+from tests.tollgate.stream.kill_consumers import run
 
 
 @pytest.mark.slow

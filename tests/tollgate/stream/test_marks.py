@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import redis
-from watermarks import HOUR_US, NOW_US, Clock, mark_of
 
+from tests.support.stream.watermarks import HOUR_US, NOW_US, Clock, mark_of
 from tollgate.store.feeds import PURCHASES, feed_key, pack_watermark, partition_key
 from tollgate.store.redis import RedisStore
 from tollgate.stream.marks import FeedMarks

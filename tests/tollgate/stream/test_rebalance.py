@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import redis
-from feeds_made import LONG_S, NOW_US, WAIT_S, Made, purchases, send
 
+from tests.support.stream.feeds import LONG_S, NOW_US, WAIT_S, Made, purchases, send
 from tollgate.features.spec import FeatureSpec
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.store.events import Purchases

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
-from second_product import copy_repository
 
 from clients.client import Client
 from loadtests.supervised import Supervised
+from tests.support.products.second_product import copy_repository
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.schema import Degraded
 from tollgate.server.address import find_server

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import redis
-from second_product import copy_repository
 
 from clients.client import Client
 from clients.decisions import Decisions
 from loadtests.supervised import Supervised
+from tests.support.products.second_product import copy_repository
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.errors import ServerError
 from tollgate.server.address import find_server

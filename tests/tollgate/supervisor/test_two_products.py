@@ -13,11 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 import redis
-from second_product import add_product, copy_repository, release_first
 from typer.testing import CliRunner
 
 from clients.client import Client
 from loadtests.supervised import Supervised
+from tests.support.products.second_product import (
+    add_product,
+    copy_repository,
+    release_first,
+)
 from tollgate.cli.app import app
 from tollgate.errors import RepositoryError
 from tollgate.repository.release import release_path

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import chart
 
 ALL = {name: chart.rendered(chart.values_of(name))[0] for name in chart.names()}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 import polars as pl
-from tamper_records import Tampering, chosen_table, links_of
 
+from tests.support.audit.record_tampering import Tampering, chosen_table, links_of
 from tollgate.audit import merkle
 from tollgate.audit.digests import digests
 from tollgate.audit.links import (

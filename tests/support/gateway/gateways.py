@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc
 import msgspec
-from certificates import make_authority
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.support.store.certificates import make_authority
 from tollgate.gateway.certificates import make_certificates
 from tollgate.gateway.keys import add_key
 from tollgate.gateway.nginx import Nginx

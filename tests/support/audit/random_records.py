@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
+from tests.support.checkout import CHECKOUT
 from tollgate.features.entries import MISSING
 from tollgate.journal.record import Records
 
-REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
+REPOSITORY = CHECKOUT / "model_repository"
 FEATURES = 15  # of the fraud product
 SPEC_HASH = 0xC36F8242C6FA0068
 DECIDED_US = 1_750_000_000_000_000

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import redis
 from redis.crc import key_slot
-from redis_processes import free_ports, running
 
+from tests.support.store.redis_processes import free_ports, running
 from tollgate.server.child import Child
 from tollgate.server.environment import find_redis_server
 from tollgate.store.breaker import Rules

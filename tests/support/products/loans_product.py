@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from plain_product import release_first, write_product
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -17,6 +16,7 @@ from converters.folder import write_converted
 from converters.purpose import purpose_of
 from converters.sample import Sample
 from converters.sources.worker import model_of
+from tests.support.products.plain_product import release_first, write_product
 from tollgate.features.offline import build
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import history_of

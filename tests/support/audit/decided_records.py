@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from records_made import REPOSITORY, made
 
+from tests.support.audit.random_records import REPOSITORY, made
 from tollgate.audit.opened import OpenedRelease, open_release
 from tollgate.journal.record import Records
 from tollgate.policy import RowFacts, decide

@@ -12,9 +12,9 @@ from typing import Any
 
 import onnx
 import redis
-from records_decided import decided, opened
-from records_made import REPOSITORY
 
+from tests.support.audit.decided_records import decided, opened
+from tests.support.audit.random_records import REPOSITORY
 from tollgate.audit.source import TRIAL_GROUP, ChunkSource
 from tollgate.challenger.kept import TrialState, folder_of, newest
 from tollgate.challenger.worker import TrialWorker

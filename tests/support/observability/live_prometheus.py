@@ -14,15 +14,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gateways import make_place
-
 from clients.client import Client
 from clients.options import tls_from
 from loadtests.supervised import Supervised, supervised
+from tests.support.checkout import CHECKOUT
+from tests.support.gateway.gateways import make_place
 from tollgate.server.environment import free_port
 
-REPOSITORY = Path(__file__).parents[2] / "model_repository"
-RULES = Path(__file__).parents[2] / "helm" / "tollgate" / "files" / "alerts"
+REPOSITORY = CHECKOUT / "model_repository"
+RULES = CHECKOUT / "helm" / "tollgate" / "files" / "alerts"
 TOLLGATE = (sys.executable, "-c", "from tollgate.cli import main; main()")
 SCRAPES = 12  # one a second
 PATIENCE_S = 60.0

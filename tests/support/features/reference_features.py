@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from any_product import CATEGORIES, FIELDS, Event, in_us
+from tests.support.features.random_specs import CATEGORIES, FIELDS, Event, in_us
 
 
 class Loop:

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import polars as pl
-from records_made import REPOSITORY, made
 
+from tests.support.audit.random_records import REPOSITORY, made
 from tollgate.audit.anchor import AnchorFile
 from tollgate.audit.chain import Chain
 from tollgate.audit.releases import ReleaseArchive

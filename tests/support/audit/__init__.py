@@ -1,0 +1,1 @@
+"""Records of sealed journals, and ways to tamper with them."""

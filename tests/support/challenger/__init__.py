@@ -1,0 +1,1 @@
+"""Repositories with a challenger."""

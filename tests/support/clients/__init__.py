@@ -1,0 +1,1 @@
+"""Purchases for tests of the clients."""

@@ -1,0 +1,1 @@
+"""Independent computations for tests of the converters."""

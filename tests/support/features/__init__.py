@@ -1,0 +1,1 @@
+"""Feature specs, histories and a reference computation of features."""

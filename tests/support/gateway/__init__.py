@@ -1,0 +1,1 @@
+"""Gateways and their callers."""

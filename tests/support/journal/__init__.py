@@ -1,0 +1,1 @@
+"""Decisions for tests of the journal."""

@@ -1,0 +1,1 @@
+"""Sealed journals and training distributions for tests of the monitor."""

@@ -1,0 +1,1 @@
+"""Alert histories and a live Prometheus."""

@@ -1,0 +1,1 @@
+"""Products that tests write into a model repository."""

@@ -1,0 +1,1 @@
+"""Candidates and models for tests of the server."""

@@ -1,0 +1,1 @@
+"""Steps in the test's process, and parameters of running ones."""

@@ -1,0 +1,1 @@
+"""Redis processes, certificates and rows for tests of the online store."""

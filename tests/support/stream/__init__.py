@@ -1,0 +1,1 @@
+"""Feeds, brokers and clocks for tests of the stream consumer."""

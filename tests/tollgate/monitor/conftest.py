@@ -1,9 +1,0 @@
-"""Add the modules next to these tests and those of the audit to the path."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "audit"))
