@@ -1,4 +1,4 @@
-"""The commands of docs/products.md, executed in their order by a newcomer's shell."""
+"""The commands of docs/products.md, run in order in the shell of a new user."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tollgate.server.address import find_server
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "products.md").read_text()
-BLOCKS = re.findall(r"```(python|sh|server|stop|told)\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = re.findall(r"```(python|sh|server|stop|output)\n(.*?)```", PAGE, re.DOTALL)
 
 pytestmark = pytest.mark.slow
 
 
 class Newcomer:
-    """Somebody with a folder of their own, a shell, and the page."""
+    """A new user with an empty folder, a shell, and the page."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,7 +42,7 @@ class Newcomer:
         self._run([sys.executable, "-c", text])
 
     def sh(self, text: str) -> None:
-        """Run commands; a call goes to where the server happens to be."""
+        """Run commands; a call goes to the address of the server."""
         found = find_server(self._folder / ".tollgate")
         if found is not None:
             text = text.replace("/ask.py", f"/ask.py {found.grpc_url}")
@@ -70,8 +70,8 @@ class Newcomer:
             self._server.terminate()
             self._server.wait()
 
-    def told(self, text: str) -> None:
-        """Hold the page against what was printed last."""
+    def output(self, text: str) -> None:
+        """Compare the page with the output of the last command."""
         for line in text.splitlines():
             assert line in self.printed.splitlines(), self.printed
 
@@ -90,14 +90,14 @@ class Newcomer:
 
 @pytest.fixture
 def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
-    """Somebody in an empty folder."""
+    """Return a new user in an empty folder."""
     found = Newcomer(tmp_path)
     yield found
     found.stop()
 
 
-def test_the_page_works_from_top_to_bottom(newcomer: Newcomer, tmp_path: Path) -> None:
-    """Table, product, server, call, changes, removal, a model of one's own."""
+def test_page_works_from_top_to_bottom(newcomer: Newcomer, tmp_path: Path) -> None:
+    """Table, product, server, call, changes, removal, an external model."""
     for kind, text in BLOCKS:
         getattr(newcomer, kind)(text)
     assert list((tmp_path / "model_repository").iterdir()) == []

@@ -1,4 +1,4 @@
-"""What a column is taken for, by its own values."""
+"""The classification of a column by its values."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ ROWS = 40
 
 
 def column(values: list[Any], **options: Any) -> pl.Series:
-    """Make a column of 40 rows."""
+    """Return a column of 40 rows."""
     repeated = (values * ROWS)[:ROWS]
     return pl.Series("it", repeated, **options)
 
 
 def taken(series: pl.Series) -> Column:
-    """Look at a column that can be taken."""
+    """Classify a usable column."""
     found = classify_column(series)
     assert isinstance(found, Column), found
     return found
 
 
 def reason(series: pl.Series) -> str:
-    """Look at a column that is left out."""
+    """Return the reason why a column is excluded."""
     found = classify_column(series)
     assert isinstance(found, ExcludedColumn), found
     return found.reason
 
 
-def test_numbers_have_their_decimals_and_ends() -> None:
-    """As they are in the file, as text or not."""
+def test_numbers_have_their_decimals_and_range() -> None:
+    """Numbers and texts of numbers alike."""
     for values in ([1.25, -3.5, None], ["1.25", " -3.5", "n/a"]):
         found = taken(column(values))
         assert (found.kind, found.decimals) == ("number", 2)
         assert (found.low, found.high, found.missing) == (-3.5, 1.25, 13)
 
 
-def test_stray_texts_among_numbers_are_missing_and_told() -> None:
-    """Up to a tenth of them."""
+def test_stray_texts_among_numbers_are_missing_and_noted() -> None:
+    """If they are at most a tenth of the values."""
     found = taken(column([*map(str, range(12)), "oops"]))
     assert found.kind == "number"
     assert found.notes == ("3 texts such as 'oops' count as missing",)
 
 
 def test_true_and_false_are_numbers() -> None:
-    """0 and 1."""
+    """They are 0 and 1."""
     found = taken(column([True, False, None]))
     assert (found.low, found.high, found.decimals) == (0, 1, 0)
 
 
 def test_words_are_in_alphabetical_order() -> None:
-    """As pandas and scikit-learn number them."""
+    """pandas and scikit-learn number them in this order."""
     found = taken(column(["b", "a", "", None, "c"]))
     assert (found.kind, found.words, found.missing) == ("category", ("a", "b", "c"), 16)
     assert taken(column(["b", "a"], dtype=pl.Categorical)).words == ("a", "b")
 
 
-def test_of_many_words_the_commonest_are_kept() -> None:
+def test_commonest_of_many_words_are_used() -> None:
     """If they cover half of the rows."""
     words = [f"w{at:03}" for at in range(400) for _ in range(3)] + ["w000"] * 50
     found = taken(pl.Series("it", words))
@@ -71,7 +71,7 @@ def test_of_many_words_the_commonest_are_kept() -> None:
     assert "none of them common" in reason(pl.Series("it", rare))
 
 
-def test_codes_with_zeros_in_front_are_words() -> None:
+def test_codes_with_leading_zeros_are_words() -> None:
     """A postcode is no number."""
     assert taken(column(["01234", "99999"])).words == ("01234", "99999")
 
@@ -96,25 +96,25 @@ def test_codes_with_zeros_in_front_are_words() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_no_model_can_use_is_left_out(series: pl.Series, words: str) -> None:
-    """With the reason."""
+def test_useless_column_is_excluded(series: pl.Series, words: str) -> None:
+    """The reason is reported."""
     assert reason(series).startswith(words) or words in reason(series)
 
 
-def test_a_mix_of_numbers_and_texts_is_left_out() -> None:
-    """Half of the one and half of the other, all different."""
+def test_mix_of_numbers_and_texts_is_excluded() -> None:
+    """Half numbers and half texts, all different."""
     values = [str(at) if at % 2 else f"word {at}" for at in range(400)]
     assert reason(pl.Series("it", values)).startswith("mixes numbers (50%) and texts")
 
 
-def test_a_null_makes_one_value_two() -> None:
-    """Whether there is one may tell something."""
+def test_null_counts_as_a_second_value() -> None:
+    """A missing value may carry information."""
     assert taken(column([7, None])).missing == 20
     assert taken(column(["x", None])).words == ("x",)
 
 
 def test_more_than_four_decimals_are_exact() -> None:
-    """No digit is lost, however small the numbers are."""
+    """No digit is lost, also in very small numbers."""
     found = taken(column([0.12345, -1e-7]))
     assert (found.decimals, found.low, found.high) == (None, -1e-7, 0.12345)
     assert found.notes == ()

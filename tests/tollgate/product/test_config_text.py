@@ -1,4 +1,4 @@
-"""The configurations of a new product are those of the committed one."""
+"""The configurations of a new product equal the committed ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tollgate.product.policy_text import slo_text
 
 MODELS = Path(__file__).resolve().parents[3] / "model_repository"
 SPEC = load_spec(MODELS / "fraud_features" / "1" / "features.yaml")
-# docs/adr/0011: requests gather at the first step, and the batch stays together.
+# docs/adr/0011: requests are batched at the first step, and the batch stays together.
 DELAYS_US = {"fraud_features": 4500, "fraud_model": 300, "fraud_decision": 200}
 
 
@@ -26,16 +26,16 @@ def config_of(text: str) -> ModelConfig:
     return text_format.Parse(text, ModelConfig())
 
 
-def test_what_is_written_for_fraud_is_what_the_repository_has() -> None:
-    """Whoever changes one of the two changes the other: every field, all four files."""
+def test_configurations_of_fraud_equal_the_committed_ones() -> None:
+    """Every field in all four files."""
     texts = config_texts(SPEC)
     assert len(texts) == 4
     for name, text in texts.items():
         assert config_of(text) == config_of((MODELS / name).read_text()), name
 
 
-def test_requests_gather_at_the_first_step() -> None:
-    """4.5, 0.3 and 0.2 ms."""
+def test_queue_delays_batch_requests_at_the_first_step() -> None:
+    """The delays are 4.5, 0.3 and 0.2 ms."""
     texts = config_texts(SPEC)
     found = {
         step: config_of(
@@ -46,10 +46,10 @@ def test_requests_gather_at_the_first_step() -> None:
     assert found == DELAYS_US
 
 
-def test_check_finds_nothing_in_them(
+def test_check_accepts_the_configurations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even in one step, with the promise that is written beside them."""
+    """Also with the slo.yaml that is written with them."""
     copy = tmp_path / "model_repository"
     others = shutil.ignore_patterns("__pycache__", "credit*", "config*")
     shutil.copytree(MODELS, copy, ignore=others)

@@ -1,4 +1,4 @@
-"""Which outcome a score is the probability of."""
+"""The label: the outcome that the score is the probability of."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def label(values: list[Any]) -> pl.Series:
     ],
     ids=str,
 )
-def test_of_two_outcomes_the_usual_one_is_looked_for(
+def test_usual_positive_outcome_of_two_is_chosen(
     values: list[Any], positive: str
 ) -> None:
-    """yes, true, the larger number; else the rarer."""
+    """It is yes, true or the larger number; else the rarer outcome."""
     found = find_label(label(values), source="t", positive=None)
     assert found.positive == positive
     texts = [str(one) for one in values]
@@ -43,15 +43,15 @@ def test_of_two_outcomes_the_usual_one_is_looked_for(
     np.testing.assert_array_equal(found.values == 1, wanted)
 
 
-def test_one_may_be_chosen_of_several() -> None:
-    """The others are then one."""
+def test_named_outcome_of_several_is_positive() -> None:
+    """The others count as one outcome."""
     found = find_label(label(["a", "b", "c"]), source="t", positive="b")
     assert sorted(found.others) == ["a", "c"]
     assert found.share == pytest.approx(1 / 3)
 
 
-def test_rows_without_an_outcome_are_not_known() -> None:
-    """Null, NaN and blank."""
+def test_rows_without_outcome_are_unknown() -> None:
+    """Null, NaN and blank count as no outcome."""
     found = find_label(label(["1", "0", " ", None]), source="t", positive=None)
     assert found.known.tolist()[:4] == [True, True, False, False]
     numbers = find_label(label([1.0, 0.0, float("nan")]), source="t", positive=None)
@@ -68,17 +68,17 @@ def test_rows_without_an_outcome_are_not_known() -> None:
         (["a", "b"], "z", "no row is 'z'; there are "),
     ],
 )
-def test_what_is_no_outcome_is_refused(
+def test_column_without_two_usable_outcomes_is_refused(
     values: list[Any], positive: str | None, words: str
 ) -> None:
-    """In a sentence that says what to do."""
+    """The message names the problem and the remedy."""
     with pytest.raises(InputError) as caught:
         find_label(label(values), source="t", positive=positive)
     assert str(caught.value).startswith(f"t: y: {words}")
 
 
 def test_too_few_rows_of_an_outcome_are_refused() -> None:
-    """Ten rows, or nineteen of one kind."""
+    """Also 19 rows of one outcome."""
     for values in ([0, 1] * 5, [1] * 19 + [0] * 500, [0] * 19 + [1] * 500):
         with pytest.raises(InputError, match="at least 20 of either outcome"):
             find_label(pl.Series("y", values), source="t", positive=None)

@@ -1,4 +1,4 @@
-"""No outcome is used before it was known: neither to learn, nor in a feature."""
+"""No outcome is used before it was known, neither in training nor in a feature."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def table(tmp_path: Path) -> pd.DataFrame:
 
 
 def used(table: pd.DataFrame) -> tuple[set[float], set[float]]:
-    """Say by pandas which measures may be learned from, and judged on."""
+    """Select with pandas the measures of the training rows and of the held-out rows."""
     known = table[table["at"] <= table["at"].max() - DELAY].sort_values("at")
     judged = known.tail(round(0.2 * len(known)))
     learned = known[known["at"] + DELAY <= judged["at"].min()]
     return set(learned["measure"]), set(judged["measure"])
 
 
-def test_only_outcomes_of_before_the_held_out_rows_are_learned_from(
+def test_training_uses_only_outcomes_known_before_the_held_out_rows(
     table: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `product new` hands to training, by the measures in it."""
+    """The measures identify the rows that `product new` passes to training."""
     seen: list[Any] = []
 
     def train_model(features: Any, label: Any, **options: Any) -> Any:
@@ -90,8 +90,8 @@ def test_only_outcomes_of_before_the_held_out_rows_are_learned_from(
             assert found == learned
 
 
-def test_train_py_takes_the_same_rows(table: pd.DataFrame, tmp_path: Path) -> None:
-    """The table is read again, with the rows that are too young in it."""
+def test_train_py_uses_the_same_rows(table: pd.DataFrame, tmp_path: Path) -> None:
+    """It reads the table again, which includes rows that are too young."""
     (tmp_path / "features.yaml").write_text(SPEC)
     path = tmp_path / "rows.csv"
     path.write_text(path.read_text().replace("at,", "event_time,", 1))
@@ -125,10 +125,10 @@ def test_train_py_takes_the_same_rows(table: pd.DataFrame, tmp_path: Path) -> No
     np.testing.assert_array_equal(flagged, expected)
 
 
-def test_a_delay_that_leaves_nothing_to_learn_from_is_refused(
+def test_delay_without_training_rows_is_refused(
     table: pd.DataFrame, tmp_path: Path
 ) -> None:
-    """The line says how long, and what to bring."""
+    """The message has the delay and the remedy."""
     (tmp_path / "features.yaml").write_text(SPEC)
     spec = load_spec(tmp_path / "features.yaml")
     time_us = np.arange(100, dtype=np.int64) * DAY_US

@@ -1,4 +1,4 @@
-"""Columns that repeat another one, or give the outcome away."""
+"""Columns that duplicate another one, or give the outcome away."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOISE = CHANCE.normal(size=200).round(3)
 
 
 def column(values: Any, name: str = "it") -> Column:
-    """Look at a column that can be taken."""
+    """Classify a usable column."""
     found = classify_column(pl.Series(name, values))
     assert isinstance(found, Column), found
     return found
@@ -35,7 +35,7 @@ def column(values: Any, name: str = "it") -> Column:
         (pl.Series([None if one else "x" for one in POSITIVE]), "is empty in just"),
     ],
 )
-def test_a_column_that_tells_the_outcome_is_found(values: Any, words: str) -> None:
+def test_column_that_reveals_the_outcome_is_found(values: Any, words: str) -> None:
     """By its values, by one threshold, or by where it is empty."""
     assert leak_reason(column(values), POSITIVE).startswith(words)
 
@@ -51,13 +51,13 @@ def test_a_column_that_tells_the_outcome_is_found(values: Any, words: str) -> No
         CHANCE.permutation(200) * 3 + 1,
     ],
 )
-def test_an_honest_column_is_none(values: Any) -> None:
-    """Also one that is wrong in a single row, or different in each."""
+def test_honest_column_is_no_leak(values: Any) -> None:
+    """Also a column that is wrong in a single row, or different in each."""
     assert leak_reason(column(values), POSITIVE) == ""
 
 
-def test_of_equal_columns_the_first_is_kept() -> None:
-    """Nulls included; as numbers or as texts of them."""
+def test_first_of_equal_columns_is_used() -> None:
+    """Nulls compare equal; so do numbers and their texts."""
     first = [1.5, None, 2.5, 2.5]
     columns = [
         column(first, "a"),
@@ -66,16 +66,16 @@ def test_of_equal_columns_the_first_is_kept() -> None:
         column(["x", "y", "x", "y"], "d"),
         column(["x", "y", "x", "y"], "e"),
     ]
-    kept, left = drop_duplicates(columns)
-    assert [one.source for one in kept] == ["a", "b", "d"]
-    assert [(one.source, one.reason) for one in left] == [
+    distinct, excluded = drop_duplicates(columns)
+    assert [one.source for one in distinct] == ["a", "b", "d"]
+    assert [(one.source, one.reason) for one in excluded] == [
         ("c", "is the same as 'a'"),
         ("e", "is the same as 'd'"),
     ]
 
 
-def test_strength_is_the_auc_of_the_column_alone() -> None:
-    """Turned upwards; of words, by the share of outcomes that each has."""
+def test_solo_auc_is_the_auc_of_the_column_alone() -> None:
+    """At least 0.5; words are ranked by their share of outcomes."""
     values = NOISE + POSITIVE
     wanted = roc_auc(POSITIVE.astype(int), values)
     assert solo_auc(column(values.round(3)), POSITIVE) == pytest.approx(

@@ -1,4 +1,4 @@
-"""Columns get names that inputs, features and policies can have."""
+"""Names of columns are valid for inputs, features and policies."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tollgate.product.names import Namer, entity_name
         ("features", "features_field"),
     ],
 )
-def test_a_name_stays_if_it_can(column: str, name: str) -> None:
-    """Otherwise it is as near as can be; what has a meaning of its own gives way."""
+def test_valid_name_does_not_change(column: str, name: str) -> None:
+    """An invalid name changes as little as possible; a reserved name gets a suffix."""
     assert Namer().name(column) == name
     assert _NAME.fullmatch(name)
 
 
-def test_no_name_is_given_twice() -> None:
-    """Columns that would be called alike are numbered, long ones too."""
+def test_names_are_unique() -> None:
+    """Columns that would get equal names are numbered, also with long names."""
     namer = Namer()
     assert [namer.name("a b"), namer.name("a.b"), namer.name("a_b")] == [
         "a_b",
@@ -53,12 +53,12 @@ def test_no_name_is_given_twice() -> None:
         ("transaction_id_field", "transaction_id_field"),
     ],
 )
-def test_an_entity_is_called_by_its_key(key: str, name: str) -> None:
-    """Without the `_id` behind it."""
+def test_entity_is_named_after_its_key(key: str, name: str) -> None:
+    """Without the suffix `_id`."""
     assert entity_name(key) == name
 
 
-def test_who_can_keep_a_name_keeps_it() -> None:
-    """Whichever comes first in the table: files call these columns so already."""
+def test_valid_names_take_precedence() -> None:
+    """Also over columns that come first in the table: files use these names already."""
     names = Namer().names(["x y", "x.y", "x_y", "z"])
     assert names == {"x_y": "x_y", "z": "z", "x y": "x_y_2", "x.y": "x_y_3"}

@@ -1,4 +1,4 @@
-"""A product's folders come into a repository, and leave it, all at once."""
+"""A product's folders enter and leave a repository all at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = ["shop", "shop_decision", "shop_features", "shop_model"]
 
 
 def ensemble(name: str, *steps: str) -> str:
-    """Write a configuration that names steps."""
+    """Write the configuration of an ensemble of steps."""
     inside = ", ".join(f'{{ model_name: "{one}" model_version: -1 }}' for one in steps)
     return (
         f'name: "{name}" platform: "ensemble" ensemble_scheduling {{ step [{inside}] }}'
@@ -22,7 +22,7 @@ def ensemble(name: str, *steps: str) -> str:
 
 @pytest.fixture
 def staged(tmp_path: Path) -> Path:
-    """A product that waits beside an empty repository."""
+    """Return the staging folder of a product next to an empty repository."""
     (tmp_path / "models").mkdir()
     for name in NAMES:
         (tmp_path / "staged" / name / "1").mkdir(parents=True)
@@ -36,8 +36,8 @@ def there(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_product_is_placed_and_taken_out(staged: Path, tmp_path: Path) -> None:
-    """Nothing else is touched."""
+def test_product_is_placed_and_removed(staged: Path, tmp_path: Path) -> None:
+    """No other folder changes."""
     models, away = tmp_path / "models", tmp_path / "away"
     (models / "other").mkdir()
     away.mkdir()
@@ -49,10 +49,10 @@ def test_a_product_is_placed_and_taken_out(staged: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("taken", NAMES)
-def test_what_is_in_the_way_stays_and_nothing_is_placed(
+def test_existing_folder_stays_and_nothing_is_placed(
     staged: Path, tmp_path: Path, taken: str
 ) -> None:
-    """Also where it came in the last moment; the rest is taken back."""
+    """Also if it appeared last: the folders that were placed are removed."""
     models = tmp_path / "models"
     (models / taken).mkdir()
     with pytest.raises(RepositoryError, match="there already"):
@@ -63,10 +63,8 @@ def test_what_is_in_the_way_stays_and_nothing_is_placed(
         require_free(models, "shop")
 
 
-def test_a_removal_that_fails_puts_back_what_it_took(
-    staged: Path, tmp_path: Path
-) -> None:
-    """The last folder cannot be moved: the first three come back."""
+def test_failed_removal_restores_all_folders(staged: Path, tmp_path: Path) -> None:
+    """The last folder cannot be moved, so the first three are restored."""
     models, away = tmp_path / "models", tmp_path / "away"
     place(staged, repository=models, product="shop")
     (away / "shop_decision").mkdir(parents=True)
@@ -75,8 +73,8 @@ def test_a_removal_that_fails_puts_back_what_it_took(
     assert there(models) == NAMES
 
 
-def test_steps_that_another_ensemble_calls_stay(staged: Path, tmp_path: Path) -> None:
-    """They are that one's, too."""
+def test_steps_of_another_ensemble_stay(staged: Path, tmp_path: Path) -> None:
+    """A step that two ensembles call belongs to neither alone."""
     models = tmp_path / "models"
     place(staged, repository=models, product="shop")
     (models / "twin").mkdir()
@@ -84,10 +82,10 @@ def test_steps_that_another_ensemble_calls_stay(staged: Path, tmp_path: Path) ->
     assert folders_of(models, "shop") == ["shop", "shop_decision", "shop_model"]
 
 
-def test_what_an_interrupted_removal_left_is_found(
+def test_remainder_of_an_interrupted_removal_is_found(
     staged: Path, tmp_path: Path
 ) -> None:
-    """The ensemble goes first; its steps are known by their names."""
+    """The ensemble is removed first; its steps are found by their names."""
     models = tmp_path / "models"
     (staged / "shop_model").rename(models / "shop_model")
     assert folders_of(models, "shop") == ["shop_model"]
@@ -96,7 +94,7 @@ def test_what_an_interrupted_removal_left_is_found(
 
 
 @pytest.mark.parametrize("name", ["", "Shop", "a-b", "1a", "a" * 41, "../a", "a/b"])
-def test_a_name_that_no_product_can_have_is_refused(tmp_path: Path, name: str) -> None:
-    """It becomes folders, models and store keys."""
+def test_invalid_product_name_is_refused(tmp_path: Path, name: str) -> None:
+    """The name is used for folders, models and store keys."""
     with pytest.raises(InputError, match="is no name of up to 40"):
         require_free(tmp_path, name)

@@ -1,4 +1,4 @@
-"""What a table becomes as a whole: nasty ones too, or a sentence that says why not."""
+"""The plan of a product, also from difficult tables; unusable ones are refused."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ WORD = CHANCE.choice(["red", "green", "blue"], ROWS)
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Where a test's table is."""
+    """Return the path of a table."""
     return tmp_path / "table.parquet"
 
 
 def planned(table: Path, columns: dict[str, Any], **roles: Any) -> Plan:
-    """Write a table and look at it."""
+    """Write a table and plan a product from it."""
     pl.DataFrame(columns, strict=False).write_parquet(table)
     return make_plan(
         ProductChoices(**{"product": "p", "table": table, "label": "y", **roles})
     )
 
 
-def left_out(plan: Plan) -> dict[str, str]:
-    """Say why columns are left out."""
+def excluded(plan: Plan) -> dict[str, str]:
+    """Return the reason for each excluded column."""
     return {one.source: one.reason for one in plan.excluded}
 
 
-def test_columns_get_their_parts(table: Path) -> None:
-    """Fields, what is left out, and what a person should know."""
+def test_columns_get_their_roles(table: Path) -> None:
+    """Fields, excluded columns, aliases and names of outcomes."""
     plan = planned(
         table,
         {"x": X, "x again": X, "word": WORD, "nr": range(ROWS), "a": Y, "y": Y},
         drop=("word",),
     )
     assert [one.name for one in plan.fields] == ["x"]
-    assert set(left_out(plan)) == {"x again", "word", "nr", "a"}
+    assert set(excluded(plan)) == {"x again", "word", "nr", "a"}
     assert plan.aliases == {"label": "y"}
     assert (plan.outcome, plan.other) == ("y_1", "not_y_1")
 
 
-def test_rows_that_lack_what_each_must_have_are_left_out(table: Path) -> None:
-    """An outcome, an id, a time, an amount; the number of them is told."""
+def test_rows_without_a_required_value_are_left_out(table: Path) -> None:
+    """Outcome, id, time and amount are required; a note has the number of rows."""
     y = [None if at == 1 else int(one) for at, one in enumerate(Y)]
     columns = {
         "x": X,
@@ -69,17 +69,17 @@ def test_rows_that_lack_what_each_must_have_are_left_out(table: Path) -> None:
     assert (plan.entities[0].name, plan.entities[0].key) == ("who", "who")
 
 
-def test_names_that_no_input_can_have_are_changed(table: Path) -> None:
-    """Each of them is an alias; what only Tollgate may be called is left out."""
+def test_invalid_names_are_changed(table: Path) -> None:
+    """Each is an alias; a column with a reserved name is excluded."""
     columns = {"größe in cm": X, "amount": WORD, "label": X + 1, "y": Y}
     plan = planned(table, columns)
     assert [one.name for one in plan.fields] == ["gr_e_in_cm", "amount_field"]
     assert plan.aliases["amount_field"] == "amount"
-    assert "rename it" in left_out(plan)["label"]
+    assert "rename it" in excluded(plan)["label"]
 
 
-def test_of_very_many_columns_the_telling_ones_are_kept(table: Path) -> None:
-    """2,000 columns of chance and two that know something."""
+def test_strongest_of_very_many_columns_are_used(table: Path) -> None:
+    """2,000 random columns and two that predict the outcome."""
     columns = {f"c{at}": CHANCE.normal(size=ROWS).round(2) for at in range(1_998)}
     columns |= {"good": X, "y": Y}
     columns["word"] = np.where((Y == 1) | (WORD == "red"), WORD, "grey")
@@ -90,8 +90,8 @@ def test_of_very_many_columns_the_telling_ones_are_kept(table: Path) -> None:
     assert len(plan.excluded) == 1_980
 
 
-def test_the_rows_that_judge_have_no_say_in_the_choice(table: Path) -> None:
-    """A column that knows only the last fifth in time is worth nothing."""
+def test_held_out_rows_do_not_influence_the_selection(table: Path) -> None:
+    """A column that predicts only the last fifth in time is not selected."""
     late = np.arange(ROWS) >= ROWS * 0.8
     honest = X + CHANCE.normal(size=ROWS)
     columns = {"late": np.where(late, Y * 9.0, X[::-1]), "early": honest, "y": Y}
@@ -101,31 +101,31 @@ def test_the_rows_that_judge_have_no_say_in_the_choice(table: Path) -> None:
     assert [one.name for one in plan.fields] == ["early"]
 
 
-def test_a_clock_is_left_out(table: Path) -> None:
-    """What only rises with time says nothing of rows to come."""
+def test_clock_is_excluded(table: Path) -> None:
+    """A column that only rises with time predicts nothing for later rows."""
     when = 1_700_000_000 + 3_600 * CHANCE.permutation(ROWS)
     plan = planned(
         table, {"x": X, "step": when * 2 - 10**9, "when": when, "y": Y}, time="when"
     )
-    assert left_out(plan)["step"] == "only rises with time: a clock"
+    assert excluded(plan)["step"] == "only rises with time: a clock"
     assert plan.at_night
 
 
-def test_what_gives_the_outcome_away_can_be_kept(table: Path) -> None:
-    """By name; and a column that is nearly as good is pointed at."""
+def test_leaking_column_can_be_used_by_name(table: Path) -> None:
+    """A note warns about a column that is nearly as good."""
     near = Y + CHANCE.normal(size=ROWS) * 0.3
     columns = {"x": X, "same": Y, "near": near.round(2), "y": Y}
-    assert "same" in left_out(planned(table, columns))
+    assert "same" in excluded(planned(table, columns))
     plan = planned(table, columns, keep=("same",))
     assert [one.name for one in plan.fields] == ["x", "same", "near"]
     assert len(plan.notes) == 1
     assert plan.notes[0].startswith("'near' alone has an AUC of 0.9")
 
 
-def test_of_very_many_rows_some_are_taken(
+def test_very_many_rows_are_limited(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest, where they have a time; else drawn by chance, the same each time."""
+    """To the newest if they have times; else to random rows, the same each time."""
     monkeypatch.setattr(usable, "MOST_ROWS", 300)
     when = 1_700_000_000 + 3_600 * CHANCE.permutation(ROWS)
     columns = {"x": X, "when": when, "y": Y}
@@ -148,18 +148,18 @@ def test_of_very_many_rows_some_are_taken(
         ({"positive": "3"}, "y: no row is '3'; there are '0', '1'"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_sentence(
+def test_unusable_choice_is_refused_in_one_sentence(
     table: Path, roles: dict[str, Any], words: str
 ) -> None:
-    """By option or column."""
+    """It names the option or the column."""
     with pytest.raises(InputError) as caught:
         planned(table, {"x": X, "word": WORD, "y": Y, "nr": range(ROWS)}, **roles)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_columns_that_are_called_as_ours_are_taken_for_them(table: Path) -> None:
-    """If they can be: an id that is there twice is none, and left out."""
+def test_columns_with_reserved_names_get_their_roles(table: Path) -> None:
+    """If the values allow it: a column with duplicates is no id, and is excluded."""
     columns = {"x": X, "y": Y, "transaction_id": range(ROWS)}
     columns["event_time"] = [1_700_000_000 + at * 3_600 for at in range(ROWS)]
     plan = planned(table, columns)
@@ -168,12 +168,12 @@ def test_columns_that_are_called_as_ours_are_taken_for_them(table: Path) -> None
     columns |= {"transaction_id": WORD, "event_time": WORD}
     plan = planned(table, columns)
     assert (plan.choices.id, plan.choices.time, plan.notes) == (None, None, ())
-    assert set(left_out(plan)) == {"transaction_id", "event_time"}
+    assert set(excluded(plan)) == {"transaction_id", "event_time"}
 
 
 @pytest.mark.parametrize("option", ["sensitive", "entities", "time"])
-def test_lists_of_things_are_no_roles(table: Path, option: str) -> None:
-    """A column of lists can be left out and nothing else."""
+def test_column_of_lists_has_no_role(table: Path, option: str) -> None:
+    """It can only be excluded."""
     columns = {"x": X, "y": Y, "many": [[1, 2]] * ROWS}
     role = "many" if option == "time" else ("many",)
     with pytest.raises(InputError, match="holds List"):

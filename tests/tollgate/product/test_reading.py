@@ -1,4 +1,4 @@
-"""Tables that nobody prepared are read, or refused in one sentence."""
+"""Unprepared tables are read, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tollgate.product.reading import read_table
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
-def test_a_csv_may_be_parted_by_other_signs(tmp_path: Path, separator: str) -> None:
-    """The sign that is most often in the head parts the columns; others are told."""
+def test_csv_may_have_another_separator(tmp_path: Path, separator: str) -> None:
+    """It is the most frequent one of the header; a note reports it."""
     path = tmp_path / "a.csv"
     path.write_text(f"a{separator}b\n1{separator}x\n2{separator}\n")
     read = read_table(path)
@@ -21,15 +21,15 @@ def test_a_csv_may_be_parted_by_other_signs(tmp_path: Path, separator: str) -> N
     assert bool(read.notes) == (separator != ",")
 
 
-def test_a_mark_of_the_byte_order_is_no_part_of_a_name(tmp_path: Path) -> None:
-    """Spreadsheets put one in front."""
+def test_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    """Spreadsheets write one at the start of a file."""
     path = tmp_path / "a.csv"
     path.write_bytes(b"\xef\xbb\xbfa,b\r\n1,2\r\n")
     assert read_table(path).frame.columns == ["a", "b"]
 
 
-def test_lines_may_hold_texts_where_others_hold_numbers(tmp_path: Path) -> None:
-    """Nothing is inferred from the first lines alone."""
+def test_json_lines_may_mix_texts_and_numbers(tmp_path: Path) -> None:
+    """The type is inferred from all lines."""
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n' * 200 + '{"a": "x", "b": 2}\n')
     assert read_table(path).frame["a"].to_list()[-2:] == ["1", "x"]
@@ -48,10 +48,10 @@ def test_lines_may_hold_texts_where_others_hold_numbers(tmp_path: Path) -> None:
         ("a.xlsx", b"PK", "is none of .parquet"),
     ],
 )
-def test_what_is_no_table_is_refused_in_one_line(
+def test_unreadable_table_is_refused_in_one_line(
     tmp_path: Path, name: str, content: bytes, words: str
 ) -> None:
-    """The line names the file and says what is wrong."""
+    """The line names the file and the problem."""
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
@@ -61,15 +61,15 @@ def test_what_is_no_table_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """So is a folder."""
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    """A folder is refused, too."""
     for path in (tmp_path / "no.csv", tmp_path):
         with pytest.raises(InputError):
             read_table(path)
 
 
-def test_parquet_keeps_its_types(tmp_path: Path) -> None:
-    """Only a CSV is all text."""
+def test_parquet_columns_have_their_types(tmp_path: Path) -> None:
+    """Only the columns of a CSV are all text."""
     frame = pl.DataFrame({"a": [1, 2], "b": [True, False]})
     frame.write_parquet(tmp_path / "a.parquet")
     assert read_table(tmp_path / "a.parquet").frame.equals(frame)

@@ -21,7 +21,7 @@ from tollgate.validation import check_fields
 def test_a_product_is_within_a_hundredth_of_the_better_script(
     name: str, tmp_path: Path
 ) -> None:
-    """Made, served and judged for real; `ten_tables.py` runs all ten."""
+    """The product is really served and evaluated; `ten_tables.py` runs all ten."""
     table = ten_tables.made(name)
     auc, said = ten_tables.product_auc(table, tmp_path)
     plain = ten_tables.plain_aucs(table, ten_tables.held_out_rows(table))
@@ -31,10 +31,8 @@ def test_a_product_is_within_a_hundredth_of_the_better_script(
 
 
 @pytest.mark.parametrize("name", sorted(ten_tables.TABLES))
-def test_every_table_becomes_features_that_can_be_learned(
-    name: str, tmp_path: Path
-) -> None:
-    """Each column that tells something is taken, and no row is lost without a word."""
+def test_every_table_gives_usable_features(name: str, tmp_path: Path) -> None:
+    """Each informative column is used, and no row is lost without a note."""
     table = ten_tables.made(name)
     pl.DataFrame(table.columns).write_parquet(tmp_path / "table.parquet")
     plan = make_plan(
@@ -51,10 +49,10 @@ def test_every_table_becomes_features_that_can_be_learned(
     assert taken == set(table.columns) - roles
 
 
-def test_rows_with_words_that_serving_refuses_are_not_learned_from(
+def test_rows_with_words_that_serving_refuses_are_not_used_for_training(
     tmp_path: Path,
 ) -> None:
-    """The check of a request and the reading of a table agree row by row."""
+    """The check of a request and the reading of the table agree for each row."""
     table = ten_tables.made("texts")
     pl.DataFrame(table.columns).write_parquet(tmp_path / "table.parquet")
     plan = make_plan(

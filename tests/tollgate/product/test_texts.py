@@ -1,4 +1,4 @@
-"""What is written for a product is read back as what was meant."""
+"""The files of a new product are valid and have the intended values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ODD_WORDS = [
 
 @dataclasses.dataclass
 class Written:
-    """A product's files, without a model."""
+    """A product with its files, without a model."""
 
     plan: Plan
     folder: Path
@@ -56,7 +56,7 @@ class Written:
 
 
 def written(folder: Path, *, windows: bool) -> Written:
-    """Plan a product out of a small table, and write its files."""
+    """Plan a product from a small table, and write its files."""
     value = CHANCE.normal(size=ROWS).round(2)
     columns = {
         "debt ratio": [None if at % 9 == 0 else one for at, one in enumerate(value)],
@@ -107,12 +107,12 @@ def written(folder: Path, *, windows: bool) -> Written:
 
 @pytest.fixture(params=[False, True], ids=["rows alone", "windows"])
 def product(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
-    """A product of either kind."""
+    """Return a product with windows, or one without."""
     return written(tmp_path, windows=request.param)
 
 
-def test_sizes_of_the_configurations_follow_from_the_features(product: Written) -> None:
-    """Triton's parser reads them; vector and context are as wide as features.yaml."""
+def test_configurations_have_the_sizes_of_the_features(product: Written) -> None:
+    """Triton's parser reads them; vector and context fit features.yaml."""
     spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
     models = read_product(product.folder, "shop")
     assert list(models.steps) == ["shop_features", "shop_model", "shop_decision"]
@@ -128,8 +128,8 @@ def test_sizes_of_the_configurations_follow_from_the_features(product: Written) 
     assert (slo.latency_objective_ms, slo.layers_ms.model) == (50, 20)
 
 
-def test_the_policy_fits_the_features(product: Written) -> None:
-    """It compiles; its thresholds are those that were chosen."""
+def test_policy_fits_the_features(product: Written) -> None:
+    """It compiles, with the chosen thresholds."""
     spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
     policy = load_policy(
         product.folder / "shop_decision" / "1" / "policy.yaml",
@@ -147,10 +147,10 @@ def test_the_policy_fits_the_features(product: Written) -> None:
     assert 0 < review <= decline <= 1
 
 
-def test_thresholds_of_a_brought_model_say_what_it_may_have_seen(
+def test_policy_of_an_external_model_calls_no_rows_held_out(
     product: Written,
 ) -> None:
-    """Nobody calls rows held out that the model may have been trained on."""
+    """The model may have been trained on these rows; the comment says so."""
     chance = np.random.default_rng(4)
     label = (chance.random(500) < 0.3).astype(np.int8)
     chosen = choose_thresholds(
@@ -162,13 +162,15 @@ def test_thresholds_of_a_brought_model_say_what_it_may_have_seen(
     assert "held-out" not in text
 
 
-def test_scripts_are_python(product: Written) -> None:
-    """With odd names in them, too; the call holds the values of its row."""
+def test_scripts_are_valid_python(product: Written) -> None:
+    """Also with unusual names; the call has the values of its row."""
     ast.parse((product.folder / "shop" / "train.py").read_text())
     spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
     wire = {"inputs": wire_inputs(spec), "fields": wire_fields(spec, product.rows)}
     tree = ast.parse(ask_text(product.rows, row=5, product="shop", **wire))
-    ast.parse(ask_text(product.rows, row=0, product="shop", **wire))  # a number is none
+    ast.parse(
+        ask_text(product.rows, row=0, product="shop", **wire)
+    )  # a number is missing
     rows = next(
         one.value
         for one in tree.body
@@ -181,8 +183,8 @@ def test_scripts_are_python(product: Written) -> None:
         assert ast.literal_eval(sent[name]) == [product.rows[name][5]]
 
 
-def test_no_line_of_prose_is_too_long(product: Written) -> None:
-    """Comments and code fit a terminal; a feature is one line, however long."""
+def test_lines_have_at_most_88_characters(product: Written) -> None:
+    """Except in features.yaml, where each feature is one line."""
     for path in product.folder.rglob("*"):
         if path.is_file() and path.name != "features.yaml":
             lines = path.read_text().splitlines()
@@ -190,8 +192,8 @@ def test_no_line_of_prose_is_too_long(product: Written) -> None:
             assert not long, path
 
 
-def test_vectors_are_the_tables_numbers_and_words(tmp_path: Path) -> None:
-    """NaN where a number is missing; a word is its place in the alphabet."""
+def test_vectors_have_the_numbers_and_words_of_the_table(tmp_path: Path) -> None:
+    """A missing number is NaN; a word is its position in the alphabet."""
     product = written(tmp_path, windows=False)
     spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
     assert spec.feature_names == ("debt_ratio", "word", "paid")
@@ -208,8 +210,8 @@ def test_vectors_are_the_tables_numbers_and_words(tmp_path: Path) -> None:
     np.testing.assert_array_equal(product.features, wanted)
 
 
-def test_a_window_that_cannot_be_read_is_that_of_an_unknown_id(tmp_path: Path) -> None:
-    """Nothing counted, nothing spent, no event in 30 days; the mean is usual."""
+def test_unreadable_window_has_the_values_of_an_unknown_id(tmp_path: Path) -> None:
+    """Count and sum are 0, the last event is 30 days ago, the mean is the median."""
     product = written(tmp_path, windows=True)
     spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
     defaults = {one.name: one.default for one in spec.features}
@@ -221,10 +223,10 @@ def test_a_window_that_cannot_be_read_is_that_of_an_unknown_id(tmp_path: Path) -
     assert defaults["who_since_last"] == 30 * 24 * 60 * 60
 
 
-def test_a_field_that_is_missing_in_a_row_is_missing_in_its_history(
+def test_field_missing_in_a_row_is_missing_in_its_history(
     tmp_path: Path,
 ) -> None:
-    """As when a request brings NaN."""
+    """As in a request with NaN."""
     from tollgate.history import history_of
 
     product = written(tmp_path, windows=False)
@@ -236,13 +238,13 @@ def test_a_field_that_is_missing_in_a_row_is_missing_in_its_history(
 @pytest.mark.parametrize(
     "text", [*ODD_WORDS, "plain", "a.b-c", "Yes", "ÿ\x7f", "\U0001f600"]
 )
-def test_texts_survive_yaml(text: str) -> None:
-    """Whatever a reader could take for something else is quoted."""
+def test_yaml_text_is_read_back(text: str) -> None:
+    """A text that YAML would read as another type is quoted."""
     assert yaml.safe_load(f"[{yaml_text(text)}]") == [text]
 
 
-def test_long_lists_are_folded_and_survive() -> None:
-    """No line over 88 signs."""
+def test_long_yaml_list_is_wrapped_and_read_back() -> None:
+    """No line has more than 88 characters."""
     words = [f"word number {at}" for at in range(60)]
     text = yaml_list(words, indent=6)
     assert yaml.safe_load(f"a:\n      {text}")["a"] == words
@@ -262,15 +264,15 @@ def test_long_lists_are_folded_and_survive() -> None:
         (-0.3, 52.123456, None, (-1000, 1000)),
     ],
 )
-def test_numbers_far_beyond_what_was_seen_are_refused(
+def test_range_is_a_power_of_ten_beyond_the_values(
     low: float, high: float, decimals: int | None, wanted: tuple[float, float]
 ) -> None:
-    """From ten times on, at the next power of ten; below 0 where none was below."""
+    """Numbers below 0 are out of range if no value is."""
     assert bounds(low, high, decimals=decimals) == pytest.approx(wanted)
 
 
-def test_numbers_are_written_out() -> None:
-    """No point without need; powers of ten only where ten decimals are too few."""
+def test_yaml_numbers_are_read_back() -> None:
+    """Whole numbers have no point; very small ones have an exponent."""
     assert [yaml_number(one) for one in (3.0, 0.25, 1e12, 1e-4, -0.5)] == [
         "3",
         "0.25",

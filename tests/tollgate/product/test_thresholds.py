@@ -1,4 +1,4 @@
-"""Thresholds of a new product come from stated costs or rates, and say from which."""
+"""Thresholds of a new product follow from stated costs or rates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOTHING: dict[str, float | None] = dict.fromkeys(
 
 
 def picked(score: np.ndarray, label: np.ndarray, goal: Goal) -> Thresholds:
-    """Choose on some rows."""
+    """Choose thresholds on some rows."""
     return choose_thresholds(
         score, label.astype(np.int8), goal=goal, origin="drawn by chance"
     )
@@ -78,7 +78,7 @@ def decided(policy: Policy, score: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def rare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of payments of which 0.17 % are fraud, most of them easy to tell."""
+    """Write a table of payments, 0.17 % of them fraud, most of it easy to detect."""
     chance = np.random.default_rng(17)
     label = np.zeros(ROWS, np.int64)
     label[chance.choice(ROWS, POSITIVES, replace=False)] = 1
@@ -97,7 +97,7 @@ def rare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def held_out_scores(
     rare: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[np.ndarray, np.ndarray, str]:
-    """What boosting says of the fifth that it was not trained on, as float32."""
+    """Return the scores of boosting on the held-out fifth, as float32."""
     plan = make_plan(ProductChoices(product="rare", table=rare, label="class"))
     folder = tmp_path_factory.mktemp("spec")
     missing = {one.name: float("nan") for one in plan.fields}
@@ -149,13 +149,13 @@ def test_no_other_thresholds_cost_less(
 @pytest.mark.parametrize(
     "goal", [Rates(), Rates(0.001, 0.001), Rates(0.01), Costs(100, 2, 50)]
 )
-def test_the_policy_says_what_it_does_on_the_held_out_rows(
+def test_policy_comment_has_its_effect_on_the_held_out_rows(
     rare: Path,
     held_out_scores: tuple[np.ndarray, np.ndarray, str],
     tmp_path: Path,
     goal: Goal,
 ) -> None:
-    """Its own comment, its own decisions and a plain count give the same numbers."""
+    """The comment, the decisions and an independent count agree."""
     score, label, origin = held_out_scores
     plan = make_plan(
         ProductChoices(product="rare", table=rare, label="class", goal=goal)
@@ -191,10 +191,10 @@ def test_the_policy_says_what_it_does_on_the_held_out_rows(
             assert f"{name}: left out" in flat
 
 
-def test_without_a_word_as_many_are_reviewed_as_are_bad_and_none_declined(
+def test_default_reviews_as_many_as_are_bad_and_declines_none(
     held_out_scores: tuple[np.ndarray, np.ndarray, str],
 ) -> None:
-    """Of 20,000 rows with 34 frauds about 34."""
+    """About 34 of 20,000 rows with 34 frauds."""
     score, label, _ = held_out_scores
     chosen = picked(score, label, Rates())
     assert (chosen.rows, chosen.positives) == (20_000, 34)
@@ -210,7 +210,7 @@ def decided_by(chosen: Thresholds, score: np.ndarray) -> list[int]:
     return [int(one >= chosen.review) + int(one >= decline) for one in score]
 
 
-def test_rates_are_of_the_held_out_rows() -> None:
+def test_rates_are_shares_of_the_held_out_rows() -> None:
     """Of a thousand different scores the highest 30 are declined, then 100 reviewed."""
     score = np.random.default_rng(1).permutation(1000) / 1000
     chosen = picked(score, score > 0.5, Rates(0.1, 0.03))
@@ -218,8 +218,8 @@ def test_rates_are_of_the_held_out_rows() -> None:
     assert (chosen.reviewed, chosen.declined) == (100, 30)
 
 
-def test_equal_scores_go_together() -> None:
-    """Never more are declined than stated; where all are alike, all are reviewed."""
+def test_equal_scores_get_the_same_decision() -> None:
+    """At most the stated share is declined; if all are equal, all are reviewed."""
     score = np.repeat([0.9, 0.5, 0.1], [45, 55, 900])
     label = np.zeros(1000, np.int8)
     chosen = picked(score, label, Rates(0.01, 0.03))
@@ -240,8 +240,8 @@ def test_scores_of_exactly_one_are_not_declined_where_nothing_is() -> None:
         assert set(decided_by(chosen, score[:45])) == {1}
 
 
-def test_a_few_rows_are_no_ground_to_decline() -> None:
-    """All of the highest 19 are bad: reviewed. Of 20: declined."""
+def test_fewer_than_20_rows_are_not_declined() -> None:
+    """The highest 19 rows, all bad, are reviewed; 20 are declined."""
     score = np.arange(1000) / 1000
     for bad, declined in ((19, 0), (20, 20)):
         chosen = picked(score, score >= 1 - bad / 1000, Costs(100, 2, 50))
@@ -249,16 +249,16 @@ def test_a_few_rows_are_no_ground_to_decline() -> None:
         assert chosen.reviewed == bad - declined
 
 
-def test_thresholds_are_as_exact_as_the_scores_need() -> None:
-    """Between two scores that are 1e-9 apart there is one."""
+def test_threshold_separates_very_close_scores() -> None:
+    """There is one between two scores that differ by 1e-9."""
     score = np.arange(1, 1001).astype(np.float32) * np.float32(1e-9)
     chosen = picked(score, score > 9e-7, Rates(0.1))
     assert chosen.reviewed == 100
     assert float(score[899]) < chosen.review < float(score[900])
 
 
-def test_costs_at_which_nothing_is_worth_a_look_are_refused() -> None:
-    """Instead of a policy that approves all."""
+def test_costs_at_which_no_row_is_worth_a_review_are_refused() -> None:
+    """Otherwise the policy would approve all rows."""
     label = np.arange(1000) % 100 == 0
     score = np.random.default_rng(2).random(1000)
     with pytest.raises(InputError, match="no held-out row of 1,000 is worth a review"):
@@ -282,15 +282,17 @@ def test_costs_at_which_nothing_is_worth_a_look_are_refused() -> None:
         ({"review_rate": 0}, "is 0, and so is the rate of declines"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(given: dict[str, float], words: str) -> None:
-    """In a line that names the option and the value."""
+def test_contradictory_criteria_are_refused(
+    given: dict[str, float], words: str
+) -> None:
+    """The line names the option and the value."""
     with pytest.raises(InputError) as caught:
         build_goal(**(NOTHING | given))
     assert words in str(caught.value)
 
 
-def test_what_is_stated_is_what_is_meant() -> None:
-    """Nothing stated is neither a cost nor a rate."""
+def test_stated_options_become_the_criterion() -> None:
+    """Without options the criterion has neither cost nor rate."""
     assert build_goal(**NOTHING) == Rates() == Rates(None, 0.0)
     both = NOTHING | {"review_rate": 0.0, "decline_rate": 0.02}
     assert build_goal(**both) == Rates(0.0, 0.02)

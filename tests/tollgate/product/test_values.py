@@ -1,4 +1,4 @@
-"""Numbers, times and words of a column, however they are written."""
+"""Numbers, times and words of a column, in all notations."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tollgate.product.values import (
 NOON_US = 1_709_553_600_000_000  # 2024-03-04T12:00:00Z
 
 
-def test_texts_are_numbers_where_they_can_be() -> None:
-    """Blanks and words for nothing are missing; any other text is counted."""
+def test_texts_of_numbers_are_numbers() -> None:
+    """Blanks and words such as n/a are missing; other texts are counted."""
     column = pl.Series([" 1", "2.5", "", "N/A", None, "abc", "-"])
     found = as_numbers(column)
     assert found.values.to_list() == [1.0, 2.5, None, None, None, None, None]
     assert (found.texts, found.example) == (1, "abc")
 
 
-def test_what_is_not_finite_is_missing() -> None:
-    """NaN says nothing; an infinity is counted."""
+def test_infinite_numbers_are_missing() -> None:
+    """NaN is missing, too; only infinities are counted."""
     found = as_numbers(pl.Series([1.0, math.nan, math.inf, -math.inf, None]))
     assert found.values.to_list() == [1.0, None, None, None, None]
     assert found.infinite == 2
@@ -50,7 +50,7 @@ def test_what_is_not_finite_is_missing() -> None:
 def test_decimals_are_found_from_the_values(
     values: list[float], decimals: int | None
 ) -> None:
-    """As many as the values have, at most four; none where one would change."""
+    """At most four; None if rounding would change a value."""
     assert decimals_of(pl.Series(values)) == decimals
 
 
@@ -69,12 +69,12 @@ def test_decimals_are_found_from_the_values(
     ],
     ids=lambda column: str(column[0]),
 )
-def test_a_moment_is_the_same_however_it_is_written(column: pl.Series) -> None:
+def test_time_is_the_same_in_all_notations(column: pl.Series) -> None:
     """Datetimes with and without a zone, texts, and counts since 1970."""
     assert as_times_us(column).to_list() == [NOON_US]
 
 
-def test_times_of_a_zone_with_summer_time_have_two_offsets() -> None:
+def test_times_of_a_zone_with_daylight_saving_have_two_offsets() -> None:
     """New York is four hours behind UTC in summer, five in winter."""
     summer, winter = "2024-07-01T08:00:00-04:00", "2024-01-01T07:00:00-05:00"
     noon = [dt.datetime(2024, month, 1, 12, tzinfo=dt.timezone.utc) for month in (7, 1)]
@@ -82,28 +82,28 @@ def test_times_of_a_zone_with_summer_time_have_two_offsets() -> None:
     assert found == [int(one.timestamp()) * 10**6 for one in noon]
 
 
-def test_days_are_times_and_other_things_are_none() -> None:
-    """Dates in two spellings; what is no time, or not of this century, is null."""
+def test_dates_are_times_and_other_values_are_null() -> None:
+    """Values that are no time, or of another century, are null."""
     days = pl.Series(["04.03.2024", "31.12.2024", "soon", None])
     assert as_times_us(days).null_count() == 2
     assert as_times_us(pl.Series([dt.date(1950, 1, 1)])).to_list() == [None]
     assert as_times_us(pl.Series([True])).to_list() == [None]
 
 
-def test_texts_that_no_request_can_carry_are_missing() -> None:
+def test_texts_that_a_request_cannot_have_are_missing() -> None:
     """Empty ones and those over 128 bytes."""
     texts = pl.Series(["a", "", "  ", "x" * 129, "ü" * 64, None])
     assert as_text(texts).to_list() == ["a", None, None, None, "ü" * 64, None]
 
 
-def test_a_zero_in_front_makes_a_number_a_code() -> None:
-    """A number would lose it: 01234; but not 0 or 0.5."""
+def test_leading_zero_makes_a_number_a_code() -> None:
+    """01234 would lose its zero as a number; 0 and 0.5 do not."""
     assert has_placed_zeros(pl.Series(["01234", "2"]))
     assert not has_placed_zeros(pl.Series(["0", "0.5"]))
     assert not has_placed_zeros(pl.Series([1, 2]))
 
 
-def test_a_single_is_what_the_file_has() -> None:
+def test_float32_column_has_the_values_of_the_file() -> None:
     """0.1 is no tenth in float32; 0.25 is a quarter."""
     singles = pl.Series([0.1, 19.99], dtype=pl.Float32).cast(pl.Float64)
     assert decimals_of(singles) is None
