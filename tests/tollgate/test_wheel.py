@@ -160,6 +160,27 @@ def test_a_wheel_has_the_gateways_configuration(
     )
 
 
+def test_a_wheel_renders_templates(installed: Path, tmp_path: Path) -> None:
+    """The templates of a product and of a page are in the wheel."""
+    code = (
+        "from tollgate.product.policy_text import slo_text; "
+        "from tollgate.monitor.page import render; "
+        "print(slo_text('shop')); "
+        "print(render('tollgate/monitor/templates/monitor.html.j2', "
+        "{'title': 'No drift', 'drifting': False, 'looked': '', 'products': []}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=_environment(installed),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "budget_ms:" in done.stdout
+    assert "<h1>No drift</h1>" in done.stdout
+
+
 @pytest.mark.system("nginx", "openssl")
 def test_a_wheel_runs_the_gateway_from_an_empty_folder(
     installed: Path, tmp_path: Path
