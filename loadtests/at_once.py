@@ -10,7 +10,7 @@ import numpy as np
 from loadtests.watching import I64
 
 
-class AtOnce(msgspec.Struct, frozen=True):
+class StepOverlap(msgspec.Struct, frozen=True):
     """
     Shares of a time span; a step is busy while it has a batch in progress.
 
@@ -25,7 +25,7 @@ class AtOnce(msgspec.Struct, frozen=True):
 
 def at_once(
     spans: Mapping[str, tuple[I64, I64]], *, from_us: int, until_us: int
-) -> AtOnce:
+) -> StepOverlap:
     """
     Compute the shares of busy time.
 
@@ -51,7 +51,7 @@ def at_once(
     number = np.cumsum(move[order])[:-1]
     lasting_us = np.diff(at_us[order])
     together = np.bincount(number, weights=lasting_us, minlength=len(spans) + 1)
-    return AtOnce(busy, tuple((together / whole_us).tolist()))
+    return StepOverlap(busy, tuple((together / whole_us).tolist()))
 
 
 def _merged(start: I64, end: I64) -> tuple[I64, I64]:

@@ -13,15 +13,15 @@ import numpy as np
 
 from clients.codec import requests_of
 from clients.columns import check_columns
-from loadtests.at_once import AtOnce, at_once
+from loadtests.at_once import StepOverlap, at_once
 from loadtests.layers import Split, queues_of, split
-from loadtests.made_up import made_up
+from loadtests.made_up import synthetic_purchases
 from loadtests.open_loop import F64, poisson
 from loadtests.paced.callers import send_at_times
 from loadtests.paced.calls import Results
 from loadtests.sending import sender
 from loadtests.step_counts import Counts, counts_of
-from loadtests.watching import Batches, watched
+from loadtests.watching import Batches, record_batches
 from tollgate.errors import InputError, ServerError
 from tollgate.features.spec import FeatureSpec
 from tollgate.repository.product import Product
@@ -72,7 +72,7 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
     sent: Results
     split: Split
     counts: Mapping[str, Counts]
-    at_once: AtOnce
+    at_once: StepOverlap
     lost: int
     sender: str
 
@@ -121,7 +121,7 @@ def measure(
     steps = (models.features_step, models.model_step, models.decision_step)
     with (
         sender(server.grpc_url, timeout_s=_TIMEOUT_S, rows=load.rows) as chosen,
-        watched(state, steps) as recorded,
+        record_batches(state, steps) as recorded,
     ):
         if warm_up:
             chosen.at_times(warm_up, _at_s(warm_up, load))
@@ -142,7 +142,7 @@ def measure(
     )
 
 
-def _at_once(batches: Batches, sent: Results) -> AtOnce:
+def _at_once(batches: Batches, sent: Results) -> StepOverlap:
     """Compute busy shares from the first of these requests until the last was due."""
     spans = {
         step: (batches.start_us[of], batches.end_us[of])
@@ -215,7 +215,7 @@ def _requests(
 ) -> list[Any]:
     rows = count * load.rows
     first_us = round((time.time() - _OLD_S) * 1e6) - rows * 1_000
-    columns = made_up(spec, rows, seed=load.seed, first_us=first_us)
+    columns = synthetic_purchases(spec, rows, seed=load.seed, first_us=first_us)
     return list(
         requests_of(
             check_columns(columns, inputs=inputs, fields=fields),

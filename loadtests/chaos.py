@@ -28,7 +28,7 @@ from clients.decision import Decision
 from clients.decision_client import DecisionClient
 from clients.fallback import Band, Fallback
 from clients.options import Options as ClientOptions
-from loadtests.chaos_kinds import ORDERS, TROUBLES, Place, Trouble
+from loadtests.chaos_kinds import INJECTIONS, SERVER_FAULTS, ChaosBench, ServerFault
 from loadtests.chaos_table import SOURCES, Calls, to_markdown
 from loadtests.filling import HISTORY_DAYS, fill_store, served_spec, simulated_history
 from loadtests.proxy import Proxy
@@ -68,8 +68,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rate", type=float, default=200.0, help="calls per second")
     parser.add_argument("--deadline-ms", type=float, default=50.0)
     parser.add_argument("--client", choices=["async", "sync"], default="async")
-    names = [trouble.name for trouble in TROUBLES]
-    parser.add_argument("--only", choices=names, help="one trouble")
+    names = [fault.name for fault in SERVER_FAULTS]
+    parser.add_argument("--only", choices=names, help="one fault")
     parser.add_argument("--out", type=Path, help="Markdown here")
     given = parser.parse_args(arguments)
     options = Options(
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_all(
     options: Options, *, command: str
-) -> tuple[list[tuple[Trouble, Calls]], str]:
+) -> tuple[list[tuple[ServerFault, Calls]], str]:
     """
     Serve the product, inject faults, and call it all the while.
 
@@ -105,20 +105,20 @@ def run_all(
     """
     rows = []
     description = ""
-    with _place() as (place, traffic):
-        for trouble in TROUBLES:
-            if options.only not in (None, trouble.name):
+    with _open_bench() as (bench, traffic):
+        for fault in SERVER_FAULTS:
+            if options.only not in (None, fault.name):
                 continue
-            description = description or _description(place, options, command=command)
+            description = description or _description(bench, options, command=command)
             first = len(rows) * (_MOST_LONGER * options.calls + _WARM_CALLS)
-            calls = asyncio.run(_run(place, trouble, traffic, options, first=first))
-            rows.append((trouble, calls))
-            print(f"{trouble.name}: done", file=sys.stderr, flush=True)
+            calls = asyncio.run(_run(bench, fault, traffic, options, first=first))
+            rows.append((fault, calls))
+            print(f"{fault.name}: done", file=sys.stderr, flush=True)
     return rows, description
 
 
 @contextlib.contextmanager
-def _place() -> Iterator[tuple[Place, Traffic]]:
+def _open_bench() -> Iterator[tuple[ChaosBench, Traffic]]:
     repository = CHECKOUT / "model_repository"
     spec = served_spec(repository)
     history = simulated_history(spec, customers=300, terminals=600, days=HISTORY_DAYS)
@@ -140,23 +140,28 @@ def _place() -> Iterator[tuple[Place, Traffic]]:
         )
         listen = f"127.0.0.1:{free_port('127.0.0.1')}"
         proxy = stack.enter_context(Proxy(server.grpc_url, listen=listen))
-        place = Place(server=server, repository=repository, proxy=proxy)
-        yield place, traffic_of(history, days=HISTORY_DAYS)
+        bench = ChaosBench(server=server, repository=repository, proxy=proxy)
+        yield bench, traffic_of(history, days=HISTORY_DAYS)
 
 
 async def _run(
-    place: Place, trouble: Trouble, traffic: Traffic, options: Options, *, first: int
+    bench: ChaosBench,
+    fault: ServerFault,
+    traffic: Traffic,
+    options: Options,
+    *,
+    first: int,
 ) -> Calls:
     """Call at a steady pace; begin and end the fault meanwhile."""
     purchases = _purchases(traffic, first, options.calls)
-    addresses = [place.server.grpc_url, place.proxy.url][: trouble.servers]
+    addresses = [bench.server.grpc_url, bench.proxy.url][: fault.servers]
     fault_start, fault_end = (round(part * options.calls) for part in (_BEGINS, _ENDS))
-    begin, end = ORDERS[trouble.name]
+    begin, end = INJECTIONS[fault.name]
     async with _client(addresses, options) as ask:
         for purchase in itertools.islice(purchases, _WARM_CALLS):
             await ask(purchase)
         turns = {fault_start: begin, fault_end: end}
-        latency_s, source = await _pace(ask, purchases, turns, place, options)
+        latency_s, source = await _pace(ask, purchases, turns, bench, options)
     return Calls(
         latency_s=latency_s,
         source=source,
@@ -169,8 +174,8 @@ async def _run(
 async def _pace(
     ask: Ask,
     purchases: Iterator[dict[str, object]],
-    turns: dict[int, Callable[[Place], None]],
-    place: Place,
+    turns: dict[int, Callable[[ChaosBench], None]],
+    bench: ChaosBench,
     options: Options,
 ) -> tuple[Any, Any]:
     """
@@ -199,7 +204,7 @@ async def _pace(
         await asyncio.sleep(max(0.0, due_s - perf_counter()))
         if number in turns:
             # In a thread: calls must not wait for a server's start.
-            order = asyncio.to_thread(turns[number], place)
+            order = asyncio.to_thread(turns[number], bench)
             orders.append(asyncio.ensure_future(order))
         latency_s.append(np.inf)
         source.append(-1)
@@ -255,11 +260,11 @@ def _purchases(traffic: Traffic, first: int, count: int) -> Iterator[dict[str, o
         first += count
 
 
-def _description(place: Place, options: Options, *, command: str) -> str:
+def _description(bench: ChaosBench, options: Options, *, command: str) -> str:
     return (
-        f"{measured_with(place.server)}. "
+        f"{measured_with(bench.server)}. "
         f"`{command}`: the {options.client} client, {options.rate_per_s:g} calls of "
-        f"one purchase a second, each 20th for the second time; the trouble from "
+        f"one purchase a second, each 20th for the second time; the fault from "
         f"{_BEGINS:.0%} of the calls on to {_ENDS:.0%}; one run each. Client, server "
         "and store share the machine."
     )

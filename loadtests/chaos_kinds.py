@@ -24,7 +24,7 @@ _FEATURES = "fraud_features"
 _STUB = "triton_python_backend_stub"
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class ServerFault(msgspec.Struct, frozen=True):
     """
     A fault.
 
@@ -39,7 +39,7 @@ class Trouble(msgspec.Struct, frozen=True):
     servers: int = 1
 
 
-class Place(msgspec.Struct, frozen=True):
+class ChaosBench(msgspec.Struct, frozen=True):
     """The server and the proxy that get the fault."""
 
     server: Embedded
@@ -47,44 +47,46 @@ class Place(msgspec.Struct, frozen=True):
     proxy: Proxy
 
 
-TROUBLES = (
-    Trouble("none", "no trouble"),
-    Trouble("killed", "the server is killed (SIGKILL), and started again"),
-    Trouble("stub", "the feature step's process is killed, and the step loaded again"),
-    Trouble("stalled", "the server stands still (SIGSTOP), and goes on"),
-    Trouble("slow", "one of two addresses answers 100 ms later", servers=2),
+SERVER_FAULTS = (
+    ServerFault("none", "no fault"),
+    ServerFault("killed", "the server is killed (SIGKILL), and started again"),
+    ServerFault(
+        "stub", "the feature step's process is killed, and the step loaded again"
+    ),
+    ServerFault("stalled", "the server stands still (SIGSTOP), and goes on"),
+    ServerFault("slow", "one of two addresses answers 100 ms later", servers=2),
 )
 
 
-def _nothing(place: Place) -> None:
+def _nothing(bench: ChaosBench) -> None:
     """Do nothing."""
 
 
-def _kill_server(place: Place) -> None:
-    os.kill(place.server.triton.pid, signal.SIGKILL)
+def _kill_server(bench: ChaosBench) -> None:
+    os.kill(bench.server.triton.pid, signal.SIGKILL)
 
 
-def _start_server(place: Place) -> None:
-    place.server.triton.stop()
+def _start_server(bench: ChaosBench) -> None:
+    bench.server.triton.stop()
     until_s = time.monotonic() + _LOCKED_S
     while True:
         try:
-            place.server.triton.__enter__()
+            bench.server.triton.__enter__()
             break
         except SetupError:
             # The steps' processes hold the lock until they see their parent gone.
             if time.monotonic() > until_s:
                 raise
             time.sleep(0.1)
-    place.server.serving[PRODUCT].again()
+    bench.server.serving[PRODUCT].again()
 
 
-def _kill_stub(place: Place) -> None:
-    (stub,) = _stubs_of(place.server.triton.pid, model=_FEATURES)
+def _kill_stub(bench: ChaosBench) -> None:
+    (stub,) = _stubs_of(bench.server.triton.pid, model=_FEATURES)
     os.kill(stub, signal.SIGKILL)
 
 
-def _load_step(place: Place) -> None:
+def _load_step(bench: ChaosBench) -> None:
     """
     Restart the step, as a supervisor does.
 
@@ -93,34 +95,36 @@ def _load_step(place: Place) -> None:
     this one; then the server is started.
     """
     try:
-        place.server.serving[PRODUCT].renew(_FEATURES)
+        bench.server.serving[PRODUCT].renew(_FEATURES)
     except ServerError:
         until_s = time.monotonic() + _ENDING_S
-        while place.server.triton.alive():
+        while bench.server.triton.alive():
             if time.monotonic() > until_s:
                 raise
             time.sleep(0.02)
-        _start_server(place)
+        _start_server(bench)
 
 
-def _stop_server(place: Place) -> None:
-    os.kill(place.server.triton.pid, signal.SIGSTOP)
+def _stop_server(bench: ChaosBench) -> None:
+    os.kill(bench.server.triton.pid, signal.SIGSTOP)
 
 
-def _continue_server(place: Place) -> None:
-    os.kill(place.server.triton.pid, signal.SIGCONT)
+def _continue_server(bench: ChaosBench) -> None:
+    os.kill(bench.server.triton.pid, signal.SIGCONT)
 
 
-def _slow_down(place: Place) -> None:
-    place.proxy.order(f"slow {SLOW_S}")
+def _slow_down(bench: ChaosBench) -> None:
+    bench.proxy.order(f"slow {SLOW_S}")
 
 
-def _speed_up(place: Place) -> None:
-    place.proxy.order("pass")
+def _speed_up(bench: ChaosBench) -> None:
+    bench.proxy.order("pass")
 
 
 # Fault -> functions that begin and end it.
-ORDERS: dict[str, tuple[Callable[[Place], None], Callable[[Place], None]]] = {
+INJECTIONS: dict[
+    str, tuple[Callable[[ChaosBench], None], Callable[[ChaosBench], None]]
+] = {
     "none": (_nothing, _nothing),
     "killed": (_kill_server, _start_server),
     "stub": (_kill_stub, _load_step),

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.chaos_kinds import Trouble
+from loadtests.chaos_kinds import ServerFault
 from loadtests.latency import percentile
 
 GRACE_S = 0.005
@@ -35,30 +35,30 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
 
 
 def to_markdown(
-    rows: Sequence[tuple[Trouble, Calls]], description: str, *, deadline_s: float
+    rows: Sequence[tuple[ServerFault, Calls]], description: str, *, deadline_s: float
 ) -> str:
     """Write the table, and under it a description of the measurement."""
     head = (
-        *("trouble", "calls", "answered", f"within {deadline_s * 1e3:g} + 5 ms"),
+        *("fault", "calls", "answered", f"within {deadline_s * 1e3:g} + 5 ms"),
         *("p50 ms", "p99 ms", "p99.9 ms", "maximum ms"),
-        *("model", "cached", "fallback", "of these in trouble: model"),
+        *("model", "cached", "fallback", "of these during the fault: model"),
         "load average",
     )
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     lines += [
-        "| " + " | ".join(_cells(trouble, calls, deadline_s=deadline_s)) + " |"
-        for trouble, calls in rows
+        "| " + " | ".join(_cells(fault, calls, deadline_s=deadline_s)) + " |"
+        for fault, calls in rows
     ]
     return "\n".join([*lines, "", description, ""])
 
 
-def _cells(trouble: Trouble, calls: Calls, *, deadline_s: float) -> list[str]:
+def _cells(fault: ServerFault, calls: Calls, *, deadline_s: float) -> list[str]:
     count = len(calls.source)
     inside = calls.latency_s <= deadline_s + GRACE_S
     us = np.sort(np.minimum(calls.latency_s * 1e6, 2.0**53).astype(np.int64))
     during = calls.source[calls.fault_start : calls.fault_end]
     return [
-        trouble.words,
+        fault.words,
         str(count),
         _share(calls.source >= 0),
         _share(inside),

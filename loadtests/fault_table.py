@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from loadtests.latency import percentile
 from loadtests.paced.calls import Results
-from loadtests.repaired import Repaired
+from loadtests.repaired import StoreComparison
 from tollgate.schema import Degraded
 
 # So many complete answers one after the other are no accident.
 WHOLE_IN_A_ROW = 20
 
 
-class Fault(msgspec.Struct, frozen=True):
+class StoreFault(msgspec.Struct, frozen=True):
     """
     A fault of the store.
 
@@ -49,10 +49,10 @@ class Outcome(msgspec.Struct, frozen=True):
         recovered_s: Time from the fault's end to the first of many complete answers, s;
             None when there was none.
         late_after: Degraded answers after that.
-        repaired: Comparison of the store with one that had no fault, at the end.
+        comparison: Comparison of the store with one that had no fault, at the end.
     """
 
-    fault: Fault
+    fault: StoreFault
     sent: int
     answered: int
     last_known: int
@@ -63,11 +63,15 @@ class Outcome(msgspec.Struct, frozen=True):
     p99_ms: float
     recovered_s: float | None
     late_after: int
-    repaired: Repaired
+    comparison: StoreComparison
 
 
 def outcome_of(
-    fault: Fault, sent: Results, *, edges: tuple[float, float], repaired: Repaired
+    fault: StoreFault,
+    sent: Results,
+    *,
+    edges: tuple[float, float],
+    comparison: StoreComparison,
 ) -> Outcome:
     """
     Compute the outcome of a run.
@@ -76,7 +80,7 @@ def outcome_of(
         fault: The fault.
         sent: All requests of the run.
         edges: Times at which the fault began and ended, on the clock of `sent`.
-        repaired: Comparison of the stores at the end.
+        comparison: Comparison of the stores at the end.
     """
     begun_s, ended_s = edges
     during = (sent.due_s >= begun_s) & (sent.due_s < ended_s)
@@ -104,7 +108,7 @@ def outcome_of(
         p99_ms=percentile(latency_us, 99) / 1e3,
         recovered_s=recovered_s,
         late_after=late_after,
-        repaired=repaired,
+        comparison=comparison,
     )
 
 
@@ -136,7 +140,7 @@ def to_markdown(outcomes: Sequence[Outcome], description: str) -> str:
             *(one.fault.words, one.sent, one.answered, one.degraded),
             f"{one.last_known}, {one.defaulted}",
             *(one.failed, f"{one.p50_ms:.1f}", f"{one.p99_ms:.1f}", recovered),
-            *(one.late_after, one.repaired.words),
+            *(one.late_after, one.comparison.words),
         )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join([*lines, "", description, ""])

@@ -22,11 +22,11 @@ import msgspec
 
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
-from loadtests.fault_kinds import FAULTS, ORDERS, Bench
+from loadtests.fault_kinds import FAULTS, INJECTIONS, FaultBench
 from loadtests.fault_table import (
     WHOLE_IN_A_ROW,
-    Fault,
     Outcome,
+    StoreFault,
     outcome_of,
     to_markdown,
 )
@@ -35,7 +35,7 @@ from loadtests.open_loop import evenly
 from loadtests.paced.callers import send
 from loadtests.paced.calls import Results
 from loadtests.proxy import Proxy
-from loadtests.repaired import Repaired, Undisturbed
+from loadtests.repaired import ReferenceStore, StoreComparison
 from loadtests.surroundings import CHECKOUT, measured_with
 from loadtests.traffic import traffic_of
 from tollgate.errors import TollgateError
@@ -114,15 +114,17 @@ def run_all(options: Options, *, command: str) -> tuple[list[Outcome], str]:
             for fault in faults:
                 sent, edges = asyncio.run(_measure(bench, fault, options, first=first))
                 count = len(sent.due_s)
-                repaired = _repaired(bench, first, count=count)
+                comparison = _compare_stores(bench, first, count=count)
                 first += count
-                outcomes.append(outcome_of(fault, sent, edges=edges, repaired=repaired))
+                outcomes.append(
+                    outcome_of(fault, sent, edges=edges, comparison=comparison)
+                )
                 print(f"{fault.name}: done", file=sys.stderr, flush=True)
     return outcomes, description
 
 
 @contextlib.contextmanager
-def _bench(options: Options, *, behind_proxy: bool) -> Iterator[Bench]:
+def _bench(options: Options, *, behind_proxy: bool) -> Iterator[FaultBench]:
     repository = CHECKOUT / "model_repository"
     spec = served_spec(repository)
     history = simulated_history(spec, customers=300, terminals=600, days=HISTORY_DAYS)
@@ -144,20 +146,20 @@ def _bench(options: Options, *, behind_proxy: bool) -> Iterator[Bench]:
             serve(repository, state=folder / "state", store_url=url)
         )
         traffic = traffic_of(history, days=HISTORY_DAYS)
-        yield Bench(
+        yield FaultBench(
             server=server,
             redis=redis,
             proxy=proxy,
             traffic=traffic,
             fault_s=options.fault_s,
             spool=folder / "state" / SPOOL_FOLDER / "fraud",
-            undisturbed=Undisturbed(spec, reference.url),
+            reference=ReferenceStore(spec, reference.url),
         )
 
 
-def _repaired(bench: Bench, first: int, *, count: int) -> Repaired:
+def _compare_stores(bench: FaultBench, first: int, *, count: int) -> StoreComparison:
     """Wait for the spool to drain, and compare with the store that had no fault."""
-    return bench.undisturbed.compare(
+    return bench.reference.compare(
         bench.traffic.columns(first, count),
         store_url=bench.redis.url,
         spool=bench.spool,
@@ -165,7 +167,7 @@ def _repaired(bench: Bench, first: int, *, count: int) -> Repaired:
 
 
 async def _measure(
-    bench: Bench, fault: Fault, options: Options, *, first: int
+    bench: FaultBench, fault: StoreFault, options: Options, *, first: int
 ) -> tuple[Results, tuple[float, float]]:
     """
     Load the product, and inject the fault meanwhile.
@@ -204,7 +206,7 @@ async def _measure(
             observe=observe,
         )
     )
-    begin, end = ORDERS[fault.name]
+    begin, end = INJECTIONS[fault.name]
     await asyncio.sleep(options.before_s)
     # In threads: the load must not wait for a Redis that starts.
     begun_s = perf_counter()
@@ -221,7 +223,7 @@ async def _measure(
     return await loading, (begun_s, ended_s)
 
 
-def _description(bench: Bench, options: Options, *, command: str) -> str:
+def _description(bench: FaultBench, options: Options, *, command: str) -> str:
     return (
         f"{measured_with(bench.server)}. "
         f"`{command}`: {options.rate_per_s:g} requests of one row a second, open loop, "

@@ -83,7 +83,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         return self.parameters_json
 
 
-class Timed(msgspec.Struct, frozen=True, eq=False):
+class BatchTimes(msgspec.Struct, frozen=True, eq=False):
     """
     Times of some batches.
 
@@ -167,7 +167,7 @@ def measure(*, batches: int, runs: int) -> list[str]:
     return [*lines, "", f"{about} Calls of the store: {outcomes}."]
 
 
-def _cells(timed: Timed) -> str:
+def _cells(timed: BatchTimes) -> str:
     whole, part = latency_of(timed.total_us), latency_of(timed.store_us)
     figures = (whole.p50_ms, whole.p90_ms, whole.p99_ms, part.p50_ms, part.p99_ms)
     cells = [*figures, timed.step_ms, timed.redis_ms, timed.reads]
@@ -206,7 +206,7 @@ def open_step(
 
 def _time(
     step: FeatureStep, columns: dict[str, Any], *, rows: int, client: redis.Redis
-) -> Timed:
+) -> BatchTimes:
     """Time batches of one-row requests, without the first ones."""
     whole = len(columns[_TEXTS[0]])
     count = whole // rows - _WARM_UP
@@ -223,7 +223,7 @@ def _time(
             store_us[number] = round((step._ladder.counts.call_s or 0.0) * 1e6)
             step_s += time.thread_time() - cpu_s
     after_s, reads_after = _work(client)
-    return Timed(
+    return BatchTimes(
         total_us=total_us,
         store_us=store_us,
         step_ms=step_s / count * 1e3,

@@ -28,7 +28,7 @@ from loadtests.filling import (
     simulated_history,
 )
 from loadtests.generator import make_generator
-from loadtests.measure import Bench, Run, measure
+from loadtests.measure import LimitBench, Run, measure
 from loadtests.scenarios import SCENARIOS, Scenario
 from loadtests.surroundings import CHECKOUT, measured_with
 from loadtests.traffic import traffic_of
@@ -199,7 +199,7 @@ def run_all(options: Options, *, command: str) -> tuple[Runs, str]:
             description = f"`{command}`; {measured_with(product)}"
             traffic = traffic_of(history, days=HISTORY_DAYS)
             benches = {
-                name: Bench(
+                name: LimitBench(
                     server=server, generator=generator, traffic=traffic, folder=folder
                 )
                 for name, server in ((NOTHING, nothing), (ALL, product))

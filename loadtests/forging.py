@@ -144,22 +144,22 @@ def _forged(
     target: Target, kind: str, rng: np.random.Generator, *, genuine: Tensors | None
 ) -> tuple[str, Tensors]:
     approved = np.array([[1, 0]], np.float32)
-    made_up = {
+    synthetic_tensors = {
         "features": rng.random((1, 15)).astype(np.float32),
         "context": rng.integers(0, 256, (1, 966), np.uint8),
         "probabilities": approved,
     }
-    taken = {**(genuine or made_up), "probabilities": approved}
+    taken = {**(genuine or synthetic_tensors), "probabilities": approved}
     if kind == "features":
         return f"{target.product}_features", _purchase(rng)
     if kind == "model":
-        return f"{target.product}_model", {"features": made_up["features"]}
+        return f"{target.product}_model", {"features": synthetic_tensors["features"]}
     if kind == "decision":
         return f"{target.product}_decision", taken
     if kind == "trial":
         return f"{target.product}--next", _purchase(rng)
     if kind == "made up":
-        return target.private("decision"), made_up
+        return target.private("decision"), synthetic_tensors
     if kind == "changed":
         key = str(rng.choice(["features", "context"]))
         raw = taken[key].copy()

@@ -68,7 +68,7 @@ def open_gate(
     }
     make_certificates(folder, names=[_HOST], callers=[], days=2)  # nginx reads them
     template = folder / "nginx.conf"
-    template.write_text(in_the_clear(TEMPLATE.read_text()))
+    template.write_text(without_tls(TEMPLATE.read_text()))
     listen = f"{_HOST}:{_free_port()}"
     gateway = Gateway(
         state=folder / "gateway",
@@ -93,7 +93,7 @@ def open_gate(
         nginx.stop()
 
 
-def in_the_clear(template: str) -> str:
+def without_tls(template: str) -> str:
     """Remove TLS from the gateway's configuration: one word."""
     return template.replace(" ssl http2 ", " http2 ")
 

@@ -27,7 +27,7 @@ import numpy as np
 from clients.channel import CHANNEL_OPTIONS, open_channel
 from clients.options import Tls, bearer, tls_from
 from loadtests.bodies import bodies_of, unframe
-from loadtests.gateway_ways import Way, opened
+from loadtests.gateway_ways import GatewayPath, open_paths
 from loadtests.latency import percentile
 from loadtests.paced.bench import Bench, Population, served
 from loadtests.surroundings import CHECKOUT, measured_with
@@ -111,19 +111,21 @@ def measure(options: Options, *, command: str) -> str:
                 say=lambda words: print(words, file=sys.stderr, flush=True),
             )
         )
-        ways = stack.enter_context(opened(bench.grpc_url, folder=folder / "gateway"))
+        paths = stack.enter_context(
+            open_paths(bench.grpc_url, folder=folder / "gateway")
+        )
         bodies = _bodies(bench)
         for number in range(options.rounds):
-            for in_flight, way in itertools.product(options.in_flight, ways):
-                block = asyncio.run(_block(way, bodies, in_flight, options=options))
-                blocks.setdefault((in_flight, way.name), []).append(block)
-                line = f"{number} {way.name} {in_flight}: p50 {block.p50_ms:.2f} ms"
+            for in_flight, path in itertools.product(options.in_flight, paths):
+                block = asyncio.run(_block(path, bodies, in_flight, options=options))
+                blocks.setdefault((in_flight, path.name), []).append(block)
+                line = f"{number} {path.name} {in_flight}: p50 {block.p50_ms:.2f} ms"
                 print(line, file=sys.stderr, flush=True)
         assert bench.server is not None
         where = measured_with(bench.server)
-        nginx = ways[-1].server
+        nginx = paths[-1].server
     description = (
-        f"{where}, {nginx}. `{command}`: {options.rounds} rounds, in each every way "
+        f"{where}, {nginx}. `{command}`: {options.rounds} rounds, in each every path "
         f"for {options.seconds:g} s after {_WARM_S:g} s of warm-up; closed loop, one "
         "purchase a request, one connection. Caller, gateway, server and store share "
         "the machine."
@@ -140,18 +142,18 @@ def _bodies(bench: Bench) -> Iterator[bytes]:
 
 
 async def _block(
-    way: Way, bodies: Iterator[bytes], in_flight: int, *, options: Options
+    path: GatewayPath, bodies: Iterator[bytes], in_flight: int, *, options: Options
 ) -> Block:
     """Send requests by one path for some seconds."""
     latency_s: list[float] = []
     begun_s = perf_counter() + _WARM_S
     ended_s = begun_s + options.seconds
-    channel = _channel(way)
+    channel = _channel(path)
     infer = channel.unary_unary(f"{_METHOD}ModelInfer")
 
     async def caller() -> None:
         while (sent_s := perf_counter()) < ended_s:
-            await _ask(infer, next(bodies), way)
+            await _ask(infer, next(bodies), path)
             if sent_s >= begun_s:
                 latency_s.append(perf_counter() - sent_s)
 
@@ -160,8 +162,8 @@ async def _block(
     connect_s = []
     for _ in range(_CONNECTIONS):
         sent_s = perf_counter()
-        fresh = _channel(way, ("grpc.use_local_subchannel_pool", 1))
-        await _ask(fresh.unary_unary(f"{_METHOD}ServerLive"), b"", way)
+        fresh = _channel(path, ("grpc.use_local_subchannel_pool", 1))
+        await _ask(fresh.unary_unary(f"{_METHOD}ServerLive"), b"", path)
         connect_s.append(perf_counter() - sent_s)
         await fresh.close()
     ordered = np.sort((np.array(latency_s) * 1e6).astype(np.int64))
@@ -173,20 +175,20 @@ async def _block(
     )
 
 
-def _channel(way: Way, *more: tuple[str, object]) -> Any:
+def _channel(path: GatewayPath, *more: tuple[str, object]) -> Any:
     tls: Tls | None = None
-    if way.authority is not None:
+    if path.authority is not None:
         tls = tls_from(
-            authority=way.authority, certificate=way.certificate, key=way.private_key
+            authority=path.authority, certificate=path.certificate, key=path.private_key
         )
-    return open_channel(way.address, grpc.aio, tls=tls, told=(*CHANNEL_OPTIONS, *more))
+    return open_channel(path.address, grpc.aio, tls=tls, told=(*CHANNEL_OPTIONS, *more))
 
 
-async def _ask(call: Any, body: bytes, way: Way) -> None:
+async def _ask(call: Any, body: bytes, path: GatewayPath) -> None:
     try:
-        await call(body, timeout=_TIMEOUT_S, metadata=bearer(way.token))
+        await call(body, timeout=_TIMEOUT_S, metadata=bearer(path.token))
     except grpc.RpcError as error:
-        raise ServerError(way.name, f"{error.code()}: {error.details()}") from error
+        raise ServerError(path.name, f"{error.code()}: {error.details()}") from error
 
 
 def to_markdown(blocks: Blocks, description: str) -> str:
@@ -194,7 +196,7 @@ def to_markdown(blocks: Blocks, description: str) -> str:
     lines = [
         description,
         "",
-        "| in flight | way | p50 ms | against direct | p99 ms | against direct "
+        "| in flight | path | p50 ms | against direct | p99 ms | against direct "
         "| requests/s | new connection ms |",
         "|---:|---|---:|---:|---:|---:|---:|---:|",
     ]

@@ -20,7 +20,7 @@ DIRECT = "direct"
 _UNLIMITED = 1_000_000  # a limit that is counted but never reached
 
 
-class Way(msgspec.Struct, frozen=True):
+class GatewayPath(msgspec.Struct, frozen=True):
     """
     One path to the server.
 
@@ -43,7 +43,7 @@ class Way(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def opened(upstream: str, *, folder: Path) -> Iterator[list[Way]]:
+def open_paths(upstream: str, *, folder: Path) -> Iterator[list[GatewayPath]]:
     """
     Run a gateway of each kind before a server until the context ends.
 
@@ -71,17 +71,17 @@ def opened(upstream: str, *, folder: Path) -> Iterator[list[Way]]:
             return gateway.listen
 
         yield [
-            Way(DIRECT, upstream),
-            Way("nginx, clear, key", run(clear), version, token),
-            Way(
+            GatewayPath(DIRECT, upstream),
+            GatewayPath("nginx, clear, key", run(clear), version, token),
+            GatewayPath(
                 "nginx, TLS, key, no inspection",
                 run(uninspected),
                 version,
                 token,
                 authority,
             ),
-            Way("nginx, TLS, key", run(), version, token, authority),
-            Way(
+            GatewayPath("nginx, TLS, key", run(), version, token, authority),
+            GatewayPath(
                 "nginx, mTLS",
                 run(auth="mtls", client_ca=authority),
                 version,

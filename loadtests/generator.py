@@ -32,7 +32,7 @@ class Log(msgspec.Struct, frozen=True, eq=False):
     took_us: npt.NDArray[np.int64]
 
 
-class Generated(msgspec.Struct, frozen=True):
+class GeneratorRun(msgspec.Struct, frozen=True):
     """
     Result of one run of h2load.
 
@@ -154,7 +154,7 @@ def run_h2load(
     folder: Path,
     rate_per_s: int = 0,
     write_command: Callable[..., list[str]] = command_line,
-) -> Generated:
+) -> GeneratorRun:
     """
     Send bodies, one after the other and from the first again at the end.
 
@@ -199,7 +199,7 @@ def run_h2load(
     after = os.times()
     if not log.exists() or not log.stat().st_size:
         raise ServerError("h2load", f"no answer from {grpc_url}", log=said.strip())
-    return Generated(
+    return GeneratorRun(
         log=read_log(log),
         recorded=read_answers(answers),
         cpu_s=after.children_user

@@ -23,10 +23,10 @@ from loadtests.filling import (
     simulated_history,
 )
 from loadtests.generator import make_generator
-from loadtests.measure import Bench, Run, measure
+from loadtests.measure import LimitBench, Run, measure
 from loadtests.report import Measured, Report, to_json, to_markdown
 from loadtests.scenarios import Scenario, pick
-from loadtests.surroundings import CHECKOUT, look_around
+from loadtests.surroundings import CHECKOUT, measurement_conditions
 from loadtests.traffic import traffic_of
 from tollgate.errors import InputError, TollgateError
 
@@ -120,14 +120,14 @@ def run_all(options: Options, *, command: str) -> Report:
             _say(f"filling the store with {len(history):,} purchases")
             fill_store(spec, history, store_url=server.store_url)
             compact_store(server.store_url)
-            bench = Bench(
+            bench = LimitBench(
                 server=server,
                 generator=generator,
                 traffic=traffic_of(history, days=HISTORY_DAYS),
                 folder=folder,
             )
             return Report(
-                surroundings=look_around(server, h2load=generator.version),
+                surroundings=measurement_conditions(server, h2load=generator.version),
                 command=command,
                 release=server.serving["fraud"].release,
                 history=f"{len(history):,} simulated purchases of "
@@ -138,7 +138,7 @@ def run_all(options: Options, *, command: str) -> Report:
             )
 
 
-def _measure_all(bench: Bench, options: Options) -> tuple[Measured, ...]:
+def _measure_all(bench: LimitBench, options: Options) -> tuple[Measured, ...]:
     """
     Measure all runs; each continues in the traffic where the previous one stopped.
     """

@@ -63,10 +63,10 @@ def main(arguments: Sequence[str]) -> int:
         print(f"loadtests.healing: {error}", file=sys.stderr)
         return error.exit_status
     command = " ".join(["python -m loadtests.healing", *arguments])
-    healed_s = [_healed_s(kill, sent) for kill in kills]
-    print(to_markdown(kills, healed_s, sent), end="")
+    recovery_s = [_recovery_s(kill, sent) for kill in kills]
+    print(to_markdown(kills, recovery_s, sent), end="")
     print(f"\n{measured_on()}. `{command}`")
-    return 0 if all(one is not None for one in healed_s) else 1
+    return 0 if all(one is not None for one in recovery_s) else 1
 
 
 def run(seconds: float, *, rate_per_s: float, seed: int) -> tuple[list[Kill], Results]:
@@ -115,10 +115,10 @@ async def _kill_under_load(
         await asyncio.sleep(chance.uniform(0.5, 3.0))
         if perf_counter() > until_s or loading.done():
             break
-        mended = len(product.mended())
+        mended = len(product.recovered_parts())
         os.kill(product.pid(part), signal.SIGKILL)
         kills.append(Kill(part, perf_counter()))
-        await asyncio.to_thread(product.wait_mended, mended + 1, patience_s=_MOST_S)
+        await asyncio.to_thread(product.wait_recovered, mended + 1, patience_s=_MOST_S)
     enough.set()
     return kills, await loading
 
@@ -134,7 +134,7 @@ def _order(chance: random.Random) -> Iterator[str]:
             yield from [part] * (_TIMES if part in _STEPS else 1)
 
 
-def _healed_s(kill: Kill, sent: Results) -> float | None:
+def _recovery_s(kill: Kill, sent: Results) -> float | None:
     """
     Return the time from a kill to the first of many answers in a row; None for never.
     """
@@ -150,15 +150,15 @@ def _healed_s(kill: Kill, sent: Results) -> float | None:
 
 
 def to_markdown(
-    kills: Sequence[Kill], healed_s: Sequence[float | None], sent: Results
+    kills: Sequence[Kill], recovery_s: Sequence[float | None], sent: Results
 ) -> str:
     """Write a line per kind of process."""
-    head = ("killed", "times", "healed", "median s", "longest s", "not answered")
+    head = ("killed", "times", "recovered", "median s", "longest s", "not answered")
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     edges = [*(kill.at_s for kill in kills), np.inf]
     for part in dict.fromkeys(kill.part for kill in kills):
         mine = [place for place, kill in enumerate(kills) if kill.part == part]
-        times = [healed_s[place] for place in mine]
+        times = [recovery_s[place] for place in mine]
         known = sorted(time for time in times if time is not None)
         lost = sum(
             int(

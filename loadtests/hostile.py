@@ -62,7 +62,7 @@ class Options(msgspec.Struct, frozen=True):
     seed: int
 
 
-class Place(msgspec.Struct, frozen=True):
+class GatewayBench(msgspec.Struct, frozen=True):
     """
     A gateway and its two callers.
 
@@ -91,7 +91,7 @@ class Figures(msgspec.Struct, frozen=True):
             request that found its caller suspended was sent again.
         passed: Kinds of fuzzed requests that were answered with OK.
         pids: Process id of tritonserver, before and after.
-        mended: Parts that the supervisor recovered.
+        recovered: Parts that the supervisor recovered.
         seconds: Duration, s.
     """
 
@@ -102,11 +102,11 @@ class Figures(msgspec.Struct, frozen=True):
     outcomes: Counter[tuple[str, str]]
     passed: Counter[str]
     pids: tuple[int, int]
-    mended: list[str]
+    recovered: list[str]
     seconds: float
 
     @property
-    def sound(self) -> bool:
+    def ok(self) -> bool:
         """Return whether nothing was lost and tritonserver is the same process."""
         return not self.good_lost and self.pids[0] == self.pids[1]
 
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"loadtests.hostile: {error}", file=sys.stderr)
         return error.exit_status
     print(to_text(figures), end="")
-    return 0 if figures.sound else 1
+    return 0 if figures.ok else 1
 
 
 def run(options: Options) -> Figures:
@@ -137,15 +137,15 @@ def run(options: Options) -> Figures:
         folder = Path(name)
         repository = CHECKOUT / "model_repository"
         with supervised(repository, state=folder / "state") as product:
-            place = make_place(folder / "gateway", upstream=product.grpc_url)
-            nginx = Nginx(place.gateway)
+            bench = make_bench(folder / "gateway", upstream=product.grpc_url)
+            nginx = Nginx(bench.gateway)
             try:
-                return _measure(options, product, place)
+                return _measure(options, product, bench)
             finally:
                 nginx.stop()
 
 
-def make_place(folder: Path, *, upstream: str) -> Place:
+def make_bench(folder: Path, *, upstream: str) -> GatewayBench:
     """Create certificates, keys and the description of a gateway."""
     make_certificates(folder, names=["127.0.0.1"], callers=[], days=2)
     keys = folder / "keys"
@@ -164,15 +164,15 @@ def make_place(folder: Path, *, upstream: str) -> Place:
         in_flight=400,
         caller_in_flight=300,
     )
-    return Place(gateway, folder / "ca.pem", good, hostile)
+    return GatewayBench(gateway, folder / "ca.pem", good, hostile)
 
 
-def _measure(options: Options, product: Supervised, place: Place) -> Figures:
-    metrics = GatewayMetrics(place.gateway.requests, limits=place.gateway.limits)
+def _measure(options: Options, product: Supervised, bench: GatewayBench) -> Figures:
+    metrics = GatewayMetrics(bench.gateway.requests, limits=bench.gateway.limits)
     with contextlib.closing(metrics):
         before = product.pid("tritonserver")
         began_s = perf_counter()
-        sender = Sender(place, folder=place.gateway.state)
+        sender = Sender(bench, folder=bench.gateway.state)
         sent = asyncio.run(_send_both(sender, metrics, options=options))
         seconds = perf_counter() - began_s
         product.wait(product.ready)
@@ -184,7 +184,7 @@ def _measure(options: Options, product: Supervised, place: Place) -> Figures:
             outcomes=outcomes_of(metrics, caller="hostile"),
             passed=sender.passed,
             pids=(before, product.pid("tritonserver")),
-            mended=product.mended(),
+            recovered=product.recovered_parts(),
             seconds=seconds,
         )
 
@@ -194,7 +194,7 @@ class Sender:
     Sends requests of both kinds through a gateway, and records their results.
 
     Args:
-        place: The gateway.
+        bench: The gateway.
         folder: Folder for the bodies of nghttp.
 
     Attributes:
@@ -202,8 +202,8 @@ class Sender:
         passed: Hostile requests with the status OK, by kind.
     """
 
-    def __init__(self, place: Place, *, folder: Path) -> None:
-        self._place = place
+    def __init__(self, bench: GatewayBench, *, folder: Path) -> None:
+        self._bench = bench
         self._folder = folder
         self._raw = asyncio.Semaphore(_RAW_SENDERS)
         self.lost: Counter[str] = Counter()
@@ -212,15 +212,15 @@ class Sender:
     def channel(self) -> Any:
         """Open a new connection to the gateway."""
         own = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
-        tls = tls_from(authority=self._place.authority)
-        return open_channel(self._place.gateway.listen, grpc.aio, tls=tls, told=own)
+        tls = tls_from(authority=self._bench.authority)
+        return open_channel(self._bench.gateway.listen, grpc.aio, tls=tls, told=own)
 
     async def send_good(self, infer: Any, tag: str) -> None:
         """Send a good request; count it as lost without a decision."""
         request = good_request(1, tag=tag)
         try:
             answer = await infer(
-                request, timeout=_TIMEOUT_S, metadata=bearer(self._place.good)
+                request, timeout=_TIMEOUT_S, metadata=bearer(self._bench.good)
             )
         except grpc.RpcError as error:
             self.lost[f"{error.code().name}: {error.details()}"[:200]] += 1
@@ -240,7 +240,7 @@ class Sender:
             status, words = await self._send(channel, one)
             if not words.startswith(_SUSPENDED):
                 break
-            lift_suspensions(self._place.gateway)
+            lift_suspensions(self._bench.gateway)
         if status == "OK":
             self.passed[one.kind] += 1
         return status
@@ -253,7 +253,7 @@ class Sender:
         call = channel.unary_unary(one.path)
         try:
             await call(
-                message, timeout=_TIMEOUT_S, metadata=bearer(self._place.hostile)
+                message, timeout=_TIMEOUT_S, metadata=bearer(self._bench.hostile)
             )
         except grpc.RpcError as error:
             return str(error.code().name), str(error.details())
@@ -263,9 +263,9 @@ class Sender:
         """Post a body unchanged: no gRPC client writes such frames."""
         async with self._raw:
             return await post(
-                self._place.gateway.listen,
+                self._bench.gateway.listen,
                 one,
-                key=self._place.hostile,
+                key=self._bench.hostile,
                 folder=self._folder,
             )
 
@@ -416,7 +416,7 @@ def to_text(figures: Figures) -> str:
     before, after = figures.pids
     same = "the same process" if before == after else "another process"
     lines.append(f"triton    pid {before} before and {after} after: {same}")
-    lines.append(f"mended    {', '.join(figures.mended) or 'nothing'}")
+    lines.append(f"recovered {', '.join(figures.recovered) or 'nothing'}")
     return "\n".join(lines) + "\n"
 
 

@@ -28,9 +28,9 @@ from loadtests.filling import (
     simulated_history,
 )
 from loadtests.generator import make_generator
-from loadtests.measure import Bench, measure
+from loadtests.measure import LimitBench, measure
 from loadtests.scenarios import Scenario, pick
-from loadtests.surroundings import CHECKOUT, look_around
+from loadtests.surroundings import CHECKOUT, measurement_conditions
 from loadtests.traffic import traffic_of
 from tollgate.errors import InputError, TollgateError
 from tollgate.features.spec import load_spec
@@ -117,10 +117,10 @@ def compare(scenarios: Sequence[Scenario], *, rounds: int, seconds: float) -> li
             )
             fill_store(spec, history, store_url=server.store_url)
             compact_store(server.store_url)
-            benches[name] = Bench(
+            benches[name] = LimitBench(
                 server=server, generator=generator, traffic=traffic, folder=folder
             )
-        around = look_around(benches["on"].server, h2load=generator.version)
+        around = measurement_conditions(benches["on"].server, h2load=generator.version)
         lines = [
             f"{around.date}, commit {around.commit}, {around.hardware}; "
             f"{rounds} rounds of windows of {seconds:g} s, in turns.",
@@ -138,7 +138,7 @@ def compare(scenarios: Sequence[Scenario], *, rounds: int, seconds: float) -> li
 
 
 def _row(
-    benches: dict[str, Bench],
+    benches: dict[str, LimitBench],
     scenario: Scenario,
     *,
     first: dict[str, int],

@@ -15,7 +15,7 @@ _MISSING = 0.02  # share of declared fields that are missing in a row
 _NO_BOUND = 1e6  # upper bound of numbers without a limit
 
 
-def made_up(
+def synthetic_purchases(
     spec: FeatureSpec, count: int, *, seed: int, first_us: int, ids: int = 1_000
 ) -> dict[str, Any]:
     """

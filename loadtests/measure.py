@@ -11,7 +11,7 @@ import numpy as np
 
 from loadtests.answers import Tally, tally
 from loadtests.bodies import bodies_of
-from loadtests.generator import TAIL_S, Generated, Generator, run_h2load
+from loadtests.generator import TAIL_S, Generator, GeneratorRun, run_h2load
 from loadtests.latency import Latency, latency_of
 from loadtests.processes import Use, use_of
 from loadtests.scenarios import Scenario
@@ -79,7 +79,7 @@ class Run(msgspec.Struct, frozen=True):
     generator_cpu_s: float
 
 
-class Bench(msgspec.Struct, frozen=True):
+class LimitBench(msgspec.Struct, frozen=True):
     """State that all runs share."""
 
     server: Embedded
@@ -89,7 +89,12 @@ class Bench(msgspec.Struct, frozen=True):
 
 
 def measure(
-    bench: Bench, scenario: Scenario, *, first: int, warm_up_s: float, measured_s: float
+    bench: LimitBench,
+    scenario: Scenario,
+    *,
+    first: int,
+    warm_up_s: float,
+    measured_s: float,
 ) -> tuple[Run, int]:
     """
     Measure one run.
@@ -136,7 +141,7 @@ def measure(
 
 
 def summarize(
-    generated: Generated,
+    generated: GeneratorRun,
     *,
     work: Work,
     use: Use,

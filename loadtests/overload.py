@@ -22,7 +22,7 @@ import msgspec
 
 from loadtests.gate import Gate, Limits, open_gate
 from loadtests.overload_parts import CALLERS, PARTS, Part, parts_of
-from loadtests.overload_table import WARM_UP_S, Flow, Measured, table
+from loadtests.overload_table import WARM_UP_S, Flow, PartRun, table
 from loadtests.paced.bench import Bench, Population, counting, served
 from loadtests.paced.calls import Load, Results
 from loadtests.paced.compiled import send_compiled
@@ -105,9 +105,9 @@ def _options(arguments: Sequence[str]) -> Options:
 
 def measure_all(options: Options) -> str:
     """Serve, measure part after part in turns, and write the table."""
-    found: list[Measured] = []
+    found: list[PartRun] = []
     sent = 0
-    with _ways(options) as (bench, gate):
+    with _open_paths(options) as (bench, gate):
         for run in range(1, options.runs + 1):
             for part in options.parts:
                 print(f"{part.name}, run {run}", file=sys.stderr, flush=True)
@@ -128,7 +128,7 @@ def measure_all(options: Options) -> str:
 
 
 @contextmanager
-def _ways(options: Options) -> Iterator[tuple[Bench, Gate | None]]:
+def _open_paths(options: Options) -> Iterator[tuple[Bench, Gate | None]]:
     with ExitStack() as stack:
         place = stack.enter_context(tempfile.TemporaryDirectory(prefix="tollgate-"))
         bench = stack.enter_context(
@@ -163,7 +163,7 @@ def measure(
     options: Options,
     first: int,
     seed: int,
-) -> Measured:
+) -> PartRun:
     """
     Send the streams of a part at the same time.
 
@@ -194,7 +194,7 @@ def measure(
     with counting(bench.server) as counted:
         results, sender_cpu_s = _send(loads, url=url)
     gate_cpu_s = use_of([nginx.pid]).cpu_s - before_s if nginx else 0.0
-    return Measured(
+    return PartRun(
         part=part.name,
         flows=list(zip(part.flows, results, strict=True)),
         server=counted[0],

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadtests.overload_table import WAYS, Flow
+from loadtests.overload_table import PATHS, Flow
 
 CALLERS = ("shop", "bank")
-PARTS = (*WAYS, "bulk", "callers")
+PARTS = (*PATHS, "bulk", "callers")
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -41,10 +41,12 @@ def parts_of(
         bulk_rows: Rows in each bulk request.
     """
     found = []
-    for way in WAYS:
-        if way in wanted:
+    for path in PATHS:
+        if path in wanted:
             found += [
-                Part(f"{way} {rate:,.0f}/s", way == "gate", (Flow("shop", rate, rows),))
+                Part(
+                    f"{path} {rate:,.0f}/s", path == "gate", (Flow("shop", rate, rows),)
+                )
                 for rate in rates
             ]
     calm, most = rates[0], rates[-1]

@@ -13,7 +13,7 @@ from loadtests.paced.raw import Server
 
 WARM_UP_S = 1.0
 REFUSED = "UNAVAILABLE"
-WAYS = ("direct", "gate")  # of single streams
+PATHS = ("direct", "gate")  # of single streams
 _HEAD = (
     "| | requests/s | answered/s | of the best | p50 ms | p99 ms | refused/s "
     "| p50 ms | p99 ms | other/s | worked on "
@@ -39,7 +39,7 @@ class Flow(msgspec.Struct, frozen=True):
     bulk: bool = False
 
 
-class Measured(msgspec.Struct, frozen=True, eq=False):
+class PartRun(msgspec.Struct, frozen=True, eq=False):
     """
     One run of a part.
 
@@ -95,7 +95,7 @@ def line_of(name: str, results: Results, *, seconds: float) -> Line:
 
 
 def table(
-    found: Sequence[Measured], *, measured: str, command: str, seconds: float
+    found: Sequence[PartRun], *, measured: str, command: str, seconds: float
 ) -> str:
     """
     Write all runs unchanged; nothing is averaged.
@@ -109,25 +109,25 @@ def table(
     ]
     best: dict[str, float] = {}
     for one, (first, *_) in zip(found, lines, strict=True):
-        way = one.part.split()[0]
-        best[way] = max(best.get(way, 0.0), first.answered_per_s)
+        path = one.part.split()[0]
+        best[path] = max(best.get(path, 0.0), first.answered_per_s)
     rows = []
     for one, several in zip(found, lines, strict=True):
-        way = one.part.split()[0]
+        path = one.part.split()[0]
         for number, line in enumerate(several):
-            share = line.answered_per_s / best[way] if way in WAYS else None
+            share = line.answered_per_s / best[path] if path in PATHS else None
             rows.append(_row(line, share=share, cpu=None if number else _cpu(one)))
     return "\n".join([f"Measured {measured}.", "", f"`{command}`", "", _HEAD, *rows])
 
 
-def _named(one: Measured, flow: Flow, results: Results, seconds: float) -> Line:
+def _named(one: PartRun, flow: Flow, results: Results, seconds: float) -> Line:
     name = one.part
     if len(one.flows) > 1:
         name += f": {'bulk' if flow.bulk else flow.caller}"
     return line_of(name, results, seconds=seconds)
 
 
-def _cpu(one: Measured) -> tuple[str, ...]:
+def _cpu(one: PartRun) -> tuple[str, ...]:
     """
     Format the share of rows that reached the feature step, and the CPU per request.
     """

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.crowd.target import Target, running
-from loadtests.made_up import made_up
+from loadtests.crowd.target import Target, local_target
+from loadtests.made_up import synthetic_purchases
 from tollgate.errors import InputError, TollgateError
 from tollgate.features.definition import FeatureSpec
 from tollgate.server.address import ADDRESS_FILE
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--state", type=Path, default=Path(".tollgate"), help="of the server")
     given = parser.parse_args(arguments)
     try:
-        target = running(given.state)
+        target = local_target(given.state)
         spec = _spec(target, given.product)
         if given.purchases < 1:
             raise InputError("--purchases", f"{given.purchases} is below 1")
@@ -95,7 +95,7 @@ def input_data(spec: FeatureSpec, purchases: int) -> dict[str, Any]:
     """
     first_us = round((time.time() - _OLD_S) * 1e6) - purchases * 1_000
     seed = time.time_ns() % 2**31
-    drawn = made_up(spec, purchases, seed=seed, first_us=first_us)
+    drawn = synthetic_purchases(spec, purchases, seed=seed, first_us=first_us)
     columns = {name: np.asarray(column).tolist() for name, column in drawn.items()}
     return {
         "data": [

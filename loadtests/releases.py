@@ -24,7 +24,7 @@ import numpy as np
 from loadtests.answers import tally
 from loadtests.bodies import bodies_of
 from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
-from loadtests.generator import Generated, make_generator, run_h2load
+from loadtests.generator import GeneratorRun, make_generator, run_h2load
 from loadtests.latency import Latency, latency_of
 from loadtests.scenarios import Scenario
 from loadtests.supervised import Supervised, supervised
@@ -63,11 +63,11 @@ class Change(msgspec.Struct, frozen=True):
     """A change of the active release: its kind, and when it began and ended, µs."""
 
     kind: str
-    begun_us: int
+    start_us: int
     ended_us: int
 
 
-class Place(msgspec.Struct, frozen=True):
+class ReleaseBench(msgspec.Struct, frozen=True):
     """The server, and where its files are."""
 
     product: Supervised
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(
     activations: int, canaries: int, *, rate_per_s: int
-) -> tuple[list[Change], Generated]:
+) -> tuple[list[Change], GeneratorRun]:
     """Serve, load and change."""
     with tempfile.TemporaryDirectory(prefix="tollgate-releases-") as name:
         folder = Path(name)
@@ -114,13 +114,13 @@ def run(
             if address is None:
                 raise ServerError("tollgate up", "is not there")
             fill_store(spec, history, store_url=address.store_url)
-            place = Place(product, repository, [])
+            bench = ReleaseBench(product, repository, [])
             todo = [*_activations(activations), *_canaries(canaries)]
             run_s = _WARM_UP_S + _BEFORE_S + _CHANGE_S * len(todo)
             bodies = _bodies(traffic_of(history, days=HISTORY_DAYS), rate_per_s, run_s)
             problems: list[Exception] = []
             changing = threading.Thread(
-                target=_change_all, args=(place, todo, problems), daemon=True
+                target=_change_all, args=(bench, todo, problems), daemon=True
             )
             changing.start()
             generated = run_h2load(
@@ -136,7 +136,7 @@ def run(
                 raise ServerError("releases", "changed more slowly than the load ended")
             if problems:
                 raise problems[0]
-            return place.changes, generated
+            return bench.changes, generated
 
 
 def _repository(folder: Path) -> Path:
@@ -199,7 +199,7 @@ def _canary(repository: Path, *, product: str, actor: str, reason: str) -> Relea
 
 
 def _change_all(
-    place: Place,
+    bench: ReleaseBench,
     todo: Sequence[Todo],
     problems: list[Exception],
 ) -> None:
@@ -207,27 +207,27 @@ def _change_all(
     time.sleep(_WARM_UP_S + _BEFORE_S)
     try:
         for kind, make in todo:
-            begun_us = time.time_ns() // 1000
-            release = make(place.repository, product="fraud")
+            start_us = time.time_ns() // 1000
+            release = make(bench.repository, product="fraud")
             activate(
-                place.repository,
+                bench.repository,
                 release,
                 action=kind,
                 actor="load",
                 reason=kind,
             )
-            _wait(place, release)
-            place.changes.append(Change(kind, begun_us, time.time_ns() // 1000))
+            _wait(bench, release)
+            bench.changes.append(Change(kind, start_us, time.time_ns() // 1000))
     except TollgateError as error:
         problems.append(error)
 
 
-def _wait(place: Place, release: Release) -> None:
+def _wait(bench: ReleaseBench, release: Release) -> None:
     """Wait until the server has activated a release."""
     until_s = time.monotonic() + _PATIENCE_S
-    file = digest_of(release_path(place.repository, "fraud").read_bytes())
+    file = digest_of(release_path(bench.repository, "fraud").read_bytes())
     while True:
-        (now,) = query_replica(place.product.health_url)
+        (now,) = query_replica(bench.product.health_url)
         if now.file == file and now.state == "converged":
             return
         if time.monotonic() > until_s or (now.file == file and now.state == "failed"):
@@ -236,12 +236,12 @@ def _wait(place: Place, release: Release) -> None:
 
 
 def to_markdown(
-    changes: Sequence[Change], generated: Generated, failures: Counter[str]
+    changes: Sequence[Change], generated: GeneratorRun, failures: Counter[str]
 ) -> list[str]:
     """Write a line for the time before, and one for each kind of change."""
     log = generated.log
     ended_us = log.start_us + log.took_us
-    first_us = changes[0].begun_us
+    first_us = changes[0].start_us
     before = (ended_us < first_us) & (ended_us >= first_us - int(_BEFORE_S * 1e6))
     lines = [
         "| | times | median s | requests | failed | p50 ms | p99 ms | longest ms |",
@@ -254,12 +254,12 @@ def to_markdown(
         inside = np.zeros(len(ended_us), np.bool_)
         failed = 0
         for change in mine:
-            inside |= (ended_us >= change.begun_us) & (ended_us < change.ended_us)
+            inside |= (ended_us >= change.start_us) & (ended_us < change.ended_us)
             failed += sum(
-                bool(one.failure) and change.begun_us <= one.ended_us < change.ended_us
+                bool(one.failure) and change.start_us <= one.ended_us < change.ended_us
                 for one in generated.recorded.answers
             )
-        taken_s = sorted((one.ended_us - one.begun_us) / 1e6 for one in mine)
+        taken_s = sorted((one.ended_us - one.start_us) / 1e6 for one in mine)
         lines.append(
             _line(
                 kind,
@@ -284,7 +284,7 @@ def _line(
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def _said(generated: Generated, failures: Counter[str]) -> Iterator[str]:
+def _said(generated: GeneratorRun, failures: Counter[str]) -> Iterator[str]:
     """Summarize all answers of the run."""
     answers = generated.recorded.answers
     said = tally(answers)

@@ -26,7 +26,7 @@ _DEADLINE_S = 30.0
 _ENTITY = re.compile(rb"tollgate:[^:]+:[0-9a-f]{16}:")
 
 
-class Repaired(msgspec.Struct, frozen=True):
+class StoreComparison(msgspec.Struct, frozen=True):
     """
     Comparison of the store after a fault, once the spool is empty.
 
@@ -50,7 +50,7 @@ class Repaired(msgspec.Struct, frozen=True):
         return f"yes: {self.values:,} values"
 
 
-class Undisturbed:
+class ReferenceStore:
     """
     A store that has no faults and gets the same purchases.
 
@@ -70,7 +70,7 @@ class Undisturbed:
         *,
         store_url: str,
         spool: Path,
-    ) -> Repaired:
+    ) -> StoreComparison:
         """
         Wait until the product's spool is empty, then compare all values.
 
@@ -84,7 +84,7 @@ class Undisturbed:
         wanted, found = values_of(self._url), values_of(store_url)
         names = wanted.keys() | found.keys()
         different = sum(wanted.get(name) != found.get(name) for name in names)
-        return Repaired(drained, values=len(names), different=different)
+        return StoreComparison(drained, values=len(names), different=different)
 
 
 def _stays_empty(spool: Path) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from loadtests.generator import TAIL_S, command_line
 from loadtests.measure import Run
 from loadtests.scenarios import Scenario
-from loadtests.surroundings import Surroundings
+from loadtests.surroundings import MeasurementConditions
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Report(msgspec.Struct, frozen=True):
         measured: Results by scenario.
     """
 
-    surroundings: Surroundings
+    surroundings: MeasurementConditions
     command: str
     release: str
     history: str

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from loadtests.paced.bench import Bench, Population, elsewhere, served
+from loadtests.paced.bench import Bench, Population, remote_bench, served
 from loadtests.paced.driving import DRIVERS, Order, run_once
 from loadtests.paced.raw import Raw, write_raw
 from loadtests.paced.scenario import Scenario, read_scenario
@@ -165,7 +165,7 @@ def _bench(options: Options) -> Iterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="tollgate-load-") as name:
         folder = Path(name)
         if options.grpc_url:
-            yield elsewhere(
+            yield remote_bench(
                 options.grpc_url, options.repository, options.population, folder=folder
             )
             return

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
             product.wait(lambda: bool(product.health_url) and product.ready())
             _fill(Path(f"/proc/{product.process.pid}/root/dev/shm"))
             outcomes = asyncio.run(send(product.grpc_url, given.seconds))
-            mended = product.mended()
+            recovered = product.recovered_parts()
         except TollgateError as error:
             print(f"loadtests.small_resources: {error}", file=sys.stderr)
             return error.exit_status
@@ -70,13 +70,13 @@ def main(arguments: Sequence[str]) -> int:
             product.stop()
     for outcome, count in outcomes.most_common():
         print(f"{count:7,}  {outcome}")
-    print(f"mended: {', '.join(mended) or 'nothing'}")
+    print(f"recovered: {', '.join(recovered) or 'nothing'}")
     print(
         f"{measured_on()}; /dev/shm of {given.shm_mib} MiB, {given.files} files, "
         f"{given.seconds:g} s"
     )
     failed = [one for one in outcomes if one.startswith("good request failed")]
-    return 1 if failed or mended else 0
+    return 1 if failed or recovered else 0
 
 
 def _fill(shm: Path) -> None:

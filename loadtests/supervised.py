@@ -49,16 +49,16 @@ class Supervised:
         self.state = state = state.absolute()
         if isinstance(repository, Path):
             repository = repository.absolute()
-        self.said = state.with_suffix(".out")
+        self.output = state.with_suffix(".out")
         state.parent.mkdir(parents=True, exist_ok=True)
-        with self.said.open("wb") as said:
+        with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [
                     *(*limits, str(python), "-c", _TOLLGATE, *words),
                     *("--repository", str(repository), "--state", str(state)),
                     *("--grpc-port", "0", "--metrics-port", "0", "--side-port", "0"),
                 ],
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 cwd=state.parent,  # steps import packages from the working folder
@@ -67,20 +67,20 @@ class Supervised:
     @property
     def grpc_url(self) -> str:
         """Return the address for requests; empty until it is printed."""
-        return self._told("grpc")
+        return self._printed_value("grpc")
 
     @property
     def metrics_url(self) -> str:
         """Return the address where Prometheus scrapes Triton."""
-        return self._told("metrics")
+        return self._printed_value("metrics")
 
     @property
     def health_url(self) -> str:
         """Return the address of the admin port; empty until it is printed."""
-        return self._told("health").removesuffix("/readyz")
+        return self._printed_value("health").removesuffix("/readyz")
 
-    def _told(self, name: str) -> str:
-        lines = [line.split() for line in self.said.read_text().splitlines()]
+    def _printed_value(self, name: str) -> str:
+        lines = [line.split() for line in self.output.read_text().splitlines()]
         return next((line[1] for line in lines if line[:1] == [name]), "")
 
     def get(self, path: str) -> tuple[int, str]:
@@ -112,17 +112,17 @@ class Supervised:
         while not what():
             if self.process.poll() is not None or time.monotonic() > until:
                 problem = "ended" if self.process.poll() is not None else "is late"
-                raise ServerError("tollgate up", problem, log=self.said.read_text())
+                raise ServerError("tollgate up", problem, log=self.output.read_text())
             time.sleep(0.05)
 
-    def mended(self) -> list[str]:
+    def recovered_parts(self) -> list[str]:
         """List the parts that were recovered so far."""
         found = read_faults(self.state)
         return [fault.part for fault in found if fault.mended_s is not None]
 
-    def wait_mended(self, count: int, *, patience_s: float = _PATIENCE_S) -> None:
+    def wait_recovered(self, count: int, *, patience_s: float = _PATIENCE_S) -> None:
         """Wait until so many parts were recovered, and the product is ready."""
-        self.wait(lambda: len(self.mended()) >= count, patience_s=patience_s)
+        self.wait(lambda: len(self.recovered_parts()) >= count, patience_s=patience_s)
         self.wait(self.ready, patience_s=patience_s)
 
     def pid(self, part: str) -> int:

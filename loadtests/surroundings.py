@@ -19,7 +19,7 @@ from tollgate.server.embedded import Embedded
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class MeasurementConditions(msgspec.Struct, frozen=True):
     """
     Conditions under which a figure was measured.
 
@@ -36,7 +36,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     versions: dict[str, str]
 
 
-def look_around(server: Embedded, *, h2load: str) -> Surroundings:
+def measurement_conditions(server: Embedded, *, h2load: str) -> MeasurementConditions:
     """
     Describe this machine and what runs on it.
 
@@ -48,7 +48,7 @@ def look_around(server: Embedded, *, h2load: str) -> Surroundings:
 
     with redis.Redis.from_url(server.store_url) as store:
         store_version = str(store.info("server")["redis_version"])
-    return Surroundings(
+    return MeasurementConditions(
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         commit=_commit(),
         hardware=_hardware(),
@@ -65,7 +65,7 @@ def look_around(server: Embedded, *, h2load: str) -> Surroundings:
 
 def measured_with(server: Embedded) -> str:
     """Describe machine, commit, time and versions in one line."""
-    around = look_around(server, h2load="")
+    around = measurement_conditions(server, h2load="")
     versions = ", ".join(
         f"{name} {value}" for name, value in around.versions.items() if value
     )

@@ -79,7 +79,7 @@ class LoopFigures(msgspec.Struct, frozen=True):
     alive: int
 
     @property
-    def sound(self) -> bool:
+    def ok(self) -> bool:
         """Return whether it got errors, all are counted, and it works."""
         return self.injected == self.counted > 0 and self.alive == self.loops > 0
 
@@ -96,7 +96,7 @@ class Figures(msgspec.Struct, frozen=True):
         unrecorded: Requests with a decision that the journal does not have.
         recorded: Decisions in the journal, each transaction once.
         loops: Results of the loops, by name.
-        mended: Parts that the supervisor recovered.
+        recovered: Parts that the supervisor recovered.
     """
 
     seconds: float
@@ -106,13 +106,13 @@ class Figures(msgspec.Struct, frozen=True):
     unrecorded: int
     recorded: int
     loops: list[LoopFigures]
-    mended: list[str]
+    recovered: list[str]
 
     @property
-    def sound(self) -> bool:
+    def ok(self) -> bool:
         """Return whether everything is right."""
-        well = bool(self.loops) and all(one.sound for one in self.loops)
-        return well and not (self.lost or self.unrecorded or self.mended)
+        well = bool(self.loops) and all(one.ok for one in self.loops)
+        return well and not (self.lost or self.unrecorded or self.recovered)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"loadtests.unforeseen: {error}", file=sys.stderr)
         return error.exit_status
     print(to_text(figures), end="")
-    return 0 if figures.sound else 1
+    return 0 if figures.ok else 1
 
 
 def run(options: Options) -> Figures:
@@ -288,7 +288,7 @@ async def _measure(options: Options, product: Supervised, rounds: Path) -> Figur
             unrecorded=len(sender.answered - reader.found),
             recorded=len(reader.found),
             loops=loop_figures(reports(rounds), counted_errors(product)),
-            mended=product.mended(),
+            recovered=product.recovered_parts(),
         )
 
 
@@ -320,7 +320,7 @@ async def _settle(
         await asyncio.sleep(_READ_S)
         await asyncio.to_thread(reader.read)
         loops = loop_figures(reports(rounds), counted_errors(product))
-        if all(one.sound for one in loops) and sender.answered <= reader.found:
+        if all(one.ok for one in loops) and sender.answered <= reader.found:
             return
 
 
@@ -373,21 +373,21 @@ def to_text(figures: Figures) -> str:
     lines += [
         f"journal   {figures.recorded:,} decisions, {figures.unrecorded:,} answers "
         "without a record",
-        f"mended    {', '.join(figures.mended) or 'nothing'}",
+        f"recovered {', '.join(figures.recovered) or 'nothing'}",
         f"rounds    {figures.rounds}",
         "",
         f"{'loop':24} {'injected':>8} {'counted':>8} {'alive':>8}",
     ]
     lines += list(_rows(figures.loops))
     lines.append("")
-    lines.append("nothing is amiss" if figures.sound else "SOMETHING IS AMISS")
+    lines.append("no problem found" if figures.ok else "PROBLEMS FOUND")
     return "\n".join(lines) + "\n"
 
 
 def _rows(loops: Sequence[LoopFigures]) -> Iterator[str]:
     for one in loops:
         alive = f"{one.alive}/{one.loops}"
-        mark = "" if one.sound else "  <-- amiss"
+        mark = "" if one.ok else "  <-- problem"
         yield f"{one.name:24} {one.injected:8} {one.counted:8} {alive:>8}{mark}"
 
 

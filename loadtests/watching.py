@@ -59,7 +59,7 @@ class Batches(msgspec.Struct, frozen=True, eq=False):
 
 
 @contextmanager
-def watched(state: Path, steps: Sequence[str]) -> Iterator[list[Batches]]:
+def record_batches(state: Path, steps: Sequence[str]) -> Iterator[list[Batches]]:
     """
     Record the batches of steps while the block runs.
 
@@ -89,7 +89,7 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        if _read_by_somebody(path):
+        if _has_reader(path):
             raise ServerError("tollgate", "somebody else measures this server just now")
         try:
             path.unlink(missing_ok=True)
@@ -129,7 +129,7 @@ class _Reader:
         return self._chunks
 
 
-def _read_by_somebody(path: Path) -> bool:
+def _has_reader(path: Path) -> bool:
     """Return whether the path is a pipe that another process reads."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))

@@ -17,7 +17,7 @@ from loadtests.crowd.mix import Part, read_mix
 from loadtests.crowd.pace import Pace, users_at
 from loadtests.crowd.purchases import Purchases
 from loadtests.crowd.recorder import Recorder, UserRequest, kind_of
-from loadtests.crowd.target import Target, elsewhere, running
+from loadtests.crowd.target import Target, local_target, remote_target
 from loadtests.paced.calls import ANSWERED
 from loadtests.paced.scenario import (
     SCENARIOS_FILE,
@@ -172,8 +172,8 @@ def _scenario(options: Namespace) -> Scenario:
 def _target(options: Namespace, host: str) -> Target:
     if host:
         url = host.removeprefix("http://").rstrip("/")
-        return elsewhere(url, repository=Path(options.repository))
-    return running(Path(options.state))
+        return remote_target(url, repository=Path(options.repository))
+    return local_target(Path(options.state))
 
 
 def _client(target: Target, product: str) -> Client:

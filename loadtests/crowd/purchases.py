@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.made_up import made_up
+from loadtests.made_up import synthetic_purchases
 from loadtests.paced.requests import poison_rows, shift_late
 from loadtests.paced.scenario import Scenario
 from tollgate.errors import InputError
@@ -63,7 +63,7 @@ class Purchases:
         scenario, chance = self._scenario, self._chance
         first_us = round((time.time() - _OLD_S) * 1e6) - _AT_ONCE * 1_000
         seed = int(chance.integers(2**31))
-        drawn = made_up(self._spec, _AT_ONCE, seed=seed, first_us=first_us)
+        drawn = synthetic_purchases(self._spec, _AT_ONCE, seed=seed, first_us=first_us)
         columns = {name: np.asarray(column) for name, column in drawn.items()}
         if scenario.shift is not None:
             late = np.full(_AT_ONCE, at_s >= scenario.shift.at_s)

@@ -36,7 +36,7 @@ class Target(msgspec.Struct, frozen=True):
         return all_fields(self.specs[product])
 
 
-def running(state: Path) -> Target:
+def local_target(state: Path) -> Target:
     """
     Find the server of a state folder.
 
@@ -51,7 +51,7 @@ def running(state: Path) -> Target:
     return Target(server.grpc_url, _specs(repository, server.products))
 
 
-def elsewhere(grpc_url: str, *, repository: Path) -> Target:
+def remote_target(grpc_url: str, *, repository: Path) -> Target:
     """
     Take a server at an address, and the products of a repository.
 

@@ -20,8 +20,8 @@ from loadtests.journey.equal import prove
 from loadtests.journey.options import PROGRAM, Options, read_options
 from loadtests.journey.report import Report, to_json, to_markdown
 from loadtests.journey.same_rate import AtRate, at_rate
-from loadtests.journey.stages import BATCHED, Stage, running
-from loadtests.journey.turns import Plan, Turn, take_turn
+from loadtests.journey.stages import BATCHED, Stage, run_stages
+from loadtests.journey.turns import Plan, Turn, run_turn
 from loadtests.surroundings import measured_on
 from loadtests.traffic import traffic_of
 from tollgate.errors import TollgateError
@@ -89,7 +89,7 @@ def run_all(options: Options, *, command: str) -> Report:
             warm_up_s=options.warm_up_s,
             measured_s=options.seconds,
         )
-        with running(
+        with run_stages(
             options.stages,
             history,
             repository=options.repository,
@@ -122,7 +122,7 @@ def _turns(
             for name, stage in stages.items():
                 if scenario.rows > 1 and name not in BATCHED:
                     continue
-                turn, first[name] = take_turn(plan, stage, scenario, first=first[name])
+                turn, first[name] = run_turn(plan, stage, scenario, first=first[name])
                 turns.append(turn)
                 _say(
                     f"{scenario.name}, turn {number}: {name} "

@@ -35,7 +35,7 @@ class Answers(msgspec.Struct, frozen=True):
     reason_codes: list[list[str]]
 
 
-def ask(stage: Stage, columns: Columns, *, rows: int = 1) -> Answers:
+def request_decisions(stage: Stage, columns: Columns, *, rows: int = 1) -> Answers:
     """
     Request decisions.
 

@@ -12,8 +12,8 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from loadtests.filling import HISTORY_DAYS, served_spec, simulated_history
-from loadtests.journey.asking import Answers, Columns, ask
-from loadtests.journey.stages import BATCHED, Say, Stage, running
+from loadtests.journey.asking import Answers, Columns, request_decisions
+from loadtests.journey.stages import BATCHED, Say, Stage, run_stages
 from loadtests.traffic import Traffic, traffic_of
 from tollgate.errors import ServerError
 from tollgate.schema import AMOUNT, STORE_DEADLINE_PARAMETER, TRANSACTION_ID
@@ -29,7 +29,7 @@ _CUSTOMERS, _PATIENCE_MS = 200, "2000"
 _LARGE, _NEW = 1_234.56, b"N"
 
 
-class Equal(msgspec.Struct, frozen=True):
+class Agreement(msgspec.Struct, frozen=True):
     """
     Result of the comparison.
 
@@ -46,7 +46,7 @@ class Equal(msgspec.Struct, frozen=True):
 
 def check(
     stages: Mapping[str, Stage], traffic: Traffic, *, first: int, rows: int
-) -> Equal:
+) -> Agreement:
     """
     Let every stage decide the same purchases, as single rows and then in batches.
 
@@ -61,11 +61,11 @@ def check(
         ServerError: One of them made another decision.
     """
     columns = _special(traffic.columns(first, rows))
-    answers = {name: ask(one, columns) for name, one in stages.items()}
+    answers = {name: request_decisions(one, columns) for name, one in stages.items()}
     apart = _compare(answers, columns)
     columns = traffic.columns(first + rows, rows)
     several = {
-        name: ask(one, columns, rows=_ROWS if name in BATCHED else 1)
+        name: request_decisions(one, columns, rows=_ROWS if name in BATCHED else 1)
         for name, one in stages.items()
     }
     apart = max(apart, _compare(several, columns))
@@ -73,12 +73,12 @@ def check(
         np.array(next(iter(answers.values())).decision), return_counts=True
     )
     decisions = dict(zip(names.tolist(), counts.tolist(), strict=True))
-    return Equal(rows=2 * rows, decisions=decisions, apart=apart)
+    return Agreement(rows=2 * rows, decisions=decisions, apart=apart)
 
 
 def prove(
     names: tuple[str, ...], *, repository: Path, folder: Path, rows: int, say: Say
-) -> Equal:
+) -> Agreement:
     """
     Start stages over a small history, and let them decide the same purchases.
 
@@ -88,18 +88,18 @@ def prove(
     Raises:
         ServerError: One of them made another decision.
     """
-    copy = patient(repository, folder / "patient")
+    copy = with_long_store_deadline(repository, folder / "patient")
     history = simulated_history(
         served_spec(repository), customers=_CUSTOMERS, terminals=400, days=HISTORY_DAYS
     )
     traffic = traffic_of(history, days=HISTORY_DAYS)
-    with running(names, history, repository=copy, folder=folder, say=say) as stages:
+    with run_stages(names, history, repository=copy, folder=folder, say=say) as stages:
         report_stolen(stages, traffic, first=0)
         say("comparing answers")
         return check(stages, traffic, first=0, rows=rows)
 
 
-def patient(repository: Path, copy: Path) -> Path:
+def with_long_store_deadline(repository: Path, copy: Path) -> Path:
     """
     Copy a repository with a feature step that waits for the store; return the copy.
     """

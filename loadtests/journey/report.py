@@ -8,7 +8,7 @@ from statistics import median_low
 
 import msgspec
 
-from loadtests.journey.equal import MOST_APART, Equal
+from loadtests.journey.equal import MOST_APART, Agreement
 from loadtests.journey.same_rate import AtRate
 from loadtests.journey.stages import PARTS
 from loadtests.journey.turns import Turn
@@ -36,7 +36,7 @@ class Report(msgspec.Struct, frozen=True):
     history: str
     warm_up_s: float
     measured_s: float
-    equal: Equal
+    equal: Agreement
     turns: tuple[Turn, ...]
     rates: tuple[AtRate, ...]
 

@@ -63,7 +63,7 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def running(
+def run_stages(
     names: tuple[str, ...],
     history: History,
     *,
@@ -85,7 +85,7 @@ def running(
     model = folder / "model.json"
     version = read_release(repository, product="fraud").versions["fraud_model"]
     write_xgboost(repository / "fraud_model" / str(version), model)
-    known = _filled(spec, history, folder / "known", say=say)
+    known = _fill(spec, history, folder / "known", say=say)
     with ExitStack() as stack:
         stages = {}
         for name in names:
@@ -112,7 +112,7 @@ def running(
         yield stages
 
 
-def _filled(spec: FeatureSpec, history: History, state: Path, *, say: Say) -> Path:
+def _fill(spec: FeatureSpec, history: History, state: Path, *, say: Say) -> Path:
     """Fill a store in Tollgate's layout; return its folder, to be copied."""
     say(f"filling the stores with {len(history):,} purchases")
     with EmbeddedRedis(state) as redis:
@@ -133,12 +133,12 @@ def _http(service: Service, redis: EmbeddedRedis) -> Stage:
         pids=tuple(worker.pid for worker in service.workers),
         store_pid=redis.pid,
         store_url=redis.url,
-        spent=partial(_told, service.folder),
+        spent=partial(_read_counters, service.folder),
         require_alive=require_alive,
     )
 
 
-def _told(folder: Path) -> tuple[int, ...]:
+def _read_counters(folder: Path) -> tuple[int, ...]:
     requests, store, features, model, policy = read_layers(folder)
     return requests, store + features, model, policy
 

@@ -14,8 +14,8 @@ from loadtests.baseline.json_bodies import json_bodies
 from loadtests.bodies import bodies_of
 from loadtests.generator import (
     TAIL_S,
-    Generated,
     Generator,
+    GeneratorRun,
     command_line,
     http_command_line,
     run_h2load,
@@ -92,7 +92,7 @@ def in_flight(scenario: Scenario, stage: Stage) -> Scenario:
     return msgspec.structs.replace(scenario, connections=scenario.in_flight, streams=1)
 
 
-def take_turn(
+def run_turn(
     plan: Plan, stage: Stage, scenario: Scenario, *, first: int
 ) -> tuple[Turn, int]:
     """
@@ -148,7 +148,7 @@ def summarize(
     stage: Stage,
     scenario: Scenario,
     *,
-    generated: Generated,
+    generated: GeneratorRun,
     use: tuple[tuple[Use, Use], tuple[Use, Use]],
     spent: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> Turn:

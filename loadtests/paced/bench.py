@@ -138,7 +138,7 @@ def served(
         )
 
 
-def elsewhere(
+def remote_bench(
     grpc_url: str, repository: Path, population: Population, *, folder: Path
 ) -> Bench:
     """Take a server at an address; its store may not hold the history."""

@@ -76,7 +76,7 @@ def send_compiled(
     before = os.times()
     waited_s = load.timeout_s * (load.retries + 1)
     most_s = float(load.at_s[-1]) + waited_s + _GRACE_S
-    with _sent(load, grpc_url=grpc_url, folder=folder) as (command, answers):
+    with _sender_files(load, grpc_url=grpc_url, folder=folder) as (command, answers):
         begin_s = _run(command, most_s=most_s, began=began)
         after = os.times()
         user_s = after.children_user - before.children_user
@@ -105,7 +105,7 @@ def send_one_by_one(
     load = Load(np.zeros(len(bodies.poisoned)), bodies, timeout_s, connections=1)
     most_s = run_s + timeout_s + _GRACE_S
     alone_ms = round(run_s * 1e3)
-    sent = _sent(load, grpc_url=grpc_url, folder=folder, alone_ms=alone_ms)
+    sent = _sender_files(load, grpc_url=grpc_url, folder=folder, alone_ms=alone_ms)
     with sent as (command, answers):
         begin_s = _run(command, most_s=most_s)
         calls = list(read_ended(answers))
@@ -120,7 +120,7 @@ def send_one_by_one(
 
 
 @contextmanager
-def _sent(
+def _sender_files(
     load: Load, *, grpc_url: str, folder: Path, alone_ms: int = 0
 ) -> Iterator[tuple[list[str], Path]]:
     """Write the input of paced.c; yield its command, and the file that it writes."""
@@ -164,15 +164,15 @@ def _run(
             if word == "begin":
                 begin_s = int(moment_ns) / 1e9
                 began(begin_s)
-            said = _said(child, most_s)
+            output = _wait_for_end(child, most_s)
         finally:
             child.kill()
     if child.returncode:
-        raise ServerError("paced", said.strip() or f"status {child.returncode}")
+        raise ServerError("paced", output.strip() or f"status {child.returncode}")
     return begin_s
 
 
-def _said(child: subprocess.Popen[str], most_s: float) -> str:
+def _wait_for_end(child: subprocess.Popen[str], most_s: float) -> str:
     """Wait for the end of paced.c, longer on a stalled machine; return its stderr."""
     for patience_s in (most_s, _GRACE_S):
         try:

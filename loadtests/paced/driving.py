@@ -15,8 +15,8 @@ from loadtests.paced.raw import About, Raw, no_batches
 from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Scenario
 from loadtests.paced.schedule import arrivals
-from loadtests.paced.seen import looked_at, looking
-from loadtests.paced.troubles import marks_of, troubling
+from loadtests.paced.seen import layers_and_batches, recording_steps
+from loadtests.paced.troubles import fault_injection, marks_of
 from tollgate.errors import InputError
 
 DRIVERS = ("compiled", "python")
@@ -79,16 +79,18 @@ def run_once(bench: Bench, order: Order) -> Raw:
         retries=scenario.retries,
     )
     with (
-        troubling(scenario, bench.target) as trouble,
+        fault_injection(scenario, bench.target) as trouble,
         counting(bench.server) as counted,
-        looking(bench, wanted=order.layers) as seen,
+        recording_steps(bench, wanted=order.layers) as recordings,
     ):
         send = _sender(order.driver, bench)
         results = send(load, began=trouble.began)
     bodies.unlink()
     layers_ms, batches = {}, None
-    if seen:
-        layers_ms, batches = looked_at(seen[0], results, warm_up_s=scenario.warm_up_s)
+    if recordings:
+        layers_ms, batches = layers_and_batches(
+            recordings[0], results, warm_up_s=scenario.warm_up_s
+        )
     return Raw(
         about=About(
             name=order.name,

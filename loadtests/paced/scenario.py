@@ -37,7 +37,7 @@ class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.rate if self.to is None else self.to
 
 
-class Trouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScenarioFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     A fault that begins and ends during the run.
 
@@ -79,7 +79,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 1000
     retries: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
     poison: Share = 0.0
-    trouble: Trouble | None = None
+    trouble: ScenarioFault | None = None
     shift: Shift | None = None
 
     @property
@@ -138,11 +138,13 @@ def _resized(phase: Phase, faster: float, longer: float) -> Phase:
     )
 
 
-def _moved(part: Trouble | Shift | None, longer: float) -> Trouble | Shift | None:
+def _moved(
+    part: ScenarioFault | Shift | None, longer: float
+) -> ScenarioFault | Shift | None:
     if part is None:
         return None
     moved = msgspec.structs.replace(part, at_s=part.at_s * longer)
-    if isinstance(moved, Trouble):
+    if isinstance(moved, ScenarioFault):
         return msgspec.structs.replace(moved, seconds=moved.seconds * longer)
     return moved
 

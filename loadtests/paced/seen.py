@@ -15,12 +15,12 @@ from loadtests.paced.bench import STATE_FOLDER, Bench
 from loadtests.paced.calls import Results
 from loadtests.paced.raw import BATCH, no_batches
 from loadtests.step_counts import counts_of
-from loadtests.watching import I64, Batches, watched
+from loadtests.watching import I64, Batches, record_batches
 from tollgate.errors import InputError, ServerError
 from tollgate.repository.product import read_product
 
 
-class Seen(msgspec.Struct, frozen=True, eq=False):
+class StepRecording(msgspec.Struct, frozen=True, eq=False):
     """Batches of a run, and the queue times of its requests by Triton's count."""
 
     batches: Batches
@@ -28,7 +28,7 @@ class Seen(msgspec.Struct, frozen=True, eq=False):
 
 
 @contextmanager
-def looking(bench: Bench, *, wanted: bool) -> Iterator[list[Seen]]:
+def recording_steps(bench: Bench, *, wanted: bool) -> Iterator[list[StepRecording]]:
     """
     Record the batches of our server's steps during the block, if that is wanted.
 
@@ -39,31 +39,33 @@ def looking(bench: Bench, *, wanted: bool) -> Iterator[list[Seen]]:
         InputError: The server is not ours.
         ServerError: It reports no batches.
     """
-    found: list[Seen] = []
+    found: list[StepRecording] = []
     if not wanted:
         yield found
         return
     if bench.server is None:
-        raise InputError("--layers", "only a server of ours can be looked at")
+        raise InputError(
+            "--layers", "the steps of a server at an address cannot be recorded"
+        )
     triton = bench.server.triton
     models = read_product(bench.repository, "fraud")
     steps = (models.features_step, models.model_step, models.decision_step)
-    with watched(bench.folder / STATE_FOLDER, steps) as recorded:
+    with record_batches(bench.folder / STATE_FOLDER, steps) as recorded:
         before = counts_of(triton, steps)
         yield found
         after = counts_of(triton, steps)
     features, _, decision = (after[step].since(before[step]) for step in steps)
-    found.append(Seen(recorded[0], queues_of(features, decision)))
+    found.append(StepRecording(recorded[0], queues_of(features, decision)))
 
 
-def looked_at(
-    seen: Seen, results: Results, *, warm_up_s: float
+def layers_and_batches(
+    recording: StepRecording, results: Results, *, warm_up_s: float
 ) -> tuple[dict[str, F64], npt.NDArray[np.void]]:
     """
     Split the requests that were due after the warm-up into layers; convert batches.
 
     Args:
-        seen: Reports of the steps.
+        recording: Reports of the steps.
         results: Results of the requests.
         warm_up_s: Time at the beginning that does not count, s.
 
@@ -73,13 +75,13 @@ def looked_at(
     calls = results.calls
     first = int(np.searchsorted(calls["due_us"], warm_up_s * 1e6))
     begin_us = round(results.begin_s * 1e6)
-    batches = laid_out(seen.batches, begin_us=begin_us, requests=len(calls))
+    batches = batch_table(recording.batches, begin_us=begin_us, requests=len(calls))
     try:
         found = split(
-            seen.batches,
+            recording.batches,
             results,
             counted=results.responded,
-            queues=seen.queues,
+            queues=recording.queues,
             first=first,
         )
     except ServerError:
@@ -87,7 +89,9 @@ def looked_at(
     return dict(found.layers_ms), batches
 
 
-def laid_out(batches: Batches, *, begin_us: int, requests: int) -> npt.NDArray[np.void]:
+def batch_table(
+    batches: Batches, *, begin_us: int, requests: int
+) -> npt.NDArray[np.void]:
     """
     Convert batches to BATCH, by step and start.
 

@@ -12,7 +12,7 @@ from time import perf_counter
 import msgspec
 
 from loadtests.paced.raw import Mark
-from loadtests.paced.scenario import Scenario, Trouble
+from loadtests.paced.scenario import Scenario, ScenarioFault
 from loadtests.proxy import Proxy
 from tollgate.errors import InputError
 
@@ -30,14 +30,14 @@ class Target(msgspec.Struct, frozen=True):
     proxy: Proxy | None = None
 
 
-class Troubling:
+class FaultInjection:
     """The fault of one run; `began` schedules it."""
 
-    def __init__(self, trouble: Trouble | None, target: Target) -> None:
+    def __init__(self, trouble: ScenarioFault | None, target: Target) -> None:
         self._timers: list[threading.Timer] = []
         self._trouble = trouble
         if trouble is not None:
-            self._begin, self._end = _orders(trouble, target)
+            self._begin, self._end = _actions(trouble, target)
 
     def began(self, begin_s: float) -> None:
         """
@@ -54,7 +54,7 @@ class Troubling:
             timer.start()
             self._timers.append(timer)
 
-    def over(self) -> None:
+    def stop(self) -> None:
         """End the fault, if it has not ended."""
         for timer in self._timers:
             timer.cancel()
@@ -64,22 +64,22 @@ class Troubling:
 
 
 @contextmanager
-def troubling(scenario: Scenario, target: Target) -> Iterator[Troubling]:
+def fault_injection(scenario: Scenario, target: Target) -> Iterator[FaultInjection]:
     """
     Inject the fault of a scenario while the block runs.
 
     Raises:
         InputError: It cannot be injected into this server.
     """
-    found = Troubling(scenario.trouble, target)
+    found = FaultInjection(scenario.trouble, target)
     try:
         yield found
     finally:
-        found.over()
+        found.stop()
 
 
-def _orders(
-    trouble: Trouble, target: Target
+def _actions(
+    trouble: ScenarioFault, target: Target
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     if trouble.kind == "store-slow" and target.proxy is not None:
         proxy = target.proxy

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.at_once import AtOnce, at_once
+from loadtests.at_once import StepOverlap, at_once
 from loadtests.latency import Latency, latency_of, percentile
 from loadtests.paced.raw import STEPS, Raw
 from loadtests.pages.measures import (
@@ -95,7 +95,7 @@ class Figures(msgspec.Struct, frozen=True):
     attempts: float
     layers: dict[str, tuple[float, float]]
     layer_requests: int
-    at_once: AtOnce | None
+    at_once: StepOverlap | None
     parts: tuple[Part, ...]
 
 
@@ -173,7 +173,7 @@ def _poison(calls: Calls, raw: Raw) -> Poison:
     )
 
 
-def _at_once(raw: Raw, from_s: float, until_s: float) -> AtOnce | None:
+def _at_once(raw: Raw, from_s: float, until_s: float) -> StepOverlap | None:
     if not len(raw.batches):
         return None
     spans = {}

@@ -17,7 +17,7 @@ import numpy as np
 
 from clients.codec import requests_of
 from clients.columns import check_columns
-from loadtests.made_up import made_up
+from loadtests.made_up import synthetic_purchases
 from loadtests.open_loop import poisson
 from loadtests.paced.calls import Results
 from loadtests.processes import use_of
@@ -107,7 +107,9 @@ class Driver:
         traffic, self._seed = self._traffic, self._seed + 1
         rows = count * traffic.rows
         first_us = round((time.time() - _OLD_S) * 1e6) - rows * 1_000
-        columns = made_up(traffic.spec, rows, seed=self._seed, first_us=first_us)
+        columns = synthetic_purchases(
+            traffic.spec, rows, seed=self._seed, first_us=first_us
+        )
         checked = check_columns(
             columns, inputs={**traffic.inputs}, fields={**traffic.fields}
         )

@@ -1,4 +1,4 @@
-"""Servers in trouble under load, on a real Triton and a real Redis."""
+"""Faults of a server under load, on a real Triton and a real Redis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from loadtests.chaos import Options, run_all
-from loadtests.chaos_kinds import ORDERS, Place
+from loadtests.chaos_kinds import INJECTIONS, ChaosBench
 from loadtests.proxy import Proxy
 from loadtests.surroundings import CHECKOUT
 from tollgate.server.embedded import Embedded, serve
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
     [("killed", "async"), ("stub", "sync"), ("stalled", "sync"), ("slow", "async")],
 )
 def test_every_call_is_answered_and_the_model_comes_back(name, client):
-    """No call fails; while the trouble lasts it shows, and then it ends."""
+    """No call fails; while the fault lasts it shows, and then it ends."""
     options = Options(
         calls=600,
         rate_per_s=50.0,
@@ -34,8 +34,8 @@ def test_every_call_is_answered_and_the_model_comes_back(name, client):
         only=name,
         out=None,
     )
-    ((trouble, calls),), description = run_all(options, command="this test")
-    assert trouble.name == name
+    ((fault, calls),), description = run_all(options, command="this test")
+    assert fault.name == name
     assert (calls.source >= 0).all()
     during = calls.source[calls.fault_start : calls.fault_end]
     if name == "slow":
@@ -77,6 +77,6 @@ def test_a_step_that_took_the_server_with_it_comes_back(when, tmp_path: Path):
         else:
             server = structs.replace(server, serving={"fraud": DyingWith(server)})
         with Proxy(server.grpc_url, listen=f"127.0.0.1:{ports[2]}") as proxy:
-            ORDERS["stub"][1](Place(server, repository, proxy))
+            INJECTIONS["stub"][1](ChaosBench(server, repository, proxy))
         assert server.triton.pid not in (0, before)
         assert probe(server.triton, "fraud", rows=[1]).release == "fraud-1"

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from loadtests.chaos_kinds import ORDERS, TROUBLES
+from loadtests.chaos_kinds import INJECTIONS, SERVER_FAULTS
 from loadtests.chaos_table import Calls, to_markdown
 
 
 def test_each_trouble_has_a_beginning_and_an_end():
     """By name."""
-    assert [trouble.name for trouble in TROUBLES] == list(ORDERS)
+    assert [fault.name for fault in SERVER_FAULTS] == list(INJECTIONS)
 
 
 def test_shares_and_percentiles_are_of_all_calls():
@@ -22,7 +22,7 @@ def test_shares_and_percentiles_are_of_all_calls():
     calls = Calls(
         latency_s=latency_s, source=source, fault_start=500, fault_end=520, load=1.25
     )
-    text = to_markdown([(TROUBLES[1], calls)], "measured", deadline_s=0.05)
+    text = to_markdown([(SERVER_FAULTS[1], calls)], "measured", deadline_s=0.05)
     head, rule, row, *rest = text.splitlines()
     assert rest == ["", "measured"]
     assert rule.count("|") == head.count("|") == row.count("|")
@@ -41,6 +41,6 @@ def test_all_is_said_of_all_only():
     calls = Calls(
         latency_s=latency_s, source=source, fault_start=0, fault_end=0, load=0.0
     )
-    row = to_markdown([(TROUBLES[0], calls)], "", deadline_s=0.05).splitlines()[2]
+    row = to_markdown([(SERVER_FAULTS[0], calls)], "", deadline_s=0.05).splitlines()[2]
     assert row.split(" | ")[2] == "99.99 %"
     assert row.endswith("| none | 0.0 |")

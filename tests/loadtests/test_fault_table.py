@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtests.fault_table import WHOLE_IN_A_ROW, Fault, outcome_of, to_markdown
+from loadtests.fault_table import WHOLE_IN_A_ROW, StoreFault, outcome_of, to_markdown
 from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, Results
-from loadtests.repaired import Repaired
+from loadtests.repaired import StoreComparison
 from tollgate.schema import Degraded
 
-FAULT = Fault("gone", "the store is gone", behind_proxy=False)
-EQUAL = Repaired(True, values=1_200, different=0)
+FAULT = StoreFault("gone", "the store is gone", behind_proxy=False)
+EQUAL = StoreComparison(True, values=1_200, different=0)
 
 
 def run(bits: list[int], *, failed: tuple[int, ...] = ()) -> Results:
@@ -31,7 +31,7 @@ def test_only_what_was_due_during_the_fault_is_counted() -> None:
     known, default = int(Degraded.LAST_KNOWN_VECTOR), int(Degraded.STORE_UNAVAILABLE)
     bits = [default, 0, known, known | default, default, 0, known, known]
     sent = run(bits, failed=(4, 7))
-    outcome = outcome_of(FAULT, sent, edges=(1.0, 6.0), repaired=EQUAL)
+    outcome = outcome_of(FAULT, sent, edges=(1.0, 6.0), comparison=EQUAL)
     assert outcome.sent == 5
     assert outcome.answered == 4
     assert outcome.failed == 1
@@ -47,7 +47,7 @@ def test_recovery_is_the_first_of_many_whole_answers() -> None:
     """A few whole ones before another degraded one are not it."""
     whole = WHOLE_IN_A_ROW
     bits = [2, 2, 2, 0, 0, 2, *[0] * whole, 2, 0]
-    outcome = outcome_of(FAULT, run(bits), edges=(0.0, 2.5), repaired=EQUAL)
+    outcome = outcome_of(FAULT, run(bits), edges=(0.0, 2.5), comparison=EQUAL)
     # Request 6 is the first of the row: due at 6 s, answered 6 ms later.
     assert outcome.recovered_s == pytest.approx(6 - 2.5 + 0.006)
     assert outcome.late_after == 1
@@ -58,27 +58,27 @@ def test_an_answer_without_a_decision_is_not_whole() -> None:
     whole = WHOLE_IN_A_ROW
     bits = [0] * (2 + 2 * whole)
     sent = run(bits, failed=(whole,))
-    outcome = outcome_of(FAULT, sent, edges=(0.0, 1.5), repaired=EQUAL)
+    outcome = outcome_of(FAULT, sent, edges=(0.0, 1.5), comparison=EQUAL)
     assert outcome.recovered_s == pytest.approx(whole + 1 - 1.5 + (whole + 1) / 1e3)
 
 
 @pytest.mark.parametrize(
-    ("repaired", "words"),
+    ("comparison", "words"),
     [
         (EQUAL, "yes: 1,200 values"),
-        (Repaired(True, values=12, different=3), "no: 3 of 12 differ"),
-        (Repaired(True, values=0, different=0), "no: 0 of 0 differ"),
+        (StoreComparison(True, values=12, different=3), "no: 3 of 12 differ"),
+        (StoreComparison(True, values=0, different=0), "no: 0 of 0 differ"),
         (
-            Repaired(False, values=12, different=0),
+            StoreComparison(False, values=12, different=0),
             "no: the spool does not empty",
         ),
     ],
 )
 def test_the_table_tells_whether_the_features_are_equal(
-    repaired: Repaired, words: str
+    comparison: StoreComparison, words: str
 ) -> None:
     """Only when the spool is empty, and there is something to compare."""
-    outcome = outcome_of(FAULT, run([2, 2, 2]), edges=(0.0, 2.0), repaired=repaired)
+    outcome = outcome_of(FAULT, run([2, 2, 2]), edges=(0.0, 2.0), comparison=comparison)
     text = to_markdown([outcome], "Where and when.")
     row = text.splitlines()[2]
     assert row.startswith("| the store is gone | 2 | 2 | 2 | 2, 0 | 0 | 0.0 | 1.0 |")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from clients.columns import check_columns
-from loadtests.made_up import made_up
+from loadtests.made_up import synthetic_purchases
 from tollgate.features.spec import load_spec
 from tollgate.features.wire import all_fields, wire_inputs
 from tollgate.validation import check_fields, check_rows
@@ -32,7 +32,7 @@ def test_every_row_is_a_good_one(tmp_path: Path) -> None:
     path = tmp_path / "features.yaml"
     path.write_text(SPEC)
     spec = load_spec(path)
-    columns = made_up(spec, 500, seed=1, first_us=NOW_US)
+    columns = synthetic_purchases(spec, 500, seed=1, first_us=NOW_US)
     rows = check_columns(columns, inputs=wire_inputs(spec), fields=all_fields(spec))
     ids = {name: [one.encode() for one in columns[name]] for name in spec.id_names}
     checked = check_rows(
@@ -50,6 +50,9 @@ def test_every_row_is_a_good_one(tmp_path: Path) -> None:
     assert len(set(columns["transaction_id"])) == 500
     assert set(columns["channel"]) == {"web", "app", ""}
     assert 0 < np.isnan(columns["items"]).sum() < 50
-    again = made_up(spec, 500, seed=1, first_us=NOW_US)
+    again = synthetic_purchases(spec, 500, seed=1, first_us=NOW_US)
     assert again["customer_id"] == columns["customer_id"]
-    assert made_up(spec, 500, seed=2, first_us=NOW_US) != columns["customer_id"]
+    assert (
+        synthetic_purchases(spec, 500, seed=2, first_us=NOW_US)
+        != columns["customer_id"]
+    )

@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 from clients.codec import bytes_tensor
 from loadtests.answers import Answer, RecordedAnswers
 from loadtests.bodies import frame
-from loadtests.generator import Generated, Log
+from loadtests.generator import GeneratorRun, Log
 from loadtests.measure import Work, summarize
 from loadtests.processes import Use
 
@@ -47,7 +47,7 @@ def test_only_requests_that_end_in_the_measured_time_count() -> None:
         answers=[answer(end) for end in ends], offered=6, continued=0
     )
     run = summarize(
-        Generated(log=log, recorded=recorded, cpu_s=0.1),
+        GeneratorRun(log=log, recorded=recorded, cpu_s=0.1),
         work=WORK,
         use=USE,
         bodies=4,

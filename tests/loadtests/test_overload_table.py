@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtests.gate import in_the_clear
+from loadtests.gate import without_tls
 from loadtests.overload import main
 from loadtests.overload_parts import PARTS, parts_of
-from loadtests.overload_table import Flow, Measured, line_of, table
+from loadtests.overload_table import Flow, PartRun, line_of, table
 from loadtests.paced.calls import CALL, Results
 from loadtests.paced.raw import Server
 from tollgate.gateway.template import TEMPLATE
@@ -24,12 +24,12 @@ def results(*rows: tuple[float, float, int]) -> Results:
     return Results(calls, ("answered", "UNAVAILABLE", "no answer in time"), {})
 
 
-def measured(part: str, *answers: Results) -> Measured:
+def measured(part: str, *answers: Results) -> PartRun:
     """One run, of which the server saw three of four rows."""
     flows = [(Flow("shop", 2.0, 1), one) for one in answers]
     server = Server("r", purchases=3, feature_batches=1, model_batches=1, writes=0,
                     journalled=0, cpu_s=0.004, pss_mb=1.0)  # fmt: skip
-    return Measured(part, flows, server, gate_cpu_s=0.002, sender_cpu_s=0.001)
+    return PartRun(part, flows, server, gate_cpu_s=0.002, sender_cpu_s=0.001)
 
 
 FOUR = results((0.5, 900.0, 0), (1.5, 10.0, 0), (2.0, 30.0, 0), (2.5, 0.5, 1))
@@ -72,7 +72,7 @@ def test_bulk_and_greed_come_beside_what_is_judged() -> None:
 def test_the_gate_is_the_gateway_without_tls() -> None:
     """One word is gone from the whole file."""
     template = TEMPLATE.read_text()
-    assert in_the_clear(template).split() == [
+    assert without_tls(template).split() == [
         word for word in template.split() if word != "ssl"
     ]
 

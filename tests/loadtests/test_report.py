@@ -11,7 +11,7 @@ from loadtests.measure import Run, Work
 from loadtests.processes import Use
 from loadtests.report import Measured, Report, share, spread, to_json, to_markdown
 from loadtests.scenarios import SCENARIOS
-from loadtests.surroundings import Surroundings
+from loadtests.surroundings import MeasurementConditions
 
 
 def run_of(requests_per_s: float, *, degraded: int = 0, failed: int = 0) -> Run:
@@ -57,7 +57,7 @@ def run_of(requests_per_s: float, *, degraded: int = 0, failed: int = 0) -> Run:
 def report() -> Report:
     """Three runs of one scenario."""
     return Report(
-        surroundings=Surroundings(
+        surroundings=MeasurementConditions(
             date="2020-01-02 03:04 UTC",
             commit="abc1234",
             hardware="2 x CPU",

@@ -11,7 +11,7 @@ import pytest
 
 from clients.codec import requests_of
 from clients.columns import check_columns
-from loadtests.made_up import made_up
+from loadtests.made_up import synthetic_purchases
 from loadtests.open_loop import evenly
 from loadtests.sending import sender
 from tollgate.features.spec import load_spec
@@ -40,7 +40,7 @@ def test_results_have_the_times_of_the_clock(
         monkeypatch.setenv("PATH", "/nowhere")  # without a compiler
     spec = load_spec(SPEC)
     first_us = time.time_ns() // 1000 - 10_000_000
-    columns = made_up(spec, 60, seed=3, first_us=first_us)
+    columns = synthetic_purchases(spec, 60, seed=3, first_us=first_us)
     checked = check_columns(columns, inputs=wire_inputs(spec), fields=all_fields(spec))
     requests = list(
         requests_of(checked, product="fraud", size=2, dry_run=True, deadline_s=5)

@@ -29,7 +29,7 @@ WELL = Figures(
     unrecorded=0,
     recorded=12_000,
     loops=[LoopFigures("journal", 1, 1, 1, 1)],
-    mended=[],
+    recovered=[],
 )
 
 PROCESS = """
@@ -102,14 +102,14 @@ def test_loops_of_ended_processes_are_not_alive() -> None:
         LoopFigures("gone", 1, 1, 0, 0),
         LoopFigures("never", 0, 0, 0, 0),
     ]
-    sound = [one.sound for one in loop_figures(found, {"a": 3, "b": 1, "gone": 1})]
-    assert sound == [True, False, False]
+    ok = [one.ok for one in loop_figures(found, {"a": 3, "b": 1, "gone": 1})]
+    assert ok == [True, False, False]
 
 
 def test_a_run_that_is_well_says_so() -> None:
     """Nothing else leads to exit status 0."""
-    assert WELL.sound
-    assert to_text(WELL).endswith("nothing is amiss\n")
+    assert WELL.ok
+    assert to_text(WELL).endswith("no problem found\n")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_run_that_is_well_says_so() -> None:
     [
         {"lost": Counter({"UNAVAILABLE": 1})},
         {"unrecorded": 1},
-        {"mended": ["tritonserver"]},
+        {"recovered": ["tritonserver"]},
         {"loops": []},
         {"loops": [LoopFigures("journal", 2, 1, 1, 1)]},
         {"loops": [LoopFigures("journal", 1, 1, 2, 1)]},
@@ -133,7 +133,7 @@ def test_each_thing_that_is_amiss_fails_the_run(
     """And the report says so."""
     monkeypatch.setattr(unforeseen, "run", lambda options: replace(WELL, **amiss))
     assert unforeseen.main(["--minutes", "1"]) == 1
-    assert capsys.readouterr().out.endswith("SOMETHING IS AMISS\n")
+    assert capsys.readouterr().out.endswith("PROBLEMS FOUND\n")
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadtests.watching import batches_of, watched
+from loadtests.watching import batches_of, record_batches
 from tollgate.errors import ServerError
 from tollgate.tracing import BATCHES_FILE, TRACE_FOLDER
 from tollgate.tracing.batches import BatchSpan, BatchTeller
@@ -81,7 +81,7 @@ def test_a_look_ends_without_a_rest(state: Path) -> None:
     """Reports from before its end are there; the pipe is not."""
     pipe = state / TRACE_FOLDER / BATCHES_FILE
     teller = BatchTeller(str(pipe), step="shop_model")
-    with watched(state, STEPS) as found:
+    with record_batches(state, STEPS) as found:
         assert os.stat(pipe).st_mode & 0o777 == 0o600
         for number in range(3):
             assert teller.wanted()
@@ -95,10 +95,10 @@ def test_a_look_ends_without_a_rest(state: Path) -> None:
 def test_two_do_not_look_at_once(state: Path) -> None:
     """Each would have half; the second one is refused, and the first goes on."""
     teller = BatchTeller(str(state / TRACE_FOLDER / BATCHES_FILE), step="shop_model")
-    with watched(state, STEPS) as found:
+    with record_batches(state, STEPS) as found:
         with (
             pytest.raises(ServerError, match="somebody else measures"),
-            watched(state, STEPS),
+            record_batches(state, STEPS),
         ):
             pass
         assert teller.wanted()
@@ -111,13 +111,13 @@ def test_a_killed_look_is_in_nobodys_way(state: Path) -> None:
     """Its pipe stays, and the next one replaces it."""
     code = (
         "import os, sys\nfrom pathlib import Path\n"
-        "from loadtests.watching import watched\n"
-        "with watched(Path(sys.argv[1]), ()): os.kill(os.getpid(), 9)\n"
+        "from loadtests.watching import record_batches\n"
+        "with record_batches(Path(sys.argv[1]), ()): os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(state)], check=False)
     assert done.returncode == -9
     assert (state / TRACE_FOLDER / BATCHES_FILE).is_fifo()
-    with watched(state, STEPS) as found:
+    with record_batches(state, STEPS) as found:
         pass
     assert len(found) == 1
 
@@ -126,6 +126,6 @@ def test_a_state_folder_of_no_server_is_told(tmp_path: Path) -> None:
     """In one line that names it."""
     with (
         pytest.raises(ServerError, match=r"traces/batches: No such file"),
-        watched(tmp_path, STEPS),
+        record_batches(tmp_path, STEPS),
     ):
         pass

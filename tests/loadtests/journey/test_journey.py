@@ -16,10 +16,10 @@ import redis
 from loadtests.baseline.json_bodies import json_bodies
 from loadtests.filling import HISTORY_DAYS, served_spec, simulated_history
 from loadtests.generator import make_generator
-from loadtests.journey.equal import check, patient, report_stolen
+from loadtests.journey.equal import check, report_stolen, with_long_store_deadline
 from loadtests.journey.same_rate import at_rate
-from loadtests.journey.stages import STAGES, Stage, running
-from loadtests.journey.turns import PARTS, Plan, take_turn
+from loadtests.journey.stages import STAGES, Stage, run_stages
+from loadtests.journey.turns import PARTS, Plan, run_turn
 from loadtests.scenarios import pick
 from loadtests.traffic import Traffic, traffic_of
 from tollgate.errors import ServerError
@@ -53,10 +53,10 @@ def stages(
 ) -> Iterator[Mapping[str, Stage]]:
     """All stages over equal stores; one card was reported stolen."""
     folder = tmp_path_factory.mktemp("journey")
-    with running(
+    with run_stages(
         STAGES,
         small_history(),
-        repository=patient(REPOSITORY, folder / "patient"),
+        repository=with_long_store_deadline(REPOSITORY, folder / "patient"),
         folder=folder,
         say=lambda text: None,
     ) as started:
@@ -142,7 +142,7 @@ def test_a_turn_sends_purchases_that_were_never_sent(
         measured_s=0.5,
     )
     (shape,) = pick(scenario)
-    turn, first = take_turn(plan, stages[name], shape, first=30 * ROWS)
+    turn, first = run_turn(plan, stages[name], shape, first=30 * ROWS)
     assert turn.failed == 0
     assert turn.decisions_per_s == shape.rows * turn.requests_per_s > 0
     assert first > 30 * ROWS

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from loadtests.journey.__main__ import main
-from loadtests.journey.equal import Equal
+from loadtests.journey.equal import Agreement
 from loadtests.journey.options import read_options
 from loadtests.journey.report import Report, to_json, to_markdown
 from loadtests.journey.same_rate import AtRate
@@ -48,7 +48,7 @@ def report() -> Report:
         history="10 purchases",
         warm_up_s=1.0,
         measured_s=2.0,
-        equal=Equal(rows=64, decisions={"approve": 30, "decline": 2}, apart=2.1e-7),
+        equal=Agreement(rows=64, decisions={"approve": 30, "decline": 2}, apart=2.1e-7),
         turns=tuple(turns),
         rates=tuple(AtRate(stage, 70.5, latency, 3) for stage in STAGES[::4]),
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadtests.answers import RecordedAnswers
-from loadtests.generator import Generated, Generator, Log
+from loadtests.generator import Generator, GeneratorRun, Log
 from loadtests.journey.stages import PARTS, Stage
 from loadtests.journey.turns import Plan, in_flight, summarize
 from loadtests.processes import Use
@@ -60,7 +60,7 @@ def test_a_turn_counts_good_answers_that_end_in_the_measured_time(plan: Plan) ->
         plan,
         stage("lean"),
         SCENARIOS[3],
-        generated=Generated(
+        generated=GeneratorRun(
             log=log,
             recorded=RecordedAnswers(answers=[], offered=5, continued=0),
             cpu_s=0.7,

@@ -19,13 +19,13 @@ from loadtests.paced.raw import (
     read_raw,
     write_raw,
 )
-from loadtests.paced.scenario import Phase, Scenario, Trouble
-from loadtests.paced.troubles import Target, marks_of, troubling
+from loadtests.paced.scenario import Phase, Scenario, ScenarioFault
+from loadtests.paced.troubles import Target, fault_injection, marks_of
 from tollgate.errors import InputError
 
 SCENARIO = Scenario(
     phases=(Phase(seconds=4, rate=100), Phase(seconds=2, rate=100, to=300)),
-    trouble=Trouble(kind="store-slow", at_s=1, seconds=2),
+    trouble=ScenarioFault(kind="store-slow", at_s=1, seconds=2),
 )
 
 
@@ -118,10 +118,10 @@ def test_a_trouble_needs_a_server_of_ours() -> None:
     """Nobody stops a stranger's server, or slows his store."""
     for kind in ("store-slow", "server-stopped"):
         one = Scenario(
-            phases=SCENARIO.phases, trouble=Trouble(kind=kind, at_s=1, seconds=1)
+            phases=SCENARIO.phases, trouble=ScenarioFault(kind=kind, at_s=1, seconds=1)
         )
         with (
             pytest.raises(InputError, match=f"{kind} needs a server of our own"),
-            troubling(one, Target()),
+            fault_injection(one, Target()),
         ):
             pass

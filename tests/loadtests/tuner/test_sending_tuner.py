@@ -13,7 +13,7 @@ import pytest
 
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
-from loadtests.made_up import made_up
+from loadtests.made_up import synthetic_purchases
 from loadtests.open_loop import evenly
 from loadtests.tuner.compiled import CompiledSender, best_sender
 from loadtests.tuner.sending import PythonSender, Sender
@@ -39,7 +39,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
 def requests(spec: FeatureSpec, count: int) -> list[Any]:
     """Make up requests of two rows."""
     first_us = round((time.time() - 60) * 1e6)
-    columns = made_up(spec, count * ROWS, seed=5, first_us=first_us)
+    columns = synthetic_purchases(spec, count * ROWS, seed=5, first_us=first_us)
     rows = check_columns(columns, inputs=FRAUD_INPUTS)
     return list(
         requests_of(

@@ -16,11 +16,11 @@ import pytest
 
 from clients.codec import requests_of
 from clients.columns import check_columns
-from loadtests.made_up import made_up
+from loadtests.made_up import synthetic_purchases
 from loadtests.open_loop import evenly
 from loadtests.paced.callers import send
 from loadtests.supervised import Supervised, supervised
-from loadtests.watching import watched
+from loadtests.watching import record_batches
 from tollgate.features.spec import load_spec
 from tollgate.features.wire import all_fields, wire_inputs
 from tollgate.server.address import find_server
@@ -119,7 +119,7 @@ def test_a_request_is_in_one_step_at_a_time(
     """Each step tells of it once, in their order: what works at once are others."""
     spec = load_spec(repository / "fraud_features/1/features.yaml")
     first_us = time.time_ns() // 1000 - 10_000_000
-    columns = made_up(spec, 200, seed=3, first_us=first_us)
+    columns = synthetic_purchases(spec, 200, seed=3, first_us=first_us)
     fields = all_fields(spec)
     checked = check_columns(columns, inputs=wire_inputs(spec), fields=fields)
     requests = list(
@@ -127,7 +127,7 @@ def test_a_request_is_in_one_step_at_a_time(
     )
     for number, request in enumerate(requests):
         request.id = str(number)
-    with watched(served.state, STEPS) as found:
+    with record_batches(served.state, STEPS) as found:
         url = served.grpc_url
         at_s = evenly(len(requests), rate_per_s=400)
         sent = asyncio.run(send(requests, at_s=at_s, grpc_url=url, timeout_s=10))

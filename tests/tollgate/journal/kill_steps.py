@@ -78,12 +78,12 @@ def kill(product: Supervised, caller: Caller, *, after_s: float) -> float:
     """Kill the step some time from now, and wait until it decides again; when."""
     caller.start()
     time.sleep(after_s)
-    mended = len(product.mended())
+    mended = len(product.recovered_parts())
     os.kill(product.pid(STEP), 9)
     killed_s = time.monotonic()
     caller.stopped.set()
     caller.join()
-    product.wait_mended(mended + 1)
+    product.wait_recovered(mended + 1)
     return killed_s
 
 

@@ -75,7 +75,7 @@ def test_windows_and_decisions_outlive_a_change_of_the_store_server(
             held = values(state)
         finally:
             assert up.stop() == 0
-        said.append(up.said.read_text())
+        said.append(up.output.read_text())
     (window,) = (value for key, value in held.items() if b"customer" in key)
     assert len(window) == 32 + 2 * 48  # a header and both payments, one of each server
     warned = [text.count("CVE-2025-49844") for text in said]
@@ -85,4 +85,4 @@ def test_windows_and_decisions_outlive_a_change_of_the_store_server(
     with pytest.raises(ServerError, match="was written by Valkey"):
         ready(back)
     assert back.stop() == 2
-    assert len(back.said.read_text().splitlines()) == 1
+    assert len(back.output.read_text().splitlines()) == 1

@@ -61,19 +61,19 @@ def test_a_process_that_dies_or_hangs_is_restarted(
     supervised: Supervised, part: str, number: signal.Signals
 ) -> None:
     """Without help, the product decides again, and the fault is recorded."""
-    before = supervised.mended()
+    before = supervised.recovered_parts()
     os.kill(supervised.pid(part), number)
-    supervised.wait_mended(len(before) + 1)
-    assert part in supervised.mended()[len(before) :]
+    supervised.wait_recovered(len(before) + 1)
+    assert part in supervised.recovered_parts()[len(before) :]
 
 
 def test_two_steps_that_die_at_once_are_both_restarted(supervised: Supervised) -> None:
     """One dies while the other is being repaired."""
-    before = supervised.mended()
+    before = supervised.recovered_parts()
     for part in ("fraud_model", "fraud_features"):
         os.kill(supervised.pid(part), signal.SIGKILL)
-    supervised.wait_mended(len(before) + 2)
-    mended = set(supervised.mended()[len(before) :])
+    supervised.wait_recovered(len(before) + 2)
+    mended = set(supervised.recovered_parts()[len(before) :])
     assert mended >= {"fraud_features", "fraud_model"}
 
 
@@ -116,7 +116,7 @@ def test_steps_reserve_the_shared_memory_that_is_reported(
 ) -> None:
     """The kernel shows a region of that size for each step, all of it allocated."""
     supervised.wait(supervised.ready)
-    words = supervised.said.read_text().partition("limits ")[2]
+    words = supervised.output.read_text().partition("limits ")[2]
     megabytes = int(words.partition(" MiB for each Python step")[0].split()[-1])
     folder = Path("/dev/shm")
     regions = list(folder.glob(f"{region_prefix(supervised.state)}*"))

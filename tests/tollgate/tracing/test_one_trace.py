@@ -21,7 +21,7 @@ from clients.decision_client import DecisionClient
 from clients.fallback import Fallback
 from clients.options import Options
 from loadtests.supervised import Supervised
-from loadtests.watching import watched
+from loadtests.watching import record_batches
 from tollgate.errors import InvalidRequest
 from tollgate.tracing.context import sample
 
@@ -205,7 +205,7 @@ def test_steps_are_looked_at_beside_it(served: Supervised, otlp: Any) -> None:
     steps = ("fraud_features", "fraud_model", "fraud_decision")
     with (
         DecisionClient([served.grpc_url], fallback=RULE, options=PLAIN) as client,
-        watched(served.state, steps) as found,
+        record_batches(served.state, steps) as found,
     ):
         client.decide(purchase("t-both"), traceparent=f"00-{number}-{'1' * 16}-01")
     assert set(found[0].step.tolist()) == {0, 1, 2}
