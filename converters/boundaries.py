@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.model import F32, F64
-from converters.probes import Tree
+from converters.trees import Tree, smallest_right
 
 PAIRS = 512
 MADE_ROWS = 512  # generated where no sample is supplied
@@ -54,9 +54,9 @@ def boundary_rows(
         same = (answer == first).all(axis=1)
         low, high = np.where(same, middle, low), np.where(same, high, middle)
         # A value that the model refuses (an unknown category) leads to no split.
-        kept = ~np.isnan(answer).any(axis=1)
-        rows, column, low, high = rows[kept], column[kept], low[kept], high[kept]
-        first, each = first[kept], np.arange(int(kept.sum()))
+        valid = ~np.isnan(answer).any(axis=1)
+        rows, column, low, high = rows[valid], column[valid], low[valid], high[valid]
+        first, each = first[valid], np.arange(int(valid.sum()))
         if not len(each):
             return samples[:0]
     pair = np.repeat(rows, 2, axis=0)
@@ -76,18 +76,19 @@ def made_rows(trees: list[Tree], *, columns: int, seed: int = 0) -> F32:
     rows = random.normal(size=(MADE_ROWS, columns)) * 10 ** random.uniform(
         -1, 3, size=(MADE_ROWS, columns)
     )
-    for column in range(columns):
-        found = sorted(
-            {
-                float(tree.threshold[node])
-                for tree in trees
-                for node, feature in enumerate(tree.feature)
-                if feature == column
-                and tree.left[node] >= 0
-                # Frameworks write "all but missing" as a split at infinity.
-                and np.isfinite(tree.threshold[node])
-            }
+    limits = {
+        (feature, limit)
+        for tree in trees
+        for feature, limit in zip(
+            tree.feature[tree.is_split].tolist(),
+            smallest_right(tree)[tree.is_split].tolist(),
+            strict=True,
         )
+        # Libraries write "all but missing" as a split at infinity.
+        if np.isfinite(limit)
+    }
+    for column in range(columns):
+        found = sorted({limit for of, limit in limits if of == column})
         if not found:
             continue
         reach = (found[-1] - found[0]) or max(abs(found[0]), 1.0)

@@ -25,9 +25,10 @@ from sklearn.tree import BaseDecisionTree
 from converters.explain_calibrated import opened
 from converters.explain_steps import Column, columns_after
 from converters.explain_thresholds import behind_steps
-from converters.explain_trees import SourceTree, packed
+from converters.explain_trees import stored_trees
 from converters.model import F32, Facts
-from converters.sklearn_trees import round_down
+from converters.sklearn_trees import ensembles
+from converters.trees import Tree
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explanation, Linear, Link
 
@@ -75,13 +76,9 @@ def explain_sklearn(
                 given=given,
                 width=facts.columns,
             )
-        trees = packed(
+        trees = stored_trees(
             [
-                msgspec.structs.replace(
-                    one,
-                    threshold=round_down(one.threshold),
-                    value=whole.slope * np.asarray(one.value),
-                )
+                msgspec.structs.replace(one, value=whole.slope * one.value)
                 for one in found
             ],
             codes_exact=True,
@@ -127,83 +124,54 @@ def _linear(model: Any, columns: list[Column]) -> tuple[Any, Linear]:
     )
 
 
-def _trees(model: Any) -> tuple[Link, Any, list[SourceTree]]:
+def _trees(model: Any) -> tuple[Link, Any, list[Tree]]:
     """
     Return link, base and trees; thresholds are float64 and belong to the last step.
     """
-    zero = np.zeros(len(model.classes_))
     if isinstance(model, BaseDecisionTree) and is_classifier(model):
-        return "identity", zero, [_shares(model.tree_, trees=1)]
+        return "identity", np.zeros(len(model.classes_)), _shares(model)
     if isinstance(model, (RandomForestClassifier, ExtraTreesClassifier)):
-        found = [one.tree_ for one in model.estimators_]
-        return "identity", zero, [_shares(one, trees=len(found)) for one in found]
+        return "identity", np.zeros(len(model.classes_)), _shares(model)
     if isinstance(model, GradientBoostingClassifier):
-        return _boosted(model)
-    if isinstance(model, HistGradientBoostingClassifier):
+        base, factor = _boosting_start(model)
+    elif isinstance(model, HistGradientBoostingClassifier):
         base = np.asarray(model._baseline_prediction, dtype=np.float64).ravel()
-        return (
-            "logistic" if len(base) == 1 else "softmax",
-            base,
-            [
-                _histogram(tree.nodes, output=output)
-                for of_round in model._predictors
-                for output, tree in enumerate(of_round)
-            ],
+        factor = 1.0
+    else:
+        raise ConversionError(
+            f"{type(model).__name__} is no sum over trees or coefficients"
         )
-    raise ConversionError(
-        f"{type(model).__name__} is no sum over trees or coefficients"
-    )
-
-
-def _boosted(model: Any) -> tuple[Link, Any, list[SourceTree]]:
-    # With exponential loss, the probability is the sigmoid of twice the sum.
-    factor = 2.0 if model.loss == "exponential" else 1.0
-    if not (model.init_ == "zero" or type(model.init_).__name__ == "DummyClassifier"):
-        raise ConversionError("its trees start from what another model answers")
-    row = np.zeros((1, model.n_features_in_), dtype=np.float32)
-    base = factor * np.asarray(model._raw_predict_init(row), dtype=np.float64).ravel()
+    (ensemble,) = ensembles(model)
     trees = [
-        _binary(
-            one.tree_,
-            value=factor * model.learning_rate * one.tree_.value[:, 0, 0],
-            output=output,
+        msgspec.structs.replace(
+            one, value=factor * one.value, output=number % len(base)
         )
-        for of_round in model.estimators_
-        for output, one in enumerate(of_round)
+        for number, one in enumerate(ensemble.trees)
     ]
     return "logistic" if len(base) == 1 else "softmax", base, trees
 
 
-def _shares(tree: Any, *, trees: int) -> SourceTree:
-    """Return a tree whose leaves hold their share of each probability."""
-    value = tree.value[:, 0]
-    return _binary(
-        tree, value=value / value.sum(axis=1, keepdims=True) / trees, output=-1
-    )
+def _boosting_start(model: Any) -> tuple[Any, float]:
+    """Return the start margins of gradient boosting, and the factor of its leaves."""
+    # With exponential loss, the probability is the sigmoid of twice the sum.
+    factor = 2.0 if model.loss == "exponential" else 1.0
+    if not (model.init_ == "zero" or type(model.init_).__name__ == "DummyClassifier"):
+        raise ConversionError("its trees start from the predictions of another model")
+    row = np.zeros((1, model.n_features_in_), dtype=np.float32)
+    base = factor * np.asarray(model._raw_predict_init(row), dtype=np.float64).ravel()
+    return base, factor * model.learning_rate
 
 
-def _binary(tree: Any, *, value: Any, output: int) -> SourceTree:
-    return SourceTree(
-        left=tree.children_left,
-        right=tree.children_right,
-        feature=tree.feature,
-        threshold=tree.threshold,
-        missing_left=tree.missing_go_to_left,
-        cover=tree.weighted_n_node_samples,
-        value=value,
-        output=output,
-    )
-
-
-def _histogram(nodes: Any, *, output: int) -> SourceTree:
-    leaf = nodes["is_leaf"].astype(bool)
-    return SourceTree(
-        left=np.where(leaf, -1, nodes["left"].astype(np.int64)),
-        right=np.where(leaf, -1, nodes["right"].astype(np.int64)),
-        feature=nodes["feature_idx"],
-        threshold=nodes["num_threshold"],
-        missing_left=nodes["missing_go_to_left"],
-        cover=nodes["count"],
-        value=nodes["value"],
-        output=output,
-    )
+def _shares(model: Any) -> list[Tree]:
+    """Return trees whose leaves hold their share of each probability."""
+    (ensemble,) = ensembles(model)
+    return [
+        msgspec.structs.replace(
+            one,
+            value=one.value
+            / one.value.sum(axis=1, keepdims=True)
+            / len(ensemble.trees),
+            output=-1,
+        )
+        for one in ensemble.trees
+    ]

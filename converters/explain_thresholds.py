@@ -20,8 +20,8 @@ import numpy as np
 
 from converters.boundaries import numbered, ordered
 from converters.explain_steps import Column
-from converters.explain_trees import SourceTree
 from converters.model import F32
+from converters.trees import IN, Tree
 from tollgate.errors import ConversionError
 
 _FARTHEST = np.float32(1e30)  # a scaler may refuse values that overflow beyond
@@ -30,13 +30,13 @@ _CODES = 1 << 24  # float32 holds every whole number up to here
 
 
 def behind_steps(
-    trees: Sequence[SourceTree],
+    trees: Sequence[Tree],
     *,
     steps: Sequence[Any],
     columns: Sequence[Column],
     given: Callable[[F32], Any],
     width: int,
-) -> list[SourceTree]:
+) -> list[Tree]:
     """
     Rewrite trees in features and thresholds of the input.
 
@@ -59,7 +59,7 @@ def behind_steps(
         ):
             raise ConversionError(
                 f"category {one.category:g} is encoded in front of its trees; splits "
-                "are kept by codes, whole numbers from 0"
+                "are stored by codes, whole numbers from 0"
             )
 
     def transformed(rows: F32) -> Any:
@@ -97,19 +97,18 @@ def behind_steps(
     ]
 
 
-def _limits(trees: Sequence[SourceTree], *, among: Any) -> Any:
+def _limits(trees: Sequence[Tree], *, among: Any) -> Any:
     """List the distinct thresholds of these columns, as complex pairs."""
     pairs = [_pairs(one)[_splits(one, among)] for one in trees]
     return np.unique(np.concatenate(pairs))
 
 
-def _splits(tree: SourceTree, among: Any) -> Any:
+def _splits(tree: Tree, among: Any) -> Any:
     """Return which nodes are splits by one of these columns; bool [nodes]."""
-    is_split = np.asarray(tree.left) >= 0
-    return is_split & among[np.where(is_split, np.asarray(tree.feature), 0)]
+    return tree.is_split & among[np.where(tree.is_split, tree.feature, 0)]
 
 
-def _pairs(tree: SourceTree) -> Any:
+def _pairs(tree: Tree) -> Any:
     """Return column + threshold i per node: numpy sorts and finds such pairs."""
     found = np.empty(len(tree.left), dtype=np.complex128)
     found.real, found.imag = tree.feature, tree.threshold
@@ -145,37 +144,35 @@ def _last_left(
 
 
 def _translated(
-    tree: SourceTree,
+    tree: Tree,
     *,
     limits: Any,
     last: F32,
     source: Any,
     filled: F32,
     among: Any,
-) -> SourceTree:
+) -> Tree:
     """Rewrite one tree in features and thresholds of the input."""
-    is_split = np.asarray(tree.left) >= 0
     numeric = _splits(tree, among)
-    of = np.where(is_split, np.asarray(tree.feature), 0)
+    of = np.where(tree.is_split, tree.feature, 0)
     threshold = np.zeros(len(of), dtype=np.float32)
     threshold[numeric] = last[np.searchsorted(limits, _pairs(tree)[numeric])]
     value = filled[of]  # the column's value where its feature is missing
-    missing_left = np.asarray(tree.missing_left, dtype=bool)
+    missing_left = np.where(np.isnan(value), tree.missing_left, value <= tree.threshold)
     return msgspec.structs.replace(
         tree,
         feature=source[of],
         threshold=threshold,
-        missing_left=np.where(np.isnan(value), missing_left, value <= tree.threshold),
+        missing_left=missing_left,
     )
 
 
-def _by_code(
-    tree: SourceTree, original: SourceTree, *, columns: Sequence[Column]
-) -> SourceTree:
+def _by_code(tree: Tree, original: Tree, *, columns: Sequence[Column]) -> Tree:
     """Rewrite splits by a category's column as tests of the code."""
     left, right = np.array(tree.left), np.array(tree.right)
     missing_left = np.array(tree.missing_left)
     threshold, codes = np.array(tree.threshold), dict(tree.codes)
+    comparison = np.array(tree.comparison)
     for node in np.flatnonzero(left >= 0).tolist():
         column = columns[int(original.feature[node])]
         if not column.by_category:
@@ -187,6 +184,7 @@ def _by_code(
             threshold[node] = np.inf if inside else -np.inf
             continue
         codes[node] = (int(column.category),)
+        comparison[node] = IN
         if outside:  # the code goes right: a test by code sends it left
             left[node], right[node] = right[node], left[node]
             missing_left[node] = not missing_left[node]
@@ -196,5 +194,6 @@ def _by_code(
         right=right,
         missing_left=missing_left,
         threshold=threshold,
+        comparison=comparison,
         codes=codes,
     )

@@ -1,13 +1,13 @@
-"""Convert the trees of any framework into the one form that `explain.npz` stores."""
+"""Convert trees to the arrays that `explain.npz` stores."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
+from converters.trees import IN, NOT_IN, Tree, largest_left
 from tollgate.errors import ConversionError
 from tollgate.explanation import Trees
 
@@ -17,35 +17,8 @@ MOST_NODES = 1_000_000
 MOST_VALUES = 16_000_000
 
 
-class SourceTree(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """
-    One tree, its nodes in any order with the root first.
-
-    Attributes:
-        left: Child where the test holds; -1 for a leaf; [nodes].
-        right: Child where it does not; [nodes].
-        feature: Column that a node tests; [nodes].
-        threshold: The test is `x <= threshold`; float32 [nodes].
-        missing_left: True if a missing value passes the test; [nodes].
-        cover: Weight of the training rows that reached a node; [nodes].
-        value: Value that a leaf adds; [nodes] or [nodes, outputs].
-        codes: Nodes that test `x is one of these codes` instead.
-        output: Margin to which it adds; -1 when `value` has one per margin.
-    """
-
-    left: Any
-    right: Any
-    feature: Any
-    threshold: Any
-    missing_left: Any
-    cover: Any
-    value: Any
-    codes: Mapping[int, Sequence[int]] = {}
-    output: int = 0
-
-
-def packed(
-    trees: Sequence[SourceTree],
+def stored_trees(
+    trees: Sequence[Tree],
     *,
     missing: float | None = None,
     zero_is_missing: tuple[int, ...] = (),
@@ -53,10 +26,10 @@ def packed(
     codes_exact: bool = False,
 ) -> Trees:
     """
-    Order the nodes by level and join all trees.
+    Join all trees, their nodes ordered by level.
 
     Args:
-        trees: At least one.
+        trees: At least one, with covers; leaves hold contributions to the margins.
         missing: Number that stands for a missing value, in addition to NaN.
         zero_is_missing: Columns in which 0 stands for a missing value.
         codes_truncate: True if codes lose their fraction toward zero, otherwise
@@ -69,13 +42,13 @@ def packed(
     nodes = sum(len(one.left) for one in trees)
     if nodes > MOST_NODES or sum(np.size(one.value) for one in trees) > MOST_VALUES:
         raise ConversionError(
-            f"its trees have {nodes:,} nodes; contributions are kept for at most "
+            f"its trees have {nodes:,} nodes; contributions are stored for at most "
             f"{MOST_NODES:,}, of {MOST_VALUES:,} values"
         )
     parts: dict[str, list[Any]] = {name: [] for name in _ARRAYS}
     start = [0]
     for tree in trees:
-        for name, array in _ordered(tree, first=start[-1]).items():
+        for name, array in _by_level(tree, first=start[-1]).items():
             parts[name].append(array)
         start.append(start[-1] + len(parts["left"][-1]))
     return Trees(
@@ -105,9 +78,14 @@ _ARRAYS: dict[str, Any] = {
 }
 
 
-def _ordered(tree: SourceTree, *, first: int) -> dict[str, Any]:
+def _by_level(tree: Tree, *, first: int) -> dict[str, Any]:
     """Return the arrays of a tree; its root gets the number `first`."""
-    left, right = np.asarray(tree.left), np.asarray(tree.right)
+    assert tree.cover is not None
+    by_code = np.isin(tree.comparison, (IN, NOT_IN))
+    # In the file, the codes of a split always go to the left.
+    swapped = tree.comparison == NOT_IN
+    left = np.where(swapped, tree.right, tree.left)
+    right = np.where(swapped, tree.left, tree.right)
     levels = [np.zeros(1, dtype=np.int64)]
     while True:
         splits = levels[-1][left[levels[-1]] >= 0]
@@ -118,25 +96,21 @@ def _ordered(tree: SourceTree, *, first: int) -> dict[str, Any]:
     split = left[order] >= 0
     child = np.full(len(order), -1, dtype=np.int64)
     child[split] = first + 1 + 2 * np.arange(int(split.sum()))
-    by_code = np.zeros(len(left), dtype=bool)
-    by_code[list(tree.codes)] = True
-    found = [
+    code_pairs = [
         (first + at, code)
         for at in np.flatnonzero(by_code[order]).tolist()
         for code in sorted(set(tree.codes[int(order[at])]))
     ]
-    codes = np.asarray(found, dtype=np.int64).reshape(-1, 2)
-    value = np.asarray(tree.value, dtype=np.float64).reshape(len(left), -1)[order]
+    codes = np.asarray(code_pairs, dtype=np.int64).reshape(-1, 2)
+    number = split & ~by_code[order]
     return {
         "left": child,
-        "feature": np.where(split, np.asarray(tree.feature)[order], -1),
-        "threshold": np.where(
-            split & ~by_code[order], np.asarray(tree.threshold)[order], np.float32(0)
-        ),
-        "missing_left": np.asarray(tree.missing_left, dtype=bool)[order] & split,
+        "feature": np.where(split, tree.feature[order], -1),
+        "threshold": np.where(number, largest_left(tree)[order], np.float32(0)),
+        "missing_left": (tree.missing_left ^ swapped)[order] & split,
         "by_code": by_code[order],
         "code_node": codes[:, 0],
         "code": codes[:, 1],
-        "cover": np.asarray(tree.cover, dtype=np.float64)[order],
-        "value": np.where(split[:, None], 0.0, value),
+        "cover": tree.cover[order],
+        "value": np.where(split[:, None], 0.0, tree.value[order]),
     }

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-from typing import Any
 
+import msgspec
 import numpy as np
 from xgboost import Booster
 
-from converters.explain_trees import SourceTree, packed
+from converters.explain_trees import stored_trees
 from converters.model import Facts
 from converters.onnx_from_xgboost import base_margin, margins
-from converters.xgboost_trees import category_sets
+from converters.xgboost_trees import trees_from_xgboost
 from tollgate.explanation import Explanation
 
 
@@ -28,39 +27,14 @@ def explain_xgboost(booster: Booster, *, facts: Facts, missing: float) -> Explan
     Raises:
         ConversionError: They have too many nodes to be stored.
     """
-    document = json.loads(booster.save_raw("json"))
-    model = document["learner"]["gradient_booster"]["model"]
     outputs = margins(booster)
-    trees = [
-        _tree(tree, output=output if outputs > 1 else 0)
-        for tree, output in zip(model["trees"], model["tree_info"], strict=True)
-    ]
+    trees = trees_from_xgboost(booster)
+    if outputs == 1:
+        trees = [msgspec.structs.replace(one, output=0) for one in trees]
     return Explanation(
         features=facts.feature_names,
         classes=facts.classes,
         link="logistic" if outputs == 1 else "softmax",
         base=np.asarray(base_margin(booster, outputs=outputs)),
-        trees=packed(trees, missing=None if math.isnan(missing) else missing),
-    )
-
-
-def _tree(tree: dict[str, Any], *, output: int) -> SourceTree:
-    left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
-    missing_left = np.asarray(tree["default_left"], dtype=bool)
-    number = np.asarray(tree["split_conditions"], dtype=np.float32)
-    codes = category_sets(tree)
-    # xgboost sends the listed categories to the right.
-    turned = np.zeros(len(left), dtype=bool)
-    turned[list(codes)] = True
-    return SourceTree(
-        left=np.where(turned, right, left),
-        right=np.where(turned, left, right),
-        feature=np.asarray(tree["split_indices"]),
-        # xgboost writes x < t, which for float32 is x <= the number just below t.
-        threshold=np.nextafter(number, np.float32(-np.inf)),
-        missing_left=missing_left ^ turned,
-        cover=np.asarray(tree["sum_hessian"]),
-        value=number,  # a leaf stores its value there
-        codes=codes,
-        output=output,
+        trees=stored_trees(trees, missing=None if math.isnan(missing) else missing),
     )

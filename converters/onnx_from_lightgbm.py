@@ -26,15 +26,20 @@ from converters.graph import (
     tree_attributes,
     tree_graph,
 )
+from converters.lightgbm_trees import (
+    CATEGORY,
+    DEFAULT_LEFT,
+    TREE_START,
+    header,
+    tree_texts,
+    values,
+)
+from converters.trees import round_down
 from tollgate.errors import ConversionError
 from tollgate.repository.targets import ML_DOMAIN
 from tollgate.schema import FEATURES
 
-# Bits of decision_type in the model's text (LightGBM's include/LightGBM/tree.h).
-CATEGORY = 1
-DEFAULT_LEFT = 2
 _NO_MISSING, _ZERO_MISSING, _NAN_MISSING = 0, 1, 2
-_TREE = re.compile(r"^Tree=\d+$", re.MULTILINE)
 
 
 def onnx_from_lightgbm(booster: Booster, *, wide: bool = False) -> bytes:
@@ -110,7 +115,7 @@ def refuse_unfaithful(text: str) -> float:
             "linear_tree: leaves are linear models, which a tree in ONNX cannot hold; "
             "train with linear_tree=False"
         )
-    if not _TREE.search(text):
+    if not TREE_START.search(text):
         raise ConversionError("the model has no trees")
     found = re.search(r"sigmoid:([-\d.eE+]+)", settings)
     return float(found[1]) if found and kind == "binary" else 1.0
@@ -127,35 +132,6 @@ def category_columns(text: str) -> tuple[int, ...]:
         if int(way) & CATEGORY
     }
     return tuple(sorted(found))
-
-
-def header(text: str, name: str, *, default: str = "0") -> str:
-    found = re.search(rf"^{name}=(.*)$", text, re.MULTILINE)
-    return found[1].strip() if found else default
-
-
-def tree_texts(text: str) -> list[str]:
-    """Return the section of each tree."""
-    body = text.partition("\nend of trees")[0]
-    return _TREE.split(body)[1:]
-
-
-def values(tree: str, name: str) -> list[str]:
-    found = re.search(rf"^{name}=(.*)$", tree, re.MULTILINE)
-    return found[1].split() if found else []
-
-
-def split_codes(tree: str, number: int) -> tuple[int, ...]:
-    """Return the categories that a split sends left, from bits of 32-bit words."""
-    bounds = [int(one) for one in values(tree, "cat_boundaries")]
-    words = [int(one) for one in values(tree, "cat_threshold")]
-    chosen = words[bounds[number] : bounds[number + 1]]
-    return tuple(
-        32 * at + bit
-        for at, word in enumerate(chosen)
-        for bit in range(32)
-        if word >> bit & 1
-    )
 
 
 def plain_text(
@@ -197,9 +173,9 @@ def plain_text(
             if missing == _NO_MISSING:
                 left = threshold >= 0  # NaN is read as 0
             if exact is None:
-                thresholds.append(f"{_beside_zero(round_down(threshold)):.17g}")
+                thresholds.append(f"{_outside_zero(float(round_down(threshold))):.17g}")
             else:
-                exact.append(_beside_zero(threshold, kind=np.float64))
+                exact.append(_outside_zero(threshold, kind=np.float64))
                 thresholds.append(str(len(exact)))
             decisions.append((_NAN_MISSING << 2) | (DEFAULT_LEFT if left else 0))
         line = " ".join(thresholds)
@@ -227,16 +203,7 @@ def _splits(tree: str) -> Iterator[tuple[int, float, int]]:
         yield int(feature), float(threshold), int(way)
 
 
-def round_down(threshold: float) -> float:
-    """Return the largest float32 not above t; `x <= t` stays the same for float32 x."""
-    with np.errstate(over="ignore"):  # LightGBM writes 1e300 for infinity
-        nearest = np.float32(threshold)
-        if float(nearest) > threshold:
-            nearest = np.nextafter(nearest, np.float32(-np.inf))
-    return float(nearest)
-
-
-def _beside_zero(threshold: float, *, kind: Any = np.float32) -> float:
+def _outside_zero(threshold: float, *, kind: Any = np.float32) -> float:
     """Move a threshold out of the range that LightGBM treats as 0: |x| <= 1e-35."""
     zero = kind(np.float32(1e-35))
     if not -zero <= threshold < zero:

@@ -16,7 +16,12 @@ import numpy as np
 from xgboost import Booster, XGBClassifier, XGBRegressor
 
 from converters.graph import Margin, Repairs, tree_graph
-from converters.xgboost_trees import tree_operator, tree_part, weigh_leaves
+from converters.xgboost_trees import (
+    tree_operator,
+    tree_part,
+    trees_from_xgboost,
+    weigh_leaves,
+)
 from tollgate.errors import ConversionError
 
 OBJECTIVE = "binary:logistic"
@@ -46,7 +51,7 @@ def onnx_from_xgboost(
     booster = served_booster(model)
     outputs = margins(booster)
     return tree_graph(
-        tree_operator(_gbtree(booster)),
+        tree_operator(trees_from_xgboost(booster)),
         name="xgboost",
         columns=booster.num_features(),
         margin=Margin(base=base_margin(booster, outputs=outputs)),
@@ -136,9 +141,9 @@ def missing_value(model: XGBClassifier | XGBRegressor | Booster) -> float:
 def category_columns(booster: Booster) -> tuple[int, ...]:
     """List the columns that at least one tree splits by category code."""
     found = {
-        tree["split_indices"][node]
-        for tree in _gbtree(booster)["trees"]
-        for node in tree.get("categories_nodes", ())
+        int(tree.feature[node])
+        for tree in trees_from_xgboost(booster)
+        for node in tree.codes
     }
     return tuple(sorted(found))
 

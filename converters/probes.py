@@ -8,17 +8,12 @@ above.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from converters.model import F32, Probes
-
-if TYPE_CHECKING:
-    from xgboost import Booster
+from converters.trees import AT_MOST, Tree, smallest_right
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
@@ -29,58 +24,6 @@ SPECIAL_VALUES = (
 CATEGORY_BASES = 16  # sample rows that get each category
 _UNSEEN_CODES = (-1.0, -0.5, 0.5, 1.5, 63.0, 64.0, 1e6, 16777216.0)
 SPECIAL_BASES = 4  # sample rows that get each special value in each column
-
-
-class Tree(msgspec.Struct, frozen=True, eq=False):
-    """
-    One tree.
-
-    Attributes:
-        left: Next node if the feature of node n < threshold; -1 for a leaf.
-        right: Next node otherwise.
-        feature: Column that node n tests.
-        threshold: float32 [nodes].
-        inclusive: True if the framework compares with `<=`; `threshold` is then the
-            next float32 above the largest value that goes left.
-        codes: Category codes of the nodes that test codes instead of a threshold.
-    """
-
-    left: list[int]
-    right: list[int]
-    feature: list[int]
-    threshold: F32
-    inclusive: bool = False
-    codes: dict[int, tuple[int, ...]] = {}
-
-
-def trees_of(booster: Booster) -> list[Tree]:
-    """Read the trees from the booster's own JSON, independently of the converter."""
-    document = json.loads(booster.save_raw("json"))
-    trees = document["learner"]["gradient_booster"]["model"]["trees"]
-    return [
-        Tree(
-            left=tree["left_children"],
-            right=tree["right_children"],
-            feature=tree["split_indices"],
-            threshold=np.asarray(tree["split_conditions"], dtype=np.float32),
-            codes=_codes(tree),
-        )
-        for tree in trees
-    ]
-
-
-def _codes(tree: dict[str, list[int]]) -> dict[int, tuple[int, ...]]:
-    """Return the categories that each node tests; older files have no such fields."""
-    spans = zip(
-        tree.get("categories_nodes", ()),
-        tree.get("categories_segments", ()),
-        tree.get("categories_sizes", ()),
-        strict=True,
-    )
-    return {
-        node: tuple(tree["categories"][start : start + size])
-        for node, start, size in spans
-    }
 
 
 def probes(samples: F32, trees: list[Tree]) -> Probes:
@@ -127,12 +70,12 @@ def split_rows(samples: F32, trees: list[Tree]) -> F32:
             continue
         nodes, low, high = (np.asarray(part) for part in zip(*found, strict=True))
         at = (number + np.arange(len(nodes))) % len(bases)
-        threshold = np.asarray(tree.threshold, dtype=np.float32)[nodes]
-        on = _below(threshold) if tree.inclusive else threshold
+        right = smallest_right(tree)[nodes]
+        on = np.where(tree.comparison[nodes] == AT_MOST, _below(right), right)
         with np.errstate(over="ignore"):  # above the largest number is infinity
             above = np.nextafter(on, np.float32(np.inf))
         three = np.repeat(np.clip(bases[at], low, high)[:, None], 3, axis=1)
-        feature = np.asarray(tree.feature)[nodes]
+        feature = tree.feature[nodes]
         three[np.arange(len(nodes)), :, feature] = np.stack(
             [_below(on), on, above], axis=1
         )
@@ -148,7 +91,7 @@ def category_rows(samples: F32, trees: list[Tree]) -> F32:
     seen: dict[int, set[int]] = {}
     for tree in trees:
         for node, codes in tree.codes.items():
-            seen.setdefault(tree.feature[node], set()).update(codes)
+            seen.setdefault(int(tree.feature[node]), set()).update(codes)
     return code_rows(samples, seen)
 
 
@@ -185,22 +128,26 @@ def special_rows(samples: F32) -> F32:
 def _paths(tree: Tree, columns: int) -> Iterator[tuple[int, F32, F32]]:
     """Yield every split with the lowest and highest values that lead to it; [F]."""
     lowest = np.full(columns, -_LARGEST, dtype=np.float32)
-    below = _below(np.asarray(tree.threshold, dtype=np.float32))
+    smallest = smallest_right(tree)
+    largest = _below(smallest)
+    left, right, features = (
+        one.tolist() for one in (tree.left, tree.right, tree.feature)
+    )
     stack = [(0, lowest, -lowest)]
     while stack:
         node, low, high = stack.pop()
-        if tree.left[node] < 0:
+        if left[node] < 0:
             continue
         if node in tree.codes:  # either path, whatever the other columns hold
-            stack += [(tree.left[node], low, high), (tree.right[node], low, high)]
+            stack += [(left[node], low, high), (right[node], low, high)]
             continue
         yield node, low, high
-        feature, threshold = tree.feature[node], tree.threshold[node]
+        feature = features[node]
         left_high, right_low = high.copy(), low.copy()
-        left_high[feature] = min(high[feature], below[node])
-        right_low[feature] = max(low[feature], threshold)
-        stack.append((tree.left[node], low, left_high))
-        stack.append((tree.right[node], right_low, high))
+        left_high[feature] = min(high[feature], largest[node])
+        right_low[feature] = max(low[feature], smallest[node])
+        stack.append((left[node], low, left_high))
+        stack.append((right[node], right_low, high))
 
 
 def _below(threshold: F32) -> F32:

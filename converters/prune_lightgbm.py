@@ -12,7 +12,7 @@ import re
 
 from lightgbm import Booster
 
-from converters.onnx_from_lightgbm import header, tree_texts, values
+from converters.lightgbm_trees import header, tree_from_text, tree_texts, values
 from converters.prune_depth import cut_below
 from tollgate.errors import ConversionError
 
@@ -60,14 +60,7 @@ def _shallow(tree: str, *, depth: int) -> str:
     """
     splits = len(values(tree, "split_feature"))
     leaves = int(header(tree, "num_leaves"))
-
-    def children(name: str) -> list[int]:
-        found = [int(one) for one in values(tree, name)]
-        return [one if one >= 0 else splits + ~one for one in found] + [-1] * leaves
-
-    if not splits:
-        return tree
-    cut = cut_below(children("left_child"), children("right_child"), depth=depth)
+    cut = cut_below(tree_from_text(tree), depth=depth)
     if not cut.ended:
         return tree
     inner = [at for at, left in enumerate(cut.left) if left >= 0]
@@ -77,15 +70,15 @@ def _shallow(tree: str, *, depth: int) -> str:
     lines = {"num_leaves": str(len(outer))}
     for name in _OF_SPLITS:
         held = values(tree, name)
-        lines[name] = " ".join(held[cut.kept[at]] for at in inner)
+        lines[name] = " ".join(held[cut.nodes[at]] for at in inner)
     for name, side in (("left_child", cut.left), ("right_child", cut.right)):
         lines[name] = " ".join(str(number[side[at]]) for at in inner)
     for name in _OF_NODES:
         held = values(tree, f"internal_{name}") + values(tree, f"leaf_{name}")
         if len(held) != splits + leaves and name != "value":
             continue  # older texts lack weights
-        lines[f"internal_{name}"] = " ".join(held[cut.kept[at]] for at in inner)
-        lines[f"leaf_{name}"] = " ".join(held[cut.kept[at]] for at in outer)
+        lines[f"internal_{name}"] = " ".join(held[cut.nodes[at]] for at in inner)
+        lines[f"leaf_{name}"] = " ".join(held[cut.nodes[at]] for at in outer)
     for name, line in lines.items():
         tree = re.sub(rf"(?m)^{name}=.*$", f"{name}={line}", tree)
     return tree

@@ -23,6 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.tree._tree import Tree
 
 from converters.prune_depth import cut_below
+from converters.sklearn_trees import tree_from_histogram, tree_from_sklearn
 from tollgate.errors import ConversionError
 
 
@@ -71,8 +72,8 @@ def _forest(forest: Any, *, trees: int | None, depth: int | None) -> None:
 
 
 def _boosting(model: Any, *, trees: int | None, depth: int | None) -> None:
-    kept = _rounds(trees, of_round=model.estimators_.shape[1])
-    model.estimators_ = model.estimators_[:kept]
+    rounds = _rounds(trees, of_round=model.estimators_.shape[1])
+    model.estimators_ = model.estimators_[:rounds]
     model.n_estimators = model.n_estimators_ = len(model.estimators_)
     if depth is not None:
         for one in model.estimators_.ravel():
@@ -80,22 +81,21 @@ def _boosting(model: Any, *, trees: int | None, depth: int | None) -> None:
 
 
 def _histograms(model: Any, *, trees: int | None, depth: int | None) -> None:
-    kept = _rounds(trees, of_round=model.n_trees_per_iteration_)
-    model._predictors = model._predictors[:kept]
+    rounds = _rounds(trees, of_round=model.n_trees_per_iteration_)
+    model._predictors = model._predictors[:rounds]
     model.max_iter = len(model._predictors)
     if depth is None:
         return
     for tree in (tree for of_round in model._predictors for tree in of_round):
         nodes = tree.nodes
-        left = np.where(nodes["is_leaf"], -1, nodes["left"].astype(np.int64))
-        cut = cut_below(left.tolist(), nodes["right"].tolist(), depth=depth)
-        kept_nodes = nodes[cut.kept].copy()
+        cut = cut_below(tree_from_histogram(nodes), depth=depth)
+        remaining = nodes[cut.nodes].copy()
         leaf = np.asarray(cut.left) < 0
-        kept_nodes["left"] = np.where(leaf, 0, cut.left)
-        kept_nodes["right"] = np.where(leaf, 0, cut.right)
-        kept_nodes["is_leaf"] = leaf
-        kept_nodes["value"][cut.ended] *= model.learning_rate
-        tree.nodes = kept_nodes
+        remaining["left"] = np.where(leaf, 0, cut.left)
+        remaining["right"] = np.where(leaf, 0, cut.right)
+        remaining["is_leaf"] = leaf
+        remaining["value"][cut.ended] *= model.learning_rate
+        tree.nodes = remaining
 
 
 def _rounds(trees: int | None, *, of_round: int) -> int | None:
@@ -110,14 +110,12 @@ def _rounds(trees: int | None, *, of_round: int) -> int | None:
 
 def _shallow(tree: Any, *, depth: int, mean: bool) -> Any:
     """Cut one tree; `mean` gives new leaves the mean of the leaves below."""
-    cut = cut_below(
-        tree.children_left.tolist(), tree.children_right.tolist(), depth=depth
-    )
+    cut = cut_below(tree_from_sklearn(tree), depth=depth)
     if not cut.ended:
         return tree
     state = tree.__getstate__()
     value = _means(tree) if mean else state["values"]
-    nodes = state["nodes"][cut.kept].copy()
+    nodes = state["nodes"][cut.nodes].copy()
     nodes["left_child"], nodes["right_child"] = cut.left, cut.right
     leaf = np.asarray(cut.left) < 0
     nodes["feature"][leaf], nodes["threshold"][leaf] = -2, -2.0  # scikit-learn's marks
@@ -132,7 +130,7 @@ def _shallow(tree: Any, *, depth: int, mean: bool) -> Any:
             "max_depth": depth,
             "node_count": len(nodes),
             "nodes": nodes,
-            "values": np.ascontiguousarray(value[cut.kept]),
+            "values": np.ascontiguousarray(value[cut.nodes]),
         }
     )
     return smaller

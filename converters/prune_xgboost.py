@@ -15,9 +15,11 @@ import numpy as np
 from xgboost import Booster
 
 from converters.prune_depth import Cut, cut_below
-from converters.xgboost_trees import category_sets
+from converters.trees import Tree
+from converters.xgboost_trees import tree_from_json
 from tollgate.errors import ConversionError
 
+_NO_PARENT = 2147483647  # as xgboost writes it
 _FIT = 1e-4  # of the largest term: base weights are float32
 _LEAST_PARENTS = 4  # three numbers are fitted to their weights
 
@@ -81,13 +83,13 @@ def _keep_trees(model: dict[str, Any], *, trees: int) -> None:
 def _thin_forest(model: dict[str, Any], *, trees: int, parallel: int) -> None:
     """Keep some parallel trees of each class; leaves hold a share of the mean."""
     of_class = model["tree_info"]
-    kept = trees // (len(of_class) // parallel)
-    if not kept:
+    per_class = trees // (len(of_class) // parallel)
+    if not per_class:
         raise ConversionError(
             f"{trees} trees are less than one for each of "
             f"{len(of_class) // parallel} classes"
         )
-    left = dict.fromkeys(of_class, kept)
+    left = dict.fromkeys(of_class, per_class)
     chosen = []
     for number, label in enumerate(of_class):
         if left[label]:
@@ -95,13 +97,13 @@ def _thin_forest(model: dict[str, Any], *, trees: int, parallel: int) -> None:
             chosen.append(number)
     model["tree_info"] = [of_class[number] for number in chosen]
     model["trees"] = [
-        _scaled(model["trees"][number], parallel / kept) | {"id": at}
+        _scaled(model["trees"][number], parallel / per_class) | {"id": at}
         for at, number in enumerate(chosen)
     ]
     model["iteration_indptr"] = [0, len(chosen)]
     model["gbtree_model_param"] |= {
         "num_trees": str(len(chosen)),
-        "num_parallel_tree": str(kept),
+        "num_parallel_tree": str(per_class),
     }
 
 
@@ -116,37 +118,37 @@ def _scaled(tree: dict[str, Any], factor: float) -> dict[str, Any]:
 
 
 def _shallow(tree: dict[str, Any], *, depth: int, rate: float) -> dict[str, Any]:
-    cut = cut_below(tree["left_children"], tree["right_children"], depth=depth)
+    source = tree_from_json(tree)
+    cut = cut_below(source, depth=depth)
     if not cut.ended:
         return tree
     size = len(tree["left_children"])
     smaller = {
-        name: [value[node] for node in cut.kept]
+        name: [value[node] for node in cut.nodes]
         if isinstance(value, list)
         and len(value) == size
         and not name.startswith("categories")
         else value
         for name, value in tree.items()
     }
-    parents = [2147483647] * len(cut.kept)  # what xgboost writes for "none"
+    parents = [_NO_PARENT] * len(cut.nodes)
     for at, (left, right) in enumerate(zip(cut.left, cut.right, strict=True)):
         if left >= 0:
             parents[left] = parents[right] = at
     smaller |= {"left_children": cut.left, "right_children": cut.right}
-    smaller |= {"parents": parents} | _categories(tree, cut)
+    smaller |= {"parents": parents} | _categories(source, cut)
     for at in cut.ended:
-        value = float(np.float32(tree["base_weights"][cut.kept[at]] * rate))
+        value = float(np.float32(tree["base_weights"][cut.nodes[at]] * rate))
         smaller["split_conditions"][at] = value
         smaller["split_indices"][at] = 0
         smaller["split_type"][at] = 0
         smaller["loss_changes"][at] = 0.0
-    smaller["tree_param"] = tree["tree_param"] | {"num_nodes": str(len(cut.kept))}
+    smaller["tree_param"] = tree["tree_param"] | {"num_nodes": str(len(cut.nodes))}
     return smaller
 
 
-def _categories(tree: dict[str, Any], cut: Cut) -> dict[str, list[int]]:
+def _categories(tree: Tree, cut: Cut) -> dict[str, list[int]]:
     """Keep the categories of the remaining splits, under their new numbers."""
-    spans = category_sets(tree)
     found: dict[str, list[int]] = {
         name: []
         for name in (
@@ -156,12 +158,12 @@ def _categories(tree: dict[str, Any], cut: Cut) -> dict[str, list[int]]:
             "categories_sizes",
         )
     }
-    for at, node in enumerate(cut.kept):
-        if cut.left[at] >= 0 and node in spans:
+    for at, node in enumerate(cut.nodes):
+        if cut.left[at] >= 0 and node in tree.codes:
             found["categories_nodes"].append(at)
             found["categories_segments"].append(len(found["categories"]))
-            found["categories_sizes"].append(len(spans[node]))
-            found["categories"] += spans[node]
+            found["categories_sizes"].append(len(tree.codes[node]))
+            found["categories"] += tree.codes[node]
     return found
 
 

@@ -16,7 +16,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from converters.graph import ML_OPSET_OF_DOUBLES, doubled
-from converters.sklearn_trees import Nodes, ensembles, round_down
+from converters.sklearn_trees import ensembles
+from converters.trees import Tree, round_down
 from tollgate.repository.targets import ML_DOMAIN
 
 _NOTHING, _BELOW_ZERO = 1e-12, -1e-30  # too small to show in a margin
@@ -35,7 +36,7 @@ def repair(
             float64; None if they are float32.
     """
     _let_margins_be_margins(model)
-    waiting = list(ensembles(estimator))
+    known = list(ensembles(estimator))
     wide = [] if exact is None else list(ensembles(exact))
     for node in list(model.graph.node):
         if not node.op_type.startswith("TreeEnsemble"):
@@ -45,34 +46,37 @@ def repair(
         at = np.asarray(found["nodes_nodeids"].ints)
         of_column = np.asarray(found["nodes_featureids"].ints)
         limit = np.asarray(found["nodes_values"].floats)
-        for trees in waiting:
-            if _same(trees, tree=tree, at=at, feature=of_column, limit=limit):
-                break
-        else:
-            continue  # not a known tree; the proof decides
-        place = waiting.index(trees)
-        waiting.pop(place)
-        own = wide.pop(place) if wide else None
+        matches = [
+            place
+            for place, one in enumerate(known)
+            if _same(one.trees, tree=tree, at=at, feature=of_column, limit=limit)
+        ]
+        if not matches:
+            continue  # unknown trees; the proof decides
+        place = matches[0]
+        ensemble = known.pop(place)
+        trees = ensemble.trees
+        own = wide.pop(place).trees if wide else None
         size = np.cumsum([0] + [len(one.left) for one in trees])[tree] + at
-        split = np.concatenate([one.split for one in trees])[size]
+        split = np.concatenate([one.is_split for one in trees])[size]
         value = round_down(np.concatenate([one.threshold for one in trees])[size])
-        ways = np.concatenate([one.missing_left for one in trees])[size] & split
+        missing_left = np.concatenate([one.missing_left for one in trees])[size] & split
         changed = {
             "nodes_values": np.where(split, value, np.float32(0)).tolist(),
-            "nodes_missing_value_tracks_true": ways.astype(int).tolist(),
+            "nodes_missing_value_tracks_true": missing_left.astype(int).tolist(),
         }
-        kept = [one for name, one in found.items() if name not in changed]
+        unchanged = [one for name, one in found.items() if name not in changed]
         del node.attribute[:]
-        node.attribute.extend(kept)
+        node.attribute.extend(unchanged)
         for name, values in changed.items():
             node.attribute.append(helper.make_attribute(name, values))
-        if own is not None and own[0].histogram:
+        if own is not None and own[0].wide:
             limits = np.concatenate([one.threshold for one in own])[size]
             _compare_in_double(model, node, limits=np.where(split, limits, 0.0))
             continue
         if own is not None:
             _compare_in_single(model, node)
-        if trees[0].share is not None and node.op_type == "TreeEnsembleClassifier":
+        if ensemble.averaged and node.op_type == "TreeEnsembleClassifier":
             _in_double(model, node, trees=trees)
 
 
@@ -119,7 +123,7 @@ def _let_margins_be_margins(model: onnx.ModelProto) -> None:
 
 
 def _in_double(
-    model: onnx.ModelProto, node: onnx.NodeProto, *, trees: list[Nodes]
+    model: onnx.ModelProto, node: onnx.NodeProto, *, trees: list[Tree]
 ) -> None:
     """Make a forest sum in float64: double features, thresholds and weights."""
     found = {
@@ -129,9 +133,9 @@ def _in_double(
     }
     values = next(one.floats for one in node.attribute if one.name == "nodes_values")
     # For two classes skl2onnx writes only the second, with the number 0.
-    second = trees[0].share.shape[1] == 2 and set(found["class_ids"]) == {0}
+    second = trees[0].value.shape[1] == 2 and set(found["class_ids"]) == {0}
     weights = [
-        trees[tree].share[at, 1 if second else label]
+        trees[tree].value[at, 1 if second else label] / len(trees)
         for tree, at, label in zip(
             found["class_treeids"],
             found["class_nodeids"],
@@ -169,7 +173,7 @@ def _raise_opset(model: onnx.ModelProto) -> None:
             opset.version = max(opset.version, ML_OPSET_OF_DOUBLES)
 
 
-def _same(trees: list[Nodes], *, tree: Any, at: Any, feature: Any, limit: Any) -> bool:
+def _same(trees: list[Tree], *, tree: Any, at: Any, feature: Any, limit: Any) -> bool:
     """
     Return whether a node's trees have the shape, columns and thresholds of these.
 
@@ -181,7 +185,7 @@ def _same(trees: list[Nodes], *, tree: Any, at: Any, feature: Any, limit: Any) -
     if (np.bincount(tree, minlength=len(sizes)) != sizes).any():
         return False
     place = np.cumsum([0, *sizes])[tree] + at
-    split = np.concatenate([one.split for one in trees])[place]
+    split = np.concatenate([one.is_split for one in trees])[place]
     column = np.concatenate([one.feature for one in trees])[place]
     if (np.where(split, column, 0) != np.where(split, feature, 0)).any():
         return False

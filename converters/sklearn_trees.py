@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 from sklearn.ensemble import (
     GradientBoostingClassifier,
@@ -13,77 +14,91 @@ from sklearn.ensemble import (
 from sklearn.ensemble._forest import BaseForest
 from sklearn.tree import BaseDecisionTree
 
-from converters.model import F32
-from converters.probes import Tree
+from converters.trees import AT_MOST, Tree, comparisons, round_down
 from tollgate.errors import ConversionError
 
 
-class Nodes:
+class Ensemble(msgspec.Struct, frozen=True, eq=False):
     """
-    One tree as scikit-learn stores it; leaves have `left` -1.
+    The trees of one fitted model, round by round.
 
-    Args:
-        left: Child if the feature is at most the threshold; [nodes].
-        right: Child otherwise.
-        feature: Column that a node tests.
-        threshold: float64 [nodes].
-        missing_left: True if a missing value goes left.
-        share: Contribution of each node to a forest's probabilities; float64 [nodes,
-            K], None for other models.
-        histogram: True if the tree is of histogram boosting, which compares float64
-            numbers; other trees round them to float32 first.
+    Attributes:
+        trees: At least one.
+        averaged: True if a prediction is the mean of the trees, as in a forest.
     """
 
-    def __init__(
-        self,
-        left: Any,
-        *,
-        right: Any,
-        feature: Any,
-        threshold: Any,
-        missing_left: Any,
-        share: Any = None,
-        histogram: bool = False,
-    ) -> None:
-        self.share = share
-        self.histogram = histogram
-        self.left = np.asarray(left, dtype=np.int64)
-        self.right = np.asarray(right, dtype=np.int64)
-        self.feature = np.asarray(feature, dtype=np.int64)
-        self.threshold = np.asarray(threshold, dtype=np.float64)
-        self.missing_left = np.asarray(missing_left, dtype=bool)
-
-    @property
-    def split(self) -> Any:
-        """Return which nodes are no leaves; bool [nodes]."""
-        return self.left >= 0
+    trees: list[Tree]
+    averaged: bool = False
 
 
-def ensembles(estimator: object) -> Iterator[list[Nodes]]:
-    """Yield the trees inside a fitted model, ensemble by ensemble."""
+def ensembles(estimator: object) -> Iterator[Ensemble]:
+    """
+    Yield the trees inside a fitted model, ensemble by ensemble.
+
+    The values of a node are those that scikit-learn stores: class shares in decision
+    trees and forests, unshrunk steps in gradient boosting, shrunk ones in histogram
+    boosting.
+    """
     if not _is_fitted(estimator):
         return
     if isinstance(estimator, BaseDecisionTree):
-        yield [_of_tree(estimator.tree_)]
+        yield Ensemble([tree_from_sklearn(estimator.tree_)])
     elif isinstance(estimator, BaseForest):
-        trees = [one.tree_ for one in estimator.estimators_]
-        yield [_of_tree(one, share=one.value[:, 0] / len(trees)) for one in trees]
+        trees = [tree_from_sklearn(one.tree_) for one in estimator.estimators_]
+        yield Ensemble(trees, averaged=True)
     elif isinstance(estimator, GradientBoostingClassifier):
-        yield [_of_tree(one.tree_) for one in estimator.estimators_.ravel()]
+        yield Ensemble(
+            [tree_from_sklearn(one.tree_) for one in estimator.estimators_.ravel()]
+        )
     elif isinstance(estimator, HistGradientBoostingClassifier):
         if estimator.is_categorical_ is not None and estimator.is_categorical_.any():
             raise ConversionError(
                 "HistGradientBoostingClassifier: categorical_features are not "
                 "converted; encode them (OneHotEncoder) in front of it"
             )
-        yield [
-            _of_histogram(tree.nodes)
-            for of_round in estimator._predictors
-            for tree in of_round
-        ]
+        yield Ensemble(
+            [
+                tree_from_histogram(tree.nodes)
+                for of_round in estimator._predictors
+                for tree in of_round
+            ]
+        )
     else:
         for child in children(estimator):
             yield from ensembles(child)
+
+
+def tree_from_sklearn(tree: Any) -> Tree:
+    """Read the `tree_` of a decision tree."""
+    left = np.asarray(tree.children_left, dtype=np.int64)
+    return Tree(
+        left=left,
+        right=np.asarray(tree.children_right, dtype=np.int64),
+        comparison=comparisons(left, AT_MOST),
+        feature=np.asarray(tree.feature, dtype=np.int64),
+        threshold=np.asarray(tree.threshold, dtype=np.float64),
+        missing_left=np.asarray(tree.missing_go_to_left, dtype=bool),
+        value=np.asarray(tree.value[:, 0], dtype=np.float64),
+        cover=np.asarray(tree.weighted_n_node_samples, dtype=np.float64),
+        output=-1 if tree.value.shape[2] > 1 else 0,
+    )
+
+
+def tree_from_histogram(nodes: Any) -> Tree:
+    """Read the `nodes` of a tree of histogram boosting."""
+    leaf = nodes["is_leaf"].astype(bool)
+    left = np.where(leaf, -1, nodes["left"].astype(np.int64))
+    return Tree(
+        left=left,
+        right=np.where(leaf, -1, nodes["right"].astype(np.int64)),
+        comparison=comparisons(left, AT_MOST),
+        feature=nodes["feature_idx"].astype(np.int64),
+        threshold=nodes["num_threshold"].astype(np.float64),
+        missing_left=nodes["missing_go_to_left"].astype(bool),
+        value=nodes["value"].astype(np.float64)[:, None],
+        cover=nodes["count"].astype(np.float64),
+        wide=True,
+    )
 
 
 def round_histograms(estimator: object) -> None:
@@ -133,53 +148,3 @@ def children(estimator: object) -> Iterator[Any]:
                     yield part
                 elif type(part).__name__ == "_CalibratedClassifier":
                     yield part.estimator
-
-
-def _of_tree(tree: Any, *, share: Any = None) -> Nodes:
-    return Nodes(
-        tree.children_left,
-        right=tree.children_right,
-        feature=tree.feature,
-        threshold=tree.threshold,
-        missing_left=tree.missing_go_to_left,
-        share=share,
-    )
-
-
-def _of_histogram(nodes: Any) -> Nodes:
-    leaf = nodes["is_leaf"].astype(bool)
-    return Nodes(
-        np.where(leaf, -1, nodes["left"].astype(np.int64)),
-        right=nodes["right"].astype(np.int64),
-        feature=nodes["feature_idx"],
-        threshold=nodes["num_threshold"],
-        missing_left=nodes["missing_go_to_left"],
-        histogram=True,
-    )
-
-
-def round_down(threshold: Any) -> F32:
-    """Return the largest float32 numbers not above the given ones; [N]."""
-    with np.errstate(over="ignore"):
-        nearest = np.asarray(threshold).astype(np.float32)
-        below = np.nextafter(nearest, np.float32(-np.inf))
-    found: F32 = np.where(nearest > threshold, below, nearest).astype(np.float32)
-    return found
-
-
-def probe_trees(trees: list[Nodes]) -> list[Tree]:
-    """Convert trees to the form that probes read."""
-    made = []
-    for tree in trees:
-        with np.errstate(over="ignore"):
-            above = np.nextafter(round_down(tree.threshold), np.float32(np.inf))
-        made.append(
-            Tree(
-                left=tree.left.tolist(),
-                right=tree.right.tolist(),
-                feature=tree.feature.tolist(),
-                threshold=above,
-                inclusive=True,
-            )
-        )
-    return made

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from converters.model import Vocabulary, Words
-from converters.probes import Tree
+from converters.trees import Tree
 
 _MOST_KEPT = 1000  # codes of one feature; a longer list could be a list of customers
 _SPAN = re.compile(r"\[(-?\d+):(-?\d+)\]")  # of a column of whole numbers
@@ -24,7 +24,7 @@ def of_trees(trees: Iterable[Tree]) -> dict[int, Vocabulary]:
     seen: dict[int, set[int]] = {}
     for tree in trees:
         for node, codes in tree.codes.items():
-            seen.setdefault(tree.feature[node], set()).update(codes)
+            seen.setdefault(int(tree.feature[node]), set()).update(codes)
     return {
         column: Vocabulary(codes=False, known=tuple(sorted(found)))
         for column, found in sorted(seen.items())

@@ -11,6 +11,7 @@ import onnxmltools
 from converters.boundaries import made_rows
 from converters.explain import explained
 from converters.explain_lightgbm import explain_lightgbm
+from converters.lightgbm_trees import header, trees_from_lightgbm
 from converters.model import (
     F32,
     F64,
@@ -21,17 +22,11 @@ from converters.model import (
     plain_parameters,
 )
 from converters.onnx_from_lightgbm import (
-    CATEGORY,
-    header,
     onnx_from_lightgbm,
     refuse_unfaithful,
-    round_down,
     served_text,
-    split_codes,
-    tree_texts,
-    values,
 )
-from converters.probes import Tree, probes
+from converters.probes import probes
 from converters.prune_lightgbm import pruned_text
 from converters.sources.lightgbm_arithmetic import require_agreement
 from converters.sources.lightgbm_file import read_lightgbm_text
@@ -69,7 +64,7 @@ class LightGbmModel:
         self._booster = model
         self._text = served_text(model)
         refuse_unfaithful(self._text)
-        self._trees = [_tree(part) for part in tree_texts(self._text)]
+        self._trees = trees_from_lightgbm(self._text)
 
     @property
     def facts(self) -> Facts:
@@ -151,33 +146,3 @@ def _names(booster: lightgbm.Booster) -> tuple[str, ...] | None:
     names = tuple(booster.feature_name())
     numbered = tuple(f"Column_{number}" for number in range(len(names)))
     return None if names == numbered else names
-
-
-def _tree(text: str) -> Tree:
-    """Read one tree; leaves come after the splits."""
-    features = [int(one) for one in values(text, "split_feature")]
-    ways = [int(one) for one in values(text, "decision_type")]
-    splits, leaves = len(features), int(header(text, "num_leaves"))
-    raw = [float(one) for one in values(text, "threshold")]
-    threshold = np.zeros(splits + leaves, dtype=np.float32)
-    codes: dict[int, tuple[int, ...]] = {}
-    for node, way in enumerate(ways):
-        if way & CATEGORY:
-            codes[node] = split_codes(text, int(raw[node]))
-        else:
-            on = np.float32(round_down(raw[node]))
-            with np.errstate(over="ignore"):  # above the largest number is infinity
-                threshold[node] = np.nextafter(on, np.float32(np.inf))
-
-    def children(name: str) -> list[int]:
-        found = [int(one) for one in values(text, name)]
-        return [one if one >= 0 else splits + ~one for one in found] + [-1] * leaves
-
-    return Tree(
-        left=children("left_child"),
-        right=children("right_child"),
-        feature=features + [0] * leaves,
-        threshold=threshold,
-        inclusive=True,
-        codes=codes,
-    )

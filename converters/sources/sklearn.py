@@ -33,7 +33,7 @@ from converters.probes import (
 )
 from converters.prune_sklearn import pruned_estimator
 from converters.session import Session, SessionError
-from converters.sklearn_trees import ensembles, probe_trees
+from converters.sklearn_trees import ensembles
 from converters.sources.estimator_rows import EstimatorRows
 from converters.sources.estimator_words import WordsError, coded, words_of
 from converters.vocabulary import of_sklearn
@@ -62,7 +62,7 @@ class SklearnModel:
             self._coded = coded(estimator, self._words)
         except WordsError as error:
             raise ConversionError(str(error)) from error
-        self._trees = [tree for trees in ensembles(estimator) for tree in trees]
+        self._trees = [tree for one in ensembles(estimator) for tree in one.trees]
         self._names = getattr(estimator, "feature_names_in_", None)
         self._rows = EstimatorRows(estimator, self._names, words=self._words)
 
@@ -86,7 +86,7 @@ class SklearnModel:
                 for column, words in self._words.items()
             },
             written_by=self._written_by,
-            wide=not self._trees or any(one.histogram for one in self._trees),
+            wide=not self._trees or any(one.wide for one in self._trees),
         )
 
     def predict(self, rows: Floats) -> F64:
@@ -138,8 +138,8 @@ class SklearnModel:
         These are rows around every split, rows with known and unknown categories of
         encoders, and extremes.
         """
-        raw = isinstance(self._estimator, Pipeline) or not self._trees
-        trees = [] if raw else probe_trees(self._trees)
+        # Behind a step, thresholds are not those of the features.
+        trees = [] if isinstance(self._estimator, Pipeline) else self._trees
         codes = _codes(self.facts.categories)
         if samples is None:
             columns = int(self._estimator.n_features_in_)

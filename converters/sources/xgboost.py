@@ -31,11 +31,12 @@ from converters.onnx_from_xgboost import (
     served_booster,
     sliced_booster,
 )
-from converters.probes import probes, trees_of
+from converters.probes import probes
 from converters.prune_xgboost import pruned_booster
 from converters.sources.xgboost_arithmetic import require_agreement
 from converters.sources.xgboost_file import encode, read_xgboost_file
 from converters.vocabulary import of_trees, of_xgboost
+from converters.xgboost_trees import trees_from_xgboost
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explanation
 
@@ -64,7 +65,7 @@ class XGBoostModel:
         self._answering = sliced_booster(model)
         self._served = served_booster(model)
         self._missing = missing_value(model) if missing is None else missing
-        self._trees = trees_of(self._served)
+        self._trees = trees_from_xgboost(self._served)
 
     @property
     def facts(self) -> Facts:

@@ -3,17 +3,20 @@
 import numpy as np
 
 from converters.boundaries import MADE_ROWS, made_rows
-from converters.probes import Tree
+from converters.trees import AT_MOST, Tree, comparisons
 
 
 def test_a_split_at_infinity_makes_no_missing_values():
     """It sends all but missing values left; rows lie around the other threshold."""
+    left = np.array([1, 3, -1, -1, -1])
     tree = Tree(
-        left=[1, 3, -1, -1, -1],
-        right=[2, 4, -1, -1, -1],
-        feature=[0, 0, 0, 0, 0],
+        left=left,
+        right=np.array([2, 4, -1, -1, -1]),
+        comparison=comparisons(left, AT_MOST),
+        feature=np.zeros(5, dtype=np.int64),
         threshold=np.array([np.inf, 5, 0, 0, 0], dtype=np.float32),
-        inclusive=True,
+        missing_left=np.zeros(5, dtype=bool),
+        value=np.zeros((5, 1)),
     )
     rows = made_rows([tree], columns=2)
     assert rows.shape == (MADE_ROWS, 2)

@@ -193,13 +193,13 @@ def test_a_code_that_a_missing_value_is_filled_with_counts_as_that_code(data):
 
 
 def test_a_category_that_is_no_code_is_refused_by_its_value(data):
-    """A split is kept by whole numbers from 0."""
+    """Only whole numbers from 0 are stored as codes."""
     features, label = data
     model = HistGradientBoostingClassifier(max_iter=2)
     whole = make_pipeline(encoders(least=-1), model).fit(features, label)
     assert described(whole, features).reason == (
-        "category -1 is encoded in front of its trees; splits are kept by codes, whole "
-        "numbers from 0"
+        "category -1 is encoded in front of its trees; splits are stored by codes, "
+        "whole numbers from 0"
     )
 
 

@@ -30,9 +30,10 @@ from sklearn.tree import DecisionTreeClassifier
 from threadpoolctl import threadpool_limits
 
 from converters.explain import explain
-from converters.explain_trees import MOST_NODES, SourceTree, packed
+from converters.explain_trees import MOST_NODES, stored_trees
 from converters.sources.opening import open_source
 from converters.sources.sklearn import SklearnModel
+from converters.trees import AT_MOST, Tree, comparisons
 from tests.support.converters.shapley_values import COLUMNS, model_worth, shapley
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explainer
@@ -242,7 +243,7 @@ def test_named_columns_in_another_order_are_explained_under_their_names(data):
                 OneHotEncoder(sparse_output=False, handle_unknown="ignore"),
                 RandomForestClassifier(2, max_depth=2),
             ),
-            "category -3.11451 is encoded in front of its trees; splits are kept by",
+            "category -3.11451 is encoded in front of its trees; splits are stored by",
         ),
         (
             make_pipeline(MinMaxScaler(clip=True), LogisticRegression()),
@@ -292,17 +293,19 @@ def test_what_does_not_add_up_to_the_answers_is_not_kept(data):
 def test_trees_without_end_are_not_kept():
     """A forest of many millions of nodes would be no file to read in a worker."""
     nodes = MOST_NODES + 1
-    tree = SourceTree(
-        left=np.full(nodes, -1),
+    left = np.full(nodes, -1)
+    tree = Tree(
+        left=left,
         right=np.full(nodes, -1),
-        feature=np.zeros(nodes),
+        comparison=comparisons(left, AT_MOST),
+        feature=np.zeros(nodes, dtype=np.int64),
         threshold=np.zeros(nodes),
-        missing_left=np.zeros(nodes),
+        missing_left=np.zeros(nodes, dtype=bool),
         cover=np.zeros(nodes),
-        value=np.zeros(nodes),
+        value=np.zeros((nodes, 1)),
     )
     with pytest.raises(ConversionError, match="have 1,000,001 nodes"):
-        packed([tree])
+        stored_trees([tree])
 
 
 def test_a_pickle_explains_as_the_model_in_memory(data, tmp_path):

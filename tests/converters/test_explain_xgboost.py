@@ -5,9 +5,10 @@ import pytest
 from xgboost import Booster, DMatrix, XGBClassifier
 
 from converters.explain import explain
-from converters.probes import split_rows, trees_of
+from converters.probes import split_rows
 from converters.sources.opening import open_source
 from converters.sources.xgboost import XGBoostModel
+from converters.xgboost_trees import trees_from_xgboost
 from tollgate.explanation import Explainer
 
 # xgboost sums in float32; ours are float64.
@@ -77,7 +78,7 @@ def test_contributions_are_xgboosts_own(rows, classes, options):
 def test_rows_on_the_boundary_of_every_split_are_xgboosts_own(rows):
     """Just below, on and just above each threshold."""
     model, given = trained(rows, n_estimators=4)
-    compare(model, split_rows(given, trees_of(model.get_booster())))
+    compare(model, split_rows(given, trees_from_xgboost(model.get_booster())))
 
 
 def test_trees_after_an_early_stop_do_not_count(rows):

@@ -4,10 +4,11 @@ import lightgbm
 import numpy as np
 import pytest
 
-from converters.onnx_from_lightgbm import onnx_from_lightgbm, round_down
+from converters.onnx_from_lightgbm import onnx_from_lightgbm
 from converters.parity import compare
 from converters.runner import onnx_runner
 from converters.sources.lightgbm import LightGbmModel
+from converters.trees import round_down
 from tollgate.errors import ConversionError
 
 
@@ -122,7 +123,7 @@ def test_rows_on_the_boundary_go_left_as_in_the_source():
 @pytest.mark.parametrize("threshold", [0.1, -0.1, 1e-35, 1e300, -1e300, 0.0, 7.0, 1e39])
 def test_a_rounded_threshold_splits_float32_as_before(threshold):
     """The largest float32 that is not above the threshold."""
-    found = round_down(threshold)
+    found = float(round_down(threshold))
     assert float(np.float32(found)) == found
     assert found <= threshold
     with np.errstate(over="ignore"):

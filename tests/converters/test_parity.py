@@ -9,8 +9,9 @@ from xgboost import XGBClassifier
 from converters.model import Probes
 from converters.onnx_from_xgboost import onnx_from_xgboost, served_booster
 from converters.parity import ALONE_ROWS, compare
-from converters.probes import probes, trees_of
+from converters.probes import probes
 from converters.runner import in_batches, onnx_runner
+from converters.xgboost_trees import trees_from_xgboost
 from tollgate.errors import ConversionError
 
 
@@ -28,7 +29,7 @@ def model():
 def rows(model):
     """Ten sample rows and all that follows from the trees."""
     samples = np.random.default_rng(1).normal(size=(10, 4)).astype(np.float32)
-    return probes(samples, trees_of(served_booster(model)))
+    return probes(samples, trees_from_xgboost(served_booster(model)))
 
 
 def damaged(model, attribute, *, position, change):

@@ -11,8 +11,8 @@ from converters.probes import (
     probes,
     special_rows,
     split_rows,
-    trees_of,
 )
+from converters.xgboost_trees import trees_from_xgboost
 
 
 @pytest.fixture(scope="module")
@@ -33,19 +33,19 @@ def booster():
 
 def test_every_leaf_of_every_tree_is_reached(booster, samples):
     """xgboost itself says which leaf each probe ends in."""
-    rows = split_rows(samples, trees_of(booster))
+    rows = split_rows(samples, trees_from_xgboost(booster))
     reached = booster.predict(DMatrix(rows), pred_leaf=True)
-    for number, tree in enumerate(trees_of(booster)):
+    for number, tree in enumerate(trees_from_xgboost(booster)):
         leaves = {node for node, left in enumerate(tree.left) if left < 0}
         assert set(reached[:, number].astype(int)) == leaves
 
 
 def test_every_split_gets_rows_one_ulp_around_its_threshold(booster, samples):
     """Three rows per split that differ in one column: below, on and above."""
-    trees = trees_of(booster)
+    trees = trees_from_xgboost(booster)
     rows = split_rows(samples, trees)
     splits = {
-        (tree.feature[node], tree.threshold[node].item())
+        (int(tree.feature[node]), tree.threshold[node].item())
         for tree in trees
         for node, left in enumerate(tree.left)
         if left >= 0
@@ -63,13 +63,13 @@ def test_every_split_gets_rows_one_ulp_around_its_threshold(booster, samples):
 def test_trees_are_those_of_the_booster(booster, samples):
     """Walking the trees by hand gives the margin of xgboost."""
     margin = np.zeros(len(samples), dtype=np.float64)
-    for tree in trees_of(booster):
+    for tree in trees_from_xgboost(booster):
         for row, values in enumerate(samples):
             node = 0
             while tree.left[node] >= 0:
                 smaller = values[tree.feature[node]] < tree.threshold[node]
                 node = tree.left[node] if smaller else tree.right[node]
-            margin[row] += tree.threshold[node]  # a leaf keeps its value there
+            margin[row] += tree.value[node, 0]
     shift = booster.predict(DMatrix(samples), output_margin=True) - margin
     assert np.ptp(shift) < 1e-5
 
@@ -88,13 +88,13 @@ def test_special_values_stand_in_every_column_alone_and_together(samples):
 
 def test_probes_name_what_each_row_is_for(booster, samples):
     """Samples first, unchanged, then splits, then special values."""
-    found = probes(samples, trees_of(booster))
+    found = probes(samples, trees_from_xgboost(booster))
     assert np.array_equal(found.rows[: len(samples)], samples)
     kinds, counts = np.unique(found.kind, return_counts=True)
     sizes = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
     assert sizes == {
         "sample": len(samples),
-        "split": len(split_rows(samples, trees_of(booster))),
+        "split": len(split_rows(samples, trees_from_xgboost(booster))),
         "special": len(special_rows(samples)),
     }
     assert found.rows.dtype == np.float32
@@ -105,6 +105,8 @@ def test_a_model_without_splits_is_still_probed(samples):
     random = np.random.default_rng(0)
     features = random.normal(size=(100, 5)).astype(np.float32)
     model = XGBClassifier(n_jobs=1, n_estimators=3, gamma=1e9)
-    trees = trees_of(served_booster(model.fit(features, random.integers(0, 2, 100))))
+    trees = trees_from_xgboost(
+        served_booster(model.fit(features, random.integers(0, 2, 100)))
+    )
     assert len(split_rows(samples, trees)) == 0
     assert "split" not in probes(samples, trees).kind

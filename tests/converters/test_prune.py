@@ -26,6 +26,7 @@ from converters.runner import onnx_runner
 from converters.sources.onnx import OnnxModel
 from converters.sources.opening import open_source
 from converters.sources.worker import model_of
+from converters.trees import LESS, Tree, comparisons
 from tollgate.errors import ConversionError
 
 COLUMNS = 5
@@ -65,13 +66,22 @@ def parity(model, rows):
 
 def test_a_cut_renumbers_what_stays():
     """Worked by hand: 0 splits into 1 and 2, 2 into 3 and 4, 3 into 5 and 6."""
-    left, right = [1, -1, 3, 5, -1, -1, -1], [2, -1, 4, 6, -1, -1, -1]
-    cut = cut_below(left, right, depth=2)
-    assert cut.kept == [0, 1, 2, 3, 4]
+    left = np.array([1, -1, 3, 5, -1, -1, -1])
+    tree = Tree(
+        left=left,
+        right=np.array([2, -1, 4, 6, -1, -1, -1]),
+        comparison=comparisons(left, LESS),
+        feature=np.zeros(7, dtype=np.int64),
+        threshold=np.zeros(7),
+        missing_left=np.zeros(7, dtype=bool),
+        value=np.zeros((7, 1)),
+    )
+    cut = cut_below(tree, depth=2)
+    assert cut.nodes == [0, 1, 2, 3, 4]
     assert cut.left == [1, -1, 3, -1, -1]
     assert cut.right == [2, -1, 4, -1, -1]
     assert cut.ended == [3]
-    assert cut_below(left, right, depth=3).ended == []
+    assert cut_below(tree, depth=3).ended == []
 
 
 # XGBoost -----------------------------------------------------------------------------
