@@ -16,10 +16,10 @@ import onnx
 from onnx import TensorProto, helper
 
 from converters.graph_edit import drop_unused
-from converters.tensorize_forest import Forest
+from converters.onnx_trees import OPERATORS, class_labels, trees_from_onnx
+from converters.tensorize_forest import Forest, forest_of
 from converters.tensorize_gemm import gemm_bytes, gemm_nodes
 from converters.tensorize_nodes import Nodes
-from converters.tensorize_read import OPERATORS, class_labels, read_forest
 from converters.tensorize_traversal import (
     traversal_bytes,
     traversal_nodes,
@@ -77,7 +77,7 @@ def tensorize(model: bytes, *, strategy: str = AUTO) -> Tensorized:
     written = []
     for number, node in enumerate(_tree_operators(graph)):
         given, dtype = _features(graph, node.input[0], kinds=kinds)
-        forest = read_forest(node, dtype=dtype)
+        forest = forest_of(trees_from_onnx(node), dtype=dtype)
         chosen = strategy
         if strategy == AUTO:
             chosen = GEMM if forest.depth <= GEMM_DEPTH else TRAVERSAL

@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from converters.tensorize_forest import F64, Forest
+from converters.model import F64
+from converters.tensorize_forest import Forest
 from converters.tensorize_nodes import (
     Nodes,
     feature_columns,

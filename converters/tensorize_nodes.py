@@ -9,7 +9,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from converters.tensorize_forest import F64, Forest
+from converters.model import F64
+from converters.tensorize_forest import Forest
 
 # A float32 adds whole numbers up to 2**24 without rounding; one bit is a reserve.
 _EXACT_BITS = 23

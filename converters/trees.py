@@ -1,8 +1,9 @@
 """
 Represent a decision tree in one form, whatever library trained it.
 
-Each library has one reader: `trees_from_xgboost`, `trees_from_lightgbm`, `ensembles` of
-`sklearn_trees`. Converting, probing, explaining and pruning work on this form.
+Each library has one reader: `trees_from_xgboost`, `trees_from_lightgbm`,
+`trees_from_onnx`, and `ensembles` of `sklearn_trees`. Converting, probing, explaining,
+pruning and tensorizing work on this form.
 """
 
 from __future__ import annotations

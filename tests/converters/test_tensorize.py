@@ -17,14 +17,15 @@ from xgboost import XGBClassifier
 
 from converters import tensorize as module
 from converters.onnx_from_sklearn import onnx_from_sklearn
+from converters.onnx_trees import trees_from_onnx
 from converters.parity import compare
 from converters.runner import onnx_runner
 from converters.sources.lightgbm import LightGbmModel
 from converters.sources.sklearn import SklearnModel
 from converters.sources.xgboost import XGBoostModel
 from converters.tensorize import GEMM_DEPTH, tensorize
+from converters.tensorize_forest import forest_of
 from converters.tensorize_nodes import sum_parts
-from converters.tensorize_read import read_forest
 from tollgate.errors import ConversionError
 
 THRESHOLDS = (0.1, 0.35, 0.5, 0.8)
@@ -240,7 +241,7 @@ def test_leaf_values_add_up_exactly():
     source, _ = sklearn(RandomForestClassifier(30, max_depth=8, random_state=0))
     graph = onnx.load_from_string(source.convert()).graph
     (node,) = (one for one in graph.node if one.op_type.startswith("TreeEnsemble"))
-    forest = read_forest(node, dtype=np.float32)
+    forest = forest_of(trees_from_onnx(node), dtype=np.float32)
     parts = sum_parts(forest)
     left = np.abs(sum(parts) - forest.values).max()
     assert left <= np.abs(forest.values).max() * 2.0**-52
