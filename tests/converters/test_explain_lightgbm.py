@@ -141,7 +141,7 @@ def test_a_text_without_covers_gives_a_reason(rows):
     """It could answer, and not say why."""
     booster, _ = trained(rows)
     text = re.sub(r"(?m)^leaf_count=.*\n", "", served_text(booster))
-    with pytest.raises(ConversionError, match="keeps no row counts"):
+    with pytest.raises(ConversionError, match="has no row counts"):
         explain_lightgbm(text, facts=LightGbmModel(booster).facts)
 
 

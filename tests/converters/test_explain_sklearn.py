@@ -259,7 +259,7 @@ def test_named_columns_in_another_order_are_explained_under_their_names(data):
         ),
         (
             GradientBoostingClassifier(n_estimators=2, init=LogisticRegression()),
-            "its trees start from what another model answers",
+            "its trees start from the predictions of another model",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
