@@ -79,7 +79,7 @@ def test_what_is_nowhere_is_told(folder: Path, store_url: str) -> None:
     where = ("--folder", str(folder))
     status, text = run("explain", "never", *where, "--journal-url", store_url)
     assert status != 0
-    assert "never: is no transaction of this journal" in text
+    assert "never: cannot be found in this journal" in text
     status, text = run("explain", "never", *where, "--journal-url", "unix:///nowhere")
     assert status != 0
     assert "the journal's stream cannot be read" in text

@@ -158,7 +158,7 @@ def test_export_writes_a_page(sealed: Path, tmp_path: Path) -> None:
     assert page.stat().st_mode & 0o777 == 0o600
     status, text = run("export", "never", *where)
     assert status != 0
-    assert "never: is no transaction of this journal" in text
+    assert "never: cannot be found in this journal" in text
 
 
 def labels_file(path: Path) -> Path:
