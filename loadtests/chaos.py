@@ -12,8 +12,10 @@ import asyncio
 import contextlib
 import itertools
 import os
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,22 +24,229 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from clients.async_client import AsyncDecisionClient
 from clients.decision import Decision
 from clients.decision_client import DecisionClient
 from clients.fallback import Band, Fallback
 from clients.options import Options as ClientOptions
-from loadtests.chaos_kinds import INJECTIONS, SERVER_FAULTS, ChaosBench, ServerFault
-from loadtests.chaos_table import SOURCES, Calls, to_markdown
 from loadtests.filling import HISTORY_DAYS, fill_store, served_spec, simulated_history
+from loadtests.latency import percentile
+from loadtests.processes import descendants
 from loadtests.proxy import Proxy
 from loadtests.surroundings import CHECKOUT, measured_with
 from loadtests.traffic import Traffic, traffic_of
-from tollgate.errors import TollgateError
-from tollgate.server.embedded import serve
+from tollgate.errors import ServerError, SetupError, TollgateError
+from tollgate.schema import public_name
+from tollgate.server.embedded import Embedded, serve
 from tollgate.server.environment import free_port
 from tollgate.server.redis import EmbeddedRedis
+
+PRODUCT = "fraud"
+SLOW_S = 0.1
+_LOCKED_S = 30.0
+_ENDING_S = 3.0  # for a server that fails to write its last log lines
+_FEATURES = "fraud_features"
+_STUB = "triton_python_backend_stub"
+
+
+class ServerFault(msgspec.Struct, frozen=True):
+    """
+    A fault.
+
+    Attributes:
+        name: Name of the fault in `--only`.
+        words: Description for the table.
+        servers: Number of addresses that the client has.
+    """
+
+    name: str
+    words: str
+    servers: int = 1
+
+
+class ChaosBench(msgspec.Struct, frozen=True):
+    """The server and the proxy that get the fault."""
+
+    server: Embedded
+    repository: Path
+    proxy: Proxy
+
+
+SERVER_FAULTS = (
+    ServerFault("none", "no fault"),
+    ServerFault("killed", "the server is killed (SIGKILL), and started again"),
+    ServerFault(
+        "stub", "the feature step's process is killed, and the step loaded again"
+    ),
+    ServerFault("stalled", "the server stands still (SIGSTOP), and goes on"),
+    ServerFault("slow", "one of two addresses answers 100 ms later", servers=2),
+)
+
+
+def _nothing(bench: ChaosBench) -> None:
+    """Do nothing."""
+
+
+def _kill_server(bench: ChaosBench) -> None:
+    os.kill(bench.server.triton.pid, signal.SIGKILL)
+
+
+def _start_server(bench: ChaosBench) -> None:
+    bench.server.triton.stop()
+    until_s = time.monotonic() + _LOCKED_S
+    while True:
+        try:
+            bench.server.triton.__enter__()
+            break
+        except SetupError:
+            # The steps' processes hold the lock until they see their parent gone.
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.1)
+    bench.server.serving[PRODUCT].again()
+
+
+def _kill_stub(bench: ChaosBench) -> None:
+    (stub,) = _stubs_of(bench.server.triton.pid, model=_FEATURES)
+    os.kill(stub, signal.SIGKILL)
+
+
+def _load_step(bench: ChaosBench) -> None:
+    """
+    Restart the step, as a supervisor does.
+
+    A step that is killed while it holds the lock of the memory that it shares with the
+    server takes the server with it (docs/supervisor.md), at the next call, which may be
+    this one; then the server is started.
+    """
+    try:
+        bench.server.serving[PRODUCT].renew(_FEATURES)
+    except ServerError:
+        until_s = time.monotonic() + _ENDING_S
+        while bench.server.triton.alive():
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.02)
+        _start_server(bench)
+
+
+def _stop_server(bench: ChaosBench) -> None:
+    os.kill(bench.server.triton.pid, signal.SIGSTOP)
+
+
+def _continue_server(bench: ChaosBench) -> None:
+    os.kill(bench.server.triton.pid, signal.SIGCONT)
+
+
+def _slow_down(bench: ChaosBench) -> None:
+    bench.proxy.order(f"slow {SLOW_S}")
+
+
+def _speed_up(bench: ChaosBench) -> None:
+    bench.proxy.order("pass")
+
+
+# Fault -> functions that begin and end it.
+INJECTIONS: dict[
+    str, tuple[Callable[[ChaosBench], None], Callable[[ChaosBench], None]]
+] = {
+    "none": (_nothing, _nothing),
+    "killed": (_kill_server, _start_server),
+    "stub": (_kill_stub, _load_step),
+    "stalled": (_stop_server, _continue_server),
+    "slow": (_slow_down, _speed_up),
+}
+
+
+def _stubs_of(pid: int, *, model: str) -> list[int]:
+    """
+    Find the processes that run a Python step.
+
+    Raises:
+        ServerError: There is no such process.
+    """
+    found = list(_stubs(pid, model=model))
+    if not found:
+        raise ServerError(model, "no process of this step was found")
+    return found
+
+
+def _stubs(pid: int, *, model: str) -> Iterator[int]:
+    for child in descendants([pid]):
+        words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        # Our server serves the step under a private name.
+        named = any(f"/{model}/" in public_name(word.decode()) for word in words)
+        if words[0].endswith(_STUB.encode()) and named:
+            yield child
+
+
+GRACE_S = 0.005
+SOURCES = ("model", "cached", "fallback")
+
+
+class Calls(msgspec.Struct, frozen=True, eq=False):
+    """
+    Results of N calls.
+
+    Attributes:
+        latency_s: Time from the call to its answer; infinite without one; float64 [N].
+        source: Index in SOURCES; -1 without an answer; int8 [N].
+        fault_start: Number of the first call after the fault began.
+        fault_end: Number of the first call after the fault ended.
+        load: Load average of the machine in the last minute.
+    """
+
+    latency_s: npt.NDArray[np.float64]
+    source: npt.NDArray[np.int8]
+    fault_start: int
+    fault_end: int
+    load: float
+
+
+def to_markdown(
+    rows: Sequence[tuple[ServerFault, Calls]], description: str, *, deadline_s: float
+) -> str:
+    """Write the table, and under it a description of the measurement."""
+    head = (
+        *("fault", "calls", "answered", f"within {deadline_s * 1e3:g} + 5 ms"),
+        *("p50 ms", "p99 ms", "p99.9 ms", "maximum ms"),
+        *("model", "cached", "fallback", "of these during the fault: model"),
+        "load average",
+    )
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    lines += [
+        "| " + " | ".join(_cells(fault, calls, deadline_s=deadline_s)) + " |"
+        for fault, calls in rows
+    ]
+    return "\n".join([*lines, "", description, ""])
+
+
+def _cells(fault: ServerFault, calls: Calls, *, deadline_s: float) -> list[str]:
+    count = len(calls.source)
+    inside = calls.latency_s <= deadline_s + GRACE_S
+    us = np.sort(np.minimum(calls.latency_s * 1e6, 2.0**53).astype(np.int64))
+    during = calls.source[calls.fault_start : calls.fault_end]
+    return [
+        fault.words,
+        str(count),
+        _share(calls.source >= 0),
+        _share(inside),
+        *(f"{percentile(us, part) / 1e3:.1f}" for part in (50, 99, 99.9, 100)),
+        *(_share(calls.source == number) for number in range(len(SOURCES))),
+        _share(during == 0) if len(during) else "none",
+        f"{calls.load:.1f}",
+    ]
+
+
+def _share(chosen: npt.NDArray[np.bool_]) -> str:
+    """Format a share in per cent; 100 % only for all."""
+    if not len(chosen):
+        return "none"
+    hundredths = int(chosen.sum() * 10_000 // len(chosen))
+    return f"{hundredths / 100:g} %"
+
 
 RULE = Fallback(bands=(Band(below=50, decision="approve"),), otherwise="review")
 _BEGINS, _ENDS = 0.25, 0.6  # shares of all calls

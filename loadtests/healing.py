@@ -25,7 +25,7 @@ import numpy as np
 
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
-from loadtests.fault_table import WHOLE_IN_A_ROW
+from loadtests.faults import WHOLE_IN_A_ROW
 from loadtests.filling import served_spec, simulated_history
 from loadtests.open_loop import evenly
 from loadtests.paced.callers import send

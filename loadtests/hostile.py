@@ -29,7 +29,6 @@ from clients.channel import CHANNEL_OPTIONS, open_channel
 from clients.codec import decisions_of
 from clients.options import bearer, tls_from
 from loadtests.bodies import unframe
-from loadtests.gateway_ways import free_port
 from loadtests.hostile_requests import (
     MODEL_INFER,
     Hostile,
@@ -44,6 +43,7 @@ from tollgate.gateway.keys import add_key
 from tollgate.gateway.metrics import GatewayMetrics
 from tollgate.gateway.nginx import Nginx
 from tollgate.gateway.template import SUSPENSIONS_FOLDER, Gateway
+from tollgate.server.environment import free_port
 
 _TIMEOUT_S = 10.0
 _SETTLE_S = 2.0  # time in which good requests continue after the last hostile one

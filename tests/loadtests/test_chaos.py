@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from loadtests.chaos import Options, run_all
-from loadtests.chaos_kinds import INJECTIONS, ChaosBench
+from loadtests.chaos import INJECTIONS, ChaosBench, Options, run_all
 from loadtests.proxy import Proxy
 from loadtests.surroundings import CHECKOUT
 from tollgate.server.embedded import Embedded, serve

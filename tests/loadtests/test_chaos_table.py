@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from loadtests.chaos_kinds import INJECTIONS, SERVER_FAULTS
-from loadtests.chaos_table import Calls, to_markdown
+from loadtests.chaos import INJECTIONS, SERVER_FAULTS, Calls, to_markdown
 
 
 def test_each_trouble_has_a_beginning_and_an_end():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtests.fault_table import WHOLE_IN_A_ROW, StoreFault, outcome_of, to_markdown
+from loadtests.faults import WHOLE_IN_A_ROW, StoreFault, outcome_of, to_markdown
 from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, Results
 from loadtests.repaired import StoreComparison
 from tollgate.schema import Degraded

@@ -5,10 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtests.gate import without_tls
-from loadtests.overload import main
-from loadtests.overload_parts import PARTS, parts_of
-from loadtests.overload_table import Flow, PartRun, line_of, table
+from loadtests.overload import (
+    PARTS,
+    Flow,
+    PartRun,
+    line_of,
+    main,
+    parts_of,
+    table,
+    without_tls,
+)
 from loadtests.paced.calls import CALL, Results
 from loadtests.paced.raw import Server
 from tollgate.gateway.template import TEMPLATE
