@@ -21,7 +21,7 @@ from loadtests.tuner.picture import draw
 from loadtests.tuner.seen import limits_of
 from loadtests.tuner.settings import Roles
 from loadtests.tuner.space import LOW_LATENCY, THROUGHPUT, candidates, narrowed
-from loadtests.tuner.tuning import TURN, Tuned, looker, tune
+from loadtests.tuner.tuning import TURN, TuningResult, measurer_of, tune
 from loadtests.tuner.written import require_free, write_named
 from tollgate.errors import InputError
 from tollgate.repository.configs import NAMED_CONFIGS, require_config_name
@@ -35,7 +35,7 @@ from tollgate.server.loaded import record_path
 _IDLE_S, _IDLE_REQUESTS = 2.0, 12  # the supervisor's own probes are among these
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class TuningOptions(msgspec.Struct, frozen=True):
     """
     Goal and limits of a tuning.
 
@@ -83,7 +83,7 @@ class Bench:
     """
 
     def __init__(
-        self, server: Address, wanted: Wanted, *, traffic: Traffic, state: Path
+        self, server: Address, wanted: TuningOptions, *, traffic: Traffic, state: Path
     ) -> None:
         if wanted.name:
             require_config_name(wanted.name)
@@ -133,7 +133,7 @@ class Bench:
         folders = [self._repository / step / NAMED_CONFIGS for step in steps]
         return [folder / f"{name}.pbtxt" for folder in folders]
 
-    def tune(self, *, report: Callable[[str], None]) -> Tuned:
+    def tune(self, *, report: Callable[[str], None]) -> TuningResult:
         """Search on the server through the override; see `tuning.tune`."""
         wanted, base = self.wanted, self.override.base
         others = candidates(
@@ -157,16 +157,16 @@ class Bench:
             self._sender = sender.name
             drive = Driver(self._server, self._traffic, sender=sender)
             return tune(
-                looker(self.override, self._goal, drive),
+                measurer_of(self.override, self._goal, drive),
                 base,
                 others,
                 seconds=wanted.seconds,
                 turns=wanted.turns,
-                again=looker(self.override, self._last_goal, drive),
+                again=measurer_of(self.override, self._last_goal, drive),
                 report=report,
             )
 
-    def points(self, tuned: Tuned) -> list[Point]:
+    def points(self, tuned: TuningResult) -> list[Point]:
         """Return settings at rates that they sustain, by throughput."""
         return points_of(tuned.tried, limits=self._limits)
 
@@ -187,7 +187,7 @@ class Bench:
             seconds=TURN * wanted.seconds,
         )
 
-    def keep(self, tuned: Tuned, folder: Path) -> None:
+    def keep(self, tuned: TuningResult, folder: Path) -> None:
         """Write all runs, tuning.json, and their picture, tuning.png."""
         folder.mkdir(parents=True, exist_ok=True)
         record = {"circumstances": self.circumstances(), "tuned": tuned}
@@ -201,7 +201,7 @@ class Bench:
             unit=self._goal.unit,
         )
 
-    def write(self, tuned: Tuned) -> list[Path]:
+    def write(self, tuned: TuningResult) -> list[Path]:
         """Write the winner, if there is one; see `written.write_named`."""
         if tuned.compared is None or tuned.winner is None:
             return []

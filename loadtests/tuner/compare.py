@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from loadtests.tuner.goals import Found
-from loadtests.tuner.search import Look
+from loadtests.tuner.goals import Measurement
+from loadtests.tuner.search import Measurer
 from loadtests.tuner.space import Candidate
 
 FEWEST, MOST = 3, 10  # turns
@@ -25,7 +25,7 @@ LEAST_GAIN = 1.03  # a smaller gain is not worth a file
 _T = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
-class Compared(msgspec.Struct, frozen=True):
+class Comparison(msgspec.Struct, frozen=True):
     """
     Comparison of a candidate with the original settings.
 
@@ -38,7 +38,7 @@ class Compared(msgspec.Struct, frozen=True):
     """
 
     candidate: Candidate
-    turns: tuple[tuple[Found, Found], ...]
+    turns: tuple[tuple[Measurement, Measurement], ...]
     ratio: float
     low: float
     high: float
@@ -59,8 +59,8 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 def compare(
-    candidate: Candidate, base: Candidate, *, look: Look, seconds: float, turns: int
-) -> Compared:
+    candidate: Candidate, base: Candidate, *, look: Measurer, seconds: float, turns: int
+) -> Comparison:
     """
     Measure two candidates in turns; the order changes each time.
 
@@ -82,7 +82,7 @@ def compare(
             most[one] = max(most[one], found[one].merit)
         pairs.append((found[candidate], found[base]))
     ratio, low, high = ratio_of([(ours.merit, was.merit) for ours, was in pairs])
-    return Compared(candidate, tuple(pairs), ratio, low, high)
+    return Comparison(candidate, tuple(pairs), ratio, low, high)
 
 
 def ratio_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:

@@ -21,7 +21,7 @@ from loadtests.made_up import synthetic_purchases
 from loadtests.open_loop import poisson
 from loadtests.paced.calls import Results
 from loadtests.processes import use_of
-from loadtests.tuner.seen import Seen
+from loadtests.tuner.seen import RunFigures
 from loadtests.tuner.sending import Sender
 from tollgate.errors import ServerError
 from tollgate.features.spec import FeatureSpec
@@ -76,7 +76,7 @@ class Driver:
         self._sender = sender
         self._seed = time.time_ns() % 1_000_000_000  # new ids in each tuning
 
-    def __call__(self, rate_per_s: float, seconds: float) -> Seen:
+    def __call__(self, rate_per_s: float, seconds: float) -> RunFigures:
         """
         Run a load.
 
@@ -99,7 +99,7 @@ class Driver:
         else:
             results = self._sender.one_by_one(requests, run_s=run_s)
         used_s = use_of([self._server.pid]).cpu_s - before
-        return seen_of(
+        return run_figures(
             results, self._traffic, rate_per_s=rate_per_s, used_s=max(0.0, used_s)
         )
 
@@ -124,9 +124,9 @@ class Driver:
         )
 
 
-def seen_of(
+def run_figures(
     results: Results, traffic: Traffic, *, rate_per_s: float, used_s: float
-) -> Seen:
+) -> RunFigures:
     """
     Compute the figures of a run; its warm-up, half a second, does not count.
 
@@ -147,7 +147,7 @@ def seen_of(
     # Take samples that occurred: interpolating towards infinity gives no number.
     p50_s, p99_s = np.percentile(latency_s, [50, 99], method="higher")
     in_time = latency_s * 1e3 <= traffic.within_ms
-    return Seen(
+    return RunFigures(
         rate_per_s=rate_per_s,
         seconds=took_s,
         requests=len(latency_s),

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from loadtests.tuner.search import Tried
-from loadtests.tuner.seen import Limits, Seen
+from loadtests.tuner.search import CandidateResult
+from loadtests.tuner.seen import Limits, RunFigures
 from loadtests.tuner.space import Candidate
 
 
@@ -23,11 +23,13 @@ class Point(msgspec.Struct, frozen=True):
     """
 
     candidate: Candidate
-    seen: Seen
+    seen: RunFigures
     on_front: bool
 
 
-def points_of(tried: Iterable[Tried], *, limits: Limits | None) -> list[Point]:
+def points_of(
+    tried: Iterable[CandidateResult], *, limits: Limits | None
+) -> list[Point]:
     """
     Return the runs that met the limits, those of long rounds only.
 
@@ -56,7 +58,7 @@ def points_of(tried: Iterable[Tried], *, limits: Limits | None) -> list[Point]:
     return sorted(points, key=lambda one: -one.seen.answered_per_s)
 
 
-def _cost(seen: Seen) -> tuple[float, float, float]:
+def _cost(seen: RunFigures) -> tuple[float, float, float]:
     return seen.p99_ms, -seen.answered_per_s, seen.cpu_s
 
 

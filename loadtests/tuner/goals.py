@@ -12,10 +12,10 @@ from typing import Protocol
 
 import msgspec
 
-from loadtests.tuner.seen import Limits, Seen
+from loadtests.tuner.seen import Limits, RunFigures
 
 # Takes a rate (0: one after the other) and seconds; runs the load on the candidate.
-Drive = Callable[[float, float], Seen]
+Drive = Callable[[float, float], RunFigures]
 
 STEP = 1.05  # from one rate to the next
 _GALLOP = 14  # steps at once while no rate is known: about twice the rate
@@ -24,7 +24,7 @@ _LOWEST_PER_S = 5.0
 _MOST_PER_S = 100_000.0
 
 
-class Found(msgspec.Struct, frozen=True):
+class Measurement(msgspec.Struct, frozen=True):
     """
     Merit of some settings, and the runs that show it.
 
@@ -37,9 +37,9 @@ class Found(msgspec.Struct, frozen=True):
     """
 
     merit: float
-    best: Seen | None
-    runs: tuple[Seen, ...]
-    alone: Seen | None = None
+    best: RunFigures | None
+    runs: tuple[RunFigures, ...]
+    alone: RunFigures | None = None
 
 
 class Goal(Protocol):
@@ -49,7 +49,9 @@ class Goal(Protocol):
     def unit(self) -> str:
         """Return the unit of the merit."""
 
-    def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
+    def look(
+        self, drive: Drive, *, seconds: float, near: float, floor: float
+    ) -> Measurement:
         """
         Measure the merit of a candidate.
 
@@ -77,9 +79,11 @@ class HighestRate(msgspec.Struct, frozen=True):
     start_per_s: float = 100.0
     unit: str = "requests/s"
 
-    def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
+    def look(
+        self, drive: Drive, *, seconds: float, near: float, floor: float
+    ) -> Measurement:
         """Go up in steps while the limits are met, or down until they are."""
-        runs: list[Seen] = []
+        runs: list[RunFigures] = []
 
         def sustains(rate_per_s: float) -> bool:
             for _ in range(2):
@@ -93,7 +97,7 @@ class HighestRate(msgspec.Struct, frozen=True):
         rate = self._climb(sustains, near=near, floor=max(floor, _LOWEST_PER_S))
         passed = [one for one in runs if self.limits.meets(one)]
         best = max(passed, key=lambda one: one.rate_per_s, default=None)
-        return Found(rate, best, tuple(runs))
+        return Measurement(rate, best, tuple(runs))
 
     def _climb(
         self, sustains: Callable[[float], bool], *, near: float, floor: float
@@ -133,10 +137,12 @@ class QuickestAnswer(msgspec.Struct, frozen=True):
 
     unit: str = "answers/s, one after the other"
 
-    def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
+    def look(
+        self, drive: Drive, *, seconds: float, near: float, floor: float
+    ) -> Measurement:
         """Run once; there is no rate to search for."""
         seen = drive(0.0, seconds)
-        return Found(seen.answered_per_s, seen, (seen,))
+        return Measurement(seen.answered_per_s, seen, (seen,))
 
 
 class AlsoAlone(msgspec.Struct, frozen=True):
@@ -153,7 +159,9 @@ class AlsoAlone(msgspec.Struct, frozen=True):
         """Return the unit of the other goal."""
         return self.goal.unit
 
-    def look(self, drive: Drive, *, seconds: float, near: float, floor: float) -> Found:
+    def look(
+        self, drive: Drive, *, seconds: float, near: float, floor: float
+    ) -> Measurement:
         """Measure as the other goal does, then run once more."""
         found = self.goal.look(drive, seconds=seconds, near=near, floor=floor)
         return msgspec.structs.replace(found, alone=drive(0.0, seconds))

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadtests.tuner.compare import Compared
+from loadtests.tuner.compare import Comparison
 from loadtests.tuner.front import Point
 from loadtests.tuner.seen import Limits
 from loadtests.tuner.story import ratio_words
-from loadtests.tuner.tuning import Tuned
+from loadtests.tuner.tuning import TuningResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def draw(
-    tuned: Tuned,
+    tuned: TuningResult,
     points: Sequence[Point],
     path: Path,
     *,
@@ -52,7 +52,7 @@ def draw(
 
 
 def _draw_front(
-    tuned: Tuned, points: Sequence[Point], axes: Axes, *, limits: Limits | None
+    tuned: TuningResult, points: Sequence[Point], axes: Axes, *, limits: Limits | None
 ) -> None:
     across = np.array([one.seen.answered_per_s for one in points])
     up = np.array([one.seen.p99_ms for one in points])
@@ -92,7 +92,7 @@ def _draw_front(
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), fontsize=9)
 
 
-def _draw_turns(compared: Compared, axes: Axes, *, unit: str) -> None:
+def _draw_turns(compared: Comparison, axes: Axes, *, unit: str) -> None:
     places = np.arange(1, len(compared.turns) + 1)
     for shift, side, words, color in (
         (-0.2, 1, "as it was", "tab:gray"),

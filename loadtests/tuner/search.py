@@ -13,22 +13,22 @@ from typing import Protocol
 
 import msgspec
 
-from loadtests.tuner.goals import Found
+from loadtests.tuner.goals import Measurement
 from loadtests.tuner.space import Candidate
 
 _HOPELESS = 0.8  # of the best merit of a round: not worth a second look
 
 
-class Look(Protocol):
+class Measurer(Protocol):
     """Function that measures a candidate on a server."""
 
     def __call__(
         self, candidate: Candidate, *, seconds: float, near: float, floor: float
-    ) -> Found:
+    ) -> Measurement:
         """See `Goal.look`."""
 
 
-class Rung(msgspec.Struct, frozen=True):
+class SearchRound(msgspec.Struct, frozen=True):
     """
     One round.
 
@@ -41,7 +41,7 @@ class Rung(msgspec.Struct, frozen=True):
     keep: int
 
 
-class Tried(msgspec.Struct, frozen=True):
+class CandidateResult(msgspec.Struct, frozen=True):
     """
     Result of a candidate.
 
@@ -53,10 +53,10 @@ class Tried(msgspec.Struct, frozen=True):
 
     candidate: Candidate
     rung: int
-    found: Found
+    found: Measurement
 
 
-def rungs_of(count: int, *, seconds: float) -> list[Rung]:
+def plan_rounds(count: int, *, seconds: float) -> list[SearchRound]:
     """
     Plan rounds: a third of the candidates goes on, to runs twice as long.
 
@@ -64,12 +64,12 @@ def rungs_of(count: int, *, seconds: float) -> list[Rung]:
         count: Number of candidates.
         seconds: Duration of each run of the first round, s.
     """
-    rungs: list[Rung] = []
+    rounds: list[SearchRound] = []
     while True:
         keep = -(-count // 3)
-        rungs.append(Rung(seconds * 2 ** len(rungs), keep))
+        rounds.append(SearchRound(seconds * 2 ** len(rounds), keep))
         if count <= 3:
-            return rungs
+            return rounds
         count = keep
 
 
@@ -77,10 +77,10 @@ def search(
     base: Candidate,
     others: Sequence[Candidate],
     *,
-    look: Look,
-    rungs: Sequence[Rung],
-    report: Callable[[Tried], None] = lambda tried: None,
-) -> list[Tried]:
+    look: Measurer,
+    rounds: Sequence[SearchRound],
+    report: Callable[[CandidateResult], None] = lambda tried: None,
+) -> list[CandidateResult]:
     """
     Find the best candidates by successive halving.
 
@@ -88,16 +88,16 @@ def search(
         base: The current settings.
         others: The other candidates.
         look: Measures one candidate.
-        rungs: The rounds.
+        rounds: The rounds.
         report: Called with each result.
 
     Returns:
         Results of all candidates: those of later rounds first, the better first within
         a round; `base` appears once, with the result of its last round.
     """
-    tried: dict[Candidate, Tried] = {}
+    tried: dict[Candidate, CandidateResult] = {}
     left = list(others)
-    for number, rung in enumerate(rungs):
+    for number, rung in enumerate(rounds):
         best = 0.0
         for candidate in [base, *left]:
             before = tried.get(candidate)
@@ -109,13 +109,13 @@ def search(
                 floor=_HOPELESS * best,
             )
             best = max(best, found.merit)
-            tried[candidate] = Tried(candidate, number, found)
+            tried[candidate] = CandidateResult(candidate, number, found)
             report(tried[candidate])
         left = sorted(left, key=lambda one: _order(tried[one].found))[: rung.keep]
         left = [one for one in left if tried[one].found.merit]
     return sorted(tried.values(), key=lambda one: (-one.rung, _order(one.found)))
 
 
-def _order(found: Found) -> tuple[float, float]:
+def _order(found: Measurement) -> tuple[float, float]:
     """Sort key, better first: by merit, then by the 99th percentile."""
     return -found.merit, found.best.p99_ms if found.best else float("inf")

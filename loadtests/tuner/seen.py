@@ -7,7 +7,7 @@ import msgspec
 from tollgate.repository.slo import Slo
 
 
-class Seen(msgspec.Struct, frozen=True):
+class RunFigures(msgspec.Struct, frozen=True):
     """
     Figures of one run.
 
@@ -48,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True):
     within_ms: float
     percent: float
 
-    def meets(self, seen: Seen) -> bool:
+    def meets(self, seen: RunFigures) -> bool:
         """
         Return whether a run meets them; one late answer in a short run is allowed.
         """
@@ -57,7 +57,7 @@ class Limits(msgspec.Struct, frozen=True):
         forgiven = max(1.0, share * (100 - self.percent)) + 1e-6
         return seen.p99_ms <= self.p99_ms and late <= forgiven
 
-    def hopeless(self, seen: Seen) -> bool:
+    def hopeless(self, seen: RunFigures) -> bool:
         """
         Return whether a run misses them by more than chance, so that none is repeated.
         """

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from loadtests.tuner.compare import Compared
-from loadtests.tuner.goals import Found
-from loadtests.tuner.seen import Limits, Seen
-from loadtests.tuner.tuning import Tuned
+from loadtests.tuner.compare import Comparison
+from loadtests.tuner.goals import Measurement
+from loadtests.tuner.seen import Limits, RunFigures
+from loadtests.tuner.tuning import TuningResult
 
 
 class Circumstances(msgspec.Struct, frozen=True):
@@ -37,7 +37,9 @@ class Circumstances(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def paragraphs(tuned: Tuned, compared: Compared, around: Circumstances) -> list[str]:
+def paragraphs(
+    tuned: TuningResult, compared: Comparison, around: Circumstances
+) -> list[str]:
     """Describe when, where and under which load the winner was found, and its gain."""
     tried = len(tuned.tried) - 1
     return [
@@ -54,7 +56,7 @@ def paragraphs(tuned: Tuned, compared: Compared, around: Circumstances) -> list[
     ]
 
 
-def ending(tuned: Tuned, around: Circumstances) -> list[str]:
+def ending(tuned: TuningResult, around: Circumstances) -> list[str]:
     """Describe how the best candidate compares, for the end of a tuning."""
     compared = tuned.compared
     if compared is None:
@@ -72,7 +74,7 @@ def ending(tuned: Tuned, around: Circumstances) -> list[str]:
     return [*lines, *filter(None, [noise_words(runs)])]
 
 
-def figures(found: Iterable[Found]) -> str:
+def figures(found: Iterable[Measurement]) -> str:
     """Format the medians of the turns, with the range."""
     results = list(found)
     seen = [one.best for one in results if one.best is not None]
@@ -92,7 +94,7 @@ def figures(found: Iterable[Found]) -> str:
     return ", ".join([*parts, *_alone(results)])
 
 
-def _alone(results: Sequence[Found]) -> list[str]:
+def _alone(results: Sequence[Measurement]) -> list[str]:
     seen = [one.alone for one in results if one.alone is not None]
     if not seen:
         return []
@@ -103,7 +105,7 @@ def _alone(results: Sequence[Found]) -> list[str]:
     return [f"one after the other p50 {p50} ms, p99 {p99} ms"]
 
 
-def ratio_words(compared: Compared) -> str:
+def ratio_words(compared: Comparison) -> str:
     """Describe how the two compare, and how certain that is."""
     if math.isinf(compared.low):
         return "the settings as they were sustained no rate"
@@ -113,7 +115,7 @@ def ratio_words(compared: Compared) -> str:
     return f"{compared.ratio:.2f} times as much ({interval} at 95 %)"
 
 
-def noise_words(seen: Sequence[Seen]) -> str:
+def noise_words(seen: Sequence[RunFigures]) -> str:
     """Describe how late the sender itself was; empty when it was in time."""
     late = max((one.late_p99_ms for one in seen), default=0.0)
     if late <= _LATE_MS:

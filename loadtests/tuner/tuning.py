@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from loadtests.tuner.compare import Compared, compare
-from loadtests.tuner.goals import Drive, Found, Goal
+from loadtests.tuner.compare import Comparison, compare
+from loadtests.tuner.goals import Drive, Goal, Measurement
 from loadtests.tuner.override import Override
-from loadtests.tuner.search import Look, Tried, rungs_of, search
+from loadtests.tuner.search import CandidateResult, Measurer, plan_rounds, search
 from loadtests.tuner.space import Candidate
 from tollgate.errors import ServerError
 
@@ -17,7 +17,7 @@ TURN = 2.0  # a run of the comparison is so many times as long as one of the fir
 _LOOKS = 3  # attempts per candidate, when its settings were replaced meanwhile
 
 
-class Tuned(msgspec.Struct, frozen=True):
+class TuningResult(msgspec.Struct, frozen=True):
     """
     Result of a tuning.
 
@@ -28,8 +28,8 @@ class Tuned(msgspec.Struct, frozen=True):
     """
 
     base: Candidate
-    tried: tuple[Tried, ...]
-    compared: Compared | None
+    tried: tuple[CandidateResult, ...]
+    compared: Comparison | None
 
     @property
     def winner(self) -> Candidate | None:
@@ -42,15 +42,15 @@ class Tuned(msgspec.Struct, frozen=True):
 
 
 def tune(
-    look: Look,
+    look: Measurer,
     base: Candidate,
     others: Sequence[Candidate],
     *,
     seconds: float,
     turns: int,
-    again: Look | None = None,
+    again: Measurer | None = None,
     report: Callable[[str], None] = lambda text: None,
-) -> Tuned:
+) -> TuningResult:
     """
     Find the best settings, and compare them with the current ones.
 
@@ -65,14 +65,14 @@ def tune(
     """
     report(f"{len(others)} settings to compare with the current ones")
 
-    def report_result(one: Tried) -> None:
+    def report_result(one: CandidateResult) -> None:
         report(f"round {one.rung + 1}: {one.candidate}: {_words(one.found)}")
 
     tried = search(
         base,
         others,
         look=look,
-        rungs=rungs_of(len(others), seconds=seconds),
+        rounds=plan_rounds(len(others), seconds=seconds),
         report=report_result,
     )
     best = next((one for one in tried if one.candidate != base), None)
@@ -86,17 +86,17 @@ def tune(
             seconds=TURN * seconds,
             turns=turns,
         )
-    return Tuned(base, tuple(tried), compared)
+    return TuningResult(base, tuple(tried), compared)
 
 
-def looker(override: Override, goal: Goal, drive: Drive) -> Look:
+def measurer_of(override: Override, goal: Goal, drive: Drive) -> Measurer:
     """
     Return a function that loads a candidate, runs it, and checks that it stayed loaded.
     """
 
     def look(
         candidate: Candidate, *, seconds: float, near: float, floor: float
-    ) -> Found:
+    ) -> Measurement:
         for _ in range(_LOOKS):
             override.apply(candidate)
             found = goal.look(drive, seconds=seconds, near=near, floor=floor)
@@ -108,7 +108,7 @@ def looker(override: Override, goal: Goal, drive: Drive) -> Look:
     return look
 
 
-def _words(found: Found) -> str:
+def _words(found: Measurement) -> str:
     if found.best is None:
         return f"sustains no rate that matters ({len(found.runs)} runs)"
     seen = found.best

@@ -16,9 +16,9 @@ from tollgate.cli.serve import State
 from tollgate.errors import InputError, SetupError
 
 if TYPE_CHECKING:
-    from loadtests.tuner.bench import Bench, Wanted
+    from loadtests.tuner.bench import Bench, TuningOptions
     from loadtests.tuner.driving import Traffic
-    from loadtests.tuner.tuning import Tuned
+    from loadtests.tuner.tuning import TuningResult
     from tollgate.server.address import Address
     from tollgate.settings import Settings
 
@@ -109,10 +109,10 @@ def tune(
     server's steps many times; after the search the steps run with their previous
     settings. Exit status 1: nothing better.
     """
-    from loadtests.tuner.bench import Wanted
+    from loadtests.tuner.bench import TuningOptions
 
     chosen = console.settings(product=product, state=state)
-    wanted = Wanted(
+    wanted = TuningOptions(
         preset=preset,
         name=name or "",
         values=tuple(values or ()),
@@ -144,7 +144,7 @@ def tune(
 
 def _tune(
     chosen: Settings,
-    wanted: Wanted,
+    wanted: TuningOptions,
     server: Address,
     *,
     out: Path | None,
@@ -244,7 +244,7 @@ def _say(text: str) -> None:
     console.err.print(text, highlight=False, soft_wrap=True)
 
 
-def _tell(bench: Bench, tuned: Tuned, folder: Path) -> None:
+def _tell(bench: Bench, tuned: TuningResult, folder: Path) -> None:
     """Print the Pareto front, a comparison with the best, and where the rest is."""
     from rich.table import Table
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, Results
-from loadtests.tuner.driving import Traffic, seen_of
+from loadtests.tuner.driving import Traffic, run_figures
 from tollgate.features.spec import FeatureSpec
 
 
@@ -40,7 +40,7 @@ def test_a_run_is_its_samples_after_the_warm_up(spec: FeatureSpec) -> None:
     latency_s[-4:] = np.inf
     late_s = np.concatenate([np.full(40, 9.9), np.full(160, 0.001)])
     answered = results(np.linspace(0, 2.5, 200), latency_s, late_s)
-    seen = seen_of(answered, traffic(spec), rate_per_s=80.0, used_s=3.92)
+    seen = run_figures(answered, traffic(spec), rate_per_s=80.0, used_s=3.92)
     assert (seen.requests, seen.seconds) == (160, 2.0)
     assert seen.p50_ms == pytest.approx(81)  # an odd sample: no mean of two
     assert math.isinf(seen.p99_ms)  # more than one of a hundred never came
@@ -53,7 +53,7 @@ def test_a_run_is_its_samples_after_the_warm_up(spec: FeatureSpec) -> None:
 def test_a_server_that_answers_nothing_has_no_percentile(spec: FeatureSpec) -> None:
     """And nothing was divided by nothing."""
     answered = results(np.zeros(1), np.array([np.inf]), np.zeros(1))
-    seen = seen_of(answered, traffic(spec), rate_per_s=0.0, used_s=1.0)
+    seen = run_figures(answered, traffic(spec), rate_per_s=0.0, used_s=1.0)
     assert math.isinf(seen.p50_ms)
     assert (seen.in_time_percent, seen.answered_per_s) == (0.0, 0.0)
 

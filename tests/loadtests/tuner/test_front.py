@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from loadtests.tuner.front import points_of
-from loadtests.tuner.goals import Found
+from loadtests.tuner.goals import Measurement
 from loadtests.tuner.picture import draw
-from loadtests.tuner.search import Tried
+from loadtests.tuner.search import CandidateResult
 from loadtests.tuner.seen import limits_of
 from loadtests.tuner.space import Candidate
 from loadtests.tuner.story import figures
@@ -22,10 +22,14 @@ A, B = Candidate(0), Candidate(5000)
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def tried(candidate: Candidate, rung: int, *runs: tuple[float, float, float]) -> Tried:
+def tried(
+    candidate: Candidate, rung: int, *runs: tuple[float, float, float]
+) -> CandidateResult:
     """Make up results: rate, p99, processor time of each run."""
     made = tuple(seen(rate, p99_ms=p99, cpu_s=cpu) for rate, p99, cpu in runs)
-    return Tried(candidate, rung, Found(made[0].rate_per_s, made[0], made))
+    return CandidateResult(
+        candidate, rung, Measurement(made[0].rate_per_s, made[0], made)
+    )
 
 
 def test_the_front_is_what_nothing_beats_in_all() -> None:

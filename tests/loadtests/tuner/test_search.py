@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from loadtests.tuner.goals import STEP, AlsoAlone, HighestRate, QuickestAnswer
-from loadtests.tuner.search import Tried, rungs_of, search
-from loadtests.tuner.seen import Seen
+from loadtests.tuner.search import CandidateResult, plan_rounds, search
+from loadtests.tuner.seen import RunFigures
 from loadtests.tuner.space import THROUGHPUT, Candidate, candidates
 from loadtests.tuner.tuning import tune
 from tests.support.loadtests.simulated_server import (
@@ -45,7 +45,7 @@ def test_one_bad_moment_does_not_count() -> None:
     server = MadeUpServer()
     whole, asked = server.drive(BASE), []
 
-    def unlucky(rate_per_s: float, seconds: float) -> Seen:
+    def unlucky(rate_per_s: float, seconds: float) -> RunFigures:
         asked.append(rate_per_s)
         first = asked.count(rate_per_s) == 1
         return seen(rate_per_s, p99_ms=30.0) if first else whole(rate_per_s, seconds)
@@ -89,21 +89,21 @@ def test_the_comparison_looks_at_lone_requests_too() -> None:
 
 def test_rounds_leave_a_third_and_take_twice_as_long() -> None:
     """Until three are left."""
-    rounds = [(one.seconds, one.keep) for one in rungs_of(16, seconds=3.0)]
+    rounds = [(one.seconds, one.keep) for one in plan_rounds(16, seconds=3.0)]
     assert rounds == [(3.0, 6), (6.0, 2), (12.0, 1)]
-    assert [one.keep for one in rungs_of(1, seconds=3.0)] == [1]
+    assert [one.keep for one in plan_rounds(1, seconds=3.0)] == [1]
 
 
 def test_the_search_finds_the_best_of_all() -> None:
     """Worked out by hand: delay 2.5 ms, prefers 8, two instances of the model."""
     server = MadeUpServer()
     others = candidates(THROUGHPUT, BASE, most=60, cores=2, seed=1)
-    reported: list[Tried] = []
+    reported: list[CandidateResult] = []
     tried = search(
         BASE,
         others,
         look=server.look(),
-        rungs=rungs_of(len(others), seconds=1.0),
+        rounds=plan_rounds(len(others), seconds=1.0),
         report=reported.append,
     )
     best = max(highest_per_s(one) for one in others)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from loadtests.tuner.goals import Found, Goal, HighestRate
-from loadtests.tuner.search import Look
-from loadtests.tuner.seen import Limits, Seen
+from loadtests.tuner.goals import Goal, HighestRate, Measurement
+from loadtests.tuner.search import Measurer
+from loadtests.tuner.seen import Limits, RunFigures
 from loadtests.tuner.space import Candidate
 
 LIMITS = Limits(p99_ms=20.0, within_ms=50.0, percent=99.9)
@@ -50,10 +50,10 @@ class MadeUpServer:
         self._noise = noise
         self._chance = np.random.default_rng(seed)
 
-    def drive(self, candidate: Candidate) -> Callable[[float, float], Seen]:
+    def drive(self, candidate: Candidate) -> Callable[[float, float], RunFigures]:
         """Make what runs a load on a candidate."""
 
-        def run(rate_per_s: float, seconds: float) -> Seen:
+        def run(rate_per_s: float, seconds: float) -> RunFigures:
             self.runs.append((candidate, seconds))
             factor = np.exp(self._noise * self._chance.standard_normal())
             p99 = p99_ms(candidate, rate_per_s) * factor
@@ -61,13 +61,13 @@ class MadeUpServer:
 
         return run
 
-    def look(self, goal: Goal | None = None) -> Look:
+    def look(self, goal: Goal | None = None) -> Measurer:
         """Make what looks at candidates on this server."""
         aim = goal or HighestRate(LIMITS)
 
         def look(
             candidate: Candidate, *, seconds: float, near: float, floor: float
-        ) -> Found:
+        ) -> Measurement:
             return aim.look(
                 self.drive(candidate), seconds=seconds, near=near, floor=floor
             )
@@ -77,9 +77,9 @@ class MadeUpServer:
 
 def seen(
     rate_per_s: float, *, p99_ms: float, seconds: float = 1.0, cpu_s: float = 1.0
-) -> Seen:
+) -> RunFigures:
     """Make up a run."""
-    return Seen(
+    return RunFigures(
         rate_per_s=rate_per_s,
         seconds=seconds,
         requests=round(rate_per_s * seconds),
