@@ -35,7 +35,8 @@ from tollgate.features.spec import load_spec
 from tollgate.imports import be_gentle
 from tollgate.repository.activation import activate, compose_next
 from tollgate.repository.history import Action
-from tollgate.repository.release import Release, read_release, release_path
+from tollgate.repository.release import Release, release_path
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.trial import (
     promoted,
     with_challenger,
@@ -160,11 +161,11 @@ def _activations(count: int) -> Iterator[Todo]:
         yield "activate", partial(_other, step=step)
 
 
-def _other(repository: Path, *, product: str, step: str) -> Release:
+def _other(snapshot: RepositorySnapshot, *, product: str, step: str) -> Release:
     """Describe the release with the other version of a step."""
-    version = 3 - read_release(repository, product=product).versions[step]
+    version = 3 - snapshot.release(product).versions[step]
     return compose_next(
-        repository,
+        snapshot,
         product=product,
         versions={step: version},
         actor="load",
@@ -184,11 +185,13 @@ def _canaries(count: int) -> Iterator[Todo]:
             yield "challenger stop", without_challenger
 
 
-def _canary(repository: Path, *, product: str, actor: str, reason: str) -> Release:
+def _canary(
+    snapshot: RepositorySnapshot, *, product: str, actor: str, reason: str
+) -> Release:
     """Describe the release with a canary of the other model."""
-    version = 3 - read_release(repository, product=product).versions[_MODEL]
+    version = 3 - snapshot.release(product).versions[_MODEL]
     return with_challenger(
-        repository,
+        snapshot,
         product=product,
         versions={_MODEL: version},
         mode="canary",
@@ -208,9 +211,10 @@ def _change_all(
     try:
         for kind, make in todo:
             start_us = time.time_ns() // 1000
-            release = make(bench.repository, product="fraud")
+            snapshot = RepositorySnapshot(bench.repository)
+            release = make(snapshot, product="fraud")
             activate(
-                bench.repository,
+                snapshot,
                 release,
                 action=kind,
                 actor="load",

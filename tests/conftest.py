@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(text, pytrace=False)
         pytest.skip(text)
+
+
+@pytest.fixture
+def parsed_configs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often this process parses each text of a configuration, from here on."""
+    from google.protobuf import text_format
+
+    counts: Counter[str] = Counter()
+    parse = text_format.Parse
+
+    def counted(text: str, message: Any) -> Any:
+        counts[text] += 1
+        return parse(text, message)
+
+    monkeypatch.setattr(text_format, "Parse", counted)
+    return counts
 
 
 @pytest.fixture(scope="session")

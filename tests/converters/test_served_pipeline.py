@@ -19,6 +19,7 @@ from tollgate.history import history_of
 from tollgate.repository.compose import compose_release
 from tollgate.repository.release import write_release
 from tollgate.repository.served import read_served
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.embedded import serve
 from tollgate.server.publishing import publish
 from tollgate.simulate import simulate
@@ -54,7 +55,7 @@ def released(repository, folder, spec):
     published = publish(folder, repository=repository, product="fraud")
     versions = read_served(repository, "fraud").versions
     release = compose_release(
-        repository,
+        RepositorySnapshot(repository),
         product="fraud",
         versions={**versions, published.step: published.version},
         actor="test",

@@ -8,7 +8,7 @@ from tollgate.challenger.kept import Trial
 from tollgate.repository.activation import activate
 from tollgate.repository.compose import recompose_release
 from tollgate.repository.history import find_release
-from tollgate.repository.release import read_release
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.trial import without_challenger
 
 ACTOR = "challenger run"
@@ -26,14 +26,15 @@ def end_trial(trial: Trial, *, repository: Path, reason: str) -> str:
             active release changed meanwhile.
         SpecError, PolicyError: A file of the release cannot be used.
     """
-    current = read_release(repository, product=trial.product)
+    snapshot = RepositorySnapshot(repository)
+    current = snapshot.release(trial.product)
     if trial.mode == "watch":
         if current.name != trial.challenger or not trial.champion:
             return ""
         found = find_release(repository, trial.product, trial.champion)
         activate(
-            repository,
-            recompose_release(repository, found),
+            snapshot,
+            recompose_release(snapshot, found),
             action="rollback",
             actor=ACTOR,
             reason=reason,
@@ -44,8 +45,8 @@ def end_trial(trial: Trial, *, repository: Path, reason: str) -> str:
     if there is None or (there.release, there.time) != (trial.challenger, trial.began):
         return ""
     activate(
-        repository,
-        without_challenger(repository, product=trial.product),
+        snapshot,
+        without_challenger(snapshot, product=trial.product),
         action="challenger stop",
         actor=ACTOR,
         reason=f"{trial.challenger}, {trial.mode}: {reason}",

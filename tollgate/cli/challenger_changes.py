@@ -70,7 +70,7 @@ def start(
     wait: Wait = WAIT_S,
 ) -> None:
     """Start a trial: a shadow, or a canary if its shadow passed the gates."""
-    from tollgate.repository.release import read_release
+    from tollgate.repository.snapshot import RepositorySnapshot
     from tollgate.repository.trial import with_challenger
 
     # A shadow decides for no caller, so no second person must confirm it.
@@ -78,11 +78,12 @@ def start(
     chosen = settings_of(repository, product, state, asks)
     who = actor or getpass.getuser()
     with to_change(chosen) as folder:
-        current = read_release(folder, product=chosen.product)
+        snapshot = RepositorySnapshot(folder)
+        current = snapshot.release(chosen.product)
         changed = with_challenger(
-            folder,
+            snapshot,
             product=chosen.product,
-            versions=versions_of(folder, chosen.product, versions),
+            versions=versions_of(snapshot, chosen.product, versions),
             mode=mode,
             percent=percent,
             actor=who,
@@ -93,7 +94,7 @@ def start(
             _require_passed(chosen, folder, changed)
         change(
             chosen,
-            folder,
+            snapshot,
             changed,
             action="challenger start",
             actor=who,
@@ -122,19 +123,24 @@ def raise_share(
     """
     Raise a canary's share of customers; customers that it already serves stay with it.
     """
-    from tollgate.repository.release import read_release
+    from tollgate.repository.snapshot import RepositorySnapshot
     from tollgate.repository.trial import with_percent
 
     chosen = settings_of(repository, product, state, require_approval)
     who = actor or getpass.getuser()
     with to_change(chosen) as folder:
-        current = read_release(folder, product=chosen.product)
+        snapshot = RepositorySnapshot(folder)
+        current = snapshot.release(chosen.product)
         changed = with_percent(
-            folder, product=chosen.product, percent=percent, actor=who, reason=reason
+            snapshot,
+            product=chosen.product,
+            percent=percent,
+            actor=who,
+            reason=reason,
         )
         change(
             chosen,
-            folder,
+            snapshot,
             changed,
             action="challenger raise",
             actor=who,
@@ -154,17 +160,18 @@ def stop(
     wait: Wait = WAIT_S,
 ) -> None:
     """End a trial; the active release keeps serving."""
-    from tollgate.repository.release import read_release
+    from tollgate.repository.snapshot import RepositorySnapshot
     from tollgate.repository.trial import without_challenger
 
     # Stopping a trial needs no approval.
     chosen = settings_of(repository, product, state, False)
     with to_change(chosen) as folder:
-        current = read_release(folder, product=chosen.product)
-        changed = without_challenger(folder, product=chosen.product)
+        snapshot = RepositorySnapshot(folder)
+        current = snapshot.release(chosen.product)
+        changed = without_challenger(snapshot, product=chosen.product)
         change(
             chosen,
-            folder,
+            snapshot,
             changed,
             action="challenger stop",
             actor=actor or getpass.getuser(),
@@ -184,16 +191,17 @@ def promote(
     wait: Wait = WAIT_S,
 ) -> None:
     """Make the challenger the active release, under its own name."""
-    from tollgate.repository.release import read_release
+    from tollgate.repository.snapshot import RepositorySnapshot
     from tollgate.repository.trial import promoted
 
     chosen = settings_of(repository, product, state, require_approval)
     with to_change(chosen) as folder:
-        current = read_release(folder, product=chosen.product)
-        release = promoted(folder, product=chosen.product)
+        snapshot = RepositorySnapshot(folder)
+        current = snapshot.release(chosen.product)
+        release = promoted(snapshot, product=chosen.product)
         change(
             chosen,
-            folder,
+            snapshot,
             release,
             action="promote",
             actor=actor or getpass.getuser(),

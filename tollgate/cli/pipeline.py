@@ -115,6 +115,7 @@ def publish_and_release(
     from tollgate.repository.activation import activate
     from tollgate.repository.compose import compose_release
     from tollgate.repository.served import read_served
+    from tollgate.repository.snapshot import RepositorySnapshot
     from tollgate.server.publishing import publish
 
     with tempfile.TemporaryDirectory(prefix="tollgate-") as name:
@@ -125,8 +126,9 @@ def publish_and_release(
             folder, repository=repository, product=product, dry_load=False
         )
     served = read_served(repository, product)
+    snapshot = RepositorySnapshot(repository)
     release = compose_release(
-        repository,
+        snapshot,
         product=product,
         versions={**served.versions, published.step: published.version},
         actor="tollgate",
@@ -134,7 +136,7 @@ def publish_and_release(
         spec_hash=record.spec_hash or "",
     )
     activate(
-        repository,
+        snapshot,
         release,
         action="activate",
         actor=release.actor,

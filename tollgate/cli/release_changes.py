@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from tollgate.repository.history import Action, Entry
     from tollgate.repository.release import Release
+    from tollgate.repository.snapshot import RepositorySnapshot
     from tollgate.settings import Settings
 
 Actor = Annotated[
@@ -81,28 +81,29 @@ def activate(
     from tollgate.repository.activation import compose_next
     from tollgate.repository.compose import recompose_release
     from tollgate.repository.history import find_release
-    from tollgate.repository.release import find_current
+    from tollgate.repository.snapshot import RepositorySnapshot
 
     chosen = settings_of(repository, product, state, require_approval)
     who = actor or getpass.getuser()
     if (name is None) == (not versions):
         raise InputError("release activate", "name a release, or versions with --set")
     with to_change(chosen) as folder:
-        before = find_current(folder, product=chosen.product)
+        snapshot = RepositorySnapshot(folder)
+        before = snapshot.current_release(chosen.product)
         if name is not None:
             found = find_release(folder, chosen.product, name)
-            release = recompose_release(folder, found)
+            release = recompose_release(snapshot, found)
         else:
             release = compose_next(
-                folder,
+                snapshot,
                 product=chosen.product,
-                versions=versions_of(folder, chosen.product, versions or []),
+                versions=versions_of(snapshot, chosen.product, versions or []),
                 actor=who,
                 reason=reason,
             )
         change(
             chosen,
-            folder,
+            snapshot,
             release,
             action="activate",
             actor=who,
@@ -127,17 +128,20 @@ def rollback(
 ) -> None:
     """Go back to the release before this one."""
     from tollgate.repository.compose import recompose_release
-    from tollgate.repository.history import find_release, read_history
+    from tollgate.repository.history import find_release
+    from tollgate.repository.snapshot import RepositorySnapshot
 
     chosen = settings_of(repository, product, state, require_approval)
     who = actor or getpass.getuser()
     with to_change(chosen) as folder:
-        entries = read_history(folder, chosen.product)
+        snapshot = RepositorySnapshot(folder)
+        entries = snapshot.history(chosen.product)
         name = to or _release_before(folder / chosen.product, entries)
-        release = recompose_release(folder, find_release(folder, chosen.product, name))
+        found = find_release(folder, chosen.product, name)
+        release = recompose_release(snapshot, found)
         change(
             chosen,
-            folder,
+            snapshot,
             release,
             action="rollback",
             actor=who,
@@ -147,7 +151,7 @@ def rollback(
     follow(chosen, folder, release, wait_s=wait)
 
 
-def _release_before(path: Path, entries: list[Entry]) -> str:
+def _release_before(path: Path, entries: Sequence[Entry]) -> str:
     """
     Choose the release to go back to.
 
@@ -179,11 +183,12 @@ def approve(
 ) -> None:
     """Approve a release that another person proposed; it becomes active."""
     from tollgate.repository import activation
+    from tollgate.repository.snapshot import RepositorySnapshot
 
     chosen = console.settings(repository=repository, product=product, state=state)
     with to_change(chosen) as folder:
         release = activation.approve(
-            folder,
+            RepositorySnapshot(folder),
             product=chosen.product,
             name=name,
             actor=actor or getpass.getuser(),
@@ -208,7 +213,7 @@ def settings_of(
 
 def change(
     chosen: Settings,
-    folder: Path,
+    snapshot: RepositorySnapshot,
     release: Release,
     *,
     action: Action,
@@ -221,7 +226,7 @@ def change(
 
     Args:
         chosen: The settings.
-        folder: The repository.
+        snapshot: The model repository.
         release: The release.
         action: Name of the action.
         actor: Person who does it.
@@ -234,7 +239,7 @@ def change(
         raise InputError("--reason", "is empty")
     write = activation.propose if chosen.require_approval else activation.activate
     write(
-        folder,
+        snapshot,
         release,
         action=action,
         actor=actor,
@@ -243,16 +248,16 @@ def change(
     )
 
 
-def versions_of(folder: Path, product: str, given: Sequence[str]) -> dict[str, int]:
+def versions_of(
+    snapshot: RepositorySnapshot, product: str, given: Sequence[str]
+) -> dict[str, int]:
     """
     Read STEP=VERSION arguments.
 
     Raises:
         InputError: An argument has another form, or a step appears twice.
     """
-    from tollgate.repository.product import read_product
-
-    models = read_product(folder, product)
+    models = snapshot.product(product)
     roles = {
         "features": models.features_step,
         "model": models.model_step,

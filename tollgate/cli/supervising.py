@@ -16,6 +16,7 @@ from tollgate.cli.repositories import at_server, to_follow
 from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError, ObjectStoreError, RepositoryError
 from tollgate.repository.check import require_sound
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.source import Source
 from tollgate.server.address import announce
 from tollgate.server.embedded import Embedded, serve
@@ -164,8 +165,10 @@ def _sources(chosen: Settings, *, recall: bool) -> dict[str, Source]:
                 raise
             log.error("%s: %s", product, error)
         if not recall:
-            name = chosen.model_config_name
-            require_sound(source.folder, product=product, config_name=name)
+            snapshot = RepositorySnapshot(
+                source.folder, config_name=chosen.model_config_name
+            )
+            require_sound(snapshot, product=product)
     return sources
 
 

@@ -21,12 +21,10 @@ from tollgate.repository.history import (
     Action,
     Entry,
     add_entry,
-    read_history,
     releases_of,
     settle,
 )
 from tollgate.repository.hook_trial import prove_hook
-from tollgate.repository.product import read_product
 from tollgate.repository.proposals import (
     Proposal,
     name_of,
@@ -39,6 +37,7 @@ from tollgate.repository.release import (
     spec_hash_text,
     write_release,
 )
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.turns import one_at_a_time
 
 # Actions that change which release answers; they end any trial.
@@ -46,7 +45,7 @@ _ANSWERS_ANEW: tuple[Action, ...] = ("activate", "rollback")
 
 
 def compose_next(
-    repository: Path,
+    snapshot: RepositorySnapshot,
     *,
     product: str,
     versions: Mapping[str, int],
@@ -57,7 +56,7 @@ def compose_next(
     Describe the next release, with other versions of some steps.
 
     Args:
-        repository: The model repository.
+        snapshot: The model repository.
         product: Name of the ensemble.
         versions: Version per step that changes.
         actor: Person who makes it.
@@ -67,8 +66,8 @@ def compose_next(
         RepositoryError: There is no such step or version.
         SpecError: The features.yaml cannot be used.
     """
-    models = read_product(repository, product)
-    entries = read_history(repository, product)
+    models = snapshot.product(product)
+    entries = snapshot.history(product)
     before = dict(entries[-1].release.versions) if entries else {}
     for step in versions:
         if step not in models.steps:
@@ -81,9 +80,9 @@ def compose_next(
         raise ArgumentError(
             "versions", f"names no version of {step}, and no release does"
         )
-    spec = load_spec(repository / step / str(wanted[step]) / SPEC_FILE)
+    spec = load_spec(snapshot.folder / step / str(wanted[step]) / SPEC_FILE)
     return compose_release(
-        repository,
+        snapshot,
         product=product,
         versions=wanted,
         actor=actor,
@@ -93,7 +92,7 @@ def compose_next(
 
 
 def activate(
-    repository: Path,
+    snapshot: RepositorySnapshot,
     release: Release,
     *,
     action: Action,
@@ -105,7 +104,7 @@ def activate(
     Make a release the desired one.
 
     Args:
-        repository: The model repository.
+        snapshot: The model repository.
         release: The release.
         action: Action to log in the history.
         actor: Person who does it.
@@ -120,17 +119,22 @@ def activate(
         PolicyError: The policy.yaml cannot be used.
     """
     _change(
-        repository,
+        snapshot,
         Proposal(action, actor, reason, release, instead_of),
         approver=None,
     )
 
 
-def _change(repository: Path, wanted: Proposal, *, approver: str | None) -> None:
+def _change(
+    snapshot: RepositorySnapshot, wanted: Proposal, *, approver: str | None
+) -> None:
     """Make the release of a proposal the desired one; record its approver, if any."""
     release, product = wanted.release, wanted.release.product
-    require_sound(repository, product=product, release=release)
-    _prove_hook(repository, release)
+    require_sound(snapshot, product=product, release=release)
+    _prove_hook(snapshot, release)
+    # Under the lock, compare with the files: the snapshot may be older than another
+    # person's change.
+    repository = snapshot.folder
     with one_at_a_time(repository / product):
         if approver is not None and read_proposal(repository, product) != wanted:
             raise _changed(product, "what waits")
@@ -153,10 +157,10 @@ def _change(repository: Path, wanted: Proposal, *, approver: str | None) -> None
             proposal_path(repository, product).unlink(missing_ok=True)
 
 
-def _prove_hook(repository: Path, release: Release) -> None:
+def _prove_hook(snapshot: RepositorySnapshot, release: Release) -> None:
     """Run the hook of a release's features, if it has one, in separate processes."""
-    step = read_product(repository, release.product).features_step
-    prove_hook(repository / step / str(release.versions[step]) / SPEC_FILE)
+    step = snapshot.product(release.product).features_step
+    prove_hook(snapshot.folder / step / str(release.versions[step]) / SPEC_FILE)
 
 
 def _require_unchanged(wanted: Proposal, entries: list[Entry]) -> None:
@@ -200,7 +204,7 @@ def _require_new(repository: Path, release: Release, entries: list[Entry]) -> No
 
 
 def propose(
-    repository: Path,
+    snapshot: RepositorySnapshot,
     release: Release,
     *,
     action: Action,
@@ -216,20 +220,22 @@ def propose(
         SpecError: The features.yaml cannot be used, or its hook failed its trial.
     """
     product = release.product
-    require_sound(repository, product=product, release=release)
-    _prove_hook(repository, release)
-    path = proposal_path(repository, product)
+    require_sound(snapshot, product=product, release=release)
+    _prove_hook(snapshot, release)
+    path = proposal_path(snapshot.folder, product)
     proposal = Proposal(action, actor, reason, release, instead_of)
     text = msgspec.json.format(msgspec.json.encode(proposal), indent=2)
     try:
-        with one_at_a_time(repository / product):
+        with one_at_a_time(snapshot.folder / product):
             replace_file(path, text + b"\n")
     except OSError as exc:
         raise RepositoryError(path, f"cannot be written: {exc.strerror}") from exc
     return path
 
 
-def approve(repository: Path, *, product: str, name: str, actor: str) -> Release:
+def approve(
+    snapshot: RepositorySnapshot, *, product: str, name: str, actor: str
+) -> Release:
     """
     Approve the pending release, as another person than its proposer.
 
@@ -237,13 +243,13 @@ def approve(repository: Path, *, product: str, name: str, actor: str) -> Release
         RepositoryError: None is pending, another one is, or it does not fit any more.
         InputError: The same person proposed it.
     """
-    path = proposal_path(repository, product)
-    proposal = read_proposal(repository, product)
+    path = proposal_path(snapshot.folder, product)
+    proposal = read_proposal(snapshot.folder, product)
     if proposal is None:
         raise RepositoryError(path, f"no release of {product} waits")
     if name_of(proposal.release) != name:
         raise RepositoryError(path, f"{name_of(proposal.release)} waits, not {name}")
     if proposal.actor == actor:
         raise ArgumentError("actor", f"{actor} proposed it; somebody else confirms")
-    _change(repository, proposal, approver=actor)
+    _change(snapshot, proposal, approver=actor)
     return proposal.release

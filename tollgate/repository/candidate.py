@@ -15,7 +15,7 @@ from tollgate.repository.check import check_staged
 from tollgate.repository.external_data import require_whole
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file, version_files
 from tollgate.repository.onnx_model import MODEL_FILE
-from tollgate.repository.product import Product
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 
 _NEEDED = (MODEL_FILE, ARTIFACT_FILE)
@@ -55,13 +55,14 @@ def require_files(source: Path) -> None:
             raise RepositoryError(path, problem)
 
 
-def require_fit(staged: Path, *, models: Product) -> None:
+def require_fit(staged: Path, snapshot: RepositorySnapshot, *, product: str) -> None:
     """
     Check that a staged version could serve in its product as it is released.
 
     Args:
         staged: Directory with the files of the version; no other process changes it.
-        models: The product, whose repository it is staged for.
+        snapshot: The model repository that it is staged for.
+        product: Name of the ensemble.
 
     Raises:
         RepositoryError: The record and the model disagree, the model was made for other
@@ -71,8 +72,7 @@ def require_fit(staged: Path, *, models: Product) -> None:
     """
     _require_checksum(staged)
     require_whole(staged / MODEL_FILE)
-    findings = check_staged(models.repository, product=models.name, staged=staged)
-    for finding in findings:
+    for finding in check_staged(snapshot, product=product, staged=staged):
         raise finding.as_error()
 
 

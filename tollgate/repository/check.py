@@ -15,16 +15,16 @@ from tollgate.features.spec import SPEC_FILE, load_spec
 from tollgate.repository.artifact import read_artifact
 from tollgate.repository.contents import content_findings
 from tollgate.repository.findings import Finding, collecting
-from tollgate.repository.product import Product, read_product
+from tollgate.repository.product import Product
 from tollgate.repository.release import (
     Release,
-    read_release,
     release_path,
     require_steps,
     spec_hash_text,
     verify_release,
 )
 from tollgate.repository.rules import rule_findings
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 from tollgate.repository.wiring import wiring_findings
 
@@ -32,11 +32,7 @@ __all__ = ["Finding", "check", "check_staged", "product_findings", "require_soun
 
 
 def check(
-    repository: Path,
-    *,
-    product: str,
-    config_name: str = "",
-    release: Release | None = None,
+    snapshot: RepositorySnapshot, *, product: str, release: Release | None = None
 ) -> list[Finding]:
     """
     Find everything that would keep a product from loading or from deciding right.
@@ -46,9 +42,8 @@ def check(
     versions, if the release cannot be read).
 
     Args:
-        repository: The model repository.
+        snapshot: The model repository, with the named configuration to check.
         product: Name of the ensemble.
-        config_name: Named configuration to check if a model has it.
         release: Release to check instead of release.json.
 
     Returns:
@@ -58,12 +53,12 @@ def check(
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    return _collect(
-        [], repository, product=product, config_name=config_name, given=release
-    )
+    return _collect([], snapshot, product=product, given=release)
 
 
-def check_staged(repository: Path, *, product: str, staged: Path) -> list[Finding]:
+def check_staged(
+    snapshot: RepositorySnapshot, *, product: str, staged: Path
+) -> list[Finding]:
     """
     Find the problems of a product as if a staged model were in its place.
 
@@ -72,7 +67,7 @@ def check_staged(repository: Path, *, product: str, staged: Path) -> list[Findin
     The product may still be without a release, and without another model.
 
     Args:
-        repository: The model repository.
+        snapshot: The model repository.
         product: Name of the ensemble.
         staged: Directory with the files of the model's version.
 
@@ -83,15 +78,11 @@ def check_staged(repository: Path, *, product: str, staged: Path) -> list[Findin
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    return _collect([], repository, product=product, staged=staged)
+    return _collect([], snapshot, product=product, staged=staged)
 
 
 def require_sound(
-    repository: Path,
-    *,
-    product: str,
-    config_name: str = "",
-    release: Release | None = None,
+    snapshot: RepositorySnapshot, *, product: str, release: Release | None = None
 ) -> None:
     """
     Fail if the repository has a finding, with another release in it if one is given.
@@ -101,22 +92,17 @@ def require_sound(
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    for finding in check(
-        repository, product=product, config_name=config_name, release=release
-    ):
+    for finding in check(snapshot, product=product, release=release):
         raise finding.as_error()
 
 
-def product_findings(
-    repository: Path, *, product: str, config_name: str = ""
-) -> list[Finding]:
+def product_findings(snapshot: RepositorySnapshot, *, product: str) -> list[Finding]:
     """
     Find the same as `check`, with errors of features.yaml or policy.yaml as findings.
 
     Args:
-        repository: The model repository.
+        snapshot: The model repository, with the named configuration to check.
         product: Name of the ensemble.
-        config_name: Named configuration to check if a model has it.
     """
     findings: list[Finding] = []
     with (
@@ -124,17 +110,16 @@ def product_findings(
         collecting(findings, code="TG322", caught=HookError),
         collecting(findings, code="TG318", caught=PolicyError),
     ):
-        _collect(findings, repository, product=product, config_name=config_name)
+        _collect(findings, snapshot, product=product)
     return findings
 
 
 def _collect(
     findings: list[Finding],
-    repository: Path,
+    snapshot: RepositorySnapshot,
     *,
     product: str,
     staged: Path | None = None,
-    config_name: str = "",
     given: Release | None = None,
 ) -> list[Finding]:
     """
@@ -144,12 +129,15 @@ def _collect(
     in the list.
     """
     with collecting(findings, code="TG001"):
-        models = read_product(repository, product, config_name=config_name)
+        models = snapshot.product(product)
         findings += wiring_findings(models)
         release = None
         release_problems: list[Finding] = []
-        if given or staged is None or release_path(repository, product).exists():
-            release = _usable_release(models, given, problems=release_problems)
+        released = release_path(snapshot.folder, product).exists()
+        if given or staged is None or released:
+            release = _usable_release(
+                snapshot, given, product=models, problems=release_problems
+            )
         findings += rule_findings(models, release=release)
         try:
             with collecting(findings, code="TG122"):
@@ -162,16 +150,20 @@ def _collect(
 
 
 def _usable_release(
-    models: Product, given: Release | None, *, problems: list[Finding]
+    snapshot: RepositorySnapshot,
+    given: Release | None,
+    *,
+    product: Product,
+    problems: list[Finding],
 ) -> Release | None:
     """Read and verify the release; None if it does not pin this product's steps."""
     release = None
     with collecting(problems, code="TG310"):
-        found = given or read_release(models.repository, product=models.name)
-        path = release_path(models.repository, models.name)
-        require_steps(path, found.versions, product=models)
+        found = given or snapshot.release(product.name)
+        path = release_path(snapshot.folder, product.name)
+        require_steps(path, found.versions, product=product)
         release = found
-        verify_release(models.repository, release)
+        verify_release(snapshot.folder, release)
     return release
 
 

@@ -10,21 +10,19 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import RepositoryError
-from tollgate.repository.hashes import hash_version
-from tollgate.repository.history import read_history, releases_of
-from tollgate.repository.product import read_product
+from tollgate.repository.history import releases_of
 from tollgate.repository.proposals import read_proposal
 from tollgate.repository.release import (
     Release,
     Versions,
-    find_current,
     release_path,
     require_steps,
 )
+from tollgate.repository.snapshot import RepositorySnapshot
 
 
 def compose_release(
-    repository: Path,
+    repository: RepositorySnapshot | Path,
     *,
     product: str,
     versions: Mapping[str, int],
@@ -39,7 +37,7 @@ def compose_release(
     versions, it is replaced, and the new release takes over its `previous`.
 
     Args:
-        repository: The model repository.
+        repository: The model repository: a snapshot, or its folder.
         product: Name of the ensemble.
         versions: Version per step, for every step.
         actor: Person who makes it.
@@ -54,15 +52,18 @@ def compose_release(
         RepositoryError: A version is missing, a step has none, or the release in the
             repository cannot be read.
     """
-    path = release_path(repository, product)
-    require_steps(path, versions, product=read_product(repository, product))
-    current = find_current(repository, product=product)
-    previous = _previous(repository, current, versions=versions)
+    snapshot = (
+        RepositorySnapshot(repository) if isinstance(repository, Path) else repository
+    )
+    path = release_path(snapshot.folder, product)
+    require_steps(path, versions, product=snapshot.product(product))
+    current = snapshot.current_release(product)
+    previous = _previous(snapshot, current, versions=versions)
     return Release(
-        name=_next_name(repository, product),
+        name=_next_name(snapshot, product),
         product=product,
         versions=dict(versions),
-        hashes=_hashes(repository, versions, previous or {}),
+        hashes=_hashes(snapshot, versions, previous or {}),
         spec_hash=spec_hash,
         previous=previous,
         actor=actor,
@@ -71,7 +72,7 @@ def compose_release(
     )
 
 
-def recompose_release(repository: Path, release: Release) -> Release:
+def recompose_release(snapshot: RepositorySnapshot, release: Release) -> Release:
     """
     Describe an earlier release, to make it the desired one again.
 
@@ -81,12 +82,12 @@ def recompose_release(repository: Path, release: Release) -> Release:
     Raises:
         RepositoryError: The release in the repository cannot be read.
     """
-    current = find_current(repository, product=release.product)
-    previous = _previous(repository, current, versions=release.versions)
+    current = snapshot.current_release(release.product)
+    previous = _previous(snapshot, current, versions=release.versions)
     own = release.hashes_of(release.versions)
     return msgspec.structs.replace(
         release,
-        hashes=_hashes(repository, previous or {}) | own,
+        hashes=_hashes(snapshot, previous or {}) | own,
         previous=previous,
         challenger=None,
     )
@@ -97,16 +98,16 @@ def now_text() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _next_name(repository: Path, product: str) -> str:
+def _next_name(snapshot: RepositorySnapshot, product: str) -> str:
     """
     Return the next name: fraud-1, fraud-2, …; names of another form do not count.
 
     The name of a pending proposal is taken: a person who approves it by that name must
     not approve another release.
     """
-    names = set(releases_of(read_history(repository, product)))
+    names = set(releases_of(snapshot.history(product)))
     with contextlib.suppress(RepositoryError):  # the next proposal replaces it
-        if waiting := read_proposal(repository, product):
+        if waiting := read_proposal(snapshot.folder, product):
             trial = waiting.release.challenger
             names |= {waiting.release.name} | ({trial.release} if trial else set())
     numbers = [name.removeprefix(f"{product}-") for name in names]
@@ -115,7 +116,10 @@ def _next_name(repository: Path, product: str) -> str:
 
 
 def _previous(
-    repository: Path, current: Release | None, *, versions: Mapping[str, int]
+    snapshot: RepositorySnapshot,
+    current: Release | None,
+    *,
+    versions: Mapping[str, int],
 ) -> Versions | None:
     """Choose the versions to roll back to; None if they were removed."""
     if current is None:
@@ -124,16 +128,18 @@ def _previous(
     if previous is None:
         return None
     there = all(
-        (repository / step / str(version)).is_dir()
+        (snapshot.folder / step / str(version)).is_dir()
         for step, version in previous.items()
     )
     return previous if there and previous.keys() == versions.keys() else None
 
 
-def _hashes(repository: Path, *releases: Mapping[str, int]) -> dict[str, str]:
+def _hashes(
+    snapshot: RepositorySnapshot, *releases: Mapping[str, int]
+) -> dict[str, str]:
     """Hash every file of every version that one of the releases names."""
     pairs = sorted({pair for versions in releases for pair in versions.items()})
     hashes: dict[str, str] = {}
     for step, version in pairs:
-        hashes |= hash_version(repository, step, version=version)
+        hashes |= snapshot.hashes(step, version=version)
     return hashes

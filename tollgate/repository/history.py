@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,7 @@ import msgspec
 
 from tollgate.errors import RepositoryError
 from tollgate.repository.atomic import sync_directory
-from tollgate.repository.release import Release, read_release, release_path
+from tollgate.repository.release import Release, find_current
 
 HISTORY_FILE = "history.jsonl"
 
@@ -114,9 +115,22 @@ def read_history(repository: Path, product: str) -> list[Entry]:
     Raises:
         RepositoryError: The file, or release.json, cannot be read.
     """
-    entries = _written(repository, product)
-    current = _unwritten(repository, product, entries)
-    return [*entries, current] if current else entries
+    entries = written_entries(repository, product)
+    return history_with(entries, find_current(repository, product=product))
+
+
+def history_with(entries: list[Entry], current: Release | None) -> list[Entry]:
+    """
+    Add an entry for the current release, if the last entry does not have it.
+
+    Args:
+        entries: The entries of the history's file, oldest first.
+        current: The release in release.json; None if there is none.
+    """
+    if current is None or (entries and entries[-1].release == current):
+        return entries
+    origin = entries[-1].release.name if entries else None
+    return [*entries, _found(current, origin=origin)]
 
 
 def settle(repository: Path, product: str) -> list[Entry]:
@@ -126,15 +140,20 @@ def settle(repository: Path, product: str) -> list[Entry]:
     Raises:
         RepositoryError: The file, or release.json, cannot be read or written.
     """
-    entries = _written(repository, product)
-    current = _unwritten(repository, product, entries)
-    if current is None:
-        return entries
-    add_entry(repository, current)
-    return [*entries, current]
+    written = written_entries(repository, product)
+    entries = history_with(written, find_current(repository, product=product))
+    if len(entries) > len(written):
+        add_entry(repository, entries[-1])
+    return entries
 
 
-def _written(repository: Path, product: str) -> list[Entry]:
+def written_entries(repository: Path, product: str) -> list[Entry]:
+    """
+    Read the entries in the file of a product's history, oldest first.
+
+    Raises:
+        RepositoryError: The file cannot be read.
+    """
     path = history_path(repository, product)
     entries: list[Entry] = []
     try:
@@ -155,7 +174,7 @@ def _written(repository: Path, product: str) -> list[Entry]:
     return entries
 
 
-def releases_of(entries: list[Entry]) -> dict[str, Release]:
+def releases_of(entries: Sequence[Entry]) -> dict[str, Release]:
     """
     Collect the releases of a history by name, in the order they first appeared.
 
@@ -187,7 +206,7 @@ def release_on_trial(release: Release) -> Release | None:
     )
 
 
-def last_change(entries: list[Entry]) -> Entry | None:
+def last_change(entries: Sequence[Entry]) -> Entry | None:
     """
     Find the entry that activated the current release; None for the first.
 
@@ -212,7 +231,7 @@ def last_change(entries: list[Entry]) -> Entry | None:
     return changes[-1] if changes else None
 
 
-def origin_of(entries: list[Entry]) -> str | None:
+def origin_of(entries: Sequence[Entry]) -> str | None:
     """Return the name of the release before the current one; None if there was none."""
     last = last_change(entries)
     return last.origin if last else None
@@ -234,17 +253,8 @@ def find_release(repository: Path, product: str, name: str) -> Release:
     return found[name]
 
 
-def _unwritten(repository: Path, product: str, entries: list[Entry]) -> Entry | None:
-    """Describe the current release if it has no entry, from release.json itself."""
-    if not release_path(repository, product).exists():
-        return None
-    release = read_release(repository, product=product)
-    if entries and entries[-1].release == release:
-        return None
-    return _found(release, origin=entries[-1].release.name if entries else None)
-
-
 def _found(release: Release, *, origin: str | None) -> Entry:
+    """Describe a release without an entry, from release.json itself."""
     return Entry(
         action="activate",
         time=release.time,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -77,7 +78,9 @@ class Product(msgspec.Struct, frozen=True):
 
 def read_product(repository: Path, product: str, *, config_name: str = "") -> Product:
     """
-    Read a product's ensemble and the steps that it names.
+    Read a product's ensemble and the steps that it names, and nothing else.
+
+    An operation that needs more of the repository takes a `RepositorySnapshot`.
 
     Args:
         repository: The model repository.
@@ -89,8 +92,32 @@ def read_product(repository: Path, product: str, *, config_name: str = "") -> Pr
             its models has a configuration of that name.
         InputError: The name is not valid.
     """
+    read = partial(read_config, repository, config_name=config_name)
+    return assemble_product(repository, product, config_name=config_name, read=read)
+
+
+def assemble_product(
+    repository: Path,
+    product: str,
+    *,
+    config_name: str,
+    read: Callable[[str], ModelConfig],
+) -> Product:
+    """
+    Assemble a product from the configurations that a function returns.
+
+    Args:
+        repository: The model repository.
+        product: Name of the ensemble.
+        config_name: Named configuration that the function reads if a model has it.
+        read: Returns the configuration of a model.
+
+    Raises:
+        RepositoryError: As `read_product`.
+        InputError: The name is not valid.
+    """
     require_config_name(config_name)
-    ensemble = read_config(repository, product, config_name=config_name)
+    ensemble = read(product)
     names = [step.model_name for step in ensemble.ensemble_scheduling.step]
     path = config_path(repository, product, config_name=config_name)
     if not names:
@@ -100,14 +127,11 @@ def read_product(repository: Path, product: str, *, config_name: str = "") -> Pr
             raise RepositoryError(path, f'"{name}" stands there twice', where="step")
     if config_name:
         _require_somewhere(repository, [product, *names], config_name=config_name)
-    steps = {
-        name: read_config(repository, name, config_name=config_name) for name in names
-    }
     return Product(
         repository=repository,
         name=product,
         ensemble=ensemble,
-        steps=steps,
+        steps={name: read(name) for name in names},
         config_name=config_name,
     )
 

@@ -18,7 +18,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import RepositoryError
 from tollgate.repository.plan import plan_findings
-from tollgate.repository.product import Product, read_product
+from tollgate.repository.product import Product
 from tollgate.repository.release import (
     Challenger,
     Release,
@@ -28,6 +28,7 @@ from tollgate.repository.release import (
 )
 from tollgate.repository.rendering import released_spec
 from tollgate.repository.rules import PYTHON_BACKEND
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.told import (
     canary_parameters,
     decision_parameters,
@@ -78,16 +79,13 @@ class ServingPlan(msgspec.Struct, frozen=True):
     ensemble: ModelConfig
 
 
-def plan_serving(
-    repository: Path, release: Release, *, config_name: str = ""
-) -> ServingPlan:
+def plan_serving(snapshot: RepositorySnapshot, release: Release) -> ServingPlan:
     """
     Verify a release's files and plan how it is served.
 
     Args:
-        repository: The model repository.
+        snapshot: The model repository, with the named configuration to use.
         release: One of its releases, not only the one in release.json.
-        config_name: Named configuration to use if a model has it.
 
     Raises:
         RepositoryError: A file cannot be read, or the release does not fit the
@@ -95,14 +93,13 @@ def plan_serving(
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    models = read_product(repository, release.product, config_name=config_name)
-    require_steps(
-        release_path(repository, release.product), release.versions, product=models
-    )
-    verify_active(repository, release)
+    models = snapshot.product(release.product)
+    path = release_path(snapshot.folder, release.product)
+    require_steps(path, release.versions, product=models)
+    verify_active(snapshot.folder, release)
     canary = canary_of(release)
     return ServingPlan(
-        repository=repository,
+        repository=snapshot.folder,
         product=release.product,
         release=release,
         parts=_parts(models, release),

@@ -8,8 +8,7 @@ the desired one, and refuses if the file changed meanwhile.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -20,24 +19,22 @@ from tollgate.repository.check import require_sound
 from tollgate.repository.compose import now_text, recompose_release
 from tollgate.repository.history import (
     Entry,
-    read_history,
     release_on_trial,
     releases_of,
 )
-from tollgate.repository.product import read_product
 from tollgate.repository.release import (
     Challenger,
     Release,
     Versions,
-    read_release,
     release_path,
 )
+from tollgate.repository.snapshot import RepositorySnapshot
 
 Mode = Literal["shadow", "canary"]
 
 
 def with_challenger(
-    repository: Path,
+    snapshot: RepositorySnapshot,
     *,
     product: str,
     versions: Mapping[str, int],
@@ -53,7 +50,7 @@ def with_challenger(
     challenger that was a canary before gets the same customers.
 
     Args:
-        repository: The model repository.
+        snapshot: The model repository.
         product: Name of the ensemble.
         versions: Version per step in which the challenger differs.
         mode: "shadow" or "canary".
@@ -68,10 +65,10 @@ def with_challenger(
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    current = read_release(repository, product=product)
-    path = release_path(repository, product)
+    current = snapshot.release(product)
+    path = release_path(snapshot.folder, product)
     trial = compose_next(
-        repository,
+        snapshot,
         product=product,
         versions={**current.versions, **versions},
         actor=actor,
@@ -79,7 +76,7 @@ def with_challenger(
     )
     if trial.versions == current.versions:
         raise RepositoryError(path, f"that is {current.name}, which answers already")
-    entries = read_history(repository, product)
+    entries = snapshot.history(product)
     name = _known_name(trial, entries) or trial.name
     there = current.challenger
     if there is not None and (there.release, there.mode) == (name, mode):
@@ -99,17 +96,22 @@ def with_challenger(
         time=now_text(),
     )
     if mode == "canary":
-        require_canary(repository, current, challenger)
+        require_canary(snapshot, current, challenger)
     own = trial.hashes_of(trial.versions)
-    changed = _changed(repository, current, challenger=challenger, hashes=own)
+    changed = _changed(snapshot, current, challenger=challenger, hashes=own)
     alone = release_on_trial(changed)
     if alone is not None:  # check its policy and model as if it answered
-        require_sound(repository, product=product, release=alone)
+        require_sound(snapshot, product=product, release=alone)
     return changed
 
 
 def with_percent(
-    repository: Path, *, product: str, percent: float, actor: str, reason: str
+    snapshot: RepositorySnapshot,
+    *,
+    product: str,
+    percent: float,
+    actor: str,
+    reason: str,
 ) -> Release:
     """
     Describe the release with a canary that answers a larger share.
@@ -118,70 +120,74 @@ def with_percent(
         InputError: The share is not valid, or not larger.
         RepositoryError: No canary answers.
     """
-    current, challenger = on_trial(repository, product=product)
+    current, challenger = on_trial(snapshot, product=product)
     if challenger.mode != "canary":
         problem = f"{challenger.release} is a shadow: it answers nobody"
-        raise RepositoryError(release_path(repository, product), problem)
+        raise RepositoryError(release_path(snapshot.folder, product), problem)
     if _share(percent) <= challenger.percent:
         problem = f"{percent:g} is not above {challenger.percent:g}, which it has"
         raise ArgumentError("percent", problem)
     raised = msgspec.structs.replace(
         challenger, percent=percent, actor=actor, reason=reason, time=now_text()
     )
-    return _changed(repository, current, challenger=raised, hashes=current.hashes)
+    return _changed(snapshot, current, challenger=raised, hashes=current.hashes)
 
 
-def without_challenger(repository: Path, *, product: str) -> Release:
+def without_challenger(snapshot: RepositorySnapshot, *, product: str) -> Release:
     """
     Describe the release without its challenger.
 
     Raises:
         RepositoryError: No challenger is on trial.
     """
-    current, _ = on_trial(repository, product=product)
-    return _changed(repository, current, challenger=None, hashes={})
+    current, _ = on_trial(snapshot, product=product)
+    return _changed(snapshot, current, challenger=None, hashes={})
 
 
-def promoted(repository: Path, *, product: str) -> Release:
+def promoted(snapshot: RepositorySnapshot, *, product: str) -> Release:
     """
     Describe the challenger as the release that answers, under its name.
 
     Raises:
         RepositoryError: No challenger is on trial.
     """
-    current = read_release(repository, product=product)
+    current = snapshot.release(product)
     trial = release_on_trial(current)
     if trial is None:
-        raise _nobody(repository, current)
-    return recompose_release(repository, trial)
+        raise _nobody(snapshot, current)
+    return recompose_release(snapshot, trial)
 
 
-def on_trial(repository: Path, *, product: str) -> tuple[Release, Challenger]:
+def on_trial(
+    snapshot: RepositorySnapshot, *, product: str
+) -> tuple[Release, Challenger]:
     """
     Read the release that answers and its challenger.
 
     Raises:
         RepositoryError: No challenger is on trial, or the release cannot be read.
     """
-    current = read_release(repository, product=product)
+    current = snapshot.release(product)
     if current.challenger is None:
-        raise _nobody(repository, current)
+        raise _nobody(snapshot, current)
     return current, current.challenger
 
 
-def _nobody(repository: Path, current: Release) -> RepositoryError:
-    path = release_path(repository, current.product)
+def _nobody(snapshot: RepositorySnapshot, current: Release) -> RepositoryError:
+    path = release_path(snapshot.folder, current.product)
     return RepositoryError(path, f"nobody is on trial beside {current.name}")
 
 
-def require_canary(repository: Path, current: Release, challenger: Challenger) -> None:
+def require_canary(
+    snapshot: RepositorySnapshot, current: Release, challenger: Challenger
+) -> None:
     """
     Check that a challenger shares all but the model with the release that answers.
 
     Raises:
         RepositoryError: It differs in another step; the message names it.
     """
-    model = read_product(repository, current.product).model_step
+    model = snapshot.product(current.product).model_step
     others = [
         f"{step} {version}, not {current.versions.get(step)}"
         for step, version in challenger.versions.items()
@@ -194,11 +200,11 @@ def require_canary(repository: Path, current: Release, challenger: Challenger) -
             f"{challenger.release} has {', '.join(others)}; a canary is another model "
             "on the same features and policy: shadow only, until it is promoted"
         )
-        raise RepositoryError(release_path(repository, current.product), problem)
+        raise RepositoryError(release_path(snapshot.folder, current.product), problem)
 
 
 def _changed(
-    repository: Path,
+    snapshot: RepositorySnapshot,
     current: Release,
     *,
     challenger: Challenger | None,
@@ -206,7 +212,7 @@ def _changed(
 ) -> Release:
     """Change the challenger; include only the hashes of versions that stay loaded."""
     previous = current.previous
-    if previous is not None and not _there(repository, previous):
+    if previous is not None and not _there(snapshot, previous):
         previous = None  # it was removed, so a rollback to it is not possible
     trial = challenger.versions if challenger else {}
     known = {**hashes, **current.hashes}
@@ -220,14 +226,14 @@ def _changed(
     )
 
 
-def _there(repository: Path, versions: Versions) -> bool:
+def _there(snapshot: RepositorySnapshot, versions: Versions) -> bool:
     return all(
-        (repository / step / str(version)).is_dir()
+        (snapshot.folder / step / str(version)).is_dir()
         for step, version in versions.items()
     )
 
 
-def _known_name(trial: Release, entries: list[Entry]) -> str | None:
+def _known_name(trial: Release, entries: Sequence[Entry]) -> str | None:
     """Find the earlier name of these versions, if their files are unchanged."""
     own = trial.hashes_of(trial.versions)
     for release in reversed(releases_of(entries).values()):
@@ -237,7 +243,7 @@ def _known_name(trial: Release, entries: list[Entry]) -> str | None:
     return None
 
 
-def _seed(name: str, entries: list[Entry]) -> int:
+def _seed(name: str, entries: Sequence[Entry]) -> int:
     """Choose the seed of a canary's customers: its earlier one, or a random one."""
     for entry in reversed(entries):
         before = entry.release.challenger

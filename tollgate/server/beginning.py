@@ -14,8 +14,8 @@ from tollgate.errors import (
     SpecError,
     TollgateError,
 )
-from tollgate.repository.release import read_release
 from tollgate.repository.serving_plan import ServingPlan, plan_serving
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.launcher import TritonServer
 from tollgate.server.loaded import record_path
 from tollgate.server.serving import Serving
@@ -42,9 +42,9 @@ class Beginning:
         self._record = record_path(state, product)
         self._plan: ServingPlan | None = None
         self._error: TollgateError | None = None
+        snapshot = RepositorySnapshot(repository, config_name=config_name)
         try:
-            release = read_release(repository, product=product)
-            self._plan = plan_serving(repository, release, config_name=config_name)
+            self._plan = plan_serving(snapshot, snapshot.release(product))
         except (RepositoryError, SpecError, PolicyError) as error:
             self._error = error
 

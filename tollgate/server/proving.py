@@ -11,7 +11,7 @@ from tollgate.repository.artifact import read_artifact, require_proof
 from tollgate.repository.budget import ModelBudget, read_budget, require_budget
 from tollgate.repository.candidate import require_fit
 from tollgate.repository.onnx_model import MODEL_FILE
-from tollgate.repository.product import Product
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.speed import Measure, us_per_row
 from tollgate.server.model_trial import Trial, try_model
 
@@ -33,8 +33,9 @@ class Proven(msgspec.Struct, frozen=True):
 
 def prove(
     version: Path,
+    snapshot: RepositorySnapshot,
     *,
-    models: Product,
+    product: str,
     measure: Measure = us_per_row,
     progress: Callable[[str], None] = lambda done: None,
 ) -> Proven:
@@ -43,7 +44,8 @@ def prove(
 
     Args:
         version: Directory with its files; no other process changes it.
-        models: The product.
+        snapshot: The model repository.
+        product: Name of the ensemble.
         measure: Times a model.onnx: rows of a batch -> µs per row.
         progress: Called with a description of each check that passed.
 
@@ -53,7 +55,7 @@ def prove(
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
-    require_fit(version, models=models)
+    require_fit(version, snapshot, product=product)
     require_proof(version)
     progress("the files are what they say, are proven, and fit the repository")
     oracle = read_artifact(version).oracle
@@ -62,7 +64,7 @@ def prove(
             progress(line)
     model = version / MODEL_FILE
     trial = try_model(model)
-    budget = read_budget(models)
+    budget = read_budget(snapshot.product(product))
     taken = measure(model)
     require_budget(model, taken, budget=budget)
     progress(_speed(taken, budget))

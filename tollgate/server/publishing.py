@@ -17,8 +17,9 @@ from tollgate.errors import RepositoryError, ServerError
 from tollgate.repository.budget import ModelBudget
 from tollgate.repository.candidate import require_files, require_unchanged
 from tollgate.repository.new_features import new_features
-from tollgate.repository.product import Product, read_product
+from tollgate.repository.product import Product
 from tollgate.repository.release import read_release, release_path
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.speed import Measure, us_per_row
 from tollgate.repository.staging import Staging
 from tollgate.repository.versions import (
@@ -96,7 +97,8 @@ def publish(
         ServerError: The model does not load or does not answer as its file does;
             nothing is published, and the server has the same versions as before.
     """
-    models = read_product(repository, product)
+    snapshot = RepositorySnapshot(repository)
+    models = snapshot.product(product)
     step = models.model_step
     require_files(source)
     require_unchanged(repository, step)
@@ -108,7 +110,11 @@ def publish(
     ):
         with _named_as(source, staged.version):
             proven = prove(
-                staged.version, models=models, measure=measure, progress=progress
+                staged.version,
+                snapshot,
+                product=product,
+                measure=measure,
+                progress=progress,
             )
             trial = msgspec.structs.replace(proven.trial, source=answers)
             if dry_load:

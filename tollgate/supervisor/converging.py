@@ -23,6 +23,7 @@ from tollgate.repository.check import require_sound
 from tollgate.repository.hashes import SHORT_DIGITS
 from tollgate.repository.release import Release, decode_release
 from tollgate.repository.serving_plan import canary_of, plan_serving
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.source import Source
 from tollgate.server.loaded import Line
 from tollgate.server.serving import Serving
@@ -173,14 +174,12 @@ class Reconciler:
             self._update(doing="fetching")
             self._source.bring(release)
             self._update(doing="checking")
-            folder = self._source.folder
-            require_sound(
-                folder,
-                product=self._product,
-                config_name=self._config_name,
-                release=release,  # release.json may have changed meanwhile
+            snapshot = RepositorySnapshot(
+                self._source.folder, config_name=self._config_name
             )
-            plan = plan_serving(folder, release, config_name=self._config_name)
+            # Name the release: release.json may have changed meanwhile.
+            require_sound(snapshot, product=self._product, release=release)
+            plan = plan_serving(snapshot, release)
             if active is None:
                 self._report_action("loading")
                 self._serving.begin(plan)

@@ -21,7 +21,7 @@ from tollgate.errors import InputError, PolicyError, RepositoryError, SpecError
 from tollgate.repository.artifact import ARTIFACT_FILE
 from tollgate.repository.candidate import require_files
 from tollgate.repository.check import require_sound
-from tollgate.repository.product import read_product
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.proving import prove
 
 TIMEOUT_S = 120.0
@@ -58,18 +58,19 @@ def validate(repository: Path, *, product: str, version: int) -> Verdict:
         product: Name of the ensemble.
         version: Number of the version.
     """
+    snapshot = RepositorySnapshot(repository)
     try:
         # A problem that exists without the version is not the version's fault.
-        require_sound(repository, product=product)
-        models = read_product(repository, product)
+        require_sound(snapshot, product=product)
+        step = snapshot.product(product).model_step
     except InputError as error:
         return Verdict("incomplete", f"the repository is not valid: {error}")
-    directory = repository / models.model_step / str(version)
+    directory = repository / step / str(version)
     if not (directory / ARTIFACT_FILE).is_file():
         return Verdict("incomplete", f"has no {ARTIFACT_FILE} yet")
     try:
         require_files(directory)
-        prove(directory, models=models)
+        prove(directory, snapshot, product=product)
     except (SpecError, PolicyError) as error:
         return Verdict("incomplete", str(error))
     except RepositoryError as error:

@@ -9,6 +9,7 @@ from tollgate.errors import TollgateError
 from tollgate.repository.activation import activate
 from tollgate.repository.gates import read_gates
 from tollgate.repository.release import Release, read_release
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.trial import with_challenger
 from tollgate.supervisor.arrivals import DetectedVersion
 
@@ -74,8 +75,9 @@ class ShadowStarter:
     def _activate(
         self, version: DetectedVersion, current: Release, *, reason: str
     ) -> None:
+        snapshot = RepositorySnapshot(self._repository)
         changed = with_challenger(
-            self._repository,
+            snapshot,
             product=version.product,
             versions={version.step: version.version},
             mode="shadow",
@@ -84,7 +86,7 @@ class ShadowStarter:
             reason=reason,
         )
         activate(
-            self._repository,
+            snapshot,
             changed,
             action="challenger start",
             actor=ACTOR,

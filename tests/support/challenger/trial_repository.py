@@ -22,6 +22,7 @@ from tollgate.journal.entries import CHUNK_FIELD, stream_key
 from tollgate.journal.record import Records, encode_chunk
 from tollgate.repository.activation import activate
 from tollgate.repository.release import Release, read_release
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.trial import promoted, with_challenger, with_percent
 
 STREAM = stream_key("fraud")
@@ -68,7 +69,7 @@ def begin(
     """Start a challenger's trial."""
     current = read_release(repository, product="fraud")
     changed = with_challenger(
-        repository,
+        RepositorySnapshot(repository),
         product="fraud",
         versions=versions,
         mode=mode,
@@ -84,7 +85,11 @@ def grow(repository: Path, percent: float) -> None:
     """Raise a canary's share."""
     current = read_release(repository, product="fraud")
     changed = with_percent(
-        repository, product="fraud", percent=percent, actor="ada", reason="well"
+        RepositorySnapshot(repository),
+        product="fraud",
+        percent=percent,
+        actor="ada",
+        reason="well",
     )
     put(repository, changed, "challenger raise", current)
 
@@ -92,13 +97,18 @@ def grow(repository: Path, percent: float) -> None:
 def promote(repository: Path) -> None:
     """Promote the challenger."""
     current = read_release(repository, product="fraud")
-    put(repository, promoted(repository, product="fraud"), "promote", current)
+    put(
+        repository,
+        promoted(RepositorySnapshot(repository), product="fraud"),
+        "promote",
+        current,
+    )
 
 
 def put(repository: Path, release: Release, action: Any, current: Release) -> None:
     """Activate a release."""
     activate(
-        repository,
+        RepositorySnapshot(repository),
         release,
         action=action,
         actor="ada",

@@ -14,6 +14,7 @@ from tollgate.repository.compose import compose_release
 from tollgate.repository.hashes import hash_file
 from tollgate.repository.onnx_model import MODEL_FILE
 from tollgate.repository.release import Release, spec_hash_text, write_release
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import (
     AMOUNT,
     ANSWER_TYPES,
@@ -99,7 +100,7 @@ def release_simple_model(repository: Path, spec: FeatureSpec) -> Release:
 def release_first(repository: Path, spec: FeatureSpec) -> Release:
     """Make a release of version 1 of each step of a product."""
     release = compose_release(
-        repository,
+        RepositorySnapshot(repository),
         product=spec.product,
         versions={f"{spec.product}_{part}": 1 for part in _PARTS},
         actor="loadtests",

@@ -9,6 +9,7 @@ from pathlib import Path
 from tollgate.features.spec import SPEC_FILE, load_spec
 from tollgate.repository.compose import compose_release
 from tollgate.repository.release import spec_hash_text, write_release
+from tollgate.repository.snapshot import RepositorySnapshot
 
 _STEPS = ("features", "model", "decision")
 _NAMED = re.compile(r'\bfraud(?=_(?:features|model|decision)\b)|(?<=name: ")fraud(?=")')
@@ -50,7 +51,7 @@ def release_first(repository: Path, name: str) -> None:
     (repository / name / "release.json").unlink(missing_ok=True)
     spec = load_spec(repository / f"{name}_features" / "1" / SPEC_FILE)
     release = compose_release(
-        repository,
+        RepositorySnapshot(repository),
         product=name,
         versions={f"{name}_{step}": 1 for step in _STEPS},
         actor="test",

@@ -33,6 +33,7 @@ from tollgate.repository.history import read_history
 from tollgate.repository.mirror import Mirror
 from tollgate.repository.objects import Objects
 from tollgate.repository.release import read_release
+from tollgate.repository.snapshot import RepositorySnapshot
 
 pytestmark = pytest.mark.slow
 
@@ -200,7 +201,9 @@ def test_the_shadow_that_counts_is_the_last_whatever_the_clock_said(
         groups = {ALL: Group(pairs=pairs, champion=arm, challenger=arm)}
         save(counts, TrialState(trial_of(current), groups=groups))
         if began:
-            ended = trial.without_challenger(repository, product="fraud")
+            ended = trial.without_challenger(
+                RepositorySnapshot(repository), product="fraud"
+            )
             put(repository, ended, "challenger stop", current)
     refused = start(repository, "--set=model=2", "--mode=canary", status=2)
     assert "its shadow has not passed: flips_share waits" in refused

@@ -26,6 +26,7 @@ from tollgate.repository.release import (
     release_content,
     write_release,
 )
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.trial import with_challenger
 from tollgate.supervisor.converging import ReconcileStatus, digest_of
 
@@ -69,9 +70,15 @@ def release(
 def go(repository: Path, **versions: int) -> Release:
     """Make other versions the release."""
     made = compose_next(
-        repository, product="fraud", versions=versions, actor="eve", reason="x"
+        RepositorySnapshot(repository),
+        product="fraud",
+        versions=versions,
+        actor="eve",
+        reason="x",
     )
-    activate(repository, made, action="activate", actor="eve", reason="x")
+    activate(
+        RepositorySnapshot(repository), made, action="activate", actor="eve", reason="x"
+    )
     return made
 
 
@@ -106,7 +113,7 @@ def test_what_is_made_of_another_release_is_not_written(
     """Somebody is faster while the command looks at what is there."""
     go(repository, fraud_decision=2)
     other = compose_next(
-        repository,
+        RepositorySnapshot(repository),
         product="fraud",
         versions={"fraud_decision": 1, "fraud_model": 2},
         actor="eve",
@@ -224,7 +231,7 @@ def test_a_replica_without_the_share_of_a_canary_is_behind(
 ) -> None:
     """It answers as the release, and not to whom the challenger should."""
     changed = with_challenger(
-        repository,
+        RepositorySnapshot(repository),
         product="fraud",
         versions={"fraud_model": 2},
         mode="canary",
@@ -232,7 +239,13 @@ def test_a_replica_without_the_share_of_a_canary_is_behind(
         actor="ada",
         reason="x",
     )
-    activate(repository, changed, action="challenger start", actor="ada", reason="x")
+    activate(
+        RepositorySnapshot(repository),
+        changed,
+        action="challenger start",
+        actor="ada",
+        reason="x",
+    )
     replica.says = [how_far(changed, state="failed", doing="[/no] such file")]
     told = release(repository, "status", f"--replica={replica.place}", status=1)
     assert "1 of 1 do not run fraud-1 with fraud-2 5 %" in told.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.repository.check import check
+from tollgate.repository.snapshot import RepositorySnapshot
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -41,4 +42,7 @@ def edit(repository: Path) -> Edit:
 @pytest.fixture
 def lines(repository: Path) -> Lines:
     """Print what the linter finds in the copy."""
-    return lambda: [str(finding) for finding in check(repository, product="fraud")]
+    return lambda: [
+        str(finding)
+        for finding in check(RepositorySnapshot(repository), product="fraud")
+    ]

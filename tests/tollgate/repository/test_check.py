@@ -10,6 +10,7 @@ import pytest
 
 from tollgate.errors import RepositoryError
 from tollgate.repository.check import check, require_sound
+from tollgate.repository.snapshot import RepositorySnapshot
 
 ENSEMBLE = "fraud/config.pbtxt"
 FEATURES = "fraud_features/config.pbtxt"
@@ -96,7 +97,9 @@ def test_a_file_that_does_not_fit_is_named(
 
 def test_the_committed_repository_is_sound() -> None:
     """What is in the checkout has no finding."""
-    assert check(CHECKOUT / "model_repository", product="fraud") == []
+    assert (
+        check(RepositorySnapshot(CHECKOUT / "model_repository"), product="fraud") == []
+    )
 
 
 def test_first_finding_is_the_wire_that_is_cut(repository: Path, edit: Edit) -> None:
@@ -104,9 +107,9 @@ def test_first_finding_is_the_wire_that_is_cut(repository: Path, edit: Edit) -> 
     edit(
         ENSEMBLE, 'key: "features"      value: "features"', 'key: "features" value: "x"'
     )
-    first = check(repository, product="fraud")[0]
+    first = check(RepositorySnapshot(repository), product="fraud")[0]
     with pytest.raises(RepositoryError) as raised:
-        require_sound(repository, product="fraud")
+        require_sound(RepositorySnapshot(repository), product="fraud")
     assert str(raised.value) == str(first)
     assert raised.value.source == str(repository / ENSEMBLE)
     assert raised.value.where == "fraud_model: input_map features"
@@ -117,14 +120,14 @@ def test_ensemble_without_version_is_found(repository: Path) -> None:
     for path in (repository / "fraud/1").iterdir():
         path.unlink()
     (repository / "fraud/1").rmdir()
-    (finding,) = check(repository, product="fraud")
+    (finding,) = check(RepositorySnapshot(repository), product="fraud")
     assert str(finding).startswith(f"{repository}/fraud: has no version")
 
 
 def test_release_with_a_missing_version_is_found(repository: Path, edit: Edit) -> None:
     """The release is to blame, not the newest version that is there."""
     edit("fraud/release.json", '"fraud_model": 1', '"fraud_model": 9')
-    (finding,) = check(repository, product="fraud")
+    (finding,) = check(RepositorySnapshot(repository), product="fraud")
     assert str(finding) == (
         f"{repository}/fraud/release.json: fraud_model: version 9 is not in the "
         "repository"
@@ -137,7 +140,7 @@ def test_release_for_another_spec_is_found(repository: Path) -> None:
     release = json.loads(path.read_text())
     actual = release["spec_hash"]
     path.write_text(json.dumps(release | {"spec_hash": "0" * 16}))
-    (finding,) = check(repository, product="fraud")
+    (finding,) = check(RepositorySnapshot(repository), product="fraud")
     assert str(finding) == (
         f"{path}: spec_hash: 0000000000000000 is not features.yaml's {actual}: made "
         "for another spec"
@@ -150,7 +153,8 @@ def test_every_finding_is_reported_at_once(repository: Path, edit: Edit) -> None
     edit(MODEL, "max_batch_size: 32", "max_batch_size: 8")
     (repository / "fraud/release.json").unlink()
     assert [
-        Path(finding.file).name for finding in check(repository, product="fraud")
+        Path(finding.file).name
+        for finding in check(RepositorySnapshot(repository), product="fraud")
     ] == [
         "config.pbtxt",
         "config.pbtxt",

@@ -17,6 +17,7 @@ from tollgate.repository.release import (
     verify_release,
     write_release,
 )
+from tollgate.repository.snapshot import RepositorySnapshot
 
 ONES = {"fraud_features": 1, "fraud_model": 1, "fraud_decision": 1}
 SPEC_HASH = "0123456789abcdef"
@@ -24,7 +25,7 @@ SPEC_HASH = "0123456789abcdef"
 
 def _compose(repository: Path, versions: dict[str, int]) -> Release:
     return compose_release(
-        repository,
+        RepositorySnapshot(repository),
         product="fraud",
         versions=versions,
         actor="ana",

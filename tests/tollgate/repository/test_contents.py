@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tollgate.errors import PolicyError, RepositoryError, SpecError
 from tollgate.repository.check import check, require_sound
+from tollgate.repository.snapshot import RepositorySnapshot
 
 FEATURES = "fraud_features/config.pbtxt"
 MODEL = "fraud_model/config.pbtxt"
@@ -77,7 +78,7 @@ def test_truncated_model_is_one_line(repository: Path) -> None:
     with pytest.raises(
         RepositoryError, match=r"model\.onnx: onnxruntime .* cannot load"
     ):
-        require_sound(repository, product="fraud")
+        require_sound(RepositorySnapshot(repository), product="fraud")
 
 
 def _model(path: Path, *, output: str, shape: list[str | int]) -> None:
@@ -164,7 +165,7 @@ def test_spec_and_policy_errors_pass_through(repository: Path, edit: Edit) -> No
     """The readers of features.yaml and policy.yaml say what is wrong with them."""
     edit("fraud_decision/1/policy.yaml", "version: 1", "version: 99")
     with pytest.raises(PolicyError, match=r"policy\.yaml: line 2: version: 99"):
-        check(repository, product="fraud")
+        check(RepositorySnapshot(repository), product="fraud")
     edit("fraud_features/1/features.yaml", "version: 1", "version: 99")
     with pytest.raises(SpecError, match=r"features\.yaml: version: 99"):
-        check(repository, product="fraud")
+        check(RepositorySnapshot(repository), product="fraud")

@@ -30,6 +30,7 @@ from tollgate.repository.release import (
     verify_release,
     write_release,
 )
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.turns import one_at_a_time
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
@@ -48,13 +49,23 @@ def repository(tmp_path: Path) -> Path:
 def make(repository: Path, **versions: int) -> Release:
     """Describe the next release."""
     return compose_next(
-        repository, product="fraud", versions=versions, actor="ada", reason="because"
+        RepositorySnapshot(repository),
+        product="fraud",
+        versions=versions,
+        actor="ada",
+        reason="because",
     )
 
 
 def go(repository: Path, release: Release, *, actor: str = "ada") -> None:
     """Make it active."""
-    activate(repository, release, action="activate", actor=actor, reason="because")
+    activate(
+        RepositorySnapshot(repository),
+        release,
+        action="activate",
+        actor=actor,
+        reason="because",
+    )
 
 
 def names(repository: Path) -> list[tuple[str, str, str | None]]:
@@ -84,8 +95,16 @@ def test_the_way_back_is_the_same_release_under_its_name(repository: Path) -> No
     """Versions and hashes are those of then; what it replaces stays at hand."""
     first = read_release(repository, product="fraud")
     go(repository, make(repository, fraud_model=2, fraud_decision=2))
-    back = recompose_release(repository, find_release(repository, "fraud", "fraud-1"))
-    activate(repository, back, action="rollback", actor="ada", reason="slower")
+    back = recompose_release(
+        RepositorySnapshot(repository), find_release(repository, "fraud", "fraud-1")
+    )
+    activate(
+        RepositorySnapshot(repository),
+        back,
+        action="rollback",
+        actor="ada",
+        reason="slower",
+    )
     now = read_release(repository, product="fraud")
     assert (now.name, now.versions, now.time) == ("fraud-1", first.versions, first.time)
     assert now.previous == {"fraud_features": 1, "fraud_model": 2, "fraud_decision": 2}
@@ -97,8 +116,12 @@ def test_the_way_back_is_the_same_release_under_its_name(repository: Path) -> No
 def test_a_name_is_never_given_twice(repository: Path) -> None:
     """Numbers go on from the highest there ever was, after a way back too."""
     go(repository, make(repository, fraud_model=2))
-    back = recompose_release(repository, find_release(repository, "fraud", "fraud-1"))
-    activate(repository, back, action="rollback", actor="ada", reason="x")
+    back = recompose_release(
+        RepositorySnapshot(repository), find_release(repository, "fraud", "fraud-1")
+    )
+    activate(
+        RepositorySnapshot(repository), back, action="rollback", actor="ada", reason="x"
+    )
     assert make(repository, fraud_decision=2).name == "fraud-3"
 
 
@@ -189,11 +212,19 @@ def test_a_change_is_made_of_what_is_there_still(repository: Path) -> None:
     seen = read_release(repository, product="fraud")
     late = make(repository, fraud_model=2)
     assert late.versions["fraud_decision"] == 2
-    back = recompose_release(repository, find_release(repository, "fraud", "fraud-1"))
-    activate(repository, back, action="rollback", actor="bob", reason="it declines all")
+    back = recompose_release(
+        RepositorySnapshot(repository), find_release(repository, "fraud", "fraud-1")
+    )
+    activate(
+        RepositorySnapshot(repository),
+        back,
+        action="rollback",
+        actor="bob",
+        reason="it declines all",
+    )
     with pytest.raises(RepositoryError, match="somebody changed the release in betwe"):
         activate(
-            repository,
+            RepositorySnapshot(repository),
             late,
             action="activate",
             actor="ada",
@@ -265,18 +296,32 @@ def test_a_second_person_confirms(repository: Path) -> None:
     """Not the one who proposed it, and not another release than the one that waits."""
     release = make(repository, fraud_model=2)
     before = read_release(repository, product="fraud")
-    propose(repository, release, action="activate", actor="ada", reason="because")
+    propose(
+        RepositorySnapshot(repository),
+        release,
+        action="activate",
+        actor="ada",
+        reason="because",
+    )
     with pytest.raises(InputError, match="ada proposed it"):
-        approve(repository, product="fraud", name="fraud-2", actor="ada")
+        approve(
+            RepositorySnapshot(repository), product="fraud", name="fraud-2", actor="ada"
+        )
     with pytest.raises(RepositoryError, match="fraud-2 waits, not fraud-3"):
-        approve(repository, product="fraud", name="fraud-3", actor="bob")
+        approve(
+            RepositorySnapshot(repository), product="fraud", name="fraud-3", actor="bob"
+        )
     assert read_release(repository, product="fraud") == before
-    approve(repository, product="fraud", name="fraud-2", actor="bob")
+    approve(
+        RepositorySnapshot(repository), product="fraud", name="fraud-2", actor="bob"
+    )
     assert read_release(repository, product="fraud") == release
     last = read_history(repository, "fraud")[-1]
     assert (last.actor, last.approver) == ("ada", "bob")
     with pytest.raises(RepositoryError, match="no release of fraud waits"):
-        approve(repository, product="fraud", name="fraud-2", actor="bob")
+        approve(
+            RepositorySnapshot(repository), product="fraud", name="fraud-2", actor="bob"
+        )
 
 
 def test_a_difference_shows_the_text_that_changed(repository: Path) -> None:

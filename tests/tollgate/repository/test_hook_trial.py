@@ -18,6 +18,7 @@ from tollgate.repository.activation import activate, compose_next, propose
 from tollgate.repository.check import product_findings
 from tollgate.repository.hook_trial import BUDGET_US, prove_hook
 from tollgate.repository.release import read_release, spec_hash_text
+from tollgate.repository.snapshot import RepositorySnapshot
 
 Hooked = Callable[..., Path]
 Edit = Callable[[str, str, str], None]
@@ -106,7 +107,11 @@ def test_a_release_needs_a_hook_that_passes(released: Callable[[str], Path]) -> 
     )
     before = read_release(repository, product="fraud")
     release = compose_next(
-        repository, product="fraud", versions=ONES, actor="ana", reason="a hook"
+        RepositorySnapshot(repository),
+        product="fraud",
+        versions=ONES,
+        actor="ana",
+        reason="a hook",
     )
     for do in (activate, propose):
         with pytest.raises(HookError, match="line 2: 'money' of a row was"):
@@ -120,16 +125,29 @@ def test_a_hook_is_part_of_what_a_release_pins(
     """Its hash is in the release; another byte of it, and the release does not hold."""
     repository = released(SOUND)
     release = compose_next(
-        repository, product="fraud", versions=ONES, actor="ana", reason="a hook"
+        RepositorySnapshot(repository),
+        product="fraud",
+        versions=ONES,
+        actor="ana",
+        reason="a hook",
     )
-    activate(repository, release, action="activate", actor="ana", reason="a hook")
+    activate(
+        RepositorySnapshot(repository),
+        release,
+        action="activate",
+        actor="ana",
+        reason="a hook",
+    )
     assert (
         "fraud_features/1/hook.py" in read_release(repository, product="fraud").hashes
     )
-    assert product_findings(repository, product="fraud") == []
+    assert product_findings(RepositorySnapshot(repository), product="fraud") == []
     path = repository / "fraud_features/1/hook.py"
     path.write_text(path.read_text() + "\n")
-    found = {one.code: one for one in product_findings(repository, product="fraud")}
+    found = {
+        one.code: one
+        for one in product_findings(RepositorySnapshot(repository), product="fraud")
+    }
     assert found["TG310"].where.endswith("fraud_features/1/hook.py")
     assert {"TG311", "TG312"} <= found.keys()  # another vector, too
 
@@ -141,9 +159,19 @@ def test_a_journal_keeps_the_hook_of_a_release(
     repository = released(SOUND)
     spec = load_spec(repository / FEATURES)
     release = compose_next(
-        repository, product="fraud", versions=ONES, actor="ana", reason="a hook"
+        RepositorySnapshot(repository),
+        product="fraud",
+        versions=ONES,
+        actor="ana",
+        reason="a hook",
     )
-    activate(repository, release, action="activate", actor="ana", reason="a hook")
+    activate(
+        RepositorySnapshot(repository),
+        release,
+        action="activate",
+        actor="ana",
+        reason="a hook",
+    )
     files = read_release_files(repository, release.name, product="fraud")
     kept = spec_of(files)
     opened = open_files(ReleaseFiles(release, archived=files, repository=None))

@@ -21,6 +21,7 @@ from tollgate.repository.compose import compose_release
 from tollgate.repository.mirror import Mirror, mirror_folder, read_wanted
 from tollgate.repository.objects import Objects
 from tollgate.repository.release import Release, read_release, write_release
+from tollgate.repository.snapshot import RepositorySnapshot
 
 _NUMBERS = itertools.count()
 
@@ -54,7 +55,7 @@ class Bucket:
             for path in (self.folder / step / str(version)).iterdir():
                 self.put(path.relative_to(self.folder).as_posix())
         release = compose_release(
-            self.folder,
+            RepositorySnapshot(self.folder),
             product="fraud",
             versions={**current.versions, **versions},
             actor="test",
@@ -110,7 +111,7 @@ def test_a_mirror_is_the_repository_that_the_release_names(
     found = contents(mirror.folder)
     assert {name: found[name] for name in wanted} == wanted
     assert read_release(mirror.folder, product="fraud") == bucket.wanted()
-    assert check(mirror.folder, product="fraud") == []
+    assert check(RepositorySnapshot(mirror.folder), product="fraud") == []
 
 
 def test_what_is_here_is_not_fetched_again_and_what_is_not_named_goes(
@@ -130,7 +131,7 @@ def test_what_is_here_is_not_fetched_again_and_what_is_not_named_goes(
     mirror.bring(bucket.wanted())
     models = sorted(path.name for path in (mirror.folder / "fraud_model").iterdir())
     assert models == ["2", "3", "config.pbtxt", "configs"]
-    assert check(mirror.folder, product="fraud") == []
+    assert check(RepositorySnapshot(mirror.folder), product="fraud") == []
 
 
 def test_the_stamp_tells_one_release_from_another(
@@ -191,7 +192,7 @@ def test_a_damaged_copy_is_fetched_again(bucket: Bucket, mirror: Mirror) -> None
     (mirror.folder / "fraud_model/1/stray.txt").write_text("of nobody")
     mirror.begin()
     assert not (mirror.folder / "fraud_model/1/stray.txt").exists()
-    assert check(mirror.folder, product="fraud") == []
+    assert check(RepositorySnapshot(mirror.folder), product="fraud") == []
 
 
 @pytest.mark.parametrize(
@@ -270,9 +271,9 @@ def test_a_refresh_that_is_killed_leaves_one_release_or_the_other(
             time.sleep(pause_s)
             os.kill(process.pid, signal.SIGKILL)
         if (mirror.folder / "fraud/release.json").exists():
-            assert check(mirror.folder, product="fraud") == []
+            assert check(RepositorySnapshot(mirror.folder), product="fraud") == []
     mirror.begin()
-    assert check(mirror.folder, product="fraud") == []
+    assert check(RepositorySnapshot(mirror.folder), product="fraud") == []
 
 
 def test_other_stores_are_named_by_their_addresses(
@@ -283,7 +284,7 @@ def test_other_stores_are_named_by_their_addresses(
         Objects(f"file://{repository}"), folder=tmp_path / "copy", product="fraud"
     )
     mirror.begin()
-    assert check(mirror.folder, product="fraud") == []
+    assert check(RepositorySnapshot(mirror.folder), product="fraud") == []
     with pytest.raises((InputError, SetupError), match="nothing"):
         Objects("nothing://at/all")
 

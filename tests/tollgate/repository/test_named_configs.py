@@ -14,6 +14,7 @@ from tollgate.repository.check import check
 from tollgate.repository.configs import config_path, read_config
 from tollgate.repository.product import read_product
 from tollgate.repository.rendering import plan_load, render
+from tollgate.repository.snapshot import RepositorySnapshot
 
 MODEL = "fraud_model"
 
@@ -85,20 +86,24 @@ def test_findings_name_the_file_that_was_read(repository: Path) -> None:
     path = name_config(repository, "wrong", delay_us=9_000)
     text = path.read_text().replace("dims: [ 15 ]", "dims: [ 14 ]")
     path.write_text(text.replace("max_batch_size: 32", "max_batch_size: 16"))
-    assert check(repository, product="fraud") == []
-    found = check(repository, product="fraud", config_name="wrong")
+    assert check(RepositorySnapshot(repository), product="fraud") == []
+    found = check(RepositorySnapshot(repository, config_name="wrong"), product="fraud")
     assert any("features" in one.where and "14" in one.problem for one in found)
     (batch,) = (one for one in found if one.where == "max_batch_size")
     assert batch.file == str(path)
     path.write_text("max_batch_size: many")
-    (broken,) = check(repository, product="fraud", config_name="wrong")
+    (broken,) = check(
+        RepositorySnapshot(repository, config_name="wrong"), product="fraud"
+    )
     assert broken.file == str(path)
     assert broken.where == "line 1"
 
 
 def test_the_gpu_configuration_is_wired_as_the_default(repository: Path) -> None:
     """Same tensors, same batches, the same rules kept; only the place differs."""
-    assert check(repository, product="fraud", config_name="gpu") == []
+    assert (
+        check(RepositorySnapshot(repository, config_name="gpu"), product="fraud") == []
+    )
     gpu = read_config(repository, MODEL, config_name="gpu")
     assert [one.kind for one in gpu.instance_group] == [ModelInstanceGroup.KIND_GPU]
     del gpu.instance_group[:]

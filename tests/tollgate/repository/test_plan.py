@@ -21,6 +21,7 @@ from tollgate.repository.release import (
     write_release,
 )
 from tollgate.repository.rendering import plan_load, render
+from tollgate.repository.snapshot import RepositorySnapshot
 
 STEPS = ("fraud_features", "fraud_model", "fraud_decision")
 
@@ -36,7 +37,7 @@ def second(repository: Path) -> Path:
     """A repository whose release pins version 2 of the model and keeps version 1."""
     shutil.copytree(repository / "fraud_model/1", repository / "fraud_model/2")
     release = compose_release(
-        repository,
+        RepositorySnapshot(repository),
         product="fraud",
         versions=dict.fromkeys(STEPS, 1) | {"fraud_model": 2},
         actor="test",

@@ -12,6 +12,7 @@ from tollgate.repository.compose import compose_release
 from tollgate.repository.configs import CONFIG_FILE
 from tollgate.repository.release import Release, read_release, write_release
 from tollgate.repository.rendering import plan_load, render
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import publish_version
 from tollgate.server import control
 from tollgate.server.launcher import TritonServer
@@ -50,7 +51,7 @@ def _release_same_model_again(repository: Path) -> Release:
     source = repository / "fraud_model" / str(current.versions["fraud_model"])
     number = publish_version(repository, step="fraud_model", source=source)
     release = compose_release(
-        repository,
+        RepositorySnapshot(repository),
         product="fraud",
         versions={**current.versions, "fraud_model": number},
         actor="test",

@@ -11,6 +11,7 @@ from tollgate.repository.check import check
 from tollgate.repository.hashes import PLAN_FILE, hash_file, plan_record
 from tollgate.repository.plan import PlanRecord
 from tollgate.repository.rendering import plan_load
+from tollgate.repository.snapshot import RepositorySnapshot
 
 
 @pytest.fixture
@@ -39,14 +40,16 @@ def write_record(plan: Path, *, onnx_sha256: str) -> None:
 
 def found(repository: Path) -> list[str]:
     """Print what is wrong with the product when it runs the plan."""
-    findings = check(repository, product="fraud", config_name="tensorrt")
+    findings = check(
+        RepositorySnapshot(repository, config_name="tensorrt"), product="fraud"
+    )
     return [str(one).partition("fraud_model/1/")[2] for one in findings]
 
 
 def test_a_plan_of_this_model_is_sound(repository: Path, plan: Path) -> None:
     """Plan and record belong to no release, so the release still holds."""
     assert found(repository) == []
-    assert check(repository, product="fraud") == []
+    assert check(RepositorySnapshot(repository), product="fraud") == []
     assert plan_load(repository, product="fraud", config_name="tensorrt")
 
 
@@ -55,7 +58,7 @@ def test_without_a_plan_the_command_that_builds_it_is_named(repository: Path) ->
     (missing,) = found(repository)
     assert missing.startswith("model.plan: is missing: build it on the machine")
     assert "tollgate engine" in missing
-    assert check(repository, product="fraud") == []
+    assert check(RepositorySnapshot(repository), product="fraud") == []
 
 
 def test_a_plan_of_another_model_is_refused(repository: Path, plan: Path) -> None:

@@ -14,6 +14,7 @@ from tollgate.repository import activation
 from tollgate.repository.activation import activate, approve, compose_next, propose
 from tollgate.repository.proposals import read_proposal
 from tollgate.repository.release import Release, read_release
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.trial import with_challenger
 from tollgate.repository.turns import one_at_a_time
 
@@ -30,7 +31,11 @@ def _versions(repository: Path) -> None:
 def make(repository: Path, **versions: int) -> Release:
     """Describe the next release."""
     return compose_next(
-        repository, product="fraud", versions=versions, actor="ada", reason="because"
+        RepositorySnapshot(repository),
+        product="fraud",
+        versions=versions,
+        actor="ada",
+        reason="because",
     )
 
 
@@ -38,7 +43,7 @@ def offer(repository: Path, *, actor: str = "ada", **versions: int) -> Release:
     """Propose the next release, as the command does."""
     release = make(repository, **versions)
     propose(
-        repository,
+        RepositorySnapshot(repository),
         release,
         action="activate",
         actor=actor,
@@ -54,7 +59,9 @@ def test_each_proposal_has_a_name_of_its_own(repository: Path) -> None:
     second = offer(repository, fraud_model=3, actor="eve")
     assert (first.name, second.name) == ("fraud-2", "fraud-3")
     with pytest.raises(RepositoryError, match="fraud-3 waits, not fraud-2"):
-        approve(repository, product="fraud", name="fraud-2", actor="bob")
+        approve(
+            RepositorySnapshot(repository), product="fraud", name="fraud-2", actor="bob"
+        )
     assert read_release(repository, product="fraud").name == "fraud-1"
 
 
@@ -67,7 +74,12 @@ def test_what_is_replaced_while_it_is_confirmed_is_not_confirmed(
 
     def confirm() -> None:
         try:
-            approve(repository, product="fraud", name="fraud-2", actor="bob")
+            approve(
+                RepositorySnapshot(repository),
+                product="fraud",
+                name="fraud-2",
+                actor="bob",
+            )
         except TollgateError as error:
             heard.append(error)
 
@@ -97,7 +109,7 @@ def test_what_was_proposed_instead_of_another_release_is_not_confirmed(
     """What answers by then was not looked at; a trial beside it is no other release."""
     offer(repository, fraud_model=2)
     begun = with_challenger(
-        repository,
+        RepositorySnapshot(repository),
         product="fraud",
         versions={"fraud_model": 3},
         mode="shadow",
@@ -106,13 +118,19 @@ def test_what_was_proposed_instead_of_another_release_is_not_confirmed(
         reason="because",
     )
     activate(
-        repository, begun, action="challenger start", actor="ada", reason="because"
+        RepositorySnapshot(repository),
+        begun,
+        action="challenger start",
+        actor="ada",
+        reason="because",
     )
-    approve(repository, product="fraud", name="fraud-2", actor="bob")
+    approve(
+        RepositorySnapshot(repository), product="fraud", name="fraud-2", actor="bob"
+    )
     waits = offer(repository, fraud_model=1)
     proposal = (repository / "fraud/proposed.json").read_bytes()
     activate(
-        repository,
+        RepositorySnapshot(repository),
         make(repository, fraud_model=3),
         action="activate",
         actor="eve",
@@ -121,7 +139,12 @@ def test_what_was_proposed_instead_of_another_release_is_not_confirmed(
     assert read_proposal(repository, "fraud") is None
     (repository / "fraud/proposed.json").write_bytes(proposal)
     with pytest.raises(RepositoryError, match="somebody changed the release in betw"):
-        approve(repository, product="fraud", name=waits.name, actor="bob")
+        approve(
+            RepositorySnapshot(repository),
+            product="fraud",
+            name=waits.name,
+            actor="bob",
+        )
 
 
 def test_a_broken_proposal_stops_only_its_confirmation(repository: Path) -> None:
@@ -129,4 +152,6 @@ def test_a_broken_proposal_stops_only_its_confirmation(repository: Path) -> None
     (repository / "fraud/proposed.json").write_bytes(b'{"reason": "\xff')
     assert make(repository, fraud_model=2).name == "fraud-2"
     with pytest.raises(RepositoryError, match=r"proposed\.json: cannot be read"):
-        approve(repository, product="fraud", name="fraud-2", actor="bob")
+        approve(
+            RepositorySnapshot(repository), product="fraud", name="fraud-2", actor="bob"
+        )

@@ -13,6 +13,7 @@ import pytest
 
 from tollgate.repository.check import check
 from tollgate.repository.rendering import plan_load
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.staging import remove_leftovers, staging
 
 STAGE = """
@@ -76,7 +77,7 @@ def test_leftovers_inside_a_repository_are_ignored_and_removed(
     leftover = repository / ".publish-x1"
     (leftover / "version").mkdir(parents=True)
     (leftover / "version" / "model.onnx").write_text("half")
-    assert check(repository, product="fraud") == []
+    assert check(RepositorySnapshot(repository), product="fraud") == []
     assert plan_load(repository, product="fraud") == plan
     remove_leftovers(repository)
     assert not leftover.exists()

@@ -19,6 +19,7 @@ from tollgate.repository.release import (
     release_path,
     verify_release,
 )
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.trial import (
     promoted,
     with_challenger,
@@ -43,7 +44,7 @@ def repository(tmp_path: Path) -> Path:
 def begun(repository: Path, *, mode: Any = "shadow", **versions: int) -> Release:
     """Describe a trial."""
     return with_challenger(
-        repository,
+        RepositorySnapshot(repository),
         product="fraud",
         versions=versions,
         mode=mode,
@@ -56,7 +57,7 @@ def begun(repository: Path, *, mode: Any = "shadow", **versions: int) -> Release
 def put(repository: Path, release: Release, action: Any) -> None:
     """Make a release the desired one, of what is there."""
     activate(
-        repository,
+        RepositorySnapshot(repository),
         release,
         action=action,
         actor="ada",
@@ -72,7 +73,11 @@ def begin(repository: Path, **more: Any) -> None:
 
 def end(repository: Path) -> None:
     """Stop a trial."""
-    put(repository, without_challenger(repository, product="fraud"), "challenger stop")
+    put(
+        repository,
+        without_challenger(RepositorySnapshot(repository), product="fraud"),
+        "challenger stop",
+    )
 
 
 def test_a_shadow_changes_nothing_that_answers(repository: Path) -> None:
@@ -95,7 +100,9 @@ def test_a_promoted_challenger_keeps_its_name_and_the_way_back(
 ) -> None:
     """fraud-2 answers as what it was on trial; fraud-1 is loaded still."""
     begin(repository, fraud_model=2)
-    put(repository, promoted(repository, product="fraud"), "promote")
+    put(
+        repository, promoted(RepositorySnapshot(repository), product="fraud"), "promote"
+    )
     now = read_release(repository, product="fraud")
     assert (now.name, now.versions["fraud_model"]) == ("fraud-2", 2)
     assert now.challenger is None
@@ -116,7 +123,7 @@ def test_the_way_back_is_not_to_the_challenger(repository: Path) -> None:
     put(
         repository,
         compose_next(
-            repository,
+            RepositorySnapshot(repository),
             product="fraud",
             versions={"fraud_model": 2},
             actor="ada",
@@ -161,7 +168,11 @@ def test_a_canary_keeps_its_customers(repository: Path) -> None:
     put(
         repository,
         with_percent(
-            repository, product="fraud", percent=20, actor="ada", reason="fine"
+            RepositorySnapshot(repository),
+            product="fraud",
+            percent=20,
+            actor="ada",
+            reason="fine",
         ),
         "challenger raise",
     )
@@ -169,7 +180,13 @@ def test_a_canary_keeps_its_customers(repository: Path) -> None:
     assert raised is not None
     assert (raised.percent, raised.seed) == (20, first.seed)
     with pytest.raises(InputError, match=r"^percent: 20 is not above 20"):
-        with_percent(repository, product="fraud", percent=20, actor="a", reason="x")
+        with_percent(
+            RepositorySnapshot(repository),
+            product="fraud",
+            percent=20,
+            actor="a",
+            reason="x",
+        )
     end(repository)
     again = begun(repository, fraud_model=2, mode="canary").challenger
     other = begun(repository, fraud_model=3, mode="canary").challenger
@@ -218,10 +235,16 @@ def test_one_is_on_trial_at_a_time(repository: Path) -> None:
     with pytest.raises(RepositoryError, match="fraud-2 is on trial as a shadow alrea"):
         begun(repository, fraud_model=2)
     with pytest.raises(RepositoryError, match="fraud-2 is a shadow: it answers nobody"):
-        with_percent(repository, product="fraud", percent=9, actor="a", reason="x")
+        with_percent(
+            RepositorySnapshot(repository),
+            product="fraud",
+            percent=9,
+            actor="a",
+            reason="x",
+        )
     end(repository)
     with pytest.raises(RepositoryError, match="nobody is on trial beside fraud-1"):
-        promoted(repository, product="fraud")
+        promoted(RepositorySnapshot(repository), product="fraud")
 
 
 def test_who_was_slower_does_not_undo_what_was_done(repository: Path) -> None:
@@ -229,12 +252,16 @@ def test_who_was_slower_does_not_undo_what_was_done(repository: Path) -> None:
     begin(repository, fraud_model=2, mode="canary")
     seen = read_release(repository, product="fraud")
     raised = with_percent(
-        repository, product="fraud", percent=50, actor="bob", reason="fine"
+        RepositorySnapshot(repository),
+        product="fraud",
+        percent=50,
+        actor="bob",
+        reason="fine",
     )
     end(repository)
     with pytest.raises(RepositoryError, match="somebody changed the release in betwe"):
         activate(
-            repository,
+            RepositorySnapshot(repository),
             raised,
             action="challenger raise",
             actor="bob",
@@ -248,7 +275,7 @@ def test_a_trial_does_not_bring_a_release_back(repository: Path) -> None:
     """Whoever names no release that it was made of is stopped by its name."""
     changed = begun(repository, fraud_model=2)
     other = compose_next(
-        repository,
+        RepositorySnapshot(repository),
         product="fraud",
         versions={"fraud_model": 3},
         actor="bob",
@@ -257,7 +284,11 @@ def test_a_trial_does_not_bring_a_release_back(repository: Path) -> None:
     put(repository, other, "activate")
     with pytest.raises(RepositoryError, match="somebody"):
         activate(
-            repository, changed, action="challenger start", actor="ada", reason="x"
+            RepositorySnapshot(repository),
+            changed,
+            action="challenger start",
+            actor="ada",
+            reason="x",
         )
     assert read_release(repository, product="fraud") == other
 
@@ -267,10 +298,14 @@ def test_a_second_person_confirms_what_is_there_still(repository: Path) -> None:
     begin(repository, fraud_model=2, mode="canary")
     seen = read_release(repository, product="fraud")
     raised = with_percent(
-        repository, product="fraud", percent=50, actor="ada", reason="fine"
+        RepositorySnapshot(repository),
+        product="fraud",
+        percent=50,
+        actor="ada",
+        reason="fine",
     )
     propose(
-        repository,
+        RepositorySnapshot(repository),
         raised,
         action="challenger raise",
         actor="ada",
@@ -279,7 +314,12 @@ def test_a_second_person_confirms_what_is_there_still(repository: Path) -> None:
     )
     end(repository)  # and the proposal waits on
     with pytest.raises(RepositoryError, match="somebody changed the release"):
-        approve(repository, product="fraud", name="fraud-2@50", actor="bob")
+        approve(
+            RepositorySnapshot(repository),
+            product="fraud",
+            name="fraud-2@50",
+            actor="bob",
+        )
     assert read_release(repository, product="fraud").challenger is None
 
 
@@ -289,7 +329,7 @@ def test_another_release_ends_the_trial(repository: Path) -> None:
     put(
         repository,
         compose_next(
-            repository,
+            RepositorySnapshot(repository),
             product="fraud",
             versions={"fraud_model": 3},
             actor="ada",
@@ -298,7 +338,9 @@ def test_another_release_ends_the_trial(repository: Path) -> None:
         "activate",
     )
     assert read_release(repository, product="fraud").challenger is None
-    back = recompose_release(repository, find_release(repository, "fraud", "fraud-1"))
+    back = recompose_release(
+        RepositorySnapshot(repository), find_release(repository, "fraud", "fraud-1")
+    )
     put(repository, back, "rollback")
     assert read_release(repository, product="fraud").challenger is None
 
@@ -308,7 +350,7 @@ def test_a_trial_ends_when_its_files_or_old_ones_are_gone(repository: Path) -> N
     put(
         repository,
         compose_next(
-            repository,
+            RepositorySnapshot(repository),
             product="fraud",
             versions={"fraud_model": 3},
             actor="ada",

@@ -17,6 +17,7 @@ from tollgate.repository.history import read_history
 from tollgate.repository.mirror import Mirror
 from tollgate.repository.objects import Objects
 from tollgate.repository.release import read_release
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions, publish_version
 from tollgate.repository.working_copy import WorkingCopy
 
@@ -43,13 +44,19 @@ def copies(url: str, tmp_path: Path) -> tuple[WorkingCopy, WorkingCopy]:
 def change(folder: Path, *, actor: str = "ada", version: int = 1) -> None:
     """Make a release as the command does."""
     release = compose_next(
-        folder,
+        RepositorySnapshot(folder),
         product="fraud",
         versions={"fraud_model": version},
         actor=actor,
         reason="test",
     )
-    activate(folder, release, action="activate", actor=actor, reason="test")
+    activate(
+        RepositorySnapshot(folder),
+        release,
+        action="activate",
+        actor=actor,
+        reason="test",
+    )
 
 
 def publish(folder: Path) -> int:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tollgate.repository.check import check
 from tollgate.repository.rendering import plan_load
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.staging import PREFIX
 from tollgate.repository.versions import list_versions
 from tollgate.server.publishing import publish
@@ -100,7 +101,7 @@ def run(folder: Path, *, kills: int, dry_load: bool, seed: int) -> dict[str, obj
         assert (repository / "fraud" / "release.json").read_bytes() == release
         assert len(plan_load(repository, product="fraud")) == 4
     whole_run_s(source, repository, dry_load=dry_load)  # cleans up
-    found["unsound"] = len(check(repository, product="fraud"))
+    found["unsound"] = len(check(RepositorySnapshot(repository), product="fraud"))
     found["half"] += sum(
         contents(repository / STEP / str(number)) != wanted
         for number in list_versions(repository, STEP)

@@ -27,6 +27,7 @@ from tollgate.repository.release import (
     read_release,
 )
 from tollgate.repository.serving_plan import plan_serving
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server import control
 from tollgate.server.embedded import Embedded, serve
 
@@ -120,7 +121,7 @@ def with_canary(repository: Path, *, percent: float, **other: int) -> Release:
 def go(served: Embedded, repository: Path, release: Release) -> None:
     """Have the server go there."""
     served.serving["fraud"].switch(
-        plan_serving(repository, release), told=lambda _: None
+        plan_serving(RepositorySnapshot(repository), release), told=lambda _: None
     )
 
 
@@ -214,7 +215,7 @@ def test_a_canary_changes_the_model_only(repository: Path) -> None:
     try:
         release = with_canary(repository, percent=5.0, fraud_decision=2)
         with pytest.raises(RepositoryError, match="a canary has the features and the"):
-            plan_serving(repository, release)
+            plan_serving(RepositorySnapshot(repository), release)
     finally:
         shutil.rmtree(repository / "fraud_decision/2")
 
@@ -227,6 +228,8 @@ def test_a_step_that_cannot_take_it_is_named(repository: Path) -> None:
     config.write_text("\n".join(lines).replace("[ 966 ] },", "[ 966 ] }"))
     try:
         with pytest.raises(RepositoryError, match="has no optional input challenger_"):
-            plan_serving(repository, with_canary(repository, percent=5.0))
+            plan_serving(
+                RepositorySnapshot(repository), with_canary(repository, percent=5.0)
+            )
     finally:
         config.write_text(before)

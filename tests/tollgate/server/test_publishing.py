@@ -15,6 +15,7 @@ import pytest
 from tests.support.server.invalid_candidates import BAD, explain, linear_onnx, set_model
 from tollgate.errors import RepositoryError, ServerError
 from tollgate.repository.check import check
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 from tollgate.server.control import Endpoint
 from tollgate.server.model_trial import try_model
@@ -81,7 +82,7 @@ def test_published_version_is_the_folder_and_the_release_stays(
     assert after == before
     wanted = _files(candidate)
     assert new == {f"{STEP}/2/{name}": text for name, text in wanted.items()}
-    assert check(models, product="fraud") == []
+    assert check(RepositorySnapshot(models), product="fraud") == []
 
 
 @pytest.mark.parametrize("name", BAD)

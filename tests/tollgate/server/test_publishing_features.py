@@ -12,6 +12,7 @@ from tollgate.errors import RepositoryError
 from tollgate.features.spec import load_spec
 from tollgate.repository.activation import activate, compose_next
 from tollgate.repository.release import read_release
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.publishing import publish
 from tollgate.supervisor.judging import validate
 
@@ -44,9 +45,15 @@ def converted(repository: Path, *, spec_hash: str) -> Path:
 def released(repository: Path, **versions: int) -> str:
     """Release versions; the hash of their features."""
     made = compose_next(
-        repository, product="fraud", versions=versions, actor="ada", reason="x"
+        RepositorySnapshot(repository),
+        product="fraud",
+        versions=versions,
+        actor="ada",
+        reason="x",
     )
-    activate(repository, made, action="activate", actor="ada", reason="x")
+    activate(
+        RepositorySnapshot(repository), made, action="activate", actor="ada", reason="x"
+    )
     return read_release(repository, product="fraud").spec_hash
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from clients.client import Client
 from tollgate.repository.check import check
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.embedded import Embedded, serve
 from tollgate.supervisor.heartbeat import HealthProbe
 from tollgate.supervisor.stubs import find_stubs
@@ -70,7 +71,10 @@ def test_a_repeated_row_is_answered_by_the_cache_as_by_the_model(
     repository = tmp_path / "repository"
     shutil.copytree(REPOSITORY, repository)
     with_cache(repository)
-    assert list(check(repository, product="fraud", config_name=CONFIG)) == []
+    assert (
+        list(check(RepositorySnapshot(repository, config_name=CONFIG), product="fraud"))
+        == []
+    )
     hits, misses, cached = asked_three_times(repository, tmp_path / "a", cache_mb=16)
     assert (hits, misses) == (2, 1)
     hits, misses, plain = asked_three_times(repository, tmp_path / "b", cache_mb=0)

@@ -35,6 +35,7 @@ from tollgate.features.spec import FeatureSpec
 from tollgate.features.wire import wire_inputs
 from tollgate.policy.document import read_document
 from tollgate.repository.check import check
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.embedded import serve
 from tollgate.simulate.credit import SENSITIVE, simulate_credit
 
@@ -69,7 +70,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     repository, state = folder / "model_repository", folder / "state"
     for one in CHECKED_IN.glob("credit*"):
         shutil.copytree(one, repository / one.name)
-    assert [str(one) for one in check(repository, product="credit")] == []
+    assert [
+        str(one) for one in check(RepositorySnapshot(repository), product="credit")
+    ] == []
     spec = served_spec(repository, product="credit")
     frame = simulate_credit(rows=TRAINED + DECIDED, seed=4)
     converted = train_credit(

@@ -24,6 +24,7 @@ from tollgate.repository.check import check
 from tollgate.repository.compose import compose_release
 from tollgate.repository.hashes import hash_file
 from tollgate.repository.release import spec_hash_text, write_release
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded
 from tollgate.server import control
 from tollgate.server.embedded import Embedded, serve
@@ -137,7 +138,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write_model(copy / "fraud_model/1", spec)
     release = compose_release(
-        copy,
+        RepositorySnapshot(copy),
         product="fraud",
         versions={"fraud_features": 1, "fraud_model": 1, "fraud_decision": 1},
         actor="test",
@@ -153,7 +154,10 @@ def served(
     repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Embedded]:
     """That product, served."""
-    assert [str(finding) for finding in check(repository, product="fraud")] == []
+    assert [
+        str(finding)
+        for finding in check(RepositorySnapshot(repository), product="fraud")
+    ] == []
     with serve(repository, state=tmp_path_factory.mktemp("state")) as server:
         yield server
 

@@ -20,6 +20,7 @@ from tollgate.features.spec import load_spec
 from tollgate.repair.segments import segments
 from tollgate.repository.compose import compose_release
 from tollgate.repository.release import spec_hash_text, write_release
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded
 from tollgate.server.embedded import Embedded, serve
 from tollgate.server.launcher import SPOOL_FOLDER
@@ -51,7 +52,7 @@ def repository(tmp_path: Path) -> Path:
     text = config.read_text().replace('_value: "5"', '_value: "2000"')
     config.write_text(text + UPDATES)
     release = compose_release(
-        copy,
+        RepositorySnapshot(copy),
         product="fraud",
         versions={"fraud_features": 1, "fraud_model": 1, "fraud_decision": 1},
         actor="test",

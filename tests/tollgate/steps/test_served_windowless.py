@@ -29,6 +29,7 @@ from tollgate.history import history_of
 from tollgate.journal.entries import CHUNK_FIELD, stream_key
 from tollgate.journal.record import Records, decode_chunk
 from tollgate.repository.check import check
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded
 from tollgate.server.embedded import Embedded, serve
 
@@ -57,7 +58,10 @@ def served(
     repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Embedded]:
     """That product, served."""
-    assert [str(one) for one in check(repository, product=loans_product.NAME)] == []
+    assert [
+        str(one)
+        for one in check(RepositorySnapshot(repository), product=loans_product.NAME)
+    ] == []
     state = tmp_path_factory.mktemp("state")
     with serve(repository, products=(loans_product.NAME,), state=state) as server:
         yield server
@@ -182,7 +186,7 @@ def test_an_amount_that_nobody_reads_is_found(repository: Path, tmp_path: Path) 
     text = path.read_text()
     more = '{ name: "amount" data_type: TYPE_FP64 dims: [ 1 ] optional: true },'
     path.write_text(text.replace("input [", f"input [ {more}", 1))
-    (found,) = check(copy, product=loans_product.NAME)
+    (found,) = check(RepositorySnapshot(copy), product=loans_product.NAME)
     assert found.code == "TG314"
     assert f"{path}: input amount: features.yaml says `amount: false`" in str(found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tollgate.repository.release import (
     release_path,
     write_release,
 )
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.source import Folder
 from tollgate.server import control
 from tollgate.server.embedded import Embedded, serve
@@ -108,7 +110,7 @@ def write(repository: Path, **versions: int) -> Release:
     """Make other versions the release."""
     current = read_release(repository, product="fraud")
     release = compose_release(
-        repository,
+        RepositorySnapshot(repository),
         product="fraud",
         versions={**current.versions, **versions},
         actor="test",
@@ -209,6 +211,22 @@ def test_another_reason_is_reported_too(
     ]
     assert ["changed" in one for one in reasons] == [True, False]
     assert "not today" in reasons[1]
+
+
+def test_a_switch_parses_each_configuration_once(
+    served: Embedded,
+    repository: Path,
+    reconciler: Reconciler,
+    parsed_configs: Counter[str],
+) -> None:
+    """The check and the plan of a release share what was read."""
+    release = write(repository, fraud_model=1, fraud_decision=2)
+    parsed_configs.clear()
+    reconciler.reconcile()
+    assert reconciler.status.running == release.name
+    models = ("fraud", *STEPS)
+    texts = [(repository / one / "config.pbtxt").read_text() for one in models]
+    assert parsed_configs == Counter(texts)
 
 
 class Broken(Folder):

@@ -16,6 +16,7 @@ import pytest
 from loadtests.supervised import Supervised, supervised
 from tollgate.repository.activation import activate, compose_next
 from tollgate.repository.objects import Objects
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.working_copy import WorkingCopy
 
 pytestmark = pytest.mark.slow
@@ -105,13 +106,19 @@ def test_a_damaged_object_is_reported_and_not_used(
     copy = WorkingCopy(Objects(url), folder=tmp_path / "copy", product="fraud")
     with copy.changed() as folder:
         newest = compose_next(
-            folder,
+            RepositorySnapshot(folder),
             product="fraud",
             versions={"fraud_model": 3},
             actor="ada",
             reason="newest",
         )
-        activate(folder, newest, action="activate", actor="ada", reason="newest")
+        activate(
+            RepositorySnapshot(folder),
+            newest,
+            action="activate",
+            actor="ada",
+            reason="newest",
+        )
         files.pipe_file(f"{MODEL}/3/model.onnx", b"damaged")
     for server in fleet:
         server.wait(lambda server=server: status_of(server)["state"] == "failed")

@@ -13,6 +13,7 @@ from tollgate.errors import RepositoryError
 from tollgate.repository.activation import activate
 from tollgate.repository.history import read_history
 from tollgate.repository.release import read_release, write_release
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.trial import without_challenger
 from tollgate.supervisor import shadowing
 from tollgate.supervisor.arrivals import VersionDetector
@@ -79,8 +80,8 @@ def test_a_second_version_starts_after_the_first_trial_ends(
     waits = "fraud_model version 3 waits: fraud-2 is on trial"
     assert caplog.messages.count(waits) == 1
     activate(
-        repository,
-        without_challenger(repository, product="fraud"),
+        RepositorySnapshot(repository),
+        without_challenger(RepositorySnapshot(repository), product="fraud"),
         action="challenger stop",
         actor="ada",
         reason="enough",

@@ -37,6 +37,7 @@ from tollgate.repository.lint.view import (
     with_steps,
 )
 from tollgate.repository.slo import read_slo
+from tollgate.repository.snapshot import RepositorySnapshot
 
 _FAMILIES = (layout, wire_rules, queues, version_rules, execution)
 
@@ -115,14 +116,11 @@ def lint(question: Question) -> Report:
     findings: list[Finding] = []
     view = _view(question, findings=findings)
     for product in view.products:
-        findings += product_findings(
-            question.repository,
-            product=product,
-            config_name=_config_name(question, product, view=view),
-        )
+        snapshot = _snapshot_for(question, product, view=view)
+        findings += product_findings(snapshot, product=product)
     for family in _FAMILIES:
         findings += family.findings(view)
-    findings += trial.findings(view, config_name=question.config_name)
+    findings += trial.findings(view)
     findings += _server_findings(question, view=view)
     places = Places()
     # A product's own check and the rules for all models may find the same.
@@ -134,27 +132,28 @@ def lint(question: Question) -> Report:
     )
 
 
-def _config_name(question: Question, product: str, *, view: View) -> str:
+def _snapshot_for(
+    question: Question, product: str, *, view: View
+) -> RepositorySnapshot:
     """
-    Return the named configuration to use for a product.
+    Return the repository with the named configuration to use for a product.
 
     A name that is given for the whole repository applies to the products that have it;
     a product that is checked alone must have it.
     """
-    if question.product:
-        return question.config_name
+    if question.product or not question.config_name:
+        return view.snapshot
     names = with_steps([product], view.models)
     file = f"{NAMED_CONFIGS}/{question.config_name}.pbtxt"
     has = any((question.repository / name / file).is_file() for name in names)
-    return question.config_name if has else ""
+    return view.snapshot if has else RepositorySnapshot(question.repository)
 
 
 def _view(question: Question, *, findings: list[Finding]) -> View:
     """Read the repository; if one product is named, its models only."""
     unread: list[Finding] = []
-    models = read_models(
-        question.repository, config_name=question.config_name, findings=unread
-    )
+    snapshot = RepositorySnapshot(question.repository, config_name=question.config_name)
+    models = read_models(snapshot, findings=unread)
     products = find_products(question.repository, models)
     if question.product:
         products = [question.product]
@@ -173,7 +172,7 @@ def _view(question: Question, *, findings: list[Finding]) -> View:
     if question.objective_ms is not None:
         objectives_ms = dict.fromkeys(models, question.objective_ms)
     return View(
-        repository=question.repository,
+        snapshot=snapshot,
         models=models,
         products=tuple(products),
         in_products=with_steps(products, models),

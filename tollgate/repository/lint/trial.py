@@ -12,7 +12,7 @@ from tollgate.repository.findings import Finding
 from tollgate.repository.lint.rule import Rule, Severity
 from tollgate.repository.lint.view import View
 from tollgate.repository.lint.wire_rules import in_data_order
-from tollgate.repository.release import Release, read_release
+from tollgate.repository.release import Release
 from tollgate.repository.serving_plan import ServingPlan, canary_of, plan_serving
 from tollgate.repository.wires import Break, Ends, Wires
 
@@ -33,28 +33,22 @@ RULES = (
 _ALLOWED = "TG121"
 
 
-def findings(view: View, *, config_name: str) -> Iterator[Finding]:
+def findings(view: View) -> Iterator[Finding]:
     """Merge every product with its challenger and follow the wires."""
     for product in view.products:
         try:
-            release = read_release(view.repository, product=product)
+            release = view.snapshot.release(product)
             if canary_of(release) is None:
                 continue
-            plan_serving(
-                view.repository,
-                structs.replace(release, challenger=None),
-                config_name=config_name,
-            )
+            plan_serving(view.snapshot, structs.replace(release, challenger=None))
         except InputError:
             continue  # a finding of another rule
-        yield from _trial_findings(view, release, config_name=config_name)
+        yield from _trial_findings(view, release)
 
 
-def _trial_findings(
-    view: View, release: Release, *, config_name: str
-) -> Iterator[Finding]:
+def _trial_findings(view: View, release: Release) -> Iterator[Finding]:
     try:
-        plan = plan_serving(view.repository, release, config_name=config_name)
+        plan = plan_serving(view.snapshot, release)
     except RepositoryError as exc:
         yield Finding(
             code="TG320", file=exc.source, where=exc.where, problem=exc.problem

@@ -9,11 +9,12 @@ import msgspec
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import RepositoryError
-from tollgate.repository.configs import NAMED_CONFIGS, config_path, read_config
+from tollgate.repository.configs import NAMED_CONFIGS, config_path
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.onnx_model import MODEL_FILE
 from tollgate.repository.release import RELEASE_FILE
 from tollgate.repository.rules import PYTHON_BACKEND
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 
 ONNX_BACKEND = "onnxruntime"
@@ -83,7 +84,7 @@ class View(msgspec.Struct, frozen=True):
     A repository, and the known facts on the machine that is to serve it.
 
     Attributes:
-        repository: The folder.
+        snapshot: The repository, with the named configuration that was requested.
         models: Models by name.
         products: Names of ensembles that are products of Tollgate.
         in_products: Names of these ensembles and of all their steps.
@@ -91,12 +92,17 @@ class View(msgspec.Struct, frozen=True):
         objectives_ms: Maximum time to an answer, by model, if it is known.
     """
 
-    repository: Path
+    snapshot: RepositorySnapshot
     models: Mapping[str, Model]
     products: tuple[str, ...]
     in_products: frozenset[str]
     cores: int
     objectives_ms: Mapping[str, float]
+
+    @property
+    def repository(self) -> Path:
+        """The folder of the repository."""
+        return self.snapshot.folder
 
     def configured(self) -> Iterator[tuple[Model, ModelConfig]]:
         """Yield the models that have a configuration."""
@@ -120,19 +126,19 @@ class View(msgspec.Struct, frozen=True):
 
 
 def read_models(
-    repository: Path, *, config_name: str, findings: list[Finding]
+    snapshot: RepositorySnapshot, *, findings: list[Finding]
 ) -> dict[str, Model]:
     """
     Read every model of a repository.
 
     Args:
-        repository: The model repository.
-        config_name: Named configuration to read if a model has it.
+        snapshot: The model repository.
         findings: List that gets one finding for each configuration that cannot be read.
 
     Raises:
         RepositoryError: There is no such folder, or no model in it.
     """
+    repository, config_name = snapshot.folder, snapshot.config_name
     if not repository.is_dir():
         raise RepositoryError(repository, "no such model repository")
     models: dict[str, Model] = {}
@@ -146,7 +152,7 @@ def read_models(
         config = None
         with collecting(findings, code="TG001"):
             if path.exists():
-                config = read_config(repository, folder.name, config_name=config_name)
+                config = snapshot.config(folder.name)
         models[folder.name] = Model(
             name=folder.name, path=path, config=config, versions=versions
         )

@@ -15,6 +15,7 @@ from tollgate.repository.lint.catalogue import PRODUCT_ONLY, RULES
 from tollgate.repository.lint.linting import Issue, Question, lint
 from tollgate.repository.lint.rule import Severity
 from tollgate.repository.release import Challenger, read_release, write_release
+from tollgate.repository.snapshot import RepositorySnapshot
 
 ENSEMBLE = "fraud/config.pbtxt"
 FEATURES = "fraud_features/config.pbtxt"
@@ -299,7 +300,7 @@ def test_new_warnings_stop_no_server(repository: Path, edit: Edit) -> None:
     question = Question(repository=repository, cores=2)
     codes = [issue.rule.code for issue in lint(question).issues]
     assert codes == ["TG204", "TG403", "TG205"]
-    require_sound(repository, product="fraud")
+    require_sound(RepositorySnapshot(repository), product="fraud")
 
 
 def test_every_file_that_cannot_be_read_is_named(repository: Path, edit: Edit) -> None:
