@@ -25,7 +25,7 @@ from loadtests.tuner.settings import THREADS, Roles
 from loadtests.tuner.space import Candidate
 from tollgate.errors import ServerError
 from tollgate.repository.configs import to_json
-from tollgate.repository.turns import one_at_a_time
+from tollgate.repository.turns import lock_folder
 from tollgate.server import control
 from tollgate.server.address import Address
 from tollgate.server.loaded import loaded_slots, read_record
@@ -159,7 +159,7 @@ class Override:
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
         """Lock the product, and check that it still serves the same release."""
-        with one_at_a_time(self._server.own_repository / self._record.product):
+        with lock_folder(self._server.own_repository / self._record.product):
             now = read_record(self._path)
             if now != self._record:
                 self._tried.clear()  # the activation loaded its own configuration

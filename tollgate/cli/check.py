@@ -89,7 +89,7 @@ def check(
     from tollgate.repository.lint.catalogue import table
     from tollgate.repository.lint.linting import Question, lint
     from tollgate.repository.lint.rule import Severity
-    from tollgate.repository.lint.start_line import read_start_line
+    from tollgate.repository.lint.start_line import read_server_command_line
 
     if rules:
         _print(table())
@@ -104,14 +104,16 @@ def check(
         len(chosen.products) == 1 and chosen.products != Settings().products
     )
     with to_read(chosen) as folder:
+        release = release_of(target) if target else ""
+        line = read_server_command_line(server_args) if server_args else None
         report = lint(
             Question(
                 repository=folder,
                 product=chosen.product if is_named else "",
                 config_name=chosen.model_config_name,
-                release=release_of(target) if target else "",
+                release=release,
                 release_origin="--target",
-                start_line=read_start_line(server_args) if server_args else None,
+                start_line=line,
                 cores=cores or len(os.sched_getaffinity(0)),
                 objective_ms=objective,
             )

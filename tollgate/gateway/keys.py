@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tollgate.errors import InputError
 from tollgate.repository.atomic import replace_file
-from tollgate.repository.turns import one_at_a_time
+from tollgate.repository.turns import lock_folder
 
 _LINE = re.compile(r"([a-z0-9]{32,128})\s+([a-z0-9][a-z0-9-]{0,62});\s*(?:#.*)?")
 _CALLER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -73,7 +73,7 @@ def add_key(path: Path, caller: str) -> str:
         raise InputError("CALLER", problem)
     key = secrets.token_hex(32)
     try:
-        with one_at_a_time(path.parent):
+        with lock_folder(path.parent):
             content = f"{_text(path)}{key} {caller};\n".encode()
             replace_file(path, content, mode=_OWNER_ONLY)
     except OSError as exc:

@@ -38,7 +38,7 @@ from tollgate.repository.release import (
     write_release,
 )
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.turns import one_at_a_time
+from tollgate.repository.turns import lock_folder
 
 # Actions that change which release answers; they end any trial.
 _ANSWERS_ANEW: tuple[Action, ...] = ("activate", "rollback")
@@ -135,7 +135,7 @@ def _change(
     # Under the lock, compare with the files: the snapshot may be older than another
     # person's change.
     repository = snapshot.folder
-    with one_at_a_time(repository / product):
+    with lock_folder(repository / product):
         if approver is not None and read_proposal(repository, product) != wanted:
             raise _changed(product, "what waits")
         entries = settle(repository, product)
@@ -226,7 +226,7 @@ def propose(
     proposal = Proposal(action, actor, reason, release, instead_of)
     text = msgspec.json.format(msgspec.json.encode(proposal), indent=2)
     try:
-        with one_at_a_time(snapshot.folder / product):
+        with lock_folder(snapshot.folder / product):
             replace_file(path, text + b"\n")
     except OSError as exc:
         raise RepositoryError(path, f"cannot be written: {exc.strerror}") from exc

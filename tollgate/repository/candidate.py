@@ -51,7 +51,7 @@ def require_files(source: Path) -> None:
     for path in version_files(source):
         if path != source / MODEL_FILE and path.suffix not in _CARRIED:
             allowed = " ".join(sorted(_CARRIED))
-            problem = f"is no part of a model version; beside {MODEL_FILE}: {allowed}"
+            problem = f"is no part of a model version; next to {MODEL_FILE}: {allowed}"
             raise RepositoryError(path, problem)
 
 

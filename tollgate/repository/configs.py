@@ -111,8 +111,8 @@ def merge(
     merged.CopyFrom(config)
     # A version policy of "latest" or "all" unloads a pinned version as soon as a new
     # one is added, and takes the ensemble down with it.
-    if kept := sorted(set(versions)):
-        merged.version_policy.specific.versions[:] = kept
+    if specific := sorted(set(versions)):
+        merged.version_policy.specific.versions[:] = specific
     if pins is not None:
         for step in merged.ensemble_scheduling.step:
             step.model_version = pins[step.model_name]

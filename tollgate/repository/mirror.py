@@ -137,7 +137,7 @@ class Mirror:
             for path, sha256 in release.hashes.items():
                 self._bring_proven(path, sha256)
             for model in (*release.versions, self._product):
-                self._bring_beside(model)
+                self._fetch_model_files(model)
             (self.folder / self._product / "1").mkdir(parents=True, exist_ok=True)
             write_release(self.folder, release)
             self._sweep(release)
@@ -180,7 +180,7 @@ class Mirror:
         problem = f"is not what was released: release {was}…, object {now}…"
         raise RepositoryError(self._objects.name(path), problem)
 
-    def _bring_beside(self, model: str) -> None:
+    def _fetch_model_files(self, model: str) -> None:
         """Fetch the files next to the versions of a model, as the store has them."""
         there = self._objects.files(model, deep=False)
         there |= self._objects.files(f"{model}/{NAMED_CONFIGS}", deep=False)
@@ -194,13 +194,13 @@ class Mirror:
             if self._objects.fetch(path, part) is not None:
                 self._place(part, target)
                 known[path] = stamp
-        for path in self._beside(model):
+        for path in self._model_files(model):
             if path not in there:
                 (self.folder / path).unlink()
                 known.pop(path, None)
         replace_file(self._known_path, msgspec.json.encode(known))
 
-    def _beside(self, model: str) -> list[str]:
+    def _model_files(self, model: str) -> list[str]:
         folders = (self.folder / model, self.folder / model / NAMED_CONFIGS)
         found = (path for one in folders if one.is_dir() for path in one.iterdir())
         names = [path.relative_to(self.folder).as_posix() for path in found]

@@ -222,8 +222,8 @@ def _stamp(info: dict[str, Any]) -> str:
     for key in _STAMPS:
         if info.get(key):
             return str(info[key])
-    told = sorted((key, str(value)) for key, value in info.items())
-    return hashlib.sha256(repr(told).encode()).hexdigest()
+    fields = sorted((key, str(value)) for key, value in info.items())
+    return hashlib.sha256(repr(fields).encode()).hexdigest()
 
 
 def _refused(error: BaseException | None) -> bool:

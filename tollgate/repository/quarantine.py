@@ -10,7 +10,7 @@ import msgspec
 
 from tollgate.repository.history import read_history
 from tollgate.repository.release import read_release
-from tollgate.repository.turns import one_at_a_time
+from tollgate.repository.turns import lock_folder
 from tollgate.repository.versions import list_versions
 
 QUARANTINE_FOLDER = ".quarantine"  # in the model's folder; Triton skips it
@@ -78,7 +78,7 @@ def quarantine(
     model = repository / step
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     place = model / QUARANTINE_FOLDER / f"{version}-{now}"
-    with one_at_a_time(repository / product):
+    with lock_folder(repository / product):
         unreleased = unreleased_versions(repository, product=product, step=step)
         if version not in unreleased:
             return None

@@ -78,7 +78,7 @@ def _merged_configs(
     spec = released_spec(release, models)
     step = models.decision_step
     policy = load_policy_of(repository / step / str(release.versions[step]), spec)
-    told = {
+    parameters = {
         models.features_step: features_parameters(policy, product),
         step: decision_parameters(release.name, spec, release.spec_hash),
     }
@@ -86,7 +86,7 @@ def _merged_configs(
         merge(
             config,
             versions=release.loaded_versions(name),
-            parameters=told.get(name),
+            parameters=parameters.get(name),
         )
         for name, config in models.steps.items()
     ]

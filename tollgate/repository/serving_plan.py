@@ -46,14 +46,14 @@ class Part(msgspec.Struct, frozen=True):
         step: The model.
         version: Its version in the repository.
         hashes: SHA-256 of each of its files, by path below the version directory.
-        told: Parameters that a Python step receives from the release; None for a step
-            that receives none, such as an ONNX model.
+        parameters: Parameters that a Python step receives from the release; None for a
+            step that receives none, such as an ONNX model.
     """
 
     step: str
     version: int
     hashes: Mapping[str, str]
-    told: Mapping[str, str] | None
+    parameters: Mapping[str, str] | None
 
 
 class ServingPlan(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ def _canary_part(models: Product, release: Release, canary: Challenger) -> Part:
         problem = f"has no optional input {CHALLENGER_PROBABILITIES}, for a canary"
         raise RepositoryError(file, problem, where="input")
     verify_active(models.repository, structs.replace(release, versions=canary.versions))
-    return _part(models, release, step, canary.versions[step], told=None)
+    return _part(models, release, step, canary.versions[step], parameters=None)
 
 
 def _part(
@@ -139,7 +139,7 @@ def _part(
     step: str,
     version: int,
     *,
-    told: Mapping[str, str] | None,
+    parameters: Mapping[str, str] | None,
 ) -> Part:
     """Describe one version of one step."""
     _require_plan(models.repository / step / str(version), models.steps[step])
@@ -151,7 +151,7 @@ def _part(
             path.removeprefix(prefix): digest
             for path, digest in release.hashes_of({step: version}).items()
         },
-        told=told,
+        parameters=parameters,
     )
 
 
@@ -161,7 +161,7 @@ def _parts(models: Product, release: Release) -> dict[str, Part]:
     directory = models.repository / step / str(release.versions[step])
     policy = load_policy_of(directory, spec)
     canary = canary_of(release)
-    told: dict[str, Mapping[str, str]] = {
+    parameters: dict[str, Mapping[str, str]] = {
         models.features_step: features_parameters(policy, release.product),
         step: decision_parameters(release.name, spec, release.spec_hash)
         | (canary_parameters(canary) if canary else {}),
@@ -172,7 +172,9 @@ def _parts(models: Product, release: Release) -> dict[str, Part]:
             release,
             name,
             release.versions[name],
-            told=told.get(name, {}) if config.backend == PYTHON_BACKEND else None,
+            parameters=parameters.get(name, {})
+            if config.backend == PYTHON_BACKEND
+            else None,
         )
         for name, config in models.steps.items()
     }

@@ -65,13 +65,13 @@ def canary_parameters(challenger: Challenger) -> Parameters:
 
 def decision_parameters(release: str, spec: FeatureSpec, spec_hash: str) -> Parameters:
     """Return the decision step's parameters: its release, and the spec of its rows."""
-    told = {
+    parameters = {
         RELEASE_PARAMETER: release,
         SPEC_HASH_PARAMETER: spec_hash,
         FEATURE_NAMES_PARAMETER: ",".join(spec.feature_names),
     }
     if spec.entities:
-        told[ENTITY_NAMES_PARAMETER] = ",".join(spec.entity_names)
+        parameters[ENTITY_NAMES_PARAMETER] = ",".join(spec.entity_names)
     if spec.fields:
-        told[FIELDS_PARAMETER] = fields_text(spec.fields)
-    return told
+        parameters[FIELDS_PARAMETER] = fields_text(spec.fields)
+    return parameters

@@ -175,7 +175,7 @@ def on_trial(
 
 def _nobody(snapshot: RepositorySnapshot, current: Release) -> RepositoryError:
     path = release_path(snapshot.folder, current.product)
-    return RepositoryError(path, f"nobody is on trial beside {current.name}")
+    return RepositoryError(path, f"no challenger is on trial next to {current.name}")
 
 
 def require_canary(
@@ -217,10 +217,10 @@ def _changed(
     trial = challenger.versions if challenger else {}
     known = {**hashes, **current.hashes}
     own = msgspec.structs.replace(current, hashes=known)
-    kept = [own.hashes_of(one) for one in (current.versions, previous or {}, trial)]
+    parts = [own.hashes_of(one) for one in (current.versions, previous or {}, trial)]
     return msgspec.structs.replace(
         current,
-        hashes={name: digest for part in kept for name, digest in part.items()},
+        hashes={name: digest for part in parts for name, digest in part.items()},
         previous=previous,
         challenger=challenger,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """
     Lock a folder for a process that reads its files, changes them and writes them back.
 

@@ -25,7 +25,7 @@ from tollgate.repository.objects import Objects
 from tollgate.repository.onnx_model import MODEL_FILE
 from tollgate.repository.proposals import PROPOSAL_FILE
 from tollgate.repository.release import RELEASE_FILE
-from tollgate.repository.turns import one_at_a_time
+from tollgate.repository.turns import lock_folder
 from tollgate.schema import ARTIFACT_FILE
 
 WORKING_FOLDER = "working"  # name of the folder in the state folder
@@ -35,7 +35,7 @@ _INCOMING = ".incoming"
 _LAST = (PROPOSAL_FILE, HISTORY_FILE, RELEASE_FILE)
 
 
-class _Held(msgspec.Struct, frozen=True):
+class _FetchedObject(msgspec.Struct, frozen=True):
     """A fetched object: its stamp in the store, its SHA-256 here."""
 
     stamp: str
@@ -70,7 +70,7 @@ class WorkingCopy:
             RepositoryError: It cannot be read.
             ObjectStoreError: The store does not answer.
         """
-        with one_at_a_time(self._home):
+        with lock_folder(self._home):
             self.pull()
             yield self.folder
 
@@ -100,7 +100,7 @@ class WorkingCopy:
             ObjectStoreError: The store does not answer.
         """
         there = self._objects.files(self._product, deep=True)
-        with one_at_a_time(self._home):
+        with lock_folder(self._home):
             own = {
                 path: one
                 for path, one in self._index().items()
@@ -145,8 +145,8 @@ class WorkingCopy:
                 folder.rmdir()  # an empty folder is no version
         # Stores have no empty folders, and Triton requires one for the ensemble.
         (self.folder / self._product / "1").mkdir(exist_ok=True)
-        kept = {path: one for path, one in held.items() if path in there}
-        replace_file(self._home / _INDEX, msgspec.json.encode(kept))
+        fetched = {path: one for path, one in held.items() if path in there}
+        replace_file(self._home / _INDEX, msgspec.json.encode(fetched))
 
     def push(self) -> None:
         """Write changed files to the store, and last those that name the others."""
@@ -165,7 +165,7 @@ class WorkingCopy:
         for path in held.keys() - set(local):
             self._objects.remove(path)
 
-    def _take(self, there: dict[str, str], held: dict[str, _Held]) -> None:
+    def _take(self, there: dict[str, str], held: dict[str, _FetchedObject]) -> None:
         part = self._home / _INCOMING
         for path, stamp in there.items():
             target = self.folder / path
@@ -181,9 +181,9 @@ class WorkingCopy:
                 raise ObjectChanged(self._objects.name(path), problem)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(part, target)
-            held[path] = _Held(stamp, sha256)
+            held[path] = _FetchedObject(stamp, sha256)
 
-    def _holds(self, own: dict[str, _Held]) -> bool:
+    def _holds(self, own: dict[str, _FetchedObject]) -> bool:
         """Return whether the files next to the ensemble are those that were fetched."""
         return own.keys() == set(self._local(self._product)) and all(
             hash_file(self.folder / path) == one.sha256 for path, one in own.items()
@@ -200,10 +200,10 @@ class WorkingCopy:
             name.as_posix() for name in names if not name.parts[0].startswith(".")
         )
 
-    def _index(self) -> dict[str, _Held]:
+    def _index(self) -> dict[str, _FetchedObject]:
         try:
             content = (self._home / _INDEX).read_bytes()
-            return msgspec.json.decode(content, type=dict[str, _Held])
+            return msgspec.json.decode(content, type=dict[str, _FetchedObject])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir()

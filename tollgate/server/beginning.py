@@ -24,7 +24,7 @@ from tollgate.server.slots import Slots
 log = logging.getLogger(__name__)
 
 
-class Beginning:
+class ProductLoader:
     """
     Load a product at the start: its release, or else the one that was served before.
 
@@ -82,8 +82,8 @@ class Beginning:
         log.info("%s: release %s is ready", self.product, answered)
 
 
-def begin_all(
-    beginnings: Sequence[Beginning],
+def load_products(
+    loaders: Sequence[ProductLoader],
     serving: Mapping[str, Serving],
     *,
     tolerant: bool,
@@ -92,7 +92,7 @@ def begin_all(
     Load all products in parallel.
 
     Args:
-        beginnings: At least one.
+        loaders: At least one.
         serving: The object that serves each product, by product.
         tolerant: True if one product that can be served is enough.
 
@@ -103,17 +103,17 @@ def begin_all(
         TollgateError: The error of the first product that cannot be served, unless
             another can and that is enough.
     """
-    failed = _at_once(
-        {one.product: partial(one.begin, serving[one.product]) for one in beginnings}
+    failed = _in_parallel(
+        {one.product: partial(one.begin, serving[one.product]) for one in loaders}
     )
-    if failed and not (tolerant and len(failed) < len(beginnings)):
+    if failed and not (tolerant and len(failed) < len(loaders)):
         raise next(iter(failed.values()))
     for product, error in failed.items():
         log.error("%s is not served: %s", product, error)
     return {product: str(error) for product, error in failed.items()}
 
 
-def load_again(serving: Mapping[str, Serving]) -> None:
+def reload_products(serving: Mapping[str, Serving]) -> None:
     """
     Load what each product had, after their server was restarted.
 
@@ -123,20 +123,22 @@ def load_again(serving: Mapping[str, Serving]) -> None:
     Raises:
         ServerError: None of them came back.
     """
-    begun = {product: one for product, one in serving.items() if one.active}
-    failed = _at_once({product: one.again for product, one in begun.items()})
+    started = {product: one for product, one in serving.items() if one.active}
+    failed = _in_parallel({product: one.again for product, one in started.items()})
     for product, error in failed.items():
         log.error("%s did not come back: %s", product, error)
-    if failed and len(failed) == len(begun):
+    if failed and len(failed) == len(started):
         raise next(iter(failed.values()))
 
 
-def _at_once(actions: Mapping[str, Callable[[], object]]) -> dict[str, TollgateError]:
+def _in_parallel(
+    actions: Mapping[str, Callable[[], object]],
+) -> dict[str, TollgateError]:
     """Run one action per product in parallel; return the errors, by product."""
     failed: dict[str, TollgateError] = {}
     with ThreadPoolExecutor(max(1, len(actions))) as pool:
-        begun = {product: pool.submit(action) for product, action in actions.items()}
-        for product, future in begun.items():
+        started = {product: pool.submit(action) for product, action in actions.items()}
+        for product, future in started.items():
             try:
                 future.result()
             except TollgateError as error:

@@ -16,7 +16,7 @@ from tollgate.repository.configs import NAMED_CONFIGS, merge, read_config, to_js
 from tollgate.repository.hashes import hash_version
 from tollgate.repository.product import Product
 from tollgate.repository.serving_plan import Part
-from tollgate.repository.turns import one_at_a_time
+from tollgate.repository.turns import lock_folder
 from tollgate.schema import public_name
 from tollgate.server import control, placement
 from tollgate.server.control import Reachable
@@ -42,9 +42,7 @@ def require_server(server: Reachable, models: Product) -> None:
             raise ServerError("tritonserver", problem)
 
 
-def load_beside(
-    server: Reachable, *, models: Product, version: int, trial: Trial
-) -> str:
+def side_load(server: Reachable, *, models: Product, version: int, trial: Trial) -> str:
     """
     Load one more version of a product's model into a server, and query it directly.
 
@@ -66,7 +64,7 @@ def load_beside(
             has the same versions as before.
     """
     step = models.model_step
-    with one_at_a_time((server.own_repository or models.repository) / models.name):
+    with lock_folder((server.own_repository or models.repository) / models.name):
         running = _running_config(server, models)
         served = control.ready_versions(server, step)
         if version in served:
@@ -105,7 +103,7 @@ def _part(models: Product, version: int) -> Part:
         step=step,
         version=version,
         hashes={name.removeprefix(prefix): sha for name, sha in hashes.items()},
-        told=None,
+        parameters=None,
     )
 
 

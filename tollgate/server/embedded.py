@@ -11,7 +11,7 @@ import msgspec
 
 from tollgate.repair.background import drained
 from tollgate.server.address import announced
-from tollgate.server.beginning import Beginning, begin_all
+from tollgate.server.beginning import ProductLoader, load_products
 from tollgate.server.launcher import SPOOL_FOLDER, TritonServer
 from tollgate.server.loaded import SLOTS_FOLDER
 from tollgate.server.redis import EmbeddedRedis
@@ -104,12 +104,12 @@ def serve(
         SetupError: This machine lacks something.
         ServerError: A process did not start, a model did not load, a probe failed.
     """
-    beginnings = [
-        Beginning(repository, product, state=state, config_name=model_config_name)
+    loaders = [
+        ProductLoader(repository, product, state=state, config_name=model_config_name)
         for product in products
     ]
     if not recall:
-        for one in beginnings:
+        for one in loaders:
             one.require_plan()
     with ExitStack() as stack:
         redis = None
@@ -144,8 +144,8 @@ def serve(
                 spans=spans,
             )
         )
-        serving = {one.product: one.serving(triton, slots) for one in beginnings}
-        problems = begin_all(beginnings, serving, tolerant=recall)
+        serving = {one.product: one.serving(triton, slots) for one in loaders}
+        problems = load_products(loaders, serving, tolerant=recall)
         stack.enter_context(
             announced(
                 triton,

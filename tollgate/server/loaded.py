@@ -56,23 +56,23 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         product: Name of the ensemble.
         active: The release that answers.
-        kept: The release before it, which also stays loaded.
+        previous: The release before it, which also stays loaded.
         configs: Configuration per step, as JSON, without a version policy.
         ensemble: Configuration of the ensemble, as JSON, without pins.
     """
 
     product: str
     active: Line
-    kept: Line | None
+    previous: Line | None = msgspec.field(name="kept")
     configs: dict[str, str]
     ensemble: str
 
 
-def record_of(plan: ServingPlan, active: Line, *, kept: Line | None) -> Record:
+def record_of(plan: ServingPlan, active: Line, *, previous: Line | None) -> Record:
     return Record(
         product=plan.product,
         active=active,
-        kept=kept,
+        previous=previous,
         configs={step: to_json(config) for step, config in plan.configs.items()},
         ensemble=to_json(plan.ensemble),
     )
@@ -100,7 +100,7 @@ def read_record(path: Path) -> Record:
 def loaded_slots(record: Record) -> dict[str, list[int]]:
     """List the slots of each step that stay loaded according to a record."""
     loaded: dict[str, set[int]] = {step: set() for step in record.active.slots}
-    for line in (record.active, record.kept):
+    for line in (record.active, record.previous):
         if line is None:
             continue
         for step in loaded.keys() & line.slots.keys():
@@ -113,11 +113,11 @@ def loaded_slots(record: Record) -> dict[str, list[int]]:
 def require_shape(old: Record, plan: ServingPlan) -> None:
     """Fail unless both releases fit the same configurations."""
     if plan.configs.keys() != old.configs.keys():
-        problem = "has other steps than the release that is loaded; start it anew"
+        problem = "has other steps than the release that is loaded; restart it"
         raise ServerError(plan.product, problem)
     for step, config in plan.configs.items():
         was, now = json.loads(old.configs[step]), json.loads(to_json(config))
         for key in _SHAPE:
             if was.get(key) != now.get(key):
                 problem = f"{key} of config.pbtxt has changed; the server has to be"
-                raise ServerError(step, f"{problem} started anew to serve it")
+                raise ServerError(step, f"{problem} restarted to serve it")

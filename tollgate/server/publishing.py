@@ -27,7 +27,7 @@ from tollgate.repository.versions import (
     staged_version,
     withdraw_version,
 )
-from tollgate.server.beside import load_beside, require_server
+from tollgate.server.beside import require_server, side_load
 from tollgate.server.control import Reachable
 from tollgate.server.model_trial import SourceAnswers, Trial
 from tollgate.server.proving import prove
@@ -139,7 +139,7 @@ def _load(
 ) -> str:
     """Load a placed version; remove it again if the server cannot use it."""
     try:
-        return load_beside(server, models=models, version=version, trial=trial)
+        return side_load(server, models=models, version=version, trial=trial)
     except BaseException:
         if not _is_released(models, version=version):
             withdraw_version(

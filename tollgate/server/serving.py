@@ -22,7 +22,7 @@ import msgspec
 from tollgate.errors import ServerError
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.serving_plan import Part, ServingPlan
-from tollgate.repository.turns import one_at_a_time
+from tollgate.repository.turns import lock_folder
 from tollgate.server import control
 from tollgate.server.launcher import TritonServer
 from tollgate.server.loaded import (
@@ -89,9 +89,9 @@ class Serving:
             ServerError: A part did not load, or the product does not answer.
         """
         with self._alone(plan.product):
-            record = record_of(plan, self._place(plan, loaded={}), kept=None)
+            record = record_of(plan, self._place(plan, loaded={}), previous=None)
             answered = self._load_first(record)
-            self._keep(record)
+            self._write_record(record)
         return answered
 
     def recall(self) -> str:
@@ -125,13 +125,13 @@ class Serving:
             raise ServerError("tritonserver", "nothing was loaded before")
         return self._load_all(self._now)
 
-    def switch(self, plan: ServingPlan, *, told: Callable[[str], None]) -> None:
+    def switch(self, plan: ServingPlan, *, progress: Callable[[str], None]) -> None:
         """
         Switch from the release that answers to another one, without an interruption.
 
         Args:
             plan: The other release.
-            told: Called with a description of each phase.
+            progress: Called with a description of each phase.
 
         Raises:
             RepositoryError: A file does not match its hash in the release.
@@ -141,20 +141,24 @@ class Serving:
         old = self._require()
         require_shape(old, plan)
         with self._alone(plan.product):
-            self._switch(plan, old, told=told)
+            self._switch(plan, old, progress=progress)
 
     def _switch(
-        self, plan: ServingPlan, old: Record, *, told: Callable[[str], None]
+        self, plan: ServingPlan, old: Record, *, progress: Callable[[str], None]
     ) -> None:
-        told("copying")
-        kept = old.kept if old.active.release == plan.release.name else old.active
-        new = record_of(plan, self._place(plan, loaded=loaded_slots(old)), kept=kept)
-        told("loading")
+        progress("copying")
+        previous = (
+            old.previous if old.active.release == plan.release.name else old.active
+        )
+        new = record_of(
+            plan, self._place(plan, loaded=loaded_slots(old)), previous=previous
+        )
+        progress("loading")
         try:
             for step, slots in loaded_slots(new).items():
                 self._loading.step(new, step, {*loaded_slots(old)[step], *slots})
             self._try(new)
-            told("switching")
+            progress("switching")
             self._switch_ensemble(new, back_to=old)
             self._loading.refusals(new)
         except BaseException:
@@ -162,11 +166,11 @@ class Serving:
             raise
         finally:
             self._loading.drop(new.product + TRIAL_SUFFIX)
-        kept_on_disk = self._keep(new)
-        told("narrowing")
+        recorded = self._write_record(new)
+        progress("narrowing")
         self._narrow(new)
-        if not kept_on_disk:  # the unloaded slots may have freed disk space
-            self._keep(new)
+        if not recorded:  # the unloaded slots may have freed disk space
+            self._write_record(new)
 
     def renew(self, step: str) -> None:
         """
@@ -185,7 +189,7 @@ class Serving:
     def _alone(self, product: str) -> AbstractContextManager[None]:
         """Lock the product's slots against other writers: `publish`."""
         self._slots.add_ensemble(product)
-        return one_at_a_time(self._slots.folder / product)
+        return lock_folder(self._slots.folder / product)
 
     def _require(self) -> Record:
         if self._now is None:
@@ -254,7 +258,9 @@ class Serving:
             try:
                 self._loading.step(old, step, slots)
             except ServerError as error:
-                log.warning("%s keeps what was loaded beside: %s", step, error)
+                log.warning(
+                    "%s keeps the versions of the new release loaded: %s", step, error
+                )
 
     def _narrow(self, record: Record) -> None:
         for step, slots in loaded_slots(record).items():
@@ -265,7 +271,7 @@ class Serving:
             else:
                 self._slots.sweep(step, keep=slots)
 
-    def _keep(self, record: Record) -> bool:
+    def _write_record(self, record: Record) -> bool:
         """Record what answers, also on disk; a full disk does not stop serving."""
         self._now = record
         encoded = msgspec.json.format(msgspec.json.encode(record), indent=2)

@@ -50,12 +50,12 @@ class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         version: Its version in the repository it came from.
         hashes: SHA-256 of each file of it, by path below the version directory.
-        told: Parameters from its release; None for a step that receives none.
+        parameters: Parameters from its release; None for a step that receives none.
     """
 
     version: int
     hashes: Mapping[str, str]
-    told: Mapping[str, str] | None
+    parameters: Mapping[str, str] | None = msgspec.field(name="told")
 
 
 class Slots:
@@ -111,7 +111,7 @@ class Slots:
         model = self.folder / part.step
         with _written(part.step):
             model.mkdir(exist_ok=True)
-            _link_beside(repository / part.step, model)
+            _link_model_files(repository / part.step, model)
         source = repository / part.step / str(part.version)
         for number in self._numbers(part):
             if number not in loaded:
@@ -181,7 +181,7 @@ class Slots:
             raise ServerError(step, f"slot {number} is damaged or not there")
 
     def _numbers(self, part: Part) -> list[int]:
-        if part.told is None:
+        if part.parameters is None:
             return [part.version]
         first = part.version * _PER_VERSION
         model = self.folder / part.step
@@ -229,7 +229,7 @@ def _written(step: str) -> Iterator[None]:
 
 
 def _slot(part: Part) -> Slot:
-    return Slot(part.version, part.hashes, part.told)
+    return Slot(part.version, part.hashes, part.parameters)
 
 
 def read_slot(directory: Path) -> Slot | None:
@@ -287,7 +287,7 @@ def _copy_file(source: Path, target: Path, *, sha256: str) -> None:
         raise RepositoryError(source, f"has changed: release {was}…, file {now}…")
 
 
-def _link_beside(origin: Path, model: Path) -> None:
+def _link_model_files(origin: Path, model: Path) -> None:
     """
     Link the files next to the versions: a configuration may refer to them.
 

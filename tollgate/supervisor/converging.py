@@ -184,7 +184,7 @@ class Reconciler:
                 self._report_action("loading")
                 self._serving.begin(plan)
             else:
-                self._serving.switch(plan, told=self._report_action)
+                self._serving.switch(plan, progress=self._report_action)
             log.info("%s: release %s answers", self._product, release.name)
         else:
             self._source.bring(release)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tollgate.server.beginning import load_again
+from tollgate.server.beginning import reload_products
 from tollgate.server.embedded import Embedded
 
 
@@ -37,4 +37,4 @@ class ServingProcesses:
         """
         self.triton.restart()
         self._announce()
-        load_again(self._serving)
+        reload_products(self._serving)

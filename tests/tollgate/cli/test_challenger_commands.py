@@ -258,9 +258,9 @@ def test_who_confirms_a_share_confirms_no_other(repository: Path) -> None:
         (("start", "--set=model=9"), "no such version directory"),
         (("start", "--set=model=1"), "that is fraud-1, which answers already"),
         (("start", "--set=decision=2", "--mode=canary"), "shadow only, until it is"),
-        (("raise", "--percent=9"), "nobody is on trial beside fraud-1"),
-        (("stop",), "nobody is on trial"),
-        (("promote",), "nobody is on trial"),
+        (("raise", "--percent=9"), "no challenger is on trial next to fraud-1"),
+        (("stop",), "no challenger is on trial"),
+        (("promote",), "no challenger is on trial"),
     ],
 )
 def test_bad_words_are_one_line_and_change_nothing(

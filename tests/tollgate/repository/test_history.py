@@ -31,7 +31,7 @@ from tollgate.repository.release import (
     write_release,
 )
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.turns import one_at_a_time
+from tollgate.repository.turns import lock_folder
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 
@@ -252,10 +252,10 @@ def test_a_version_that_is_moved_away_meanwhile_is_not_released(
 
     def turn(folder: Path) -> AbstractContextManager[None]:
         ready.set()  # it has checked, and waits for its turn
-        return one_at_a_time(folder)
+        return lock_folder(folder)
 
-    monkeypatch.setattr(activation, "one_at_a_time", turn)
-    with one_at_a_time(repository / "fraud"):
+    monkeypatch.setattr(activation, "lock_folder", turn)
+    with lock_folder(repository / "fraud"):
         thread = threading.Thread(target=late)
         thread.start()
         assert ready.wait(60)

@@ -16,7 +16,7 @@ from tollgate.repository.proposals import read_proposal
 from tollgate.repository.release import Release, read_release
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.trial import with_challenger
-from tollgate.repository.turns import one_at_a_time
+from tollgate.repository.turns import lock_folder
 
 
 @pytest.fixture(autouse=True)
@@ -89,10 +89,10 @@ def test_what_is_replaced_while_it_is_confirmed_is_not_confirmed(
 
     def turn(folder: Path) -> AbstractContextManager[None]:
         ready.set()  # it has read and checked, and waits for its turn
-        return one_at_a_time(folder)
+        return lock_folder(folder)
 
-    monkeypatch.setattr(activation, "one_at_a_time", turn)
-    with one_at_a_time(repository / "fraud"):
+    monkeypatch.setattr(activation, "lock_folder", turn)
+    with lock_folder(repository / "fraud"):
         thread = threading.Thread(target=confirm)
         thread.start()
         assert ready.wait(60)

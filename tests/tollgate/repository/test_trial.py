@@ -243,7 +243,9 @@ def test_one_is_on_trial_at_a_time(repository: Path) -> None:
             reason="x",
         )
     end(repository)
-    with pytest.raises(RepositoryError, match="nobody is on trial beside fraud-1"):
+    with pytest.raises(
+        RepositoryError, match="no challenger is on trial next to fraud-1"
+    ):
         promoted(RepositorySnapshot(repository), product="fraud")
 
 

@@ -121,7 +121,7 @@ def with_canary(repository: Path, *, percent: float, **other: int) -> Release:
 def go(served: Embedded, repository: Path, release: Release) -> None:
     """Have the server go there."""
     served.serving["fraud"].switch(
-        plan_serving(RepositorySnapshot(repository), release), told=lambda _: None
+        plan_serving(RepositorySnapshot(repository), release), progress=lambda _: None
     )
 
 

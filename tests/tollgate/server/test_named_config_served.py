@@ -10,7 +10,7 @@ import pytest
 from tollgate.repository.configs import read_config, to_json
 from tollgate.repository.product import read_product
 from tollgate.server import control
-from tollgate.server.beside import load_beside
+from tollgate.server.beside import side_load
 from tollgate.server.embedded import serve
 from tollgate.server.launcher import TritonServer
 from tollgate.server.model_trial import try_model
@@ -88,7 +88,7 @@ def test_a_new_version_is_loaded_with_the_chosen_configuration(
         shutil.copytree(versions / "1", versions / "2")
         log = product.triton.log
         lines = len(log.read_text().splitlines())
-        load_beside(
+        side_load(
             product.triton,
             models=read_product(repository, "fraud"),
             version=2,

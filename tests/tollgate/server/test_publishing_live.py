@@ -21,7 +21,7 @@ from tollgate.repository.versions import list_versions
 from tollgate.schema import FEATURES, PROBABILITIES
 from tollgate.server import control
 from tollgate.server.address import ADDRESS_FILE
-from tollgate.server.beside import load_beside
+from tollgate.server.beside import side_load
 from tollgate.server.control import Endpoint
 from tollgate.server.embedded import Embedded, serve
 from tollgate.server.model_trial import try_model
@@ -225,7 +225,7 @@ def test_version_that_does_not_load_leaves_the_others_serving(
     loaded = control.ready_versions(served.triton, STEP)
     try:
         with pytest.raises(ServerError, match=rf"{STEP}: did not load: .*onnxruntime"):
-            load_beside(
+            side_load(
                 served.triton,
                 models=read_product(repository, "fraud"),
                 version=number,

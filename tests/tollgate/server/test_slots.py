@@ -34,12 +34,12 @@ def slots(tmp_path: Path) -> Slots:
     return Slots(tmp_path / "state" / "served")
 
 
-def part(told: dict[str, str] | None) -> Part:
+def part(parameters: dict[str, str] | None) -> Part:
     """Version 3, with the hashes of its files."""
     hashes = {
         name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()
     }
-    return Part(step=STEP, version=3, hashes=hashes, told=told)
+    return Part(step=STEP, version=3, hashes=hashes, parameters=parameters)
 
 
 def test_each_telling_of_a_version_has_a_slot_of_its_own(
@@ -50,12 +50,12 @@ def test_each_telling_of_a_version_has_a_slot_of_its_own(
     assert slots.place(one, repository=repository, loaded=()) == 3001
     assert slots.place(two, repository=repository, loaded=[3001]) == 3002
     assert slots.place(one, repository=repository, loaded=[3001, 3002]) == 3001
-    for number, told in ((3001, one.told), (3002, two.told)):
+    for number, parameters in ((3001, one.parameters), (3002, two.parameters)):
         directory = slots.folder / STEP / str(number)
         assert {name: (directory / name).read_bytes() for name in FILES} == FILES
         slot = read_slot(directory)
         assert slot is not None
-        assert (slot.version, slot.told) == (3, told)
+        assert (slot.version, slot.parameters) == (3, parameters)
 
 
 def test_a_step_that_nobody_tells_anything_keeps_its_number(
@@ -75,7 +75,7 @@ def test_a_slot_that_nothing_needs_is_used_again(
     slots.place(part({"release": "a-3"}), repository=repository, loaded=[again])
     slot = read_slot(slots.folder / STEP / str(again))
     assert slot is not None
-    assert slot.told == {"release": "a-2"}
+    assert slot.parameters == {"release": "a-2"}
 
 
 def test_other_bytes_under_the_number_of_a_loaded_model_are_refused(
@@ -88,7 +88,7 @@ def test_other_bytes_under_the_number_of_a_loaded_model_are_refused(
         step=STEP,
         version=3,
         hashes={**part(None).hashes, "model.py": hashlib.sha256(b"other").hexdigest()},
-        told=None,
+        parameters=None,
     )
     with pytest.raises(ServerError, match="version 3 is served with other files"):
         slots.place(changed, repository=repository, loaded=[3])
@@ -148,8 +148,8 @@ def test_a_sweep_leaves_what_is_needed(slots: Slots, repository: Path) -> None:
     """The rest is gone."""
     numbers: list[int] = []
     for name in ("a-1", "a-2", "a-3"):
-        told = part({"release": name})
-        numbers.append(slots.place(told, repository=repository, loaded=numbers))
+        parameters = part({"release": name})
+        numbers.append(slots.place(parameters, repository=repository, loaded=numbers))
     slots.sweep(STEP, keep=numbers[1:])
     there = {path.name for path in (slots.folder / STEP).iterdir() if path.is_dir()}
     assert there == {"3002", "3003"}

@@ -48,7 +48,7 @@ RULES = (
         title="several instances, each with a pool as large as the machine",
         severity=Severity.ADVICE,
         why="onnxruntime makes a pool of one thread per core for every instance when "
-        "nobody tells it how many.",
+        "the configuration sets none.",
         source="onnxruntime.ai/docs/performance/tune-performance/threading.html",
         mend='parameters { key: "intra_op_thread_count" value { string_value: "1" } }',
     ),
@@ -143,8 +143,8 @@ def _pool_findings(view: View, model: Model, config: ModelConfig) -> Iterator[Fi
     )
     if parameter is None or not instances:
         return
-    told = {key: one.string_value for key, one in config.parameters.items()}
-    text = told.get(parameter, "")
+    parameters = {key: one.string_value for key, one in config.parameters.items()}
+    text = parameters.get(parameter, "")
     threads = int(text) if text.isdecimal() else 0
     if threads * instances > view.cores:
         yield Finding(

@@ -14,7 +14,7 @@ from tollgate.repository.lint.advisories import (
 )
 from tollgate.repository.lint.buckets import DEFAULT_MS, blind
 from tollgate.repository.lint.rule import DOCS, Rule, Severity
-from tollgate.repository.lint.start_line import StartLine
+from tollgate.repository.lint.start_line import ServerCommandLine
 
 _PROTOCOLS = DOCS + "customization_guide/inference_protocols.html"
 _DEPLOY = DOCS + "customization_guide/deploy.html"
@@ -104,9 +104,11 @@ RULES = (
 )
 
 
-def findings(line: StartLine, *, objective_ms: float | None) -> Iterator[Finding]:
+def findings(
+    line: ServerCommandLine, *, objective_ms: float | None
+) -> Iterator[Finding]:
     """Find the interfaces that a command line leaves open."""
-    mode = line.told("model-control-mode", "none")
+    mode = line.value_of("model-control-mode", "none")
     if mode == "poll":
         yield _at(line, "model-control-mode", "TG501", "poll must be explicit or none")
     for kind, code in (("grpc", "TG502"), ("http", "TG503")):
@@ -121,15 +123,15 @@ def findings(line: StartLine, *, objective_ms: float | None) -> Iterator[Finding
             problem = "does not name shared-memory"
             yield _at(line, option, "TG504", problem)
     if line.open_to("http"):
-        told = line.told("http-address", "0.0.0.0, when it is not told")
-        yield _at(line, "http-address", "TG505", f"HTTP listens on {told}")
+        address = line.value_of("http-address", "0.0.0.0, the default")
+        yield _at(line, "http-address", "TG505", f"HTTP listens on {address}")
     if not line.is_on("strict-readiness", default=True):
         yield _at(line, "strict-readiness", "TG507", "must be left at true")
     if objective_ms is not None and blind(DEFAULT_MS, objective_ms):
         yield from _histogram_findings(line, objective_ms)
 
 
-def _at(line: StartLine, option: str, code: str, problem: str) -> Finding:
+def _at(line: ServerCommandLine, option: str, code: str, problem: str) -> Finding:
     return Finding(
         code=code,
         file=line.file,
@@ -139,7 +141,9 @@ def _at(line: StartLine, option: str, code: str, problem: str) -> Finding:
     )
 
 
-def _histogram_findings(line: StartLine, objective_ms: float) -> Iterator[Finding]:
+def _histogram_findings(
+    line: ServerCommandLine, objective_ms: float
+) -> Iterator[Finding]:
     for option in line.options.get("metrics-config", ()):
         if option.value.replace(" ", "") == "histogram_latencies=true":
             yield Finding(
@@ -153,7 +157,7 @@ def _histogram_findings(line: StartLine, objective_ms: float) -> Iterator[Findin
 
 
 def release_findings(
-    release: str, *, line: StartLine | None, file: str, at_line: int
+    release: str, *, line: ServerCommandLine | None, file: str, at_line: int
 ) -> Iterator[Finding]:
     """
     Yield the known vulnerabilities of a release.
@@ -178,7 +182,7 @@ def release_findings(
         )
 
 
-def _is_closed(advisory: Advisory, line: StartLine) -> bool:
+def _is_closed(advisory: Advisory, line: ServerCommandLine) -> bool:
     """Return whether a command line closes a vulnerability to callers from outside."""
     outside = [kind for kind in _RESTRICTION if line.open_to(kind)]
     if advisory.way == NETWORK:

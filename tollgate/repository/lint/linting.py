@@ -29,7 +29,7 @@ from tollgate.repository.lint import (
 from tollgate.repository.lint.catalogue import RULES
 from tollgate.repository.lint.places import Places
 from tollgate.repository.lint.rule import Rule, Severity
-from tollgate.repository.lint.start_line import StartLine
+from tollgate.repository.lint.start_line import ServerCommandLine
 from tollgate.repository.lint.view import (
     View,
     find_products,
@@ -99,7 +99,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     config_name: str = ""
     release: str = ""
     release_origin: str = "release"
-    start_line: StartLine | None = None
+    start_line: ServerCommandLine | None = None
     cores: int = 1
     objective_ms: float | None = None
 
@@ -157,8 +157,8 @@ def _view(question: Question, *, findings: list[Finding]) -> View:
     products = find_products(question.repository, models)
     if question.product:
         products = [question.product]
-        kept = with_steps(products, models)
-        models = {name: models[name] for name in models if name in kept}
+        names = with_steps(products, models)
+        models = {name: models[name] for name in models if name in names}
     files = {model.file for model in models.values()}
     findings += [finding for finding in unread if finding.file in files]
     objectives_ms: dict[str, float] = {}
@@ -220,5 +220,5 @@ def _model_of(finding: Finding, view: View) -> str:
 
 def _order(issue: Issue) -> tuple[int, str, int, str, str, str]:
     """Sort by severity, the highest first, then by file and line."""
-    told = issue.rule.code, issue.where, issue.problem
-    return (-issue.severity, issue.file, issue.line, *told)
+    texts = issue.rule.code, issue.where, issue.problem
+    return (-issue.severity, issue.file, issue.line, *texts)

@@ -26,8 +26,8 @@ class Places:
         """Find the line, from 1; 0 for the file as a whole."""
         if finding.line:
             return finding.line
-        if told := _LINE.match(finding.where):
-            return int(told[1])
+        if line := _LINE.match(finding.where):
+            return int(line[1])
         kind = Path(finding.file).suffix
         if kind == ".pbtxt" and self._text(finding.file):
             return line_of(self._tree(finding.file), finding.at or finding.where)

@@ -35,8 +35,8 @@ def text_lines(issues: Sequence[Issue], *, folder: Path) -> Iterator[str]:
     """
     for issue in issues:
         place = _place(issue, folder=folder)
-        told = ": ".join(part for part in (place, issue.where, issue.problem) if part)
-        yield f"{issue.severity!s:<7}  {issue.rule.code}  {told}"
+        text = ": ".join(part for part in (place, issue.where, issue.problem) if part)
+        yield f"{issue.severity!s:<7}  {issue.rule.code}  {text}"
     for rule in {issue.rule.code: issue.rule for issue in issues}.values():
         yield ""
         yield f"{rule.code}  {rule.title}"

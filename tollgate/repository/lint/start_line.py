@@ -48,7 +48,7 @@ class Option(msgspec.Struct, frozen=True):
     line: int
 
 
-class StartLine(msgspec.Struct, frozen=True):
+class ServerCommandLine(msgspec.Struct, frozen=True):
     """
     The command line of one tritonserver.
 
@@ -76,7 +76,7 @@ class StartLine(msgspec.Struct, frozen=True):
         option = self.last(name)
         return option.line if option else self.line
 
-    def told(self, name: str, default: str) -> str:
+    def value_of(self, name: str, default: str) -> str:
         """Return the value that counts."""
         option = self.last(name)
         return option.value if option else default
@@ -97,10 +97,10 @@ class StartLine(msgspec.Struct, frozen=True):
         """Return whether other machines can reach a protocol, "http" or "grpc"."""
         if not self.is_on(f"allow-{kind}", default=True):
             return False
-        return not _is_loopback(self.told(f"{kind}-address", "0.0.0.0"))
+        return not _is_loopback(self.value_of(f"{kind}-address", "0.0.0.0"))
 
 
-def read_start_line(path: Path) -> StartLine:
+def read_server_command_line(path: Path) -> ServerCommandLine:
     """
     Read a file that starts a tritonserver.
 
@@ -113,10 +113,10 @@ def read_start_line(path: Path) -> StartLine:
         raise InputError(path, f"cannot be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise InputError(path, "is not UTF-8 text") from exc
-    return parse_start_line(text, file=str(path))
+    return parse_server_command_line(text, file=str(path))
 
 
-def parse_start_line(text: str, *, file: str) -> StartLine:
+def parse_server_command_line(text: str, *, file: str) -> ServerCommandLine:
     """
     Find the options of tritonserver in a text.
 
@@ -138,7 +138,7 @@ def parse_start_line(text: str, *, file: str) -> StartLine:
         raise InputError(file, "has no tritonserver and none of its options in it")
     image = _IMAGE.search(text)
     firsts = [given[0].line for given in options.values()]
-    return StartLine(
+    return ServerCommandLine(
         file=file,
         line=_line(text, server.start()) if server else min(firsts),
         options=options,

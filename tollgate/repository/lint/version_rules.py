@@ -63,14 +63,14 @@ def _missing(own: Model, version: int) -> str:
     """Explain why a version is not loaded; empty if it is."""
     if version not in own.versions:
         return f"{version} has no directory in {own.name}"
-    kept = _kept(own)
-    if version not in kept:
-        loaded = ", ".join(map(str, kept))
-        return f"{version} is not loaded: version_policy of {own.name} keeps {loaded}"
+    loaded = _loaded_versions(own)
+    if version not in loaded:
+        names = ", ".join(map(str, loaded))
+        return f"{version} is not loaded: version_policy of {own.name} keeps {names}"
     return ""
 
 
-def _kept(own: Model) -> Sequence[int]:
+def _loaded_versions(own: Model) -> Sequence[int]:
     """List the versions of a model that its policy loads."""
     if own.config is None:
         return own.versions[-1:]
@@ -90,11 +90,11 @@ def _policy_findings(
     policy = config.version_policy.WhichOneof("policy_choice")
     if policy == "specific":
         return
-    told = f'"{policy}"' if policy else "left out, which means latest,"
+    stated = f'"{policy}"' if policy else "left out, which means latest,"
     yield Finding(
         code="TG301",
         file=own.file,
         where="version_policy",
-        problem=f"{told} while {by} asks for version {step.model_version}",
+        problem=f"{stated} while {by} asks for version {step.model_version}",
         at="version_policy",
     )

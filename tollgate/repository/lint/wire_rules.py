@@ -62,7 +62,7 @@ RULES = (
         title="two steps write one tensor",
         severity=Severity.ERROR,
         why="Triton refuses the ensemble. When the other one is an input of it, it "
-        "loads, and nobody can tell which of the two a later step reads.",
+        "loads, and it is undefined which of the two a later step reads.",
         source=_ENSEMBLES,
         mend="Give each output a name of its own in the output_map.",
     ),

@@ -10,7 +10,10 @@ from tollgate.errors import InputError
 from tollgate.repository.lint.advisories import ADVISORIES, known_for, release_of
 from tollgate.repository.lint.catalogue import RULES
 from tollgate.repository.lint.exposure import findings, release_findings
-from tollgate.repository.lint.start_line import StartLine, parse_start_line
+from tollgate.repository.lint.start_line import (
+    ServerCommandLine,
+    parse_server_command_line,
+)
 from tollgate.server.installed import Installed
 from tollgate.server.launcher import TritonServer
 
@@ -57,11 +60,11 @@ CVES_2025 = {f"CVE-2025-{number}" for number in (23310, 23311, 23319, 23320, 233
 
 def found_in(text: str, *, objective_ms: float | None = 50) -> list[tuple[str, int]]:
     """Lint a start line: code and line of each finding."""
-    line = parse_start_line(text, file="run.sh")
+    line = parse_server_command_line(text, file="run.sh")
     return [(one.code, one.line) for one in findings(line, objective_ms=objective_ms)]
 
 
-def named_for(release: str, line: StartLine | None) -> dict[str, set[str]]:
+def named_for(release: str, line: ServerCommandLine | None) -> dict[str, set[str]]:
     """Name the vulnerabilities of a release by the rule that names them."""
     named: dict[str, set[str]] = {"TG508": set(), "TG509": set()}
     for one in release_findings(release, line=line, file="f", at_line=3):
@@ -108,14 +111,14 @@ def test_our_own_server_is_closed(tmp_path: Path) -> None:
     triton = Installed(tmp_path, tmp_path, tmp_path, gpu=False)
     text = "\n".join(["tritonserver", *server._options(triton)])
     assert found_in(text) == []
-    named = named_for("24.10", parse_start_line(text, file="us"))
+    named = named_for("24.10", parse_server_command_line(text, file="us"))
     assert named["TG508"] == set()
     assert named["TG509"] >= CVES_2025
 
 
 def test_vulnerabilities_are_named_until_the_release_that_has_the_fix() -> None:
     """The five of 2025 up to 25.06; of 25.07 only later ones; of 26.07 none."""
-    bare = parse_start_line("tritonserver", file="f")
+    bare = parse_server_command_line("tritonserver", file="f")
     assert named_for("25.06", bare)["TG508"] >= CVES_2025
     assert not named_for("25.07", bare)["TG508"] & CVES_2025
     assert (
@@ -126,11 +129,11 @@ def test_vulnerabilities_are_named_until_the_release_that_has_the_fix() -> None:
 
 def test_a_way_that_is_closed_makes_it_advice() -> None:
     """HTTP off closes one, restricted shared memory the other, loopback all."""
-    line = parse_start_line(CLOSED, file="f")
+    line = parse_server_command_line(CLOSED, file="f")
     named = named_for("24.10", line)
     assert named["TG509"] == CVES_2025
     assert named["TG508"] == {f"CVE-2026-{n}" for n in (24206, 24207, 24208, 24209)}
-    local = parse_start_line(CLOSED + "--grpc-address=127.0.0.1", file="f")
+    local = parse_server_command_line(CLOSED + "--grpc-address=127.0.0.1", file="f")
     assert named_for("24.10", local)["TG508"] == set()
     assert named_for("24.10", None)["TG509"] == set()
 

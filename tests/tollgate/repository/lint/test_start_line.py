@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import InputError
-from tollgate.repository.lint.start_line import parse_start_line, read_start_line
+from tollgate.repository.lint.start_line import (
+    parse_server_command_line,
+    read_server_command_line,
+)
 
 SHELL = """\
 #!/bin/sh
@@ -60,7 +63,7 @@ FILES = {
 def test_every_kind_of_file_is_understood(name: str) -> None:
     """Value and line of each option; what is commented out does not count."""
     text, mode_line, http_line, release, release_line = FILES[name]
-    line = parse_start_line(text, file=name)
+    line = parse_server_command_line(text, file=name)
     mode = line.last("model-control-mode")
     assert mode is not None
     assert (mode.value, mode.line) == ("explicit", mode_line)
@@ -83,19 +86,19 @@ def test_every_kind_of_file_is_understood(name: str) -> None:
 )
 def test_the_release_is_that_of_the_servers_image(text: str, release: str) -> None:
     """Not of another one in the same file, and not guessed."""
-    assert parse_start_line(text, file="x").release == release
+    assert parse_server_command_line(text, file="x").release == release
 
 
 def test_an_option_may_come_more_than_once() -> None:
     """All values are kept; the last one counts."""
-    line = parse_start_line(SHELL, file="run.sh")
+    line = parse_server_command_line(SHELL, file="run.sh")
     assert [one.value for one in line.options["load-model"]] == ["a", "b"]
-    assert line.told("load-model", "") == "b"
+    assert line.value_of("load-model", "") == "b"
 
 
 def test_what_is_restricted_is_read_before_the_colon() -> None:
     """The key may have the name of a protocol and restricts nothing by that."""
-    line = parse_start_line(SHELL, file="run.sh")
+    line = parse_server_command_line(SHELL, file="run.sh")
     assert line.restricts("grpc-restricted-protocol", "shared-memory")
     assert not line.restricts("grpc-restricted-protocol", "model-config")
     assert not line.restricts("grpc-restricted-protocol", "admin")
@@ -117,15 +120,14 @@ def test_what_is_restricted_is_read_before_the_colon() -> None:
 )
 def test_open_is_what_another_machine_reaches(arguments: str, is_open: bool) -> None:
     """Triton listens everywhere unless told; loopback is not open."""
-    assert parse_start_line(f"tritonserver {arguments}", file="x").open_to("grpc") is (
-        is_open
-    )
+    line = parse_server_command_line(f"tritonserver {arguments}", file="x")
+    assert line.open_to("grpc") is is_open
 
 
 def test_options_of_others_are_no_options_of_the_server() -> None:
     """A compose file may start more than Triton."""
     text = "redis-server --appendonly yes\ntritonserver --allow-http=false\n"
-    assert parse_start_line(text, file="x").options.keys() == {"allow-http"}
+    assert parse_server_command_line(text, file="x").options.keys() == {"allow-http"}
 
 
 @pytest.mark.parametrize("text", ["", "redis-server --appendonly yes", "hello"])
@@ -134,13 +136,13 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "other.sh"
     path.write_text(text)
     with pytest.raises(InputError, match=r"other\.sh: has no tritonserver"):
-        read_start_line(path)
+        read_server_command_line(path)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """Missing, or no text at all."""
     with pytest.raises(InputError, match=r"none: cannot be read: No such file"):
-        read_start_line(tmp_path / "none")
+        read_server_command_line(tmp_path / "none")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="binary: is not UTF-8 text"):
-        read_start_line(tmp_path / "binary")
+        read_server_command_line(tmp_path / "binary")
