@@ -264,7 +264,7 @@ def test_a_failure_of_before_is_not_that_of_this_time(
     wait_for(replica.url, there, repository=repository, wait_s=30)
     again = msgspec.structs.replace(failed, attempts=4)
     replica.says = [failed, again]
-    with pytest.raises(ServerError, match=r"fraud-1 was not taken, .*: disk full"):
+    with pytest.raises(ServerError, match=r"fraud-1 was not loaded, .*: disk full"):
         wait_for(replica.url, there, repository=repository, wait_s=30)
 
 
@@ -275,7 +275,7 @@ def test_who_waits_hears_that_another_release_is_wanted(
     mine = go(repository, fraud_model=2)
     other = go(repository, fraud_decision=2)
     replica.says = [how_far(other, running="fraud-3")]
-    with pytest.raises(ServerError, match="another release than fraud-2 is wanted"):
+    with pytest.raises(ServerError, match="another release than fraud-2 is desired"):
         wait_for(replica.url, mine, repository=repository, wait_s=30)
 
 
