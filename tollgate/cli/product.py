@@ -88,9 +88,11 @@ def new(
     folder = console.settings(repository=repository).repository_path
     require_free(folder, name)
     if entity and not time_:
-        raise InputError("--entity", "windows need to know when: --time COLUMN")
+        raise InputError(
+            "--entity", "windows need times: name their column with --time"
+        )
     if label_delay and not time_:
-        raise InputError("--label-delay", "needs to know when: --time COLUMN")
+        raise InputError("--label-delay", "needs times: name their column with --time")
     model_file = None
     if model is not None:
         order = tuple(one.strip() for one in columns.split(",")) if columns else ()
@@ -175,7 +177,7 @@ def list_products(repository: Repository = None, as_json: Json = False) -> None:
     chosen = console.settings(repository=repository)
     folder = chosen.repository_path
     if not folder.is_dir():
-        raise RepositoryError(folder, "is not a folder; say which: --repository")
+        raise RepositoryError(folder, "is not a folder: name one with --repository")
     rows: list[dict[str, object]] = []
     for name in product_names(folder):
         release = find_current(folder, product=name)
@@ -220,20 +222,22 @@ def remove(
     chosen = console.settings(repository=repository, state=state)
     folder = chosen.repository_path
     if not folder.is_dir():
-        raise RepositoryError(folder, "is not a folder; say which: --repository")
+        raise RepositoryError(folder, "is not a folder: name one with --repository")
     folders = folders_of(folder, name)
     _require_unserved(name, chosen.state_path, folder)
     if not yes:
         if not product_asking.is_terminal():
-            raise InputError("product remove", "there is no way back: say --yes")
+            raise InputError(
+                "product remove", "removal is permanent: confirm it with --yes"
+            )
         if not product_asking.confirm_removal(name, folder, folders=folders):
             raise typer.Exit(1)
     with staging(folder) as staged:
         staged.version.mkdir()
         displace(folder, folders, into=staged.version)
     console.out.print(
-        f"removed  {', '.join(folders)}\n"
-        "kept     what the store and the journal have of it",
+        f"removed: {', '.join(folders)}\n"
+        "not removed: the data of the product in the store and the journal",
         highlight=False,
         soft_wrap=True,
     )

@@ -57,7 +57,7 @@ def confirm_removal(product: str, repository: Path, *, folders: Sequence[str]) -
     """Ask for confirmation before a permanent removal."""
     shown = ", ".join(folders)
     return typer.confirm(
-        f"Take {product} out of {repository} ({shown})? There is no way back", err=True
+        f"Remove {product} from {repository} ({shown})? This is permanent.", err=True
     )
 
 

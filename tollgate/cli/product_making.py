@@ -202,7 +202,7 @@ def _comparison_text(plan: Plan, evaluated: EvaluatedModel, trial: ServingTrial)
     text = (
         f"served = source ({facts.framework} {facts.version}) on {trial.compared:,} "
         f"raw rows of {plan.choices.table.name}: largest difference "
-        f"{trial.furthest:.1e}"
+        f"{trial.largest_difference:.1e}"
     )
     left = len(trial.rows) - trial.compared
     if left:

@@ -41,7 +41,7 @@ def print_plan(plan: Plan) -> None:
         f"{label.positive} ({label.share:.2%} of the rows; else {others})"
     )
     table = Table(box=None, pad_edge=False)
-    for title in ("column", "called", "what", "missing", "note"):
+    for title in ("column", "field", "values", "missing", "note"):
         table.add_column(title, overflow="fold")
     for one in plan.fields[:_SHOWN]:
         column = one.column
@@ -77,8 +77,8 @@ def _hints(plan: Plan) -> list[str]:
     if not named:
         return []
     return [
-        f"{', '.join(named)} may not be a reason to decide by; --sensitive leaves a "
-        "column out and reports the model's errors by it"
+        f"{', '.join(named)} may be unlawful reasons for a decision; --sensitive "
+        "excludes a column and reports the model's errors by it"
     ]
 
 
@@ -112,8 +112,8 @@ def print_result(plan: Plan, created: CreatedProduct, *, repository: Path) -> No
         f"AUC {created.auc:.4f}   average precision {created.average_precision:.4f}   "
         f"on {rows}; review from {yaml_number(thresholds.review)}: "
         f"{thresholds.reviewed:,} rows, {declined}; served scores are at most "
-        f"{trial.furthest:.1e} from the source's, on {trial.compared:,} rows as "
-        f"{plan.choices.table.name} has them"
+        f"{trial.largest_difference:.1e} from the source's, on {trial.compared:,} rows "
+        f"as {plan.choices.table.name} has them"
     )
     _line(f"thresholds  {criterion_text(thresholds)}")
     _line(f"\n{product} is in {_short(repository)}; all of it is yours to edit:")
@@ -130,12 +130,15 @@ def print_result(plan: Plan, created: CreatedProduct, *, repository: Path) -> No
 def _files(product: str) -> tuple[tuple[str, str], ...]:
     features, model, decision = step_names(product)
     return (
-        (f"{features}/1/features.yaml", "what the model sees (docs/features.md)"),
+        (f"{features}/1/features.yaml", "features of the model (docs/features.md)"),
         (f"{decision}/1/policy.yaml", "thresholds, rules, reasons (docs/policy.md)"),
-        (f"{product}/slo.yaml", "what is promised"),
-        (f"{product}/{SCRIPT_FILE}", "trains again and publishes the next version"),
-        (f"{product}/{ASK_FILE}", "the call below"),
-        (f"{model}/1/card.md", "what is known of the model"),
+        (f"{product}/slo.yaml", "latency objectives (docs/budget.md)"),
+        (
+            f"{product}/{SCRIPT_FILE}",
+            "trains a model and publishes it as the next version",
+        ),
+        (f"{product}/{ASK_FILE}", "the client call below"),
+        (f"{model}/1/card.md", "model card"),
     )
 
 
@@ -147,9 +150,9 @@ def _next(product: str, repository: Path) -> tuple[tuple[str, str], ...]:
     where = "" if here == "model_repository" else f" --repository {here}"
     return (
         ("serve it", f"{tollgate} up --product {product}{where}"),
-        ("meanwhile, elsewhere: ask it", f"python {here}/{product}/{ASK_FILE}"),
+        ("call it from another terminal", f"python {here}/{product}/{ASK_FILE}"),
         ("train again", f"python {here}/{product}/{SCRIPT_FILE}"),
-        ("take it out again", f"{tollgate} product remove {product}{where}"),
+        ("remove it", f"{tollgate} product remove {product}{where}"),
     )
 
 

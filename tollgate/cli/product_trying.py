@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 I64 = npt.NDArray[np.int64]
 
-_TRIED = 1_000  # number of rows to decide without windows
-_TRIED_IN_TIME = 128  # with windows, each row waits for the ones before it
+_MAX_ROWS = 1_000  # number of rows to decide without windows
+_MAX_ROWS_WITH_WINDOWS = 128  # with windows, each row waits for the ones before it
 _TIMEOUT_S = 10.0
 # The tolerance of a conversion's proof: one float32 against the framework's score.
 _TOLERANCE = 1e-5
 _STORE_DEADLINE_MS = 1_000  # a slow moment of this machine must not change a score
 # Bits of rows scored on other values than the table's: the store missed even this
 # deadline.
-_ELSEWHERE = np.uint32(Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR)
+_OTHER_VALUES = np.uint32(Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR)
 
 
 class ServingTrial(msgspec.Struct, frozen=True, eq=False):
@@ -44,7 +44,7 @@ class ServingTrial(msgspec.Struct, frozen=True, eq=False):
         rows: Their positions; int [K].
         answers: Decision of each.
         label: Their true outcomes; int8 [K].
-        furthest: The greatest difference of a score from the model's own.
+        largest_difference: The greatest difference of a score from the model's own.
         compared: Number of scores in that comparison; the other rows are degraded.
         replayed: Number of purchases whose online vectors were compared with the
             offline ones.
@@ -53,7 +53,7 @@ class ServingTrial(msgspec.Struct, frozen=True, eq=False):
     rows: I64
     answers: Decisions
     label: npt.NDArray[np.int8]
-    furthest: float
+    largest_difference: float
     compared: int
     replayed: int
 
@@ -83,29 +83,31 @@ def run_serving_trial(
     """
     from tollgate.server.embedded import serve
 
-    at = _chosen(rows, test, timed=bool(spec.entities))
+    at = _select_rows(rows, test, timed=bool(spec.entities))
     with serve(repository, products=(spec.product,), state=state) as server:
         order, answers = _answers(test[at], spec=spec, rows=rows, server=server)
     replayed = replay_newest(spec, rows.history) if spec.entities else 0
     picked, wanted = test[at][order], score[at[order]]
     _require_answers(answers, spec.product)
-    sound = (answers.degraded & _ELSEWHERE) == 0
-    if not sound.any():
-        problem = f"all of {len(sound)} rows were degraded: none can be compared"
+    comparable = (answers.degraded & _OTHER_VALUES) == 0
+    if not comparable.any():
+        problem = f"all of {len(comparable)} rows were degraded: none can be compared"
         raise ServerError(spec.product, problem)
-    apart = np.where(sound, np.abs(answers.score - wanted), 0.0)
-    furthest = float(apart.max())
-    if not furthest <= _TOLERANCE:
-        wrong = ~(apart <= _TOLERANCE)
+    difference = np.where(comparable, np.abs(answers.score - wanted), 0.0)
+    largest_difference = float(difference.max())
+    if not largest_difference <= _TOLERANCE:
+        wrong = ~(difference <= _TOLERANCE)
         row = int(np.argmax(wrong))
         problem = (
-            f"{int(wrong.sum())} of {int(sound.sum())} served scores "
+            f"{int(wrong.sum())} of {int(comparable.sum())} served scores "
             f"are not the source's; the first, of row {picked[row] + 1}: "
             f"{answers.score[row]:.9g}, the source says {wanted[row]:.9g}"
         )
         raise ServerError(spec.product, problem)
     label = rows.history.label[picked]
-    return ServingTrial(picked, answers, label, furthest, int(sound.sum()), replayed)
+    return ServingTrial(
+        picked, answers, label, largest_difference, int(comparable.sum()), replayed
+    )
 
 
 def _answers(
@@ -115,7 +117,7 @@ def _answers(
     from clients.client import Client
     from clients.decisions import join
 
-    turns: list[I64] = []
+    positions: list[I64] = []
     parts: list[Decisions] = []
     fields = wire_fields(spec, rows.frame)
     with Client(
@@ -126,25 +128,27 @@ def _answers(
         timeout_s=_TIMEOUT_S,
         store_deadline_ms=_STORE_DEADLINE_MS,
     ) as client:
-        for turn in _in_turn(picked, spec=spec, rows=rows, store_url=server.store_url):
-            turns.append(turn)
-            columns = _request(picked[turn], spec=spec, rows=rows, fields=fields)
+        for batch in _in_time_order(
+            picked, spec=spec, rows=rows, store_url=server.store_url
+        ):
+            positions.append(batch)
+            columns = _request(picked[batch], spec=spec, rows=rows, fields=fields)
             parts += client.decide_many(columns, in_flight=1)
-    return np.concatenate(turns), join(parts)
+    return np.concatenate(positions), join(parts)
 
 
-def _chosen(rows: Rows, test: I64, *, timed: bool) -> I64:
+def _select_rows(rows: Rows, test: I64, *, timed: bool) -> I64:
     """Select the last held-out rows in time, or some of each outcome, by position."""
     if timed:
         order = np.lexsort((test, rows.history.event_time_us[test]))
-        return np.asarray(order[-_TRIED_IN_TIME:], np.int64)
+        return np.asarray(order[-_MAX_ROWS_WITH_WINDOWS:], np.int64)
     label = rows.history.label[test]
-    half = _TRIED // 2
+    half = _MAX_ROWS // 2
     parts = [np.flatnonzero(label == outcome)[:half] for outcome in (1, 0)]
     return np.concatenate(parts)
 
 
-def _in_turn(
+def _in_time_order(
     picked: I64, *, spec: FeatureSpec, rows: Rows, store_url: str
 ) -> Iterator[I64]:
     """

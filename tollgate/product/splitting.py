@@ -12,7 +12,7 @@ Bool = npt.NDArray[np.bool_]
 
 DAY_US = 86_400_000_000
 _HELD_OUT = 0.2
-_MOST_LOST = 0.5  # of the rows to learn from, to get complete windows
+_MIN_COMPLETE = 0.5  # of the rows to learn from, to get complete windows
 
 
 def split(
@@ -47,10 +47,10 @@ def split(
     test = held_out(label, time_us=time_us, seed=seed)
     past = known_before(test, label, time_us=time_us, label_delay_us=label_delay_us)
     longest_us = max((one.windows_us[-1] for one in spec.entities), default=0)
-    whole = past & (time_us >= time_us.min() + longest_us)
-    enough = whole.sum() >= _MOST_LOST * past.sum()
-    both = len(np.unique(label[whole])) == 2
-    return (whole if enough and both else past), test
+    complete = past & (time_us >= time_us.min() + longest_us)
+    enough = complete.sum() >= _MIN_COMPLETE * past.sum()
+    both = len(np.unique(label[complete])) == 2
+    return (complete if enough and both else past), test
 
 
 def known_before(
@@ -91,8 +91,8 @@ def held_out(
     outcomes are among the last and the earlier ones. Otherwise a fifth of each outcome,
     drawn at random.
     """
-    test = _last(label, time_us)
-    return _drawn(label, np.random.default_rng(seed)) if test is None else test
+    test = _newest_fifth(label, time_us)
+    return _random_fifth(label, np.random.default_rng(seed)) if test is None else test
 
 
 def describe(test: Bool, *, time_us: npt.NDArray[np.int64]) -> str:
@@ -106,7 +106,9 @@ def describe(test: Bool, *, time_us: npt.NDArray[np.int64]) -> str:
     return f"the last fifth in time, {since} to {until}"
 
 
-def _last(label: npt.NDArray[np.int8], time_us: npt.NDArray[np.int64]) -> Bool | None:
+def _newest_fifth(
+    label: npt.NDArray[np.int8], time_us: npt.NDArray[np.int64]
+) -> Bool | None:
     """Select the last fifth in time; None if one outcome is then missing."""
     order = np.argsort(time_us, kind="stable")
     if not len(order) or time_us[order[0]] == time_us[order[-1]]:
@@ -117,7 +119,7 @@ def _last(label: npt.NDArray[np.int8], time_us: npt.NDArray[np.int64]) -> Bool |
     return test if both else None
 
 
-def _drawn(label: npt.NDArray[np.int8], chance: np.random.Generator) -> Bool:
+def _random_fifth(label: npt.NDArray[np.int8], chance: np.random.Generator) -> Bool:
     test = np.zeros(len(label), np.bool_)
     for outcome in (0, 1):
         of_it = chance.permutation(np.flatnonzero(label == outcome))

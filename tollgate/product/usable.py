@@ -39,27 +39,27 @@ def select_rows(
         for name in names:
             if name is not None:
                 _require_column(frame, name, role=role)
-    good = label_texts(frame[choices.label]).is_not_null()
+    is_usable = label_texts(frame[choices.label]).is_not_null()
     for name in (choices.id, *choices.entities):
         if name is not None:
-            good &= as_text(frame[name]).is_not_null()
+            is_usable &= as_text(frame[name]).is_not_null()
     if choices.time is not None:
         times = as_times_us(frame[choices.time])
         if times.null_count() == len(times):
             example = frame[choices.time].drop_nulls().head(1).to_list()
             shown = f", such as {example[0]!r:.40}" if example else ""
             raise ArgumentError("time", f"{choices.time!r} holds no times{shown}")
-        good &= times.is_not_null()
-        good &= with_known_outcome(times, choices.label_delay_us, notes)
+        is_usable &= times.is_not_null()
+        is_usable &= with_known_outcome(times, choices.label_delay_us, notes)
     if choices.amount is not None:
-        good &= as_numbers(frame[choices.amount]).values.is_not_null()
-    missing = len(frame) - int(good.sum())
+        is_usable &= as_numbers(frame[choices.amount]).values.is_not_null()
+    missing = len(frame) - int(is_usable.sum())
     if missing:
         notes.append(
             f"{missing:,} of {len(frame):,} rows lack an outcome, an id, a time or an "
             "amount, and are left out"
         )
-    usable = frame.filter(good)
+    usable = frame.filter(is_usable)
     if choices.id is not None and usable[choices.id].n_unique() < len(usable):
         raise ArgumentError("id", f"{choices.id!r} has the same id in two rows")
     return _limit_rows(usable, choices, notes)
@@ -135,9 +135,9 @@ def _limit_rows(
     if choices.time is not None:
         order = as_times_us(frame[choices.time]).arg_sort()
         rows = np.sort(order.to_numpy()[-MOST_ROWS:])
-        what = "the newest"
+        selection = "the newest"
     else:
         chosen = np.random.default_rng(0).choice(len(frame), MOST_ROWS, replace=False)
-        rows, what = np.sort(chosen), "drawn by chance"
-    notes.append(f"{MOST_ROWS:,} of {len(frame):,} rows are used, {what}")
+        rows, selection = np.sort(chosen), "drawn by chance"
+    notes.append(f"{MOST_ROWS:,} of {len(frame):,} rows are used, {selection}")
     return frame[rows]

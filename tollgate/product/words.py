@@ -64,7 +64,7 @@ def category_column(
         raise InputError(origin, problem, where=source)
     texts = as_text(column)
     found = texts.drop_nulls().unique(maintain_order=True).to_list()
-    words = _written(known, found, origin=origin, source=source)
+    words = _table_words(known, found, origin=origin, source=source)
     rows = texts.is_in(list(words)).sum()
     if rows < fewest:
         shown = ", ".join(repr(one) for one in words[:3])
@@ -88,23 +88,23 @@ def category_column(
     )
 
 
-def _written(
+def _table_words(
     known: Words, found: list[str], *, origin: str, source: str
 ) -> tuple[str, ...]:
     """Write each category as the table does; one that is not in the table as text."""
-    there: set[str | float] = set(found)
+    in_table: set[str | float] = set(found)
     texts: dict[str | float, list[str]] = {}
     for text in found:
         for key in _keys(text):
             texts.setdefault(key, []).append(text)
     words: list[str] = []
     for one in known:
-        ways = [str(one)] if one in there else texts.get(one, [])
-        if len(ways) > 1:
-            problem = f"the table writes the model's {one!r} as {ways[0]!r} and "
-            problem += f"{ways[1]!r}: write it in one way"
+        spellings = [str(one)] if one in in_table else texts.get(one, [])
+        if len(spellings) > 1:
+            problem = f"the table writes the model's {one!r} as {spellings[0]!r} and "
+            problem += f"{spellings[1]!r}: use one spelling"
             raise InputError(origin, problem, where=source)
-        words.append(ways[0] if ways else str(one))
+        words.append(spellings[0] if spellings else str(one))
     seen: set[str] = set()
     for word in words:
         if not word.strip() or len(word.encode()) > MAX_TEXT_BYTES:

@@ -73,7 +73,7 @@ class Script:
         self._default = default
         self._by_id: dict[str, Answer] = {}
         self._rules: list[Rule] = []
-        self._asked: list[Asked] = []
+        self._requested: list[Asked] = []
         self._lock = threading.Lock()
 
     def by_id(self, transaction_id: str, answer: Answer) -> None:
@@ -89,12 +89,12 @@ class Script:
     def note(self, rows: list[Asked]) -> None:
         """Record requested rows."""
         with self._lock:
-            self._asked.extend(rows)
+            self._requested.extend(rows)
 
-    def asked(self) -> list[Asked]:
+    def requested(self) -> list[Asked]:
         """Return a copy of all rows requested so far."""
         with self._lock:
-            return list(self._asked)
+            return list(self._requested)
 
     def answer(self, row: Asked) -> Answer:
         """Find the answer to a row."""

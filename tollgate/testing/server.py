@@ -94,7 +94,7 @@ class TestServer:
     @property
     def asked(self) -> list[Asked]:
         """Return every row requested so far, in order of arrival."""
-        return self._script.asked()
+        return self._script.requested()
 
     def answer(self, transaction_id: str, answer: Answer) -> None:
         """Set the answer to one transaction, from now on."""

@@ -1,4 +1,4 @@
-"""`tollgate product new` and `remove`, as a person types them."""
+"""`tollgate product new` and `remove` on the command line."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def environment() -> dict[str, str]:
-    """A wide terminal and no settings."""
-    kept = {
+    """Return an environment with a wide terminal and without settings."""
+    others = {
         name: one
         for name, one in os.environ.items()
         if not name.startswith("TOLLGATE_")
     }
-    return {**kept, "COLUMNS": "200"}
+    return {**others, "COLUMNS": "200"}
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run `tollgate product` in a folder with a repository that holds another model."""
+    """Run `tollgate product` in a folder with a repository of another model."""
     (tmp_path / "model_repository" / "other" / "1").mkdir(parents=True)
     other = 'name: "other" platform: "ensemble"'
     (tmp_path / "model_repository" / "other" / "config.pbtxt").write_text(other)
@@ -61,7 +61,7 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def loans(tmp_path: Path) -> Path:
-    """A small table: two numbers, words, an outcome."""
+    """Write a small table: two numbers, words, an outcome."""
     chance = random.Random(3)
     with (tmp_path / "loans.csv").open("w", newline="") as file:
         table = csv.writer(file)
@@ -73,8 +73,8 @@ def loans(tmp_path: Path) -> Path:
     return tmp_path / "loans.csv"
 
 
-def left_beside(folder: Path) -> list[str]:
-    """List what staging may have left."""
+def staging_folders(folder: Path) -> list[str]:
+    """List the staging folders that remain."""
     return sorted(path.name for path in folder.rglob(".publish-*"))
 
 
@@ -86,7 +86,7 @@ def left_beside(folder: Path) -> list[str]:
         (("shop", "--label", "purpose", "--positive", "boat"), "no row is 'boat'"),
         (
             ("shop", "--label", "bad", "--entity", "purpose"),
-            "--entity: windows need to",
+            "--entity: windows need times",
         ),
         (("shop", "--label", "bad", "--time", "debt ratio"), "holds no times"),
         (("shop", "--label", "bad", "--amount", "debt ratio"), "is not whole cents"),
@@ -96,14 +96,14 @@ def left_beside(folder: Path) -> list[str]:
     ],
 )
 @pytest.mark.usefixtures("run")
-def test_what_does_not_do_is_said_in_one_line_and_nothing_is_written(
+def test_invalid_options_are_refused_in_one_line_and_nothing_is_written(
     loans: Path,
     words: tuple[str, ...],
     says: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Exit status 2; the repository and the folder around it stay as they were."""
+    """The exit status is 2; repository and working folder do not change."""
     before = hash_tree(loans.parent)
     monkeypatch.chdir(loans.parent)
     command = ["tollgate", "product", "new", words[0], "--from", str(loans), *words[1:]]
@@ -118,10 +118,10 @@ def test_what_does_not_do_is_said_in_one_line_and_nothing_is_written(
 
 
 @pytest.mark.slow
-def test_a_model_of_other_columns_is_refused_by_name_or_number(
+def test_model_of_other_columns_is_refused(
     run: Run, loans: Path, tmp_path: Path
 ) -> None:
-    """So is a pickle that nobody said to trust."""
+    """A pickle without --trust-pickle is refused, too."""
     chance = np.random.default_rng(0)
     rows, label = chance.random((50, 5)), np.arange(50) % 2
     joblib.dump(LogisticRegression().fit(rows, label), tmp_path / "five.pkl")
@@ -130,14 +130,14 @@ def test_a_model_of_other_columns_is_refused_by_name_or_number(
     done = run(*words, "--trust-pickle")
     assert "has 5 features without names: --columns names the table" in done.stderr
     assert done.returncode == 2
-    assert left_beside(tmp_path) == []
+    assert staging_folders(tmp_path) == []
 
 
 @pytest.mark.slow
-def test_a_failure_on_the_way_leaves_the_repository_as_it_was(
+def test_interrupted_creation_leaves_the_repository_unchanged(
     run: Run, loans: Path, tmp_path: Path
 ) -> None:
-    """The product was published and checked; then somebody pulls the plug."""
+    """The product was already published and checked in staging."""
     repository = tmp_path / "model_repository"
     before = hash_tree(tmp_path)
     plan = make_plan(ProductChoices(product="shop", table=loans, label="bad"))
@@ -155,15 +155,15 @@ def test_a_failure_on_the_way_leaves_the_repository_as_it_was(
             report=report,
         )
     assert hash_tree(tmp_path) == before
-    assert left_beside(tmp_path) == []
+    assert staging_folders(tmp_path) == []
 
 
-def test_a_removal_asks_and_a_second_one_finds_nothing(
+def test_removal_needs_confirmation_and_a_second_one_fails(
     run: Run, tmp_path: Path
 ) -> None:
-    """Without a terminal it wants --yes; what is not there is said."""
+    """Without a terminal it needs --yes; an unknown product is an error."""
     done = run("remove", "other")
-    assert (done.returncode, "say --yes" in done.stderr) == (2, True)
+    assert (done.returncode, "with --yes" in done.stderr) == (2, True)
     done = run("remove", "other", "--yes")
     assert done.returncode == 0
     assert "store and the journal" in done.stdout
@@ -172,8 +172,8 @@ def test_a_removal_asks_and_a_second_one_finds_nothing(
     assert list((tmp_path / "model_repository").iterdir()) == []
 
 
-def test_a_person_at_a_terminal_is_asked(run: Run, loans: Path, tmp_path: Path) -> None:
-    """A name that is none is asked for again; Enter means none."""
+def test_terminal_prompts_for_roles(run: Run, loans: Path, tmp_path: Path) -> None:
+    """An unknown column is prompted for again; Enter means none."""
     ours, theirs = pty.openpty()
     answers = b"worse\nbad\n\n\npurpose, income, debt ratio\n\n"
     with subprocess.Popen(
@@ -201,10 +201,10 @@ def test_a_person_at_a_terminal_is_asked(run: Run, loans: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_table_that_nobody_tuned_for_becomes_a_served_product(
+def test_public_table_becomes_a_served_product(
     run: Run, shared_data: Path, tmp_path: Path
 ) -> None:
-    """From table to served decision with no edit, and out again."""
+    """From table to served decision without edits, and removed again."""
     table = shared_data / "credit" / "bank_marketing.parquet"
     before = hash_tree(tmp_path)
     done = run("new", "bank", "--from", table, "--label", "y", "--sensitive", "marital")
@@ -226,7 +226,7 @@ def test_a_table_that_nobody_tuned_for_becomes_a_served_product(
 
 
 @pytest.mark.slow
-def test_windows_are_served_as_they_were_trained(
+def test_windows_are_served_as_in_training(
     run: Run, simulated: pl.DataFrame, tmp_path: Path
 ) -> None:
     """

@@ -152,5 +152,5 @@ def test_a_delay_needs_times(
         main()
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
-        "tollgate: --label-delay: needs to know when: --time COLUMN\n"
+        "tollgate: --label-delay: needs times: name their column with --time\n"
     )

@@ -1,4 +1,4 @@
-"""The test server answers as the real one does: the same requests to both."""
+"""The test server and the real one give the same answers to the same requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW_US = 1_600_000_000_000_000
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """Stubs of the real server and of the test server."""
+    """Return stubs of the real server and of the test server."""
     folder = tmp_path_factory.mktemp("both")
     shutil.copytree(CHECKOUT / "model_repository", folder / "repository")
     wait_for_store(folder / "repository", product="fraud", deadline_ms=5_000)
@@ -43,7 +43,7 @@ def both(tmp_path_factory):
 
 
 def request(rows=2, **changed):
-    """A request of good rows, with columns replaced."""
+    """Return a request of valid rows, with columns replaced."""
     columns = {
         "transaction_id": [f"t{row}" for row in range(rows)],
         "customer_id": ["c"] * rows,
@@ -60,14 +60,14 @@ def request(rows=2, **changed):
 
 
 def edited(edit, **changed):
-    """A request that something is done to."""
+    """Return an edited request."""
     made = request(**changed)
     edit(made)
     return made
 
 
 def ask(stub, made):
-    """Status, words, and for an answer its errors and the shape of all of it."""
+    """Return status and message; of an answer the errors and the shapes of tensors."""
     try:
         response = stub.ModelInfer(made, timeout=PATIENT_S)
     except grpc.RpcError as error:
@@ -87,12 +87,12 @@ def drop_input(made):
 
 
 def rename_input(made):
-    """Send a tensor that nobody knows."""
+    """Send an unknown tensor."""
     made.inputs[1].name = "colour"
 
 
 def flatten(made):
-    """Send [N] in the place of [N, 1]."""
+    """Send [N] instead of [N, 1]."""
     for tensor in made.inputs:
         del tensor.shape[1:]
 
@@ -152,39 +152,39 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_rows_are_answered_alike(both, name):
-    """Status, tensors, which rows have a decision, and each error word for word."""
+def test_rows_get_the_same_answers(both, name):
+    """Status, tensors, rows with a decision, and the text of each error are equal."""
     real, scripted = both
     assert ask(scripted, ROWS[name]) == ask(real, ROWS[name])
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_requests_are_refused_with_the_same_status(both, name):
-    """The words are Triton's own, and not promised."""
+    """The messages are Triton's own, and not part of the contract."""
     real, scripted = both
     status, words = ask(real, REFUSED[name])
     assert ask(scripted, REFUSED[name])[0] == status, words
     assert status is not grpc.StatusCode.OK
 
 
-def test_tensors_are_described_alike(both):
+def test_metadata_is_the_same(both):
     """Names, types and shapes of inputs and outputs, in any order."""
 
     def described(stub):
-        told = stub.ModelMetadata(
+        metadata = stub.ModelMetadata(
             service_pb2.ModelMetadataRequest(name="fraud"), timeout=PATIENT_S
         )
         return [
             sorted((one.name, one.datatype, list(one.shape)) for one in tensors)
-            for tensors in (told.inputs, told.outputs)
-        ] + [told.name, told.platform]
+            for tensors in (metadata.inputs, metadata.outputs)
+        ] + [metadata.name, metadata.platform]
 
     real, scripted = both
     assert described(scripted) == described(real)
 
 
-def test_health_is_told_alike(both):
-    """Live, ready, and which products are."""
+def test_health_is_the_same(both):
+    """Live, ready, and the readiness of each product."""
 
     def health(stub):
         return (

@@ -1,4 +1,4 @@
-"""The server for callers' own tests does what it is told, and keeps the contract."""
+"""The test server for callers follows its script and keeps the contract."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TYPES = {
 
 
 def tensors(rows=1, **changed):
-    """Make the inputs of NVIDIA's own client."""
+    """Return the inputs for NVIDIA's own client."""
     columns = {
         "transaction_id": [f"t{row}" for row in range(rows)],
         "customer_id": ["c"] * rows,
@@ -51,20 +51,20 @@ def tensors(rows=1, **changed):
 
 @pytest.fixture
 def server():
-    """A server of its own."""
+    """Start a test server."""
     with TestServer() as one:
         yield one
 
 
 @pytest.fixture
 def client(server):
-    """NVIDIA's own client, connected to it."""
+    """Connect NVIDIA's own client to it."""
     with InferenceServerClient(server.url) as one:
         yield one
 
 
-def test_nvidias_client_finds_it_live_ready_and_described(client):
-    """As it would find Triton."""
+def test_nvidias_client_reads_health_and_metadata(client):
+    """As those of Triton."""
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("fraud")
@@ -78,8 +78,8 @@ def test_nvidias_client_finds_it_live_ready_and_described(client):
     }
 
 
-def test_answers_come_by_id_by_rule_and_else_by_default(server, client):
-    """The newest rule is asked first; a rule may leave a row to the others."""
+def test_answers_are_chosen_by_id_then_rule_then_default(server, client):
+    """The newest rule is applied first; a rule that returns None is skipped."""
     server.answer("t0", Answer("decline", 0.9, ("A", "B"), 5))
     server.answer_by(lambda row: Answer("review", 0.5))
     server.answer_by(
@@ -97,23 +97,23 @@ def test_answers_come_by_id_by_rule_and_else_by_default(server, client):
     assert got.as_numpy("release")[0, 0] == b"test-1"
 
 
-def test_only_the_outputs_that_are_asked_for_come(client):
-    """In the order in which they are asked for."""
+def test_response_has_only_the_requested_outputs(client):
+    """In the order of the request."""
     wanted = [InferRequestedOutput("score"), InferRequestedOutput("decision")]
     got = client.infer("fraud", tensors(), outputs=wanted)
     assert [one.name for one in got.get_response().outputs] == ["score", "decision"]
 
 
-def test_a_bad_row_has_its_error_and_its_neighbour_an_answer(server, client):
-    """By the rules of the contract, without a script."""
+def test_bad_row_gets_an_error_and_the_next_row_an_answer(server, client):
+    """The rules of the contract apply without a script."""
     got = client.infer("fraud", tensors(2, amount=[-1.0, 2.0]))
     assert got.as_numpy("error")[:, 0].tolist() == [b"amount: -1.0: is negative", b""]
     assert got.as_numpy("decision")[:, 0].tolist() == [b"", b"approve"]
     assert np.isnan(got.as_numpy("score")[:, 0]).tolist() == [True, False]
 
 
-def test_what_was_asked_can_be_read(server, client):
-    """Values, parameters, metadata, and which rows came together."""
+def test_requested_rows_are_recorded(server, client):
+    """With values, parameters, metadata and the number of the request."""
     client.infer(
         "fraud",
         tensors(2),
@@ -135,8 +135,8 @@ def test_what_was_asked_can_be_read(server, client):
     assert first.request == second.request != third.request
 
 
-def test_faults_happen_to_as_many_requests_as_told(server, client):
-    """Two fail, the third is answered; then all, until it is healed."""
+def test_fault_affects_the_given_number_of_requests(server, client):
+    """Two requests fail, the third is answered; a fault without a number lasts."""
     server.fail("RESOURCE_EXHAUSTED", words="too much", requests=2)
     for _ in range(2):
         with pytest.raises(InferenceServerException, match="too much"):
@@ -150,8 +150,8 @@ def test_faults_happen_to_as_many_requests_as_told(server, client):
     client.infer("fraud", tensors())
 
 
-def test_a_stalled_request_is_answered_when_it_is_healed(server, client):
-    """One caller gives up; another one, who waits, gets his answer."""
+def test_stalled_request_is_answered_after_heal(server, client):
+    """One caller times out; another one waits and gets the answer."""
     server.stall()
     with pytest.raises(InferenceServerException, match="Deadline Exceeded"):
         client.infer("fraud", tensors(), client_timeout=0.1)
@@ -161,8 +161,8 @@ def test_a_stalled_request_is_answered_when_it_is_healed(server, client):
     healer.join()
 
 
-def test_dropped_connections_fail_what_is_on_its_way(server):
-    """A request under way fails, a new one is refused, until it is healed."""
+def test_dropped_connections_fail_requests_in_flight(server):
+    """New connections are refused until `heal`."""
     server.stall()
     with grpc.insecure_channel(
         server.url, options=[("grpc.max_reconnect_backoff_ms", 100)]
@@ -200,14 +200,14 @@ def test_dropped_connections_fail_what_is_on_its_way(server):
         ({"decision": ""}, "answer: decision: '' is none of approve"),
     ],
 )
-def test_an_answer_that_no_server_gives_is_refused(changed, words):
-    """A script with a slip says so where it stands."""
+def test_invalid_scripted_answer_is_refused(changed, words):
+    """The error is raised where the answer is made."""
     with pytest.raises(InputError, match=words):
         Answer(**changed)
 
 
-def test_declared_fields_may_come_or_not():
-    """As optional inputs do."""
+def test_declared_fields_are_optional():
+    """A request may omit them."""
     with (
         TestServer(fields={"channel": "BYTES"}) as server,
         InferenceServerClient(server.url) as client,
