@@ -280,7 +280,7 @@ def test_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop("bundle")
     monkeypatch.setattr(supervising, "write_at_fault", loop)
     fault = Fault("now", "a step", "ended", None, "mended", "fraud-1")
-    with supervising._keeper(
+    with supervising._fault_recorder(
         SupervisorMetrics(), state=tmp_path, repository=tmp_path
     ) as keep:
         keep(fault)
@@ -442,12 +442,9 @@ def test_the_streams_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert applied == ["a", "b"]
 
 
-def ended_after(loop: Loop, monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
-    """Let a command see SIGTERM once its loop has failed three times and worked."""
+def ended_after(loop: Loop) -> threading.Event:
+    """Return an event that is set once a loop has failed three times and worked."""
     event = threading.Event()
-    monkeypatch.setattr(
-        module, "threading", SimpleNamespace(Event=lambda: event), raising=True
-    )
 
     def end() -> None:
         loop.fails(3)
@@ -456,12 +453,14 @@ def ended_after(loop: Loop, monkeypatch: pytest.MonkeyPatch, module: Any) -> Non
         event.set()
 
     threading.Thread(target=end, daemon=True).start()
+    return event
 
 
 def test_the_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks again."""
     loop = Loop("monitor")
-    ended_after(loop, monkeypatch, monitor_watch)
+    stopped = ended_after(loop)
+    monkeypatch.setattr(monitor_watch, "stop_on_signal", lambda: stopped)
     watch: Any = object.__new__(monitor_watch.Watch)
     watch._look_on = lambda: loop() or []
     watch._tell_changes = lambda drifted: drifted
@@ -472,8 +471,8 @@ def test_the_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     """nginx is watched further on."""
     loop = Loop("gateway")
-    ended_after(loop, monkeypatch, gateway)
+    stopped = ended_after(loop)
     monkeypatch.setattr(gateway, "_LOOK_S", 0.001)
     nginx = SimpleNamespace(alive=lambda: True, reload_if_changed=loop)
-    gateway._watch(nginx, None)  # type: ignore[arg-type]
+    gateway._watch(nginx, None, stopped)  # type: ignore[arg-type]
     assert loop.worked > 1

@@ -122,7 +122,7 @@ def test_each_decision_is_counted_by_release_outcome_and_source(
         chosen=chosen,
         began_us=NOW_US + 9_000,
     )
-    metrics.tell()
+    metrics.close()  # its thread exports, too
     told = {
         tuple(dict(named)[key] for key in ("release", "outcome", "source")): number
         for (name, named), number in Page.values.items()
@@ -153,7 +153,7 @@ def test_dry_bad_repeated_and_foreign_rows_are_no_decisions(
     metrics.batch(
         rows, decided([REVIEW] * 6, scores, [0] * 6), chosen=None, began_us=NOW_US
     )
-    metrics.tell()
+    metrics.close()  # its thread exports, too
     counted = {
         kind: value("tollgate_rows_total", kind=kind)
         for kind in ("decided", "repeated", "dry", "bad")
@@ -173,7 +173,7 @@ def test_times_are_told_in_buckets_as_prometheus_has_them(
             chosen=None,
             began_us=NOW_US + 9_000,
         )
-    metrics.tell()
+    metrics.close()  # its thread exports, too
     for step, below, above, seconds in (
         ("features", "0.001", "0.002", 0.0015),
         ("model", "0.007", "0.008", 0.0075),
@@ -202,7 +202,7 @@ def test_log_odds_are_those_of_the_scores(metrics: DecisionMetrics) -> None:
         chosen=None,
         began_us=NOW_US,
     )
-    metrics.tell()
+    metrics.close()  # its thread exports, too
     least = math.log(1e-6 / (1 - 1e-6))
     wanted = (0.0 - least) + (math.log(9) - least) + 0.0
     found = value("tollgate_score_log_odds_sum", release="one")
@@ -215,7 +215,7 @@ def test_what_the_answer_writes_over_is_not_lost(metrics: DecisionMetrics) -> No
     metrics.batch(context(1), one, chosen=None, began_us=NOW_US)
     one.score[:] = NAN
     one.degraded[:] = 0
-    metrics.tell()
+    metrics.close()  # its thread exports, too
     assert value("tollgate_score_count", release="one") == 1
     assert value("tollgate_feature_seconds_count", source="last_known") == 1
 

@@ -155,7 +155,11 @@ def test_a_bad_version_is_moved_away_with_the_reason(
     assert (place / "model.onnx").read_bytes() == b"no model at all"
     assert "has SHA-256" in arrival.reason
     assert (place / "REASON.txt").read_text().strip() == arrival.reason
-    (fault,) = read_faults(served.state)
+    until_s = time.monotonic() + 600
+    while not (faults := read_faults(served.state)):  # written after the state
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
+    (fault,) = faults
     assert fault.what == "version 4 was copied in and is bad"
     assert arrival.reason in fault.outcome
 
