@@ -14,7 +14,11 @@ from onnx import TensorProto
 from skl2onnx._supported_operators import sklearn_operator_name_map
 from skl2onnx.common._registration import get_converter, get_shape_calculator
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.linear_model import (
+    LogisticRegression,
+    LogisticRegressionCV,
+    SGDClassifier,
+)
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import (
     MaxAbsScaler,
@@ -171,16 +175,60 @@ def logistic_regression(scope: Any, operator: Any, container: Any) -> None:
         return
     write = StepNodes(scope, container)
     dtype = np.dtype(np.float64) if margin else step.coef_.dtype
-    last = write.cast(write.joined(operator), dtype)
-    coefficient = np.ascontiguousarray(step.coef_.T, dtype=dtype)
-    last = write.add("MatMul", last, write.constant(coefficient))
-    intercept = np.broadcast_to(step.intercept_, len(step.coef_)).astype(dtype)
-    last = write.add("Add", last, write.constant(intercept))
+    last = _linear(write, operator, dtype=dtype)
     if margin:
         _margins(write, last, operator)
         return
     last = write.add("Sigmoid", last) if len(step.coef_) == 1 else _softmax(write, last)
     _answer(write, last, operator, dtype=dtype)
+
+
+def sgd_classifier(scope: Any, operator: Any, container: Any) -> None:
+    """
+    Write a linear model trained by gradient descent, in its coefficients' precision.
+
+    Each class has its own probability; all are divided by their sum, or equal if that
+    is 0. In float32 a probability is 0 below a margin of -88, in float64 below -709;
+    features that nobody scaled lead there.
+    """
+    step = operator.raw_operator
+    margin = container.get_options(step, {"raw_scores": False})["raw_scores"]
+    if margin and len(step.coef_) > 1:
+        get_converter("SklearnSGDClassifier")(scope, operator, container)
+        return
+    write = StepNodes(scope, container)
+    dtype = np.dtype(np.float64) if margin else step.coef_.dtype
+    last = _linear(write, operator, dtype=dtype)
+    if margin:
+        _margins(write, last, operator)
+        return
+    one = write.constant(np.ones((), dtype))
+    if step.loss == "modified_huber":
+        last = write.add("Clip", last, write.add("Neg", one), one)
+        half = write.constant(np.full((), 0.5, dtype))
+        last = write.add("Mul", write.add("Add", last, one), half)
+    else:
+        # onnxruntime's Sigmoid is 0 from about -40 on, in float64 too.
+        grown = write.add("Exp", write.add("Neg", last))
+        last = write.add("Reciprocal", write.add("Add", grown, one))
+    classes = len(step.coef_)
+    if classes > 1:
+        total = write.add("MatMul", last, write.constant(np.ones((classes, 1), dtype)))
+        none = write.add("Equal", total, write.constant(np.zeros((), dtype)))
+        every = write.constant(np.full((), classes, dtype))
+        last = write.add("Where", none, one, last)
+        last = write.add("Div", last, write.add("Where", none, every, total))
+    _answer(write, last, operator, dtype=dtype)
+
+
+def _linear(write: StepNodes, operator: Any, *, dtype: Any) -> str:
+    """Write the margins of a linear model: a column per row of its coefficients."""
+    step = operator.raw_operator
+    last = write.cast(write.joined(operator), dtype)
+    coefficient = np.ascontiguousarray(step.coef_.T, dtype=dtype)
+    last = write.add("MatMul", last, write.constant(coefficient))
+    intercept = np.broadcast_to(step.intercept_, len(step.coef_)).astype(dtype)
+    return write.add("Add", last, write.constant(intercept))
 
 
 def _margins(write: StepNodes, name: str, operator: Any) -> None:
@@ -237,6 +285,7 @@ CONVERTERS = {
     LogisticRegressionCV: logistic_regression,
     LinearDiscriminantAnalysis: logistic_regression,
     MLPClassifier: mlp_classifier,
+    SGDClassifier: sgd_classifier,
 }
 SHAPES = {
     kind: get_shape_calculator(sklearn_operator_name_map[kind]) for kind in CONVERTERS

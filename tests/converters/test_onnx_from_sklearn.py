@@ -64,7 +64,9 @@ def forest(kind, **parameters):
 
 MODELS = {
     "logistic regression": LogisticRegression(max_iter=2000),
-    "stochastic gradient": SGDClassifier(loss="log_loss", random_state=0),
+    "stochastic gradient": make_pipeline(
+        StandardScaler(), SGDClassifier(loss="log_loss", random_state=0)
+    ),
     "decision tree": DecisionTreeClassifier(max_depth=6, random_state=0),
     "random forest": forest(RandomForestClassifier),
     "extra trees": forest(ExtraTreesClassifier),
@@ -88,6 +90,25 @@ def test_every_kind_of_model_agrees_with_its_source(name, classes):
     report = proof(MODELS[name].fit(features, label), features)
     report.check()
     assert report.max_delta < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("loss", ["log_loss", "modified_huber"])
+def test_margins_far_below_zero_leave_a_probability(loss, dtype):
+    """In float64 one class of three decides at -200; at -800 all are alike."""
+    features, label = training_rows(classes=3)
+    model = SGDClassifier(loss=loss, random_state=0).fit(features.astype(dtype), label)
+    assert model.coef_.dtype == dtype
+    model.coef_ = np.zeros_like(model.coef_)
+    model.coef_[:, 0] = [-200, -400, -600]
+    model.intercept_ = np.array([0.0, 0.3, -0.1], dtype)
+    rows = np.zeros((6, features.shape[1]), np.float32)
+    rows[:, 0] = [1, 2, 4, 5, 0.001, -0.002]
+    found = onnx_runner(onnx_from_sklearn(model))(rows)
+    np.testing.assert_allclose(found, model.predict_proba(rows), atol=1e-7)
+    if loss == "log_loss" and dtype == np.float64:
+        np.testing.assert_allclose(found[:2], [[1, 0, 0], [1, 0, 0]], atol=1e-7)
+        np.testing.assert_allclose(found[3], 1 / 3, atol=1e-7)
 
 
 TREES = ("decision tree", "random forest", "extra trees", "histogram boosting")
