@@ -296,7 +296,7 @@ async def post(
         Path(name).unlink()
     status = _GRPC_STATUS.search(text)
     if status is None:
-        raise ServerError("nghttp", "got no status of gRPC", log=text[-2000:])
+        raise ServerError("nghttp", "returned no gRPC status", log=text[-2000:])
     words = re.search(r"recv \(stream_id=\d+\) grpc-message: (.*)", text)
     code = next(one for one in grpc.StatusCode if one.value[0] == int(status[1]))
     return code.name, words[1] if words else ""

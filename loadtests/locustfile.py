@@ -52,7 +52,7 @@ def _add_options(parser: Any) -> None:
     add("--raw", default="", help=raw_help, **hidden)
     state_help = "State folder of the server, where --host is empty"
     add("--state", default=".tollgate", help=state_help, **hidden)
-    repository_help = "What the server of --host serves"
+    repository_help = "Repository that the server of --host serves"
     add("--repository", default="model_repository", help=repository_help, **hidden)
 
 

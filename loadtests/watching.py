@@ -90,7 +90,9 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
         if _has_reader(path):
-            raise ServerError("tollgate", "somebody else measures this server just now")
+            raise ServerError(
+                "tollgate", "another process records this server's batches now"
+            )
         try:
             path.unlink(missing_ok=True)
             os.mkfifo(path, mode=0o600)

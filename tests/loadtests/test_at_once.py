@@ -14,7 +14,7 @@ def spans(*pairs: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     return begin, end
 
 
-def test_what_covers_each_other_is_counted_once() -> None:
+def test_overlapping_batches_of_a_step_count_once() -> None:
     """0 to 100: features 10…30 and 20…50 of two instances, model 40…60, decision none.
 
     Both at once from 40 to 50.
@@ -32,7 +32,7 @@ def test_what_covers_each_other_is_counted_once() -> None:
     assert found.together == pytest.approx((0.5, 0.4, 0.1, 0.0))
 
 
-def test_what_lies_outside_is_left_out() -> None:
+def test_time_outside_the_span_is_left_out() -> None:
     """Before, after, and what reaches over an edge."""
     given = {"features": spans((-50, -10), (-10, 5), (95, 200), (300, 400))}
     found = at_once(given, from_us=0, until_us=100)

@@ -84,7 +84,7 @@ def test_a_frame_holds_its_message() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\0", b"\1\0\0\0\0", b"\0\0\0\0\2x"])
-def test_what_is_no_frame_is_refused(body: bytes) -> None:
+def test_invalid_frame_is_refused(body: bytes) -> None:
     """Empty, cut, compressed, or of another length."""
     with pytest.raises(InputError, match="gRPC body"):
         unframe(body)

@@ -1,4 +1,4 @@
-"""What is made of a run with a fault in it, by hand."""
+"""The outcome of a run with a fault, computed by hand."""
 
 from __future__ import annotations
 

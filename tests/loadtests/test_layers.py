@@ -101,7 +101,7 @@ def test_a_queue_longer_than_the_way_takes_all_of_it() -> None:
     assert found.layers_ms["features"].round(6).tolist() == [3.0]
 
 
-def test_what_is_not_whole_is_left_out() -> None:
+def test_incomplete_requests_are_left_out() -> None:
     """Not answered, requested again, reported by one step only, not ours."""
     reported = batches(
         (0, 16, 18, (0, 1, 2, 3, 9)),

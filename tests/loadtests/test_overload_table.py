@@ -1,4 +1,4 @@
-"""What is made of the answers in an overload test; by hand."""
+"""The table of an overload test, computed by hand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_line_counts_what_was_due_after_the_warm_up() -> None:
 
 
 def test_the_table_tells_what_is_kept_of_the_best_of_the_same_way() -> None:
-    """What reached the server is a share of all rows, cost is by request."""
+    """Rows that reached the server are a share of all, cost is by request."""
     worse = results((1.5, 10.0, 0), (2.0, 1000.0, 2), (2.5, 0.5, 1), (2.6, 0.5, 1))
     text = table(
         [measured("gate 1/s", FOUR), measured("gate 2/s", worse)],

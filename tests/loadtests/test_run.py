@@ -24,7 +24,7 @@ SMALL = "--customers 60 --terminals 80 --warm-up 0.2"
 
 
 class Page(HTMLParser):
-    """What a page would load, and its pictures."""
+    """Collects the files that a page would load, and its pictures."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def test_a_wrong_flag_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_measured_is_not_replaced(
+def test_measured_results_are_not_replaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line that names the file, before anything is started."""

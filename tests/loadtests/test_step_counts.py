@@ -1,4 +1,4 @@
-"""What Triton counts, version by version, as one model's."""
+"""Counts of Triton, by version, add up to those of one model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_versions_of_a_model_are_added_up() -> None:
     assert found["gone"].queue_ms == 0.0
 
 
-def test_what_was_counted_before_is_taken_away() -> None:
+def test_earlier_counts_are_subtracted() -> None:
     """Means are those of the time in between."""
     before = Counts(10, 10, 10, 100, 50_000_000, 10)
     after = Counts(30, 50, 20, 500, 90_000_000, 30)

@@ -22,7 +22,7 @@ def history(simulated: pl.DataFrame, spec: FeatureSpec) -> History:
 
 @pytest.fixture(scope="module")
 def traffic(history: History) -> Traffic:
-    """What follows it."""
+    """The traffic that continues the history."""
     return traffic_of(history, days=DAYS)
 
 

@@ -89,7 +89,7 @@ def test_errors_of_a_loop_are_added_up_over_processes_and_pages() -> None:
 
 
 def test_loops_of_ended_processes_are_not_alive() -> None:
-    """What they got still counts."""
+    """Their injected errors still count."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     found = [

@@ -25,7 +25,7 @@ class Asked:
         self._name = name
 
     def request_id(self) -> str:
-        """What its caller called it."""
+        """Return the id that its caller gave it."""
         return self._name
 
 
@@ -60,7 +60,7 @@ def test_lines_are_read_wherever_they_are_cut() -> None:
         assert found.lost == 0
 
 
-def test_what_was_dropped_is_counted() -> None:
+def test_dropped_reports_are_counted() -> None:
     """By process and step: instances count for themselves."""
     lines = [
         line("shop_model", 0),
@@ -97,7 +97,7 @@ def test_two_do_not_look_at_once(state: Path) -> None:
     teller = BatchTeller(str(state / TRACE_FOLDER / BATCHES_FILE), step="shop_model")
     with record_batches(state, STEPS) as found:
         with (
-            pytest.raises(ServerError, match="somebody else measures"),
+            pytest.raises(ServerError, match="another process records"),
             record_batches(state, STEPS),
         ):
             pass

@@ -47,7 +47,7 @@ STALL_S = 0.6
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What one program says of a ramp, the warm-up left out."""
+    """The figures that one program reports for a ramp, without the warm-up."""
 
     requests: float
     p50_ms: float
@@ -248,7 +248,7 @@ def total_of(page: str) -> dict[str, Any]:
         (["--state", "/nowhere"], "locust: no server runs in /nowhere"),
     ],
 )
-def test_what_makes_no_sense_ends_at_once(words: list[str], says: str) -> None:
+def test_invalid_options_end_the_program(words: list[str], says: str) -> None:
     """Exit status 2 and one line, before anybody asks."""
     host = [] if "--state" in words else ["--host", "127.0.0.1:1"]
     with locust(*words, *host) as child:

@@ -37,7 +37,7 @@ def test_without_words_it_is_fraud_or_else_the_first() -> None:
         ("fraud,", "'' is none of those served"),
     ],
 )
-def test_what_is_no_mix_is_one_line(text: str, words: str) -> None:
+def test_invalid_mix_is_refused_in_one_line(text: str, words: str) -> None:
     """With what is wrong in it."""
     with pytest.raises(InputError, match=words):
         read_mix(text, products=SERVED)

@@ -48,7 +48,7 @@ def test_one_user_asks_at_random_and_on_average_so_often() -> None:
     assert np.std(gaps) == pytest.approx(0.25, rel=0.05)
 
 
-def test_who_waits_for_an_answer_does_not_ask_meanwhile() -> None:
+def test_user_sends_nothing_while_it_waits_for_an_answer() -> None:
     """After a late one comes one request, not all that were missed: the closed loop."""
     now = [0.0]
     pace = Pace(10.0, chance=random.Random(2), clock=lambda: now[0])

@@ -25,7 +25,7 @@ def taken(purchases: Purchases, rows: int, *, at_s: float = 0.0) -> list[float]:
 
 
 def test_no_purchase_comes_twice(spec: FeatureSpec) -> None:
-    """Whatever the size of requests; clients take them as they are."""
+    """For every size of requests; clients take them unchanged."""
     purchases = Purchases(spec, STEADY, seed=1)
     ids: list[str] = []
     for rows in [1, 32, 7] * 60:

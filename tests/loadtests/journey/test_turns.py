@@ -45,7 +45,7 @@ def plan() -> Plan:
 
 
 def use(cpu_s: float, pss_mb: float) -> Use:
-    """What processes used."""
+    """Make the resource use of processes."""
     return Use(processes=1, pss_mb=pss_mb, rss_mb=pss_mb, cpu_s=cpu_s)
 
 

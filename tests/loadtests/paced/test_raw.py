@@ -56,7 +56,7 @@ def raw() -> Raw:
     return Raw(about, calls, {"features": np.array([4.5])}, batches)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_results_are_read_back(tmp_path: Path) -> None:
     """Header, columns and layers, bit for bit."""
     write_raw(tmp_path / "run.npz", raw())
     found = read_raw(tmp_path / "run.npz")

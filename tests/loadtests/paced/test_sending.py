@@ -158,7 +158,7 @@ def test_a_stall_is_charged_to_all_that_were_due_in_it(
     assert ((sent_s < edges["healed"]) & inside).sum() > 8
 
 
-def test_who_gets_no_answer_gives_up_in_time(
+def test_caller_without_an_answer_gives_up_in_time(
     server: TestServer, send: Send, load_of: Callable[..., Load]
 ) -> None:
     """Nobody answers: every call ends after its timeout, and is counted as such."""
@@ -172,7 +172,7 @@ def test_who_gets_no_answer_gives_up_in_time(
     assert not results.calls["decided"].any()
 
 
-def test_what_fails_is_told_by_kind(
+def test_failures_are_counted_by_kind(
     server: TestServer, send: Send, load_of: Callable[..., Load]
 ) -> None:
     """By gRPC status, with the server's words; a bad row is INVALID_ARGUMENT."""
@@ -210,7 +210,7 @@ def test_a_caller_asks_again_as_often_as_told(
     assert results.calls["took_us"][0] >= 580_000
 
 
-def test_what_is_wrong_is_not_asked_again(
+def test_invalid_request_is_not_retried(
     server: TestServer, send: Send, load_of: Callable[..., Load]
 ) -> None:
     """A bad row stays bad."""

@@ -47,7 +47,7 @@ def test_the_ratio_is_that_of_the_formula() -> None:
     assert firsts == [was, ours, was, ours, was]
 
 
-def test_what_is_equal_is_no_winner() -> None:
+def test_equal_settings_do_not_win() -> None:
     """Without any noise, the ratio is one, and so are both ends."""
     compared = compare(
         Candidate(0), Candidate(0), look=MadeUpServer().look(), seconds=1.0, turns=3

@@ -1,4 +1,4 @@
-"""What nothing else beats in every way, and its picture."""
+"""Settings that no others beat in every respect, and their picture."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_figures_are_medians_with_their_range() -> None:
     )
 
 
-def test_who_comes_alone_is_told_too() -> None:
+def test_latency_one_after_the_other_is_described_too() -> None:
     """Where the comparison looked at it; under load nothing else is said."""
     found = tried(A, 0, (100, 10, 1.0)).found
     alone = [

@@ -1,4 +1,4 @@
-"""Both senders of a tuning say the same of the same server."""
+"""Both senders of a tuning report the same results for the same server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def requests(spec: FeatureSpec, count: int) -> list[Any]:
     )
 
 
-def test_what_is_not_wholly_decided_is_no_answer(spec: FeatureSpec, make: Make) -> None:
+def test_request_with_an_undecided_row_is_no_answer(
+    spec: FeatureSpec, make: Make
+) -> None:
     """A request with one bad row counts as none; each is due when it was said."""
     with TestServer() as server:
         sent = requests(spec, 40)

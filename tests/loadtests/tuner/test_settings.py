@@ -45,7 +45,7 @@ def write(models: Product, candidate: Candidate, *, name: str = "found") -> list
     )
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_written_settings_are_read_back() -> None:
     """All knobs; and nothing else of a configuration changes."""
     models = read_product(REPOSITORY, "fraud")
     roles = Roles(models)
@@ -105,7 +105,7 @@ def test_the_winner_is_a_sound_named_configuration(repository: Path) -> None:
     ]
 
 
-def test_what_the_linter_refuses_is_not_left_behind(repository: Path) -> None:
+def test_refused_configuration_is_removed(repository: Path) -> None:
     """A delay that uses up the time of the answer; other named ones stay."""
     models = read_product(repository, "fraud")
     before = sorted(repository.glob("*/configs/*"))

@@ -17,7 +17,7 @@ from tollgate.errors import InputError
 BASE = Candidate(delay_us=5000)
 
 
-def test_what_differs_in_one_knob_comes_first() -> None:
+def test_candidates_with_one_difference_come_first() -> None:
     """Then others, drawn at random; the same seed draws the same, no one is twice."""
     chosen = candidates(THROUGHPUT, BASE, most=40, cores=2, seed=3)
     apart = [
@@ -72,7 +72,7 @@ def test_values_are_replaced_by_what_is_said() -> None:
         ("model_instances=many", "'many' is not 1 to 32"),
     ],
 )
-def test_what_cannot_be_tried_is_refused(said: str, words: str) -> None:
-    """What stalls a queue has no name here at all."""
+def test_invalid_values_are_refused(said: str, words: str) -> None:
+    """Settings that stall a queue have no name here."""
     with pytest.raises(InputError, match=words):
         narrowed(THROUGHPUT, [said])
