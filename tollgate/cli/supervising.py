@@ -77,8 +77,9 @@ def supervise(
     supervised: list[SupervisedProduct] = []
     _configure_logging(log_format, lambda: ", ".join(one.release for one in supervised))
     state = chosen.state_path
-    sources = _sources(chosen, recall=recall)
     repository = at_server(chosen)
+    snapshot = RepositorySnapshot(repository, config_name=chosen.model_config_name)
+    sources = _sources(chosen, snapshot, recall=recall)
     with contextlib.ExitStack() as stack:
         embedded = stack.enter_context(
             serve(
@@ -96,6 +97,7 @@ def supervise(
                 host=host,
                 recall=recall,
                 tracing=tracing,
+                snapshot=snapshot,
             )
         )
         metrics = SupervisorMetrics(
@@ -150,7 +152,9 @@ def tracing_of(chosen: Settings) -> Tracing | None:
     return Tracing(endpoint=chosen.otlp_endpoint, rate=chosen.trace_rate)
 
 
-def _sources(chosen: Settings, *, recall: bool) -> dict[str, Source]:
+def _sources(
+    chosen: Settings, snapshot: RepositorySnapshot, *, recall: bool
+) -> dict[str, Source]:
     """
     Open the source that each product follows, with a release to serve.
 
@@ -165,9 +169,6 @@ def _sources(chosen: Settings, *, recall: bool) -> dict[str, Source]:
                 raise
             log.error("%s: %s", product, error)
         if not recall:
-            snapshot = RepositorySnapshot(
-                source.folder, config_name=chosen.model_config_name
-            )
             require_sound(snapshot, product=product)
     return sources
 

@@ -29,20 +29,18 @@ class ProductLoader:
     Load a product at the start: its release, or else the one that was served before.
 
     Args:
-        repository: The model repository.
+        snapshot: The model repository, with the named configuration to use.
         product: The ensemble.
         state: The state folder.
-        config_name: Named configuration to use if a model has it.
     """
 
     def __init__(
-        self, repository: Path, product: str, *, state: Path, config_name: str
+        self, snapshot: RepositorySnapshot, product: str, *, state: Path
     ) -> None:
         self.product = product
         self._record = record_path(state, product)
         self._plan: ServingPlan | None = None
         self._error: TollgateError | None = None
-        snapshot = RepositorySnapshot(repository, config_name=config_name)
         try:
             self._plan = plan_serving(snapshot, snapshot.release(product))
         except (RepositoryError, SpecError, PolicyError) as error:

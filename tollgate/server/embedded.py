@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from tollgate.repair.background import drained
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.address import announced
 from tollgate.server.beginning import ProductLoader, load_products
 from tollgate.server.launcher import SPOOL_FOLDER, TritonServer
@@ -74,6 +75,7 @@ def serve(
     host: str = "127.0.0.1",
     recall: bool = False,
     tracing: Tracing | None = None,
+    snapshot: RepositorySnapshot | None = None,
 ) -> Iterator[Embedded]:
     """
     Serve the releases of products until the context ends.
@@ -98,16 +100,17 @@ def serve(
             what was served here before; leave out a product that does not load, as long
             as another does.
         tracing: Destination of traces of requests; None makes none.
+        snapshot: The repository, with that named configuration, as the caller checked
+            it; None reads it.
 
     Raises:
         RepositoryError: A release does not fit together.
         SetupError: This machine lacks something.
         ServerError: A process did not start, a model did not load, a probe failed.
     """
-    loaders = [
-        ProductLoader(repository, product, state=state, config_name=model_config_name)
-        for product in products
-    ]
+    if snapshot is None:
+        snapshot = RepositorySnapshot(repository, config_name=model_config_name)
+    loaders = [ProductLoader(snapshot, product, state=state) for product in products]
     if not recall:
         for one in loaders:
             one.require_plan()

@@ -18,6 +18,7 @@ from tollgate.repository.history import read_history
 from tollgate.repository.lint.linting import Question, lint
 from tollgate.repository.release import read_release, write_release
 from tollgate.repository.snapshot import RepositorySnapshot
+from tollgate.server.beginning import ProductLoader
 from tollgate.server.publishing import publish
 
 MODELS = ("fraud", "fraud_features", "fraud_model", "fraud_decision")
@@ -100,6 +101,16 @@ def test_publishing_parses_each_configuration_once(
         measure=lambda model: {1: 10.0, 8: 2.0, 32: 1.0},
     )
     assert published.version == 3
+    assert parsed_configs == once(versions)
+
+
+def test_a_start_parses_each_configuration_once(
+    versions: Path, parsed_configs: Counter[str]
+) -> None:
+    """The check before a start and the plan of what to load share what was read."""
+    snapshot = RepositorySnapshot(versions)
+    require_sound(snapshot, product="fraud")
+    ProductLoader(snapshot, "fraud", state=versions.parent).require_plan()
     assert parsed_configs == once(versions)
 
 
