@@ -36,7 +36,7 @@ from tollgate.repository.history import Entry
 from tollgate.repository.release import Release
 from tollgate.repository.slo import Slo
 from tollgate.server.address import Address
-from tollgate.server.loaded import Record
+from tollgate.server.loaded import ServingRecord
 from tollgate.server.slots import Slot
 from tollgate.settings import Settings
 from tollgate.store.decided import DECIDED, DECIDED_VERSION
@@ -50,7 +50,7 @@ FILES = {
     "policy.yaml": RawPolicy,
     "release history": Entry,
     "release.json": Release,
-    "served product": Record,
+    "served product": ServingRecord,
     "server.json": Address,
     "slo.yaml": Slo,
     "slot.json": Slot,

@@ -32,7 +32,7 @@ class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     challenger: Challenger
 
 
-class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LoadedRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     A release in the form in which a server has it loaded.
 
@@ -49,7 +49,7 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     canary: Canary | None = None
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     All that is loaded, stored next to the copies: enough to load it again.
 
@@ -62,14 +62,16 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     product: str
-    active: Line
-    previous: Line | None = msgspec.field(name="kept")
+    active: LoadedRelease
+    previous: LoadedRelease | None = msgspec.field(name="kept")
     configs: dict[str, str]
     ensemble: str
 
 
-def record_of(plan: ServingPlan, active: Line, *, previous: Line | None) -> Record:
-    return Record(
+def make_record(
+    plan: ServingPlan, active: LoadedRelease, *, previous: LoadedRelease | None
+) -> ServingRecord:
+    return ServingRecord(
         product=plan.product,
         active=active,
         previous=previous,
@@ -83,7 +85,7 @@ def record_path(state: Path, product: str) -> Path:
     return state / f"{SLOTS_FOLDER}-{product}.json"
 
 
-def read_record(path: Path) -> Record:
+def read_record(path: Path) -> ServingRecord:
     """
     Read what a server has loaded, or had.
 
@@ -91,26 +93,26 @@ def read_record(path: Path) -> Record:
         ServerError: The file does not exist or cannot be read.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Record)
+        return msgspec.json.decode(path.read_bytes(), type=ServingRecord)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         problem = f"nothing was served from {path.parent} before"
         raise ServerError("tritonserver", problem) from error
 
 
-def loaded_slots(record: Record) -> dict[str, list[int]]:
+def loaded_slots(record: ServingRecord) -> dict[str, list[int]]:
     """List the slots of each step that stay loaded according to a record."""
     loaded: dict[str, set[int]] = {step: set() for step in record.active.slots}
-    for line in (record.active, record.previous):
-        if line is None:
+    for release in (record.active, record.previous):
+        if release is None:
             continue
-        for step in loaded.keys() & line.slots.keys():
-            loaded[step].add(line.slots[step])
-        if line.canary is not None:
-            loaded[line.canary.step].add(line.canary.slot)
+        for step in loaded.keys() & release.slots.keys():
+            loaded[step].add(release.slots[step])
+        if release.canary is not None:
+            loaded[release.canary.step].add(release.canary.slot)
     return {step: sorted(slots) for step, slots in loaded.items()}
 
 
-def require_shape(old: Record, plan: ServingPlan) -> None:
+def require_shape(old: ServingRecord, plan: ServingPlan) -> None:
     """Fail unless both releases fit the same configurations."""
     if plan.configs.keys() != old.configs.keys():
         problem = "has other steps than the release that is loaded; restart it"

@@ -17,7 +17,7 @@ from tollgate.schema import public_name
 from tollgate.server import control, placement
 from tollgate.server.control import Reachable
 from tollgate.server.launcher import TritonServer
-from tollgate.server.loaded import Line, Record, loaded_slots
+from tollgate.server.loaded import LoadedRelease, ServingRecord, loaded_slots
 from tollgate.server.private_names import (
     REFUSING_VERSION,
     can_refuse,
@@ -53,7 +53,7 @@ class Loading:
 
     def step(
         self,
-        record: Record,
+        record: ServingRecord,
         step: str,
         slots: Iterable[int],
         *,
@@ -95,18 +95,20 @@ class Loading:
             return 0
         return generation_of(control.model_config(self._triton, step))
 
-    def ensemble(self, record: Record, *, name: str, line: Line) -> None:
+    def ensemble(
+        self, record: ServingRecord, *, name: str, loaded: LoadedRelease
+    ) -> None:
         """Load an ensemble over the slots of a release, under a name."""
         ensemble = _parse(record.ensemble)
         ensemble.name = name if name == record.product else self._link(name)
-        merged = merge(ensemble, pins=line.slots)
-        if line.canary is not None:
-            add_canary(merged, step=line.canary.step, version=line.canary.slot)
+        merged = merge(ensemble, pins=loaded.slots)
+        if loaded.canary is not None:
+            add_canary(merged, step=loaded.canary.step, version=loaded.canary.slot)
         for step in merged.ensemble_scheduling.step:
             step.model_name = control.served_name(self._triton, step.model_name)
         self._load(merged)
 
-    def refusals(self, record: Record) -> None:
+    def refusals(self, record: ServingRecord) -> None:
         """Load the ensembles that refuse direct calls of steps and of the trial."""
         configs = {step: _parse(config) for step, config in record.configs.items()}
         python = [one for one in configs.values() if one.backend == PYTHON_BACKEND]
@@ -123,7 +125,7 @@ class Loading:
             self._refuse(trial, first, by=first, record=record)
 
     def _refuse(
-        self, name: str, config: ModelConfig, *, by: ModelConfig, record: Record
+        self, name: str, config: ModelConfig, *, by: ModelConfig, record: ServingRecord
     ) -> None:
         """Make a Python step refuse requests that are sent to a public name."""
         private = self._link(by.name)
@@ -147,7 +149,7 @@ class Loading:
             problem = public_name(error.problem)
             raise ServerError(name, f"did not load: {problem}") from error
 
-    def renew(self, record: Record, step: str) -> None:
+    def renew(self, record: ServingRecord, step: str) -> None:
         """
         Restart all slots of a step; the old ones answer until the new ones do.
 
@@ -198,11 +200,13 @@ def _versions(config: Mapping[str, Any]) -> list[int]:
     return [int(number) for number in specific.get("versions", [])]
 
 
-def require_release(triton: TritonServer, name: str, line: Line) -> None:
+def require_release(triton: TritonServer, name: str, loaded: LoadedRelease) -> None:
     found = probe_whole(triton, name)
-    theirs = line.canary.challenger.release if line.canary else line.release
-    if found not in (line.release, theirs):
-        problem = f"answers as release {found or 'without a name'}, not {line.release}"
+    theirs = loaded.canary.challenger.release if loaded.canary else loaded.release
+    if found not in (loaded.release, theirs):
+        problem = (
+            f"answers as release {found or 'without a name'}, not {loaded.release}"
+        )
         raise ServerError(name, problem)
 
 

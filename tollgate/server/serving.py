@@ -27,11 +27,11 @@ from tollgate.server import control
 from tollgate.server.launcher import TritonServer
 from tollgate.server.loaded import (
     Canary,
-    Line,
-    Record,
+    LoadedRelease,
+    ServingRecord,
     loaded_slots,
+    make_record,
     read_record,
-    record_of,
     require_shape,
 )
 from tollgate.server.loading import (
@@ -59,11 +59,11 @@ class Serving:
         self._triton = triton
         self._slots = slots
         self._path = record
-        self._now: Record | None = None
+        self._now: ServingRecord | None = None
         self._loading = Loading(triton)
 
     @property
-    def active(self) -> Line | None:
+    def active(self) -> LoadedRelease | None:
         """The release that answers; None before the first is loaded."""
         return self._now.active if self._now else None
 
@@ -89,7 +89,7 @@ class Serving:
             ServerError: A part did not load, or the product does not answer.
         """
         with self._alone(plan.product):
-            record = record_of(plan, self._place(plan, loaded={}), previous=None)
+            record = make_record(plan, self._place(plan, loaded={}), previous=None)
             answered = self._load_first(record)
             self._write_record(record)
         return answered
@@ -144,13 +144,13 @@ class Serving:
             self._switch(plan, old, progress=progress)
 
     def _switch(
-        self, plan: ServingPlan, old: Record, *, progress: Callable[[str], None]
+        self, plan: ServingPlan, old: ServingRecord, *, progress: Callable[[str], None]
     ) -> None:
         progress("copying")
         previous = (
             old.previous if old.active.release == plan.release.name else old.active
         )
-        new = record_of(
+        new = make_record(
             plan, self._place(plan, loaded=loaded_slots(old)), previous=previous
         )
         progress("loading")
@@ -184,19 +184,21 @@ class Serving:
         whole = all(control.ready_versions(self._triton, one) for one in self.steps)
         if whole and not control.is_ready(self._triton, record.product):
             # Loading a step that was not loaded does not bring its ensemble back.
-            self._loading.ensemble(record, name=record.product, line=record.active)
+            self._loading.ensemble(record, name=record.product, loaded=record.active)
 
     def _alone(self, product: str) -> AbstractContextManager[None]:
         """Lock the product's slots against other writers: `publish`."""
         self._slots.add_ensemble(product)
         return lock_folder(self._slots.folder / product)
 
-    def _require(self) -> Record:
+    def _require(self) -> ServingRecord:
         if self._now is None:
             raise ServerError("tritonserver", "has no release loaded")
         return self._now
 
-    def _place(self, plan: ServingPlan, *, loaded: Mapping[str, Iterable[int]]) -> Line:
+    def _place(
+        self, plan: ServingPlan, *, loaded: Mapping[str, Iterable[int]]
+    ) -> LoadedRelease:
         """Copy the files that a plan needs."""
 
         def place(part: Part) -> int:
@@ -213,14 +215,14 @@ class Serving:
             step = plan.canary.step
             taken[step] = [slots[step]]
             canary = Canary(step, place(plan.canary), challenger)
-        return Line(
+        return LoadedRelease(
             release=plan.release.name,
             versions=dict(plan.release.versions),
             slots=slots,
             canary=canary,
         )
 
-    def _load_first(self, record: Record) -> str:
+    def _load_first(self, record: ServingRecord) -> str:
         """Load a record completely, or nothing of it."""
         try:
             return self._load_all(record)
@@ -229,30 +231,30 @@ class Serving:
                 self._loading.drop(name)
             raise
 
-    def _load_all(self, record: Record) -> str:
+    def _load_all(self, record: ServingRecord) -> str:
         for step, slots in loaded_slots(record).items():
             self._loading.step(record, step, slots)
-        self._loading.ensemble(record, name=record.product, line=record.active)
+        self._loading.ensemble(record, name=record.product, loaded=record.active)
         release = probe_whole(self._triton, record.product)
         self._loading.refusals(record)
         return release
 
-    def _try(self, new: Record) -> None:
+    def _try(self, new: ServingRecord) -> None:
         """Let an ensemble of the new parts decide, before any caller depends on it."""
         name = new.product + TRIAL_SUFFIX
         self._slots.add_ensemble(name)
-        self._loading.ensemble(new, name=name, line=new.active)
+        self._loading.ensemble(new, name=name, loaded=new.active)
         require_release(self._triton, name, new.active)
 
-    def _switch_ensemble(self, new: Record, *, back_to: Record) -> None:
-        self._loading.ensemble(new, name=new.product, line=new.active)
+    def _switch_ensemble(self, new: ServingRecord, *, back_to: ServingRecord) -> None:
+        self._loading.ensemble(new, name=new.product, loaded=new.active)
         try:
             require_release(self._triton, new.product, new.active)
         except ServerError:
-            self._loading.ensemble(back_to, name=new.product, line=back_to.active)
+            self._loading.ensemble(back_to, name=new.product, loaded=back_to.active)
             raise
 
-    def _restore(self, old: Record) -> None:
+    def _restore(self, old: ServingRecord) -> None:
         """Unload what was loaded next to the old release, which goes on serving."""
         for step, slots in loaded_slots(old).items():
             try:
@@ -262,7 +264,7 @@ class Serving:
                     "%s keeps the versions of the new release loaded: %s", step, error
                 )
 
-    def _narrow(self, record: Record) -> None:
+    def _narrow(self, record: ServingRecord) -> None:
         for step, slots in loaded_slots(record).items():
             try:
                 self._loading.step(record, step, slots)
@@ -271,7 +273,7 @@ class Serving:
             else:
                 self._slots.sweep(step, keep=slots)
 
-    def _write_record(self, record: Record) -> bool:
+    def _write_record(self, record: ServingRecord) -> bool:
         """Record what answers, also on disk; a full disk does not stop serving."""
         self._now = record
         encoded = msgspec.json.format(msgspec.json.encode(record), indent=2)

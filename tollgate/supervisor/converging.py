@@ -25,7 +25,7 @@ from tollgate.repository.release import Release, decode_release
 from tollgate.repository.serving_plan import canary_of, plan_serving
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.source import Source
-from tollgate.server.loaded import Line
+from tollgate.server.loaded import LoadedRelease
 from tollgate.server.serving import Serving
 from tollgate.supervisor.faults import now_text
 from tollgate.worker import Worker, backoff_s
@@ -241,7 +241,7 @@ class Reconciler:
         self.status = now
 
 
-def _is_served(release: Release, active: Line) -> bool:
+def _is_served(release: Release, active: LoadedRelease) -> bool:
     """Return whether the desired release already answers, including its canary."""
     canary = active.canary.challenger if active.canary else None
     return (
