@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.feature_step import Metric, Request, Response, Tensor
+from tests.support.steps.triton_classes import MetricFamily, Request, Response, Tensor
 from tollgate.features.spec import SPEC_FILE, load_spec
 from tollgate.repository.told import (
     decision_parameters,
@@ -46,7 +46,7 @@ class Refusal:
 def stand_in() -> Any:
     """Make what the steps need of Triton's module."""
     triton: Any = types.ModuleType("triton_python_backend_utils")
-    triton.MetricFamily = Metric
+    triton.MetricFamily = MetricFamily
     triton.Tensor = Tensor
     triton.InferenceResponse = Response
     triton.TritonError = Refusal

@@ -14,8 +14,8 @@ import redis
 from typer.testing import CliRunner
 
 from clients.client import Client
-from loadtests.filling import fill_store
 from tests.support.audit.random_records import REPOSITORY
+from tests.support.store.history_loading import load_history
 from tollgate.cli.app import app
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import history_of
@@ -39,7 +39,7 @@ def served(
     """Start a server with two months of history; decide the next day's purchases."""
     history = history_of(simulated, spec=spec, source="simulated")
     with serve(REPOSITORY, state=tmp_path_factory.mktemp("state")) as server:
-        fill_store(spec, history, store_url=server.store_url)
+        load_history(spec, history, store_url=server.store_url)
         decide(server, simulated)
         wait_for(server.store_url)
         yield server

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
-from loadtests.proxy import Proxy
+from tests.support.store.relay import Relay
 from tollgate.cli import score
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Degraded
@@ -32,17 +32,14 @@ Score = Callable[..., tuple[subprocess.CompletedProcess[str], pl.DataFrame]]
 
 
 @pytest.fixture(scope="module")
-def proxy(
+def relay(
     spec: FeatureSpec, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Proxy]:
+) -> Iterator[Relay]:
     """A network before a Redis that knows three purchases of each customer."""
     with EmbeddedRedis(tmp_path_factory.mktemp("redis")) as server:
         fill(server, spec)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         path = Path(server.url.removeprefix("unix://"))
-        with Proxy(path, listen=f"127.0.0.1:{port}") as one:
+        with closing(Relay(path)) as one:
             yield one
 
 
@@ -65,7 +62,7 @@ def fill(server: EmbeddedRedis, spec: FeatureSpec) -> None:
 
 @pytest.fixture(scope="module")
 def score_file(
-    proxy: Proxy, tmp_path_factory: pytest.TempPathFactory
+    relay: Relay, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Score]:
     """Score one purchase of each customer on a real server behind that network."""
     folder = tmp_path_factory.mktemp("score")
@@ -78,9 +75,8 @@ def score_file(
             "event_time": [NOW_US] * ROWS,
         }
     ).write_parquet(folder / "in.parquet")
-    url = f"redis://{proxy.url}"
     with serve(
-        REPOSITORY, state=folder / "state", store_url=url, journal_url=""
+        REPOSITORY, state=folder / "state", store_url=relay.url, journal_url=""
     ) as server:
 
         def run(
@@ -109,10 +105,10 @@ def score_file(
 
 @pytest.mark.slow
 def test_a_file_is_decided_on_real_values_though_the_store_is_slow(
-    proxy: Proxy, score_file: Score
+    relay: Relay, score_file: Score
 ) -> None:
     """Each answer of the store takes 30 ms; a payment would have waited for 5."""
-    proxy.order("slow 0.03")
+    relay.delay_s = 0.03
     done, slow = score_file("--store-deadline-ms", "1")
     assert done.returncode == 0
     lost = Degraded.STORE_UNAVAILABLE | Degraded.LOOKUPS_UNREAD
@@ -127,7 +123,7 @@ def test_a_file_is_decided_on_real_values_though_the_store_is_slow(
     done, patient = score_file("--fail-on-error", "--store-deadline-ms", "1000")
     assert (done.returncode, done.stderr) == (0, "")
     assert patient["degraded"].to_list() == [0] * ROWS
-    proxy.order("pass")
+    relay.delay_s = 0.0
     _, quick = score_file("--store-deadline-ms", "1000")
     assert quick["degraded"].to_list() == [0] * ROWS
     assert patient["score"].to_list() == quick["score"].to_list()

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.feature_step import Response
 from tests.support.steps.in_process_steps import stand_in
+from tests.support.steps.triton_classes import Response
 from tollgate.steps.kept import KeptTensors
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from loadtests.feature_step import Request
 from tests.support.steps.in_process_steps import NOW_US, Pipeline, bought, request, use
+from tests.support.steps.triton_classes import Request
 from tollgate.schema import Degraded
 from tollgate.steps.batch import Group
 from tollgate.steps.sharing import DryShare
