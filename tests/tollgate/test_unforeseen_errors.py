@@ -363,7 +363,7 @@ def test_the_journals_worker(monkeypatch: pytest.MonkeyPatch) -> None:
             taking()
         taken.append(one.id)
 
-    monkeypatch.setattr(made, "_take", take)
+    monkeypatch.setattr(made, "_decode_entry", take)
     stopped, thread = runs(made.run)
     polling.fails(3)
     polling.broken = False
@@ -387,10 +387,10 @@ def test_the_worker_of_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(TrialWorker, "__init__", lambda self: None)
     made: Any = TrialWorker()  # type: ignore[call-arg]
-    made._source, made._runs, made._taken = source, {"a": None}, deque()
+    made._source, made._runs, made._entries = source, {"a": None}, deque()
     made._ids, made._due_s, made._judge_s = [], 0.0, 0.001
-    made._keep = lambda: (source.acknowledge(made._ids), made._ids.clear())
-    made._judge = made._renew = lambda: None
+    made._save = lambda: (source.acknowledge(made._ids), made._ids.clear())
+    made._judge = made._update_trials = lambda: None
     taken: list[bytes] = []
 
     def take(one: Any) -> None:
@@ -398,7 +398,7 @@ def test_the_worker_of_trials(monkeypatch: pytest.MonkeyPatch) -> None:
             taking()
         taken.append(one.id)
 
-    made._take = take
+    made._count_entry = take
     stopped, thread = runs(made.run)
     polling.fails(3)
     polling.broken = False

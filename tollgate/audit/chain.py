@@ -75,7 +75,7 @@ class Chain:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             (folder / NEW).mkdir(exist_ok=True, mode=0o700)
         except OSError as exc:
-            raise InputError(folder, f"cannot be made: {exc.strerror}") from exc
+            raise InputError(folder, f"cannot be created: {exc.strerror}") from exc
         with self.locked():
             self._follow(read_links(folder))  # a listing shows missing links
             self._require_anchored()
@@ -233,10 +233,10 @@ class Chain:
         if last.table:
             own.add(file_name(last.number, LEAVES_SUFFIX[1:]))
         there = (hidden_path(self.folder, name) for name in sorted(own))
-        waiting = [path for path in there if path.exists()]
-        for path in waiting:
+        unmoved = [path for path in there if path.exists()]
+        for path in unmoved:
             path.rename(self.folder / path.name.removesuffix(PART))
-        if waiting:
+        if unmoved:
             sync_directory(self.folder)
         self._clear()
         if self._anchor is not None:

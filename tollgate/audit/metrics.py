@@ -92,12 +92,12 @@ class WorkerMetrics:
         from prometheus_client import Counter
 
         full = f"tollgate_journal_{name}"
-        made = Counter(full, text, ("product",), registry=self.registry)
-        return made.labels(self._product)
+        metric = Counter(full, text, ("product",), registry=self.registry)
+        return metric.labels(self._product)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         from prometheus_client import Gauge
 
         full = f"tollgate_journal_{name}"
-        made = Gauge(full, text, ("product",), registry=self.registry)
-        return made.labels(self._product)
+        metric = Gauge(full, text, ("product",), registry=self.registry)
+        return metric.labels(self._product)

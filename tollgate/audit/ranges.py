@@ -71,11 +71,11 @@ def count(spans: Iterable[Span]) -> int:
     return sum(last - first + 1 for first, last in spans)
 
 
-def _without(whole: Span, taken: Iterable[Span]) -> list[Span]:
+def _without(whole: Span, spans: Iterable[Span]) -> list[Span]:
     """Subtract ascending spans from one span."""
     left: list[Span] = []
     at, end = whole
-    for first, last in taken:
+    for first, last in spans:
         if first > end:
             break
         if first > at:

@@ -58,10 +58,10 @@ class Sealer:
             _note(self._seen, link)
         for records in batch:
             self._releases.archive(records)
-        taken = SequenceNumbers()
+        in_batch = SequenceNumbers()
         groups: dict[Any, list[Records]] = {}
         for records in batch:
-            fresh = self._fresh(records, taken)
+            fresh = self._fresh(records, in_batch)
             self.doubled += len(records) - sum(map(len, fresh))
             for one in fresh:
                 groups.setdefault(_layout(one), []).append(one)
@@ -88,7 +88,7 @@ class Sealer:
         content = LinkContent(kind="ends", ends=list(new.values()), gaps=lost)
         return [self._chain.add(content)]
 
-    def _fresh(self, records: Records, taken: SequenceNumbers) -> list[Records]:
+    def _fresh(self, records: Records, in_batch: SequenceNumbers) -> list[Records]:
         """
         Leave out records that are sealed already or occurred earlier in the batch.
         """
@@ -97,7 +97,7 @@ class Sealer:
         new = [
             span
             for low, high in self._seen.new(writer, first, last=last)
-            for span in taken.add(writer, low, last=high)
+            for span in in_batch.add(writer, low, last=high)
         ]
         if count(new) == len(records):
             return [records]

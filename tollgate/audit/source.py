@@ -55,8 +55,8 @@ class ChunkSource:
         self._group = group
         self._members = StreamGroup(self._redis, group)
         self._head_key = f"{self._stream}:head:{group}"
-        self._left_after: bytes | None = b"0"  # pending entries come first
-        self._made = False
+        self._pending_after: bytes | None = b"0"  # pending entries come first
+        self._group_exists = False
 
     def poll(self, *, most: int, wait_s: float) -> list[StreamEntry]:
         """
@@ -67,19 +67,19 @@ class ChunkSource:
             StoreError: Redis did not respond.
         """
         try:
-            if not self._made:
+            if not self._group_exists:
                 self._members.make(self._stream)
-                self._made = True
-            if self._left_after is not None:
-                found = self._read(self._left_after, most=most, block_ms=None)
-                self._left_after = found[-1].id if found else None
+                self._group_exists = True
+            if self._pending_after is not None:
+                found = self._read(self._pending_after, most=most, block_ms=None)
+                self._pending_after = found[-1].id if found else None
                 if found:
                     return found
             return self._read(_NEW, most=most, block_ms=max(1, int(wait_s * 1e3)))
         except (self._errors.RedisError, OSError) as exc:
             # A restarted Redis may have lost the group, or the last acknowledgements:
             # then the entries are pending again.
-            self._made, self._left_after = False, b"0"
+            self._group_exists, self._pending_after = False, b"0"
             raise StoreError(f"the journal's stream cannot be read: {exc}") from exc
 
     def acknowledge(self, ids: Sequence[bytes]) -> None:
@@ -98,17 +98,17 @@ class ChunkSource:
             problem = f"the journal's stream cannot be acknowledged: {exc}"
             raise StoreError(problem) from exc
 
-    def add_dead_letter(self, taken: StreamEntry, reason: str) -> None:
+    def add_dead_letter(self, entry: StreamEntry, reason: str) -> None:
         """Add an entry that cannot be decoded to the dead letters, for inspection."""
-        entry = {
-            CHUNK_FIELD: taken.chunk or taken.end,
+        fields = {
+            CHUNK_FIELD: entry.chunk or entry.end,
             b"reason": reason,
-            b"id": taken.id,
+            b"id": entry.id,
         }
         try:
             self._redis.xadd(
                 self._stream + DEAD_LETTERS,
-                entry,
+                fields,
                 maxlen=MAX_DEAD_LETTERS,
                 approximate=True,
             )

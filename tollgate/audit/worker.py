@@ -89,7 +89,7 @@ class JournalWorker:
         self._batch: list[Records] = []
         self._ends: list[WriterEnd] = []
         self._rows = 0
-        self._taken: list[StreamEntry] = []  # last batch of entries
+        self._entries: list[StreamEntry] = []  # last batch of entries
         self._decoded = 0  # number of these that are decoded
         self._due_s = 0.0
         self.tally = SealCounts()
@@ -117,19 +117,19 @@ class JournalWorker:
         """Read entries and seal when due; return the number of entries read."""
 
         def polled() -> None:
-            self._taken = self._source.poll(most=_POLLED, wait_s=wait_s)
+            self._entries = self._source.poll(most=_POLLED, wait_s=wait_s)
             self._decoded = 0
 
         # After an unexpected error, continue with the remaining entries of the last
         # batch.
-        rest = self._decoded < len(self._taken)
+        rest = self._decoded < len(self._entries)
         if rest or self._until_done(polled, stopped):
             self._until_done(self._decode, stopped)
         if self._ids and (
             self._rows >= self._seal_rows or time.monotonic() >= self._due_s
         ):
             self._until_done(self._seal, stopped)
-        return len(self._taken)
+        return len(self._entries)
 
     def _require_chain(self) -> None:
         mark = self._chain.mark()
@@ -139,12 +139,12 @@ class JournalWorker:
             self._metrics.known(self._chain.links)
 
     def _decode(self) -> None:
-        taken = self._taken
-        if taken and not self._ids:
+        entries = self._entries
+        if entries and not self._ids:
             self._due_s = time.monotonic() + self._seal_s
-        for one in taken[self._decoded :]:
+        for one in entries[self._decoded :]:
             try:
-                self._take(one)
+                self._decode_entry(one)
             except JournalError as exc:
                 self._source.add_dead_letter(one, str(exc))
                 log.warning("entry %s is a dead letter: %s", one.id.decode(), exc)
@@ -153,14 +153,14 @@ class JournalWorker:
                     self._metrics.dead_letters.inc()
             self._ids.append(one.id)
             self._decoded += 1
-        self.tally.chunks += len(taken)
+        self.tally.chunks += len(entries)
 
-    def _take(self, taken: StreamEntry) -> None:
-        if taken.end:
-            end = decode_end(taken.end)
+    def _decode_entry(self, entry: StreamEntry) -> None:
+        if entry.end:
+            end = decode_end(entry.end)
             self._ends.append(WriterEnd(end.writer, end.sequence, end.killed))
             return
-        records = decode_chunk(taken.chunk)
+        records = decode_chunk(entry.chunk)
         if records.product != self._chain.links[0].product:
             raise JournalError("a chunk", f"is of product {records.product}")
         self._batch.append(records)

@@ -94,7 +94,7 @@ class TrialWorker:
         self._on_step = on_step
         self._gates: Gates = read_gates(repository, product=product)
         self._runs: dict[Trial, TrialCounter] = {}
-        self._taken: deque[StreamEntry] = deque()  # entries not counted yet
+        self._entries: deque[StreamEntry] = deque()  # entries not counted yet
         self._ids: list[bytes] = []
         self._due_s = 0.0
         self._problem = ""
@@ -135,20 +135,20 @@ class TrialWorker:
         if not self._runs:
             time.sleep(min(_WAIT_S, self._judge_s))
             return 0  # entries stay in the stream for the next trial
-        if not self._taken:
+        if not self._entries:
             wait_s = min(_WAIT_S, self._judge_s)
-            self._taken.extend(self._source.poll(most=_POLLED, wait_s=wait_s))
-        number = len(self._taken)
-        while self._taken:  # after an error the next step takes the rest
-            self._take(self._taken[0])
-            self._ids.append(self._taken.popleft().id)
+            self._entries.extend(self._source.poll(most=_POLLED, wait_s=wait_s))
+        number = len(self._entries)
+        while self._entries:  # after an error the next step takes the rest
+            self._count_entry(self._entries[0])
+            self._ids.append(self._entries.popleft().id)
         return number
 
-    def _take(self, taken: StreamEntry) -> None:
-        if not taken.chunk:
+    def _count_entry(self, entry: StreamEntry) -> None:
+        if not entry.chunk:
             return  # a writer's end, or an entry deleted while pending
         try:
-            records = decode_chunk(taken.chunk)
+            records = decode_chunk(entry.chunk)
         except JournalError:  # the journal worker makes it a dead letter
             self.tally.unreadable += 1
             return

@@ -230,11 +230,11 @@ class _Reader:
         return found
 
     def _floats(self, names: Sequence[str]) -> npt.NDArray[np.float32]:
-        taken = [
+        columns = [
             self._column(name, lambda one: one.cast(pl.Float32).to_numpy())
             for name in names
         ]
-        return np.stack(taken, axis=1)
+        return np.stack(columns, axis=1)
 
     def _column(self, name: str, take: Callable[[pl.Series], Any]) -> Any:
         if name not in self._frame.columns:
