@@ -55,7 +55,7 @@ def _overall(quality: Quality) -> Section:
         )
         blocks.append(line(words))
     if found.reason:
-        blocks.append(line(f"How well it ranks cannot be told: {found.reason}."))
+        blocks.append(line(f"Its ranking cannot be evaluated: {found.reason}."))
     elif quality.positive is None:
         blocks.append(_of_many(found))
     else:

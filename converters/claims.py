@@ -39,9 +39,9 @@ _TURNS = 200
 class Claim(msgspec.Struct, frozen=True):
     """A claim and its measurement."""
 
-    said: str
+    claim: str
     of: str
-    found: str
+    result: str
 
 
 def claims(model: TrainedModel, judge: Judge) -> list[Claim]:
@@ -54,33 +54,35 @@ def claims(model: TrainedModel, judge: Judge) -> list[Claim]:
         judge: Labelled rows to measure on.
     """
     facts, graph = model.facts, model.convert()
-    kept = round(0.7 * facts.trees)
-    fewer = model.pruned(trees=kept, depth=None).convert()
+    remaining = round(0.7 * facts.trees)
+    fewer = model.pruned(trees=remaining, depth=None).convert()
     pruned = weigh(graph, fewer, kind="prune", detail="30 % pruned", judge=judge)
-    taught = distill(model, judge=judge)
-    student = taught.model.convert()
+    distilled = distill(model, judge=judge)
+    student, loss = distilled.model.convert(), distilled.trade
     found = [
         Claim(
             "30 % pruned costs nothing",
-            f"{kept} of {facts.trees} trees",
+            f"{remaining} of {facts.trees} trees",
             f"{_quality(pruned)}; {_speed(pruned)}; {_bytes(pruned)}",
         ),
         Claim(
             "2 to 5 times faster compiled",
-            f"{onnx_runner(graph).runtime} beside {facts.framework} {facts.version}",
+            f"{onnx_runner(graph).runtime} and {facts.framework} {facts.version}",
             _compiled(model, graph, rows=judge.rows),
         ),
         Claim("3.7 times at batch 32 over batch 1", "the trees", _batching(graph)),
         Claim("3.7 times at batch 32 over batch 1", "the network", _batching(student)),
         Claim(
             "(distilled)",
-            taught.trade.detail,
-            f"{_quality(taught.trade)}; {_speed(taught.trade)}; {_bytes(taught.trade)}",
+            loss.detail,
+            f"{_quality(loss)}; {_speed(loss)}; {_bytes(loss)}",
         ),
     ]
     hows: tuple[How, ...] = ("static", "dynamic")
     for how in hows:
-        small = quantize(student, how, judge=taught.judge, samples=taught.rows).trade
+        small = quantize(
+            student, how, judge=distilled.judge, samples=distilled.rows
+        ).trade
         text = f"{_bytes(small)}; {_speed(small)}; {_quality(small)}"
         found.append(Claim("4 times quantised", f"the network, int8 {how}", text))
     for how in hows:
@@ -128,13 +130,13 @@ def _compiled(model: TrainedModel, graph: bytes, *, rows: F32) -> str:
     """Time the framework's own prediction and the converted model's alternately."""
     runner = onnx_runner(graph)
     fastest: dict[tuple[int, bool], float] = {}
-    ways: tuple[tuple[bool, Callable[[F32], F32 | F64]], ...] = (
+    predictors: tuple[tuple[bool, Callable[[F32], F32 | F64]], ...] = (
         (False, model.predict),
         (True, runner),
     )
     for _ in range(_TURNS):
         for count in BATCHES:
-            for compiled, ask in ways:
+            for compiled, ask in predictors:
                 started = time.perf_counter()
                 ask(rows[:count])
                 took = time.perf_counter() - started
@@ -178,8 +180,8 @@ def _quality(trade: Trade) -> str:
 
 def table(found: Sequence[Claim]) -> str:
     """Write claims as a Markdown table."""
-    lines = ["| said | measured on | found |", "|---|---|---|"]
-    lines += [f"| {one.said} | {one.of} | {one.found} |" for one in found]
+    lines = ["| claim | measured on | result |", "|---|---|---|"]
+    lines += [f"| {one.claim} | {one.of} | {one.result} |" for one in found]
     return "\n".join(lines)
 
 
@@ -190,14 +192,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=Path, required=True)
     parser.add_argument("--label", required=True)
     parser.add_argument("--thresholds", default="0.5")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        form = format_of(asked.model)
+        form = format_of(options.model)
         if form not in ("xgboost", "lightgbm"):
-            raise InputError(asked.model, "is no XGBoost or LightGBM file")
-        model = open_model(asked.model, form=form, missing=None)
-        sample = read_sample(asked.sample, names=model.facts.names, label=asked.label)
-        cuts = tuple(float(one) for one in asked.thresholds.split(","))
+            raise InputError(options.model, "is no XGBoost or LightGBM file")
+        model = open_model(options.model, form=form, missing=None)
+        sample = read_sample(
+            options.sample, names=model.facts.names, label=options.label
+        )
+        cuts = tuple(float(one) for one in options.thresholds.split(","))
         label = sample.classes(model.facts.classes)
         judge = Judge(rows=sample.rows, label=label, thresholds=cuts)
         print(table(claims(model, judge)))

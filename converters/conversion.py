@@ -70,7 +70,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     columns: tuple[str, ...] = ()
 
 
-def convert_file(asked: Conversion) -> Converted:
+def convert_file(request: Conversion) -> Converted:
     """
     Convert and prove a model's file.
 
@@ -80,49 +80,49 @@ def convert_file(asked: Conversion) -> Converted:
         TradeError: Made smaller, it loses more than allowed.
         RepositoryError: The model does not fit the configuration of its step.
     """
-    columns = {"segment": asked.segments, "sensitive": asked.sensitive}
-    for argument, named in {"label": asked.label, **columns}.items():
-        if named and asked.sample is None:
+    columns = {"segment": request.segments, "sensitive": request.sensitive}
+    for argument, named in {"label": request.label, **columns}.items():
+        if named and request.sample is None:
             problem = "names a column of the sample, and there is no sample"
             raise ArgumentError(argument, problem)
     for argument, named in columns.items():
-        if named and not asked.label:
+        if named and not request.label:
             raise ArgumentError(argument, "is judged by labels: name their column")
     with open_source(
-        asked.source,
-        trust_pickle=asked.trust_pickle,
-        python=asked.python,
-        missing=asked.missing,
-        columns=_column_count(asked),
+        request.source,
+        trust_pickle=request.trust_pickle,
+        python=request.python,
+        missing=request.missing,
+        columns=_column_count(request),
     ) as opened:
-        model = with_names(opened, asked.columns, origin=str(asked.source))
+        model = with_names(opened, request.columns, origin=str(request.source))
         sample = None
-        if asked.sample is not None:
-            sample = _rows(asked, asked.sample, facts=model.facts)
+        if request.sample is not None:
+            sample = _rows(request, request.sample, facts=model.facts)
         return convert_model(
             model,
-            origin=str(asked.source),
-            purpose=asked.purpose,
+            origin=str(request.source),
+            purpose=request.purpose,
             sample=sample,
-            targets=asked.targets,
-            shrinking=asked.shrinking,
-            expected=asked.expected,
-            from_file=asked.python is None,
+            targets=request.targets,
+            shrinking=request.shrinking,
+            expected=request.expected,
+            from_file=request.python is None,
         )
 
 
-def made_from(asked: Conversion, folder: Path) -> MadeFrom:
+def made_from(request: Conversion, folder: Path) -> MadeFrom:
     """Record the files of a conversion, with paths relative to its folder."""
-    sample = asked.sample
+    sample = request.sample
     return MadeFrom(
-        source=source_file(asked.source, folder),
+        source=source_file(request.source, folder),
         sample=None if sample is None else source_file(sample, folder),
-        columns=asked.columns,
-        missing=asked.missing,
+        columns=request.columns,
+        missing=request.missing,
     )
 
 
-def source_answers(asked: Conversion) -> tuple[F64, F64]:
+def source_answers(request: Conversion) -> tuple[F64, F64]:
     """
     Predict the raw rows of the sample with the source, in its own process.
 
@@ -134,25 +134,25 @@ def source_answers(asked: Conversion) -> tuple[F64, F64]:
         InputError: A file cannot be used, or the source predicts no row.
         ConversionError: The source cannot be read.
     """
-    if asked.sample is None:
+    if request.sample is None:
         raise ArgumentError("sample", "names the raw rows to answer, and is missing")
     with open_source(
-        asked.source,
-        trust_pickle=asked.trust_pickle,
-        python=asked.python,
-        missing=asked.missing,
-        columns=_column_count(asked),
+        request.source,
+        trust_pickle=request.trust_pickle,
+        python=request.python,
+        missing=request.missing,
+        columns=_column_count(request),
     ) as opened:
-        model = with_names(opened, asked.columns, origin=str(asked.source))
-        sample = _rows(asked, asked.sample, facts=model.facts)
-        if asked.purpose.spec is not None:
-            model = with_words(str(asked.source), model, asked.purpose.spec)
+        model = with_names(opened, request.columns, origin=str(request.source))
+        sample = _rows(request, request.sample, facts=model.facts)
+        if request.purpose.spec is not None:
+            model = with_words(str(request.source), model, request.purpose.spec)
         rows = sample.rows.astype(np.float64) if sample.raw is None else sample.raw
         at = np.linspace(0, len(rows) - 1, min(len(rows), _ANSWERED)).astype(int)
         answers = model.predict(rows[at])
     known = ~np.isnan(answers).any(axis=1)
     if not known.any():
-        raise InputError(asked.sample, "has no row that the source model answers")
+        raise InputError(request.sample, "has no row that the source model answers")
     return rows[at][known], answers[known]
 
 
@@ -224,7 +224,7 @@ def convert_model(
         source.model, names=names, samples=rows, reference=proven.reference
     )
     if shrinking.quantize is not None and proven.passed:
-        served, trade = quantized(proven, source, asked=shrinking)
+        served, trade = quantized(proven, source, shrinking=shrinking)
         trades = (*trades, trade)
         explanation = unexplained(
             "int8 arithmetic: a score is no sum of the coefficients",
@@ -249,28 +249,28 @@ def convert_model(
     )
 
 
-def _column_count(asked: Conversion) -> int | None:
+def _column_count(request: Conversion) -> int | None:
     """Return the number of features for a file that does not say; None if unknown."""
-    if asked.columns:
-        return len(asked.columns)
-    if asked.purpose.names is not None:
-        return len(asked.purpose.names)
-    if asked.sample is None or format_of(asked.source) != "onnx":
+    if request.columns:
+        return len(request.columns)
+    if request.purpose.names is not None:
+        return len(request.purpose.names)
+    if request.sample is None or format_of(request.source) != "onnx":
         return None
-    return len(_rows(asked, asked.sample, facts=None).names)
+    return len(_rows(request, request.sample, facts=None).names)
 
 
-def _rows(asked: Conversion, path: Path, *, facts: Facts | None) -> Sample:
+def _rows(request: Conversion, path: Path, *, facts: Facts | None) -> Sample:
     """Read the sample, with words replaced by the codes that the model has for them."""
     own = None if facts is None else facts.names
-    names = asked.purpose.names or own
+    names = request.purpose.names or own
     known = {} if facts is None or names is None else facts.categories
     return read_sample(
         path,
         names=names,
-        label=asked.label,
-        segments=asked.segments,
-        sensitive=asked.sensitive,
+        label=request.label,
+        segments=request.segments,
+        sensitive=request.sensitive,
         columns=None if facts is None else facts.columns,
         words={
             names[at]: [str(word) for word in one.known]

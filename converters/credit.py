@@ -65,7 +65,7 @@ def train_credit(
     history = history_of(frame, spec=spec, source="applications")
     features = build(spec, history).astype(np.float32)
     train = slice(0, len(frame) - held_out)
-    kept = frame[len(frame) - held_out :]
+    evaluation = frame[len(frame) - held_out :]
     model = train_baseline(
         features[train],
         history.label[train],
@@ -83,7 +83,9 @@ def train_credit(
             rows=features[len(frame) - held_out :],
             names=spec.feature_names,
             label=tuple(history.label[len(frame) - held_out :].tolist()),
-            segments={one: tuple(map(str, kept[one].to_list())) for one in sensitive},
+            segments={
+                one: tuple(map(str, evaluation[one].to_list())) for one in sensitive
+            },
             sensitive=sensitive,
             origin="held out",
         ),

@@ -118,11 +118,11 @@ def distill(
             "sample",
             f"holds {len(judge.rows)} rows; a student needs {LEAST_ROWS} or more",
         )
-    kept = np.arange(len(judge.rows)) % HELD_BACK == 0
-    rows = judge.rows[~kept]
-    held = Judge(
-        rows=judge.rows[kept],
-        label=None if judge.label is None else np.asarray(judge.label)[kept],
+    held_out = np.arange(len(judge.rows)) % HELD_BACK == 0
+    rows = judge.rows[~held_out]
+    evaluation = Judge(
+        rows=judge.rows[held_out],
+        label=None if judge.label is None else np.asarray(judge.label)[held_out],
         thresholds=judge.thresholds,
     )
     pipeline = fitted(teacher, rows, hidden=hidden, seed=seed)
@@ -133,28 +133,28 @@ def distill(
         student.convert(),
         kind="distill",
         detail=f"a network of {layers} units for {teacher.facts.framework}",
-        judge=held,
+        judge=evaluation,
     )
-    return Distilled(model=student, trade=trade, judge=held, rows=rows)
+    return Distilled(model=student, trade=trade, judge=evaluation, rows=rows)
 
 
 def fitted(
     teacher: TrainedModel, rows: F32, *, hidden: tuple[int, ...], seed: int
 ) -> Pipeline:
     """Fit the pipeline to the teacher's log-odds on rows and copies near them."""
-    given = with_copies(rows, seed=seed)
-    answers = teacher.predict(given)
-    usable = np.isfinite(answers).all(axis=1) & ~np.isinf(given).any(axis=1)
+    inputs = with_copies(rows, seed=seed)
+    answers = teacher.predict(inputs)
+    usable = np.isfinite(answers).all(axis=1) & ~np.isinf(inputs).any(axis=1)
     if usable.sum() < LEAST_ROWS:
         raise ConversionError(
-            f"the teacher answers {usable.sum()} of {len(given)} rows to learn on"
+            f"the teacher answers {usable.sum()} of {len(inputs)} rows to learn on"
         )
     target = _logits(answers[usable])
-    before = [
+    preprocessing = [
         ("impute", SimpleImputer(strategy="median", keep_empty_features=True)),
         ("scale", StandardScaler()),
     ]
-    scaled = Pipeline(before).fit_transform(given[usable])
+    scaled = Pipeline(preprocessing).fit_transform(inputs[usable])
     middle, spread = target.mean(axis=0), target.std(axis=0) + 1e-6
     network = MLPRegressor(
         hidden_layer_sizes=hidden,
@@ -171,7 +171,9 @@ def fitted(
     network.intercepts_[-1] = (network.intercepts_[-1] * spread + middle).astype(
         scaled.dtype
     )
-    return Pipeline([*before, ("network", _classifier(network, answers.shape[1]))])
+    return Pipeline(
+        [*preprocessing, ("network", _classifier(network, answers.shape[1]))]
+    )
 
 
 def with_copies(rows: F32, *, seed: int) -> F32:
@@ -203,10 +205,13 @@ def _logits(answers: F64) -> F64:
 
 def _classifier(network: MLPRegressor, classes: int) -> MLPClassifier:
     """Return the same layers as a classifier: their sums go through a sigmoid."""
-    made = MLPClassifier(network.hidden_layer_sizes)
-    made.coefs_, made.intercepts_ = network.coefs_, network.intercepts_
-    made.n_layers_, made.n_features_in_ = network.n_layers_, network.n_features_in_
-    made.n_outputs_ = 1 if classes == 2 else classes
-    made.out_activation_ = "logistic" if classes == 2 else "softmax"
-    made.classes_ = np.arange(classes)
-    return made
+    classifier = MLPClassifier(network.hidden_layer_sizes)
+    classifier.coefs_, classifier.intercepts_ = network.coefs_, network.intercepts_
+    classifier.n_layers_, classifier.n_features_in_ = (
+        network.n_layers_,
+        network.n_features_in_,
+    )
+    classifier.n_outputs_ = 1 if classes == 2 else classes
+    classifier.out_activation_ = "logistic" if classes == 2 else "softmax"
+    classifier.classes_ = np.arange(classes)
+    return classifier

@@ -70,8 +70,10 @@ def behind_steps(
                     if step is not None and step != "passthrough":
                         found = step.transform(found)
         except ValueError as error:
-            said = str(error).splitlines()[0]
-            raise ConversionError(f"its steps refuse large numbers: {said}") from error
+            message = str(error).splitlines()[0]
+            raise ConversionError(
+                f"its steps refuse large numbers: {message}"
+            ) from error
         dense = found.toarray() if hasattr(found, "toarray") else found
         return np.asarray(dense, dtype=np.float32)
 

@@ -74,12 +74,12 @@ def write_converted(
 def _write(converted: Converted, staged: Path, made_from: MadeFrom | None) -> Artifact:
     (staged / MODEL_FILE).write_bytes(converted.model)
     explanation = converted.explanation
-    beside = {}
+    other_files = {}
     if not explanation.reason:
-        beside[EXPLAIN_FILE] = encode_explanation(explanation)
-    for name, content in beside.items():
+        other_files[EXPLAIN_FILE] = encode_explanation(explanation)
+    for name, content in other_files.items():
         (staged / name).write_bytes(content)
-    record = artifact_of(converted, beside=beside, made_from=made_from)
+    record = artifact_of(converted, other_files=other_files, made_from=made_from)
     write_artifact(record, staged)
     proven = converted.proven
     text = msgspec.json.format(msgspec.json.encode(proven.reports), indent=2)

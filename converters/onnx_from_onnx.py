@@ -134,7 +134,7 @@ def adopted(model: onnx.ModelProto, *, columns: int | None = None) -> bytes:
             f"does not say how many features {inputs[0].name!r} has; give a sample"
         )
     answer = _probability_output(graph)
-    _drop_constant_inputs(model, kept=inputs[0].name)
+    _drop_constant_inputs(model, used=inputs[0].name)
     tensor = graph.input[0].type.tensor_type
     _rename(graph, {graph.input[0].name: FEATURES, answer: PROBABILITIES})
     set_shape(tensor, columns=found or columns)
@@ -180,8 +180,8 @@ def with_classes(model: bytes, *, classes: int) -> bytes:
     try:
         onnx.checker.check_model(found)
     except onnx.checker.ValidationError as error:
-        said = str(error).splitlines()[0]
-        raise ConversionError(f"the graph is not valid: {said}") from error
+        message = str(error).splitlines()[0]
+        raise ConversionError(f"the graph is not valid: {message}") from error
     return bytes(found.SerializeToString(deterministic=True))
 
 
@@ -224,13 +224,13 @@ def _probability_output(graph: onnx.GraphProto) -> str:
     return str(found[0])
 
 
-def _drop_constant_inputs(model: onnx.ModelProto, *, kept: str) -> None:
+def _drop_constant_inputs(model: onnx.ModelProto, *, used: str) -> None:
     """Keep only the feature input: old exporters list constants as inputs too."""
-    (only,) = (one for one in model.graph.input if one.name == kept)
-    given = onnx.ValueInfoProto()
-    given.CopyFrom(only)
+    (only,) = (one for one in model.graph.input if one.name == used)
+    features = onnx.ValueInfoProto()
+    features.CopyFrom(only)
     del model.graph.input[:]
-    model.graph.input.append(given)
+    model.graph.input.append(features)
     # Older formats require constants to be inputs.
     model.ir_version = max(model.ir_version, _CONSTANTS_APART_IR)
 

@@ -60,7 +60,7 @@ def onnx_from_sklearn(estimator: Any, *, wide: bool = False) -> bytes:
 
 def _converted(estimator: Any, *, wide: bool) -> onnx.ModelProto:
     columns = int(estimator.n_features_in_)
-    given = DoubleTensorType if wide else FloatTensorType
+    tensor_type = DoubleTensorType if wide else FloatTensorType
     try:
         with warnings.catch_warnings():
             # skl2onnx passes numpy flags to protobuf, which numpy will refuse one day.
@@ -68,8 +68,11 @@ def _converted(estimator: Any, *, wide: bool) -> onnx.ModelProto:
             found: onnx.ModelProto = convert_sklearn(
                 estimator,
                 name="scikit-learn",
-                initial_types=[(FEATURES, given([None, columns]))],
-                options={id(estimator): {"zipmap": False}, **_margins_asked(estimator)},
+                initial_types=[(FEATURES, tensor_type([None, columns]))],
+                options={
+                    id(estimator): {"zipmap": False},
+                    **_margin_options(estimator),
+                },
                 target_opset={
                     "": OPSET,
                     ML_DOMAIN: ML_OPSET_OF_DOUBLES if wide else ML_OPSET,
@@ -83,13 +86,13 @@ def _converted(estimator: Any, *, wide: bool) -> onnx.ModelProto:
     except Exception as error:
         # skl2onnx raises any error that a step causes; its first line names the
         # problem.
-        said = str(error).strip().splitlines() or [repr(error)]
+        lines = str(error).strip().splitlines() or [repr(error)]
         raise ConversionError(
-            f"skl2onnx cannot convert {_names(estimator)}: {said[0]}"
+            f"skl2onnx cannot convert {_names(estimator)}: {lines[0]}"
         ) from error
 
 
-def _margins_asked(estimator: Any) -> dict[int, dict[str, bool]]:
+def _margin_options(estimator: Any) -> dict[int, dict[str, bool]]:
     """
     Request the margin of the last step of a calibrated pipeline.
 
@@ -97,10 +100,10 @@ def _margins_asked(estimator: Any) -> dict[int, dict[str, bool]]:
     is a pipeline: the calibration then reads probabilities.
     """
     found = {}
-    waiting = [estimator]
-    while waiting:
-        one = waiting.pop()
-        waiting += children(one)
+    pending = [estimator]
+    while pending:
+        one = pending.pop()
+        pending += children(one)
         if isinstance(one, CalibratedClassifierCV):
             for part in one.calibrated_classifiers_:
                 last = part.estimator
@@ -140,10 +143,10 @@ def refuse_unfaithful(estimator: Any) -> None:
 def by_position(estimator: Any) -> Any:
     """Return a copy whose column transformers find columns by position, not by name."""
     copied = copy.deepcopy(estimator)
-    waiting = [copied]
-    while waiting:
-        one = waiting.pop()
-        waiting += children(one)
+    pending = [copied]
+    while pending:
+        one = pending.pop()
+        pending += children(one)
         # A calibration also stores the estimator that it fitted copies of.
         if isinstance(one, ColumnTransformer) and hasattr(one, "transformers_"):
             chosen = one._transformer_to_input_indices
@@ -165,14 +168,14 @@ def _finished(model: onnx.ModelProto, *, classes: int) -> bytes:
     Drop the label, free the batch dimension, and set the names that the server reads.
     """
     graph = model.graph
-    kept = [one for one in graph.output if one.name == PROBABILITIES]
-    if len(kept) != 1:
+    outputs = [one for one in graph.output if one.name == PROBABILITIES]
+    if len(outputs) != 1:
         raise ConversionError(
             f"the graph's outputs are {[one.name for one in graph.output]}; "
             f"{PROBABILITIES} is not among them"
         )
     del graph.output[:]
-    graph.output.extend(kept)
+    graph.output.extend(outputs)
     drop_unused(graph)
     tensor = graph.output[0].type.tensor_type
     tensor.elem_type = TensorProto.FLOAT

@@ -48,7 +48,7 @@ def oracle_of(
         ParityError: The converted model's predictions differ from the expected ones.
     """
     facts = source.facts
-    told = Oracle(
+    oracle = Oracle(
         source=f"{facts.framework} {facts.version}",
         tolerance=TOLERANCE,
         shared_reader=from_file and expected is None,
@@ -57,7 +57,7 @@ def oracle_of(
         if expected is not None:
             problem = "has the answers to the rows of a sample, and there is no sample"
             raise InputError(expected, problem)
-        return told
+        return oracle
     at = np.linspace(0, len(sample.rows) - 1, min(len(sample.rows), _MOST_ROWS))
     chosen = at.astype(int) if expected is None else np.arange(len(sample.rows))
     runner = onnx_runner(model)
@@ -89,7 +89,7 @@ def oracle_of(
             )
         changes["expected"] = RowsFile(expected.name, hash_file(expected), len(found))
         changes["expected_apart"] = seen
-    return msgspec.structs.replace(told, **changes)
+    return msgspec.structs.replace(oracle, **changes)
 
 
 def apart(wanted: F64, found: F64, *, places: npt.NDArray[np.intp]) -> Apart:
@@ -156,10 +156,10 @@ def _numbers(path: Path) -> F64:
     if path.suffix not in _TEXTS:
         frame = read_table(path)
         try:
-            taken = frame.cast(pl.Float64).to_numpy()
+            table = frame.cast(pl.Float64).to_numpy()
         except pl.exceptions.PolarsError as error:
             raise InputError(path, str(error).splitlines()[0]) from error
-        return np.asarray(taken, np.float64)
+        return np.asarray(table, np.float64)
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

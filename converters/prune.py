@@ -79,25 +79,25 @@ def prune(
         ConversionError: The model cannot be pruned in this way.
         TradeError: `auto` finds no candidate within the gate.
     """
-    asked = read_pruning(wanted)
+    pruning = read_pruning(wanted)
     if len(model.facts.classes) != 2 or judge.label is None:
-        if asked is None:
+        if pruning is None:
             raise ArgumentError(
                 ARGUMENT,
                 f"{AUTO} compares AUCs: it needs a sample with labels, 0 and 1",
             )
-        smaller = model.pruned(trees=asked.trees, depth=asked.depth)
+        smaller = model.pruned(trees=pruning.trees, depth=pruning.depth)
         trade = weigh(
             model.convert(),
             smaller.convert(),
             kind="prune",
-            detail=detail_of(model, smaller, asked.depth),
+            detail=detail_of(model, smaller, pruning.depth),
             judge=judge,
         )
         return Pruned(model=smaller, trade=trade, sweep=None)
-    halves = halved(judge) if asked is None else None
+    halves = halved(judge) if pruning is None else None
     chooser = judge if halves is None else halves[0]
-    swept = sweep(model, asked=asked, judge=chooser, gate=gate, progress=progress)
+    swept = sweep(model, requested=pruning, judge=chooser, gate=gate, progress=progress)
     point = swept.points[swept.chosen]
     smaller = model.pruned(trees=point.trees, depth=point.depth)
     trade = point.trade
@@ -109,7 +109,7 @@ def prune(
             detail=f"{trade.detail}; chosen on {trade.rows:,} other rows, seed {SEED}",
             judge=halves[1],
         )
-    elif asked is None:
+    elif pruning is None:
         same = f"{trade.detail}; chosen on the same rows"
         trade = msgspec.structs.replace(trade, detail=same)
     return Pruned(model=smaller, trade=trade, sweep=swept)

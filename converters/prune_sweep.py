@@ -68,7 +68,7 @@ class Sweep(msgspec.Struct, frozen=True):
 def sweep(
     model: TrainedModel,
     *,
-    asked: Pruning | None,
+    requested: Pruning | None,
     judge: Judge,
     gate: Gate,
     progress: Callable[[int, int], None] | None = None,
@@ -76,33 +76,33 @@ def sweep(
     """
     Try shares of the trees with shares of the depth, and the requested pruning.
 
-    Args and errors are those of `prune`; `asked` is None for `auto`.
+    Args and errors are those of `prune`; `requested` is None for `auto`.
     """
     whole = model.convert()
     trees, depth = model.facts.trees, depth_of(whole)
     tried = _candidates(trees, depth)
-    first = Pruning(trees, None) if asked is None else asked
+    first = Pruning(trees, None) if requested is None else requested
     note = ""
-    made: dict[tuple[int, int | None], tuple[bytes, Answers, str]] = {}
+    measured_models: dict[tuple[int, int | None], tuple[bytes, Answers, str]] = {}
     for number, one in enumerate(dict.fromkeys([first, *tried])):
         if progress is not None:
             progress(number, len(tried))
         try:
             smaller = model.pruned(trees=one.trees, depth=one.depth)
         except ConversionError as error:
-            if one == asked:
+            if one == requested:
                 raise
             note = str(error)
             continue
         key = (smaller.facts.trees, _binding(one.depth, depth))
-        if key not in made:
+        if key not in measured_models:
             graph = smaller.convert()
             detail = detail_of(model, smaller, key[1])
-            made[key] = (graph, answers(graph, judge), detail)
-    points = _points(made, whole=(trees, None), judge=judge)
-    wanted = None if asked is None else next(iter(made))
+            measured_models[key] = (graph, answers(graph, judge), detail)
+    points = _points(measured_models, whole=(trees, None), judge=judge)
+    chosen_key = None if requested is None else next(iter(measured_models))
     return Sweep(
-        points=points, chosen=choose(points, asked=wanted, gate=gate), note=note
+        points=points, chosen=choose(points, requested=chosen_key, gate=gate), note=note
     )
 
 
@@ -122,7 +122,7 @@ def depth_of(graph: bytes) -> int:
         split = np.asarray([mode != b"LEAF" for mode in found["nodes_modes"]])
         width = int(number.max()) + 1
         level = set((tree[number == 0] * width).tolist())
-        ways = {
+        children = {
             int(at): (int(yes), int(no))
             for at, yes, no in zip(
                 (tree * width + number)[split],
@@ -131,22 +131,22 @@ def depth_of(graph: bytes) -> int:
                 strict=True,
             )
         }
-        _join_sets(ways)
+        _join_sets(children)
         depth = -1
         while level:
             depth += 1
-            level = {child for at in level if at in ways for child in ways[at]}
+            level = {child for at in level if at in children for child in children[at]}
         deepest = max(deepest, depth)
     return deepest
 
 
-def _join_sets(ways: dict[int, tuple[int, int]]) -> None:
+def _join_sets(children: dict[int, tuple[int, int]]) -> None:
     """Let the first test of a set lead to where the last one leads, in place."""
-    for at in reversed(list(ways)):  # from the end of a set: one step for each test
-        yes, no = ways[at]
-        while no in ways and ways[no][0] == yes:
-            no = ways[no][1]
-        ways[at] = (yes, no)
+    for at in reversed(list(children)):  # from the end of a set: one step for each test
+        yes, no = children[at]
+        while no in children and children[no][0] == yes:
+            no = children[no][1]
+        children[at] = (yes, no)
 
 
 def _candidates(trees: int, depth: int) -> list[Pruning]:
@@ -163,7 +163,7 @@ def _binding(limit: int | None, depth: int) -> int | None:
 
 
 def _points(
-    made: dict[tuple[int, int | None], tuple[bytes, Answers, str]],
+    measured_models: dict[tuple[int, int | None], tuple[bytes, Answers, str]],
     *,
     whole: tuple[int, int | None],
     judge: Judge,
@@ -171,10 +171,12 @@ def _points(
     """
     Time all candidates alternately, compare each with the original; fastest first.
     """
-    times = timed([graph for graph, _, _ in made.values()], turn_s=_TURN_S)
+    times = timed([graph for graph, _, _ in measured_models.values()], turn_s=_TURN_S)
     measured: dict[tuple[int, int | None], tuple[Answers, Figures]] = {
         key: (found, figures(graph, found, us=us, judge=judge))
-        for (key, (graph, found, _)), us in zip(made.items(), times, strict=True)
+        for (key, (graph, found, _)), us in zip(
+            measured_models.items(), times, strict=True
+        )
     }
     points = [
         Point(
@@ -184,11 +186,11 @@ def _points(
                 measured[whole],
                 measured[trees, depth],
                 kind="prune",
-                detail=made[trees, depth][2],
+                detail=measured_models[trees, depth][2],
                 judge=judge,
             ),
         )
-        for trees, depth in made
+        for trees, depth in measured_models
     ]
     points.sort(key=lambda point: (point.us, -point.auc))
     best_auc, marked = -1.0, []
@@ -199,14 +201,14 @@ def _points(
 
 
 def choose(
-    points: tuple[Point, ...], *, asked: tuple[int, int | None] | None, gate: Gate
+    points: tuple[Point, ...], *, requested: tuple[int, int | None] | None, gate: Gate
 ) -> int:
     """
     Find the requested pruning, or the fastest candidate within the gate.
 
     Args:
         points: Candidates, fastest first; the complete model is one of them.
-        asked: Requested trees and depth; None for the fastest.
+        requested: Requested trees and depth; None for the fastest.
         gate: Allowed loss of the fastest candidate, which is no slower than the
             complete model.
 
@@ -216,11 +218,11 @@ def choose(
     whole = (max(point.trees for point in points), None)
     for number, point in enumerate(points):
         key = (point.trees, point.depth)
-        if key == asked:
+        if key == requested:
             return number
-        if asked is None and key == whole:
+        if requested is None and key == whole:
             break
-        if asked is None and not gate.problems(point.trade):
+        if requested is None and not gate.problems(point.trade):
             return number
     raise TradeError(
         f"{ARGUMENT} {AUTO}: no candidate is faster and keeps the AUC within "

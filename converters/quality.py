@@ -90,8 +90,8 @@ def measure_quality(
     judge = _Judge(known[answered], found[answered], levels=levels)
     two = len(classes) == 2
     if sensitive and not two:
-        problem = f"errors by {', '.join(sensitive)} are told of two classes"
-        raise ArgumentError("sensitive", f"{problem}, not of {len(classes)}")
+        problem = f"errors by {', '.join(sensitive)} are reported for two classes"
+        raise ArgumentError("sensitive", f"{problem}, not for {len(classes)}")
     return Quality(
         classes=classes,
         positive=classes[1] if two else None,

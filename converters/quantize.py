@@ -156,9 +156,9 @@ def _finished(model: onnx.ModelProto) -> bytes:
     """Remove onnxruntime's metadata; set our producer name."""
     del model.metadata_props[:]
     used = {node.domain for node in model.graph.node}
-    kept = [one for one in model.opset_import if one.domain in used]
+    needed = [one for one in model.opset_import if one.domain in used]
     del model.opset_import[:]
-    model.opset_import.extend(kept)
+    model.opset_import.extend(needed)
     model.producer_name, model.producer_version = "tollgate", ""
     if not _INTEGER & {node.op_type for node in model.graph.node}:
         raise ConversionError("nothing in the model could be quantised")

@@ -24,7 +24,7 @@ from tollgate.repository.speed import us_per_row
 def artifact_of(
     converted: Converted,
     *,
-    beside: Mapping[str, bytes],
+    other_files: Mapping[str, bytes],
     made_from: MadeFrom | None = None,
 ) -> Artifact:
     """
@@ -32,7 +32,7 @@ def artifact_of(
 
     Args:
         converted: The model.
-        beside: Name -> content of the files in the same folder that programs read
+        other_files: Name -> content of the files in the same folder that programs read
             later.
         made_from: The files it was converted from; None for none.
 
@@ -69,7 +69,7 @@ def artifact_of(
         parity_of="model" if converted.is_proven else "before quantize",
         files={
             name: hashlib.sha256(content).hexdigest()
-            for name, content in beside.items()
+            for name, content in other_files.items()
         },
     )
 

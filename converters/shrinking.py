@@ -77,7 +77,7 @@ class Source(msgspec.Struct, frozen=True, eq=False):
 
 
 def smaller_source(
-    model: TrainedModel, asked: Shrinking, *, judge: Judge | None
+    model: TrainedModel, shrinking: Shrinking, *, judge: Judge | None
 ) -> Source:
     """
     Prune or distil a model, as requested.
@@ -86,13 +86,13 @@ def smaller_source(
         ConversionError: The model does not support it.
         TradeError: It loses more than allowed.
     """
-    if judge is None or not (asked.prune is not None or asked.distill):
+    if judge is None or not (shrinking.prune is not None or shrinking.distill):
         return Source(model, judge)
-    if asked.distill:
+    if shrinking.distill:
         from converters.distill import HELD_BACK, distill
 
         student = distill(model, judge=judge)
-        require(student.trade, asked.gate)
+        require(student.trade, shrinking.gate)
         return Source(
             student.model,
             student.judge,
@@ -102,9 +102,9 @@ def smaller_source(
         )
     from converters.prune import prune
 
-    assert asked.prune is not None
-    pruned = prune(model, asked.prune, judge=judge, gate=asked.gate)
-    require(pruned.trade, asked.gate)
+    assert shrinking.prune is not None
+    pruned = prune(model, shrinking.prune, judge=judge, gate=shrinking.gate)
+    require(pruned.trade, shrinking.gate)
     return Source(pruned.model, judge, trades=(pruned.trade,), sweep=pruned.sweep)
 
 
@@ -127,7 +127,7 @@ def tensorized(proven: Proven, strategy: str, *, targets: Sequence[str]) -> Prov
 
 
 def quantized(
-    proven: Proven, source: Source, *, asked: Shrinking
+    proven: Proven, source: Source, *, shrinking: Shrinking
 ) -> tuple[bytes, Trade]:
     """
     Quantise weights to int8; the loss is recorded as a trade, not as a proof.
@@ -139,9 +139,9 @@ def quantized(
     from converters.quantize import quantize
 
     assert source.judge is not None
-    assert asked.quantize is not None
+    assert shrinking.quantize is not None
     proven.check()
     rows = source.judge.rows if source.fitted is None else source.fitted
-    small = quantize(proven.model, asked.quantize, judge=source.judge, samples=rows)
-    require(small.trade, asked.gate)
+    small = quantize(proven.model, shrinking.quantize, judge=source.judge, samples=rows)
+    require(small.trade, shrinking.gate)
     return small.model, small.trade

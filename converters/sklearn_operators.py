@@ -117,8 +117,10 @@ def _one_hot(write: StepNodes, value: str, step: Any, *, column: int) -> str:
     dropped = None if step.drop_idx_ is None else step.drop_idx_[column]
     if dropped is None:
         return flags
-    kept = [one for one in range(count) if one != dropped]
-    return write.add("Gather", flags, write.constant(np.array(kept, np.int64)), axis=1)
+    remaining = [one for one in range(count) if one != dropped]
+    return write.add(
+        "Gather", flags, write.constant(np.array(remaining, np.int64)), axis=1
+    )
 
 
 def ordinal_encoder(scope: Any, operator: Any, container: Any) -> None:

@@ -83,8 +83,10 @@ def _row(
     path: Path, *, folder: Path, trust_pickle: bool, targets: Sequence[str]
 ) -> Row:
     name = str(path.relative_to(folder))
-    beside = EXPECTED.get(path.name)
-    samples = None if beside is None else read_rows(path.parent / beside[0])
+    expected_files = EXPECTED.get(path.name)
+    samples = None
+    if expected_files is not None:
+        samples = read_rows(path.parent / expected_files[0])
     framework = ""
     try:
         with open_source(path, trust_pickle=trust_pickle) as source:
@@ -105,21 +107,21 @@ def _row(
     report = proven.report
     outcome = f"converted: {_figures(report)}"
     delta = None
-    if beside is not None and samples is not None and own is not None:
-        expected = _probabilities(read_rows(path.parent / beside[1]))
+    if expected_files is not None and samples is not None and own is not None:
+        expected = _probabilities(read_rows(path.parent / expected_files[1]))
         found = onnx_runner(proven.model)(samples).astype(np.float64)
         delta = float(np.abs(found - expected).max())
         outcome += (
-            f"; {len(samples)} predictions beside it: max {delta:.1e}, where its own "
-            f"framework on the same float32 rows is off by "
+            f"; {len(samples)} predictions of its author: max {delta:.1e}, where its "
+            f"own framework on the same float32 rows is off by "
             f"{np.abs(own - expected).max():.1e}"
         )
     return Row(name, framework, outcome, True, delta, proven.reports[1:])
 
 
 def _figures(report: ParityReport) -> str:
-    said = f"max {report.max_delta:.1e}, {report.flips} flips"
-    return said if report.passed else f"differs: {said}"
+    text = f"max {report.max_delta:.1e}, {report.flips} flips"
+    return text if report.passed else f"differs: {text}"
 
 
 def _probabilities(written: F32) -> F64:

@@ -176,7 +176,7 @@ def _not_installed(
     if versions == "none":
         return SetupError(
             f"{what} cannot be made: pip finds no package index that has {package}",
-            remedy="check the network, or tell pip of an index or a folder of wheels "
+            remedy="check the network, or give pip an index or a folder of wheels "
             "(PIP_INDEX_URL, PIP_FIND_LINKS)",
         )
     return SetupError(

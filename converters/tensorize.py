@@ -214,10 +214,10 @@ def _is_read(graph: onnx.GraphProto, name: str) -> bool:
 
 def _replace(graph: onnx.GraphProto, node: onnx.NodeProto, nodes: Nodes) -> None:
     at = list(graph.node).index(node)
-    kept = list(graph.node)
-    kept[at : at + 1] = nodes.made
+    remaining = list(graph.node)
+    remaining[at : at + 1] = nodes.nodes
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(remaining)
     graph.initializer.extend(nodes.constants)
 
 
@@ -226,8 +226,8 @@ def _require_plain(model: onnx.ModelProto) -> None:
     left = sorted({one.op_type for one in model.graph.node if one.domain == ML_DOMAIN})
     if left:
         raise ConversionError(
-            f"beside its trees the graph has {', '.join(left)} of {ML_DOMAIN}, which "
-            "are not tensorised"
+            f"apart from its trees, the graph has {', '.join(left)} of {ML_DOMAIN}, "
+            "which are not tensorised"
         )
 
 
@@ -240,6 +240,8 @@ def _finished(model: onnx.ModelProto) -> bytes:
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
-        said = str(error).splitlines()[0]
-        raise ConversionError(f"the tensorised graph is not valid: {said}") from error
+        message = str(error).splitlines()[0]
+        raise ConversionError(
+            f"the tensorised graph is not valid: {message}"
+        ) from error
     return bytes(model.SerializeToString(deterministic=True))

@@ -31,14 +31,14 @@ def gemm_bytes(forest: Forest) -> int:
 
 
 def gemm_nodes(
-    nodes: Nodes, given: str, *, forest: Forest, columns: int, dtype: type
+    nodes: Nodes, features: str, *, forest: Forest, columns: int, dtype: type
 ) -> str:
     """
     Write trees as matrix products.
 
     Args:
         nodes: Nodes to add to.
-        given: The features; [N, columns].
+        features: The features; [N, columns].
         forest: The trees.
         columns: F, the number of features.
         dtype: Type of the features.
@@ -47,7 +47,7 @@ def gemm_nodes(
         Name of the sums; float32 [N, K].
     """
     source, column = feature_columns(
-        nodes, given, forest=forest, columns=columns, dtype=dtype
+        nodes, features, forest=forest, columns=columns, dtype=dtype
     )
     parts = sum_parts(forest)
     paths = _Paths(forest)

@@ -26,7 +26,7 @@ class Nodes:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self.made: list[onnx.NodeProto] = []
+        self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
 
     def constant(self, name: str, value: npt.ArrayLike) -> str:
@@ -47,18 +47,18 @@ class Nodes:
         output: str | None = None,
     ) -> str:
         """Add a node with one output; return the output's name."""
-        name = output or f"{self._prefix}{len(self.made)}_{kind.lower()}"
+        name = output or f"{self._prefix}{len(self.nodes)}_{kind.lower()}"
         node = helper.make_node(kind, list(inputs), [name], name=name)
-        given = {"axis": axis, "to": to, "perm": perm, "keepdims": keepdims}
-        for key, value in given.items():
+        attributes = {"axis": axis, "to": to, "perm": perm, "keepdims": keepdims}
+        for key, value in attributes.items():
             if value is not None:
                 node.attribute.append(helper.make_attribute(key, value))
-        self.made.append(node)
+        self.nodes.append(node)
         return name
 
 
 def feature_columns(
-    nodes: Nodes, given: str, *, forest: Forest, columns: int, dtype: type
+    nodes: Nodes, features: str, *, forest: Forest, columns: int, dtype: type
 ) -> tuple[str, npt.NDArray[np.int32]]:
     """
     Prepare the columns that trees read, and return which one each node reads.
@@ -69,7 +69,7 @@ def feature_columns(
 
     Args:
         nodes: Nodes to add to.
-        given: The features; [N, columns].
+        features: The features; [N, columns].
         forest: The trees.
         columns: F, the number of features.
         dtype: Type of the features.
@@ -80,11 +80,11 @@ def feature_columns(
     lowered = forest.missing & ~forest.odd
     column = forest.feature + columns * lowered
     if not lowered.any():
-        return given, column.astype(np.int32)
+        return features, column.astype(np.int32)
     lowest = nodes.constant("lowest", np.asarray(-np.inf, dtype=dtype))
-    gap = nodes.add("IsNaN", [given])
-    filled = nodes.add("Where", [gap, lowest, given])
-    both = nodes.add("Concat", [given, filled], axis=1)
+    gap = nodes.add("IsNaN", [features])
+    filled = nodes.add("Where", [gap, lowest, features])
+    both = nodes.add("Concat", [features, filled], axis=1)
     return both, column.astype(np.int32)
 
 

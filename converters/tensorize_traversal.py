@@ -33,14 +33,14 @@ def traversal_bytes(forest: Forest) -> int:
 
 
 def traversal_nodes(
-    nodes: Nodes, given: str, *, forest: Forest, columns: int, dtype: type
+    nodes: Nodes, features: str, *, forest: Forest, columns: int, dtype: type
 ) -> str:
     """
     Write trees as steps from node to node.
 
     Args:
         nodes: Nodes to add to.
-        given: The features; [N, columns].
+        features: The features; [N, columns].
         forest: The trees.
         columns: F, the number of features.
         dtype: Type of the features.
@@ -49,7 +49,7 @@ def traversal_nodes(
         Name of the sums; float32 [N, K].
     """
     source, column = feature_columns(
-        nodes, given, forest=forest, columns=columns, dtype=dtype
+        nodes, features, forest=forest, columns=columns, dtype=dtype
     )
     parts = sum_parts(forest)
     walk = _Walk(nodes, source, forest=forest, column=column, dtype=dtype)
@@ -124,8 +124,8 @@ class _Walk:
             of_mode = chosen[f"is_{mode.lower()}"]
             # No Where here: TensorRT and onnxruntime both support And and Or of
             # booleans.
-            kept = add("And", [held, add("Not", [of_mode])])
-            held = add("Or", [kept, add("And", [one, of_mode])])
+            unchanged = add("And", [held, add("Not", [of_mode])])
+            held = add("Or", [unchanged, add("And", [one, of_mode])])
         if "odd" in chosen:
             gap = add("And", [add("IsNaN", [value]), chosen["odd"]])
             held = add("Or", [held, gap])

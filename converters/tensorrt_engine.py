@@ -175,8 +175,8 @@ def _built(
         config.set_flag(getattr(trt.BuilderFlag, precision.upper()))
     _add_profiles(builder, config, columns=columns, profiles=PROFILES)
     if cache is not None:
-        kept = cache.read_bytes() if cache.exists() else b""
-        timings = config.create_timing_cache(kept)
+        stored = cache.read_bytes() if cache.exists() else b""
+        timings = config.create_timing_cache(stored)
         config.set_timing_cache(timings, ignore_mismatch=False)
     plan = builder.build_serialized_network(network, config)
     if plan is None:

@@ -14,7 +14,7 @@ import numpy as np
 from converters.model import Vocabulary, Words
 from converters.trees import Tree
 
-_MOST_KEPT = 1000  # codes of one feature; a longer list could be a list of customers
+_MOST_CODES = 1000  # codes of one feature; a longer list could be a list of customers
 _SPAN = re.compile(r"\[(-?\d+):(-?\d+)\]")  # of a column of whole numbers
 _MOST_PLACINGS = 10_000  # combinations of columns that are tried for lists of words
 
@@ -28,7 +28,7 @@ def of_trees(trees: Iterable[Tree]) -> dict[int, Vocabulary]:
     return {
         column: Vocabulary(codes=False, known=tuple(sorted(found)))
         for column, found in sorted(seen.items())
-        if len(found) <= _MOST_KEPT
+        if len(found) <= _MOST_CODES
     }
 
 
@@ -62,7 +62,7 @@ def _entries(entry: dict[str, list[int]]) -> Iterator[str | int | float]:
 
 
 def of_lightgbm(
-    kept: Sequence[Sequence[Any]] | None, *, infos: Sequence[str]
+    categories: Sequence[Sequence[Any]] | None, *, infos: Sequence[str]
 ) -> tuple[dict[int, Vocabulary], tuple[Words, ...]]:
     """
     Read the categories of a data frame that LightGBM stores.
@@ -72,22 +72,22 @@ def of_lightgbm(
     with its codes as values, and writes `none` for a column with one word.
 
     Args:
-        kept: The booster's `pandas_categorical`.
+        categories: The booster's `pandas_categorical`.
         infos: Its `feature_infos`: `[low:high]` for numbers, codes for categories.
 
     Returns:
         The words by column; and, if several columns could have them, all lists of words
         in the order of their columns.
     """
-    lists = tuple(_plain(known) for known in kept or ())
+    lists = tuple(_plain(known) for known in categories or ())
     if not lists:
         return {}, ()
     coded = [at for at, one in enumerate(infos) if one[:1] not in ("[", "n")]
     others = [at for at in range(len(infos)) if at not in coded]
-    ways = _placings(lists, infos=infos, coded=coded, others=others)
-    if len(ways) != 1:
+    placings = _placings(lists, infos=infos, coded=coded, others=others)
+    if len(placings) != 1:
         return {}, lists
-    (columns,) = ways
+    (columns,) = placings
     return {
         column: Vocabulary(codes=True, known=known)
         for column, known in zip(columns, lists, strict=True)
@@ -153,7 +153,7 @@ def _encoded(step: Any, columns: Sequence[int]) -> Iterator[tuple[int, Vocabular
                 yield from _encoded(one, [columns[at] for at in read[name]])
     elif isinstance(step, (OneHotEncoder, OrdinalEncoder)):
         for column, known in zip(columns, step.categories_, strict=True):
-            if len(known) <= _MOST_KEPT:
+            if len(known) <= _MOST_CODES:
                 yield column, Vocabulary(codes=False, known=_plain(known))
 
 
@@ -162,9 +162,9 @@ def _keeps_columns(step: Any, count: int) -> bool:
     from sklearn.base import OneToOneFeatureMixin
     from sklearn.impute import SimpleImputer
 
-    kept = isinstance(step, (OneToOneFeatureMixin, SimpleImputer))
+    one_to_one = isinstance(step, (OneToOneFeatureMixin, SimpleImputer))
     return step == "passthrough" or (
-        kept and len(step.get_feature_names_out()) == count
+        one_to_one and len(step.get_feature_names_out()) == count
     )
 
 

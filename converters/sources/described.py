@@ -32,8 +32,8 @@ class DescribedModel:
     def pruned(self, *, trees: int | None, depth: int | None) -> DescribedModel:
         """Return the model with fewer or shallower trees."""
         smaller = self._model.pruned(trees=trees, depth=depth)
-        kept = msgspec.structs.replace(self.facts, trees=smaller.facts.trees)
-        return DescribedModel(smaller, kept)
+        facts = msgspec.structs.replace(self.facts, trees=smaller.facts.trees)
+        return DescribedModel(smaller, facts)
 
 
 def placed(facts: Facts, columns: Sequence[int]) -> Facts:

@@ -83,7 +83,7 @@ class EnvironmentModel:
 
     def _opened(self, timeout_s: float) -> Facts:
         """Transfer the model as plain data; return its facts."""
-        told, _ = self._ask({"do": "facts"})
+        reply, _ = self._ask({"do": "facts"})
         _, fitted = self._ask({"do": "fitted"}, whole=True)
         path = Path(self._folder.name, "model")
         path.write_bytes(fitted)
@@ -91,10 +91,10 @@ class EnvironmentModel:
             path, form="plain", timeout_s=timeout_s, origin=self._path
         )
         facts = self._converter.facts
-        versions = told["versions"]
-        name = "sklearn" if told["library"] == "scikit-learn" else told["library"]
+        versions = reply["versions"]
+        name = "sklearn" if reply["library"] == "scikit-learn" else reply["library"]
         return msgspec.structs.replace(
-            facts, version=versions[name], written_by=told["written_by"]
+            facts, version=versions[name], written_by=reply["written_by"]
         )
 
     def __enter__(self) -> EnvironmentModel:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 
-def _beside(name: str) -> Any:
+def _sibling_module(name: str) -> Any:
     """Import a module of this folder under a name that collides with no library."""
     path = Path(__file__).with_name(name + ".py")
     spec = importlib.util.spec_from_file_location("tollgate_" + name, path)
@@ -62,10 +62,10 @@ class Answers:
             if not hasattr(self.model, "predict_proba"):
                 name = type(self.model).__name__
                 raise ValueError(f"a {name} gives no probabilities")
-            self._rows = _beside("estimator_rows").EstimatorRows(
+            self._rows = _sibling_module("estimator_rows").EstimatorRows(
                 self.model,
                 getattr(self.model, "feature_names_in_", None),
-                words=_beside("estimator_words").words_of(self.model),
+                words=_sibling_module("estimator_words").words_of(self.model),
             )
 
     def _unpickled(self, path: str) -> Any:
@@ -116,7 +116,7 @@ class Answers:
             head["classes"] = None if classes is None else classes.tolist()
             head["categories"] = booster.pandas_categorical
             return head, booster.model_to_string().encode()
-        return head, _beside("plain_state").to_bytes(self.model)
+        return head, _sibling_module("plain_state").to_bytes(self.model)
 
     def _booster(self, name: str) -> Any:
         found = getattr(self.model, name, self.model)
@@ -180,7 +180,7 @@ def packed(head: dict[str, Any], body: bytes = b"") -> bytes:
 def main() -> None:
     """Serve until standard input ends."""
     warnings.simplefilter("ignore")
-    wire = _beside("wire")
+    wire = _sibling_module("wire")
     path, form, missing = sys.argv[1:4]
     requests, replies = wire.take_streams()
     model = None
@@ -197,10 +197,10 @@ def main() -> None:
         except ModuleNotFoundError as error:
             reply = packed({"lacks": error.name or str(error)})
         except Exception as error:  # noqa: BLE001  (the edge of this process)
-            said = " ".join(str(error).split())[:300]
+            problem = " ".join(str(error).split())[:300]
             kind = type(error).__name__
             plain = kind in ("PlainStateError", "WordsError")
-            reply = packed({"problem": said if plain else f"{kind}: {said}"})
+            reply = packed({"problem": problem if plain else f"{kind}: {problem}"})
         wire.send(replies, reply)
 
 

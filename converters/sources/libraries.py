@@ -21,11 +21,11 @@ def require_library(name: str) -> None:
         importlib.import_module(name)
     except Exception as error:
         # The library raises OSError, or an exception class of its own.
-        said = [line.strip() for line in str(error).splitlines() if _RUNTIME in line]
-        if not said:
+        lines = [line.strip() for line in str(error).splitlines() if _RUNTIME in line]
+        if not lines:
             raise
         raise SetupError(
-            f"{name} cannot start: {said[-1]}",
+            f"{name} cannot start: {lines[-1]}",
             remedy="install OpenMP's runtime (Debian, Ubuntu: apt-get install "
             "libgomp1)",
         ) from error

@@ -135,8 +135,8 @@ def read_lightgbm(path: Path) -> LightGbmModel:
     try:
         booster = lightgbm.Booster(model_str=model.text)
     except (lightgbm.basic.LightGBMError, ValueError) as error:
-        said = " ".join(str(error).split())
-        raise ConversionError(f"lightgbm cannot read it: {said}") from error
+        message = " ".join(str(error).split())
+        raise ConversionError(f"lightgbm cannot read it: {message}") from error
     require_agreement(booster, model)
     return LightGbmModel(booster)
 

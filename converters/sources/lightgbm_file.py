@@ -145,9 +145,9 @@ def _header(text: str) -> dict[str, str]:
     if found.get("average_output"):
         raise BadField("average_output", f"is {found['average_output']!r}, not a flag")
     if found.get("version") not in _VERSIONS:
-        said = found.get("version", "missing")
+        version = found.get("version", "missing")
         raise ConversionError(
-            f"version is {said}; read are {', '.join(_VERSIONS)}: export it to ONNX "
+            f"version is {version}; read are {', '.join(_VERSIONS)}: export it to ONNX "
             "with the library that wrote it, and adopt that"
         )
     return found

@@ -155,8 +155,8 @@ def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
         )
     except Exception as error:
         # Each onnxruntime error has its own class, without a common base.
-        said = str(error).splitlines()[0][:200]
-        raise ConversionError(f"onnxruntime cannot load it: {said}") from error
+        message = str(error).splitlines()[0][:200]
+        raise ConversionError(f"onnxruntime cannot load it: {message}") from error
 
 
 def _table(answer: Any) -> Any:

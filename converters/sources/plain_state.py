@@ -200,9 +200,9 @@ class _Reader:
             else:
                 found.__dict__.update(state)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
-            said = str(error).splitlines()[0]
+            message = str(error).splitlines()[0]
             raise PlainStateError(
-                f"this scikit-learn does not take the {name}: {said}"
+                f"this scikit-learn does not take the {name}: {message}"
             ) from error
         return found
 

@@ -184,15 +184,15 @@ def main() -> None:
                 pruned = {chosen: model.pruned(trees=chosen.trees, depth=chosen.depth)}
             reply = answer(pruned.get(chosen, model), request)
         except TollgateError as error:
-            said = " ".join(str(error).split())
-            reply = Reply(problem=said.removeprefix(f"{path}: "))
+            message = " ".join(str(error).split())
+            reply = Reply(problem=message.removeprefix(f"{path}: "))
         except Exception as error:  # noqa: BLE001  (the edge of this process)
             # An xgboost error starts with the time and its source file, and ends in a
             # stack trace.
-            said = re.sub(r"^\[[\d:]+\] \S+ ", "", " ".join(str(error).split()))
-            said = said.partition(" Stack trace:")[0][:300]
+            message = re.sub(r"^\[[\d:]+\] \S+ ", "", " ".join(str(error).split()))
+            message = message.partition(" Stack trace:")[0][:300]
             reply = Reply(
-                problem=f"cannot be used: {type(error).__name__}: {said}",
+                problem=f"cannot be used: {type(error).__name__}: {message}",
                 newer=form == "pickle" and model is None,
             )
         send(replies, msgspec.msgpack.encode(reply))

@@ -131,5 +131,5 @@ def _path(at: str, name: str) -> str:
 def _not(holder: Mapping[str, Any], name: str, wanted: str) -> str:
     if name not in holder:
         return f"is missing; needed is {wanted}"
-    said = repr(holder[name])
-    return f"is {said if len(said) < 40 else type(holder[name]).__name__}, not {wanted}"
+    text = repr(holder[name])
+    return f"is {text if len(text) < 40 else type(holder[name]).__name__}, not {wanted}"

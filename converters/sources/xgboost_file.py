@@ -183,17 +183,17 @@ def _version(
     ):
         raise BadField("version", f"is {parts!r}; needed are three whole numbers")
     version = (int(found[0]), int(found[1]))
-    said = ".".join(str(one) for one in found)
+    version_text = ".".join(str(one) for one in found)
     newest = max(NEWEST, installed)
     if version > newest:
         raise ConversionError(
-            f"was written by XGBoost {said}; read are files up to "
+            f"was written by XGBoost {version_text}; read are files up to "
             f"{newest[0]}.{newest[1]} (installed is {installed[0]}.{installed[1]}): "
             "train or save the model with one of those, or export it to ONNX there "
             "and adopt that"
         )
     if version < OLDEST:
-        raise BadField("version", f"is {said}; XGBoost writes JSON since 1.0")
+        raise BadField("version", f"is {version_text}; XGBoost writes JSON since 1.0")
     return version
 
 

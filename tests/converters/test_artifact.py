@@ -1,4 +1,4 @@
-"""The record beside a model is complete, readable and bound to it."""
+"""The record of a model is complete, readable and bound to it."""
 
 import hashlib
 import json
@@ -98,7 +98,7 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path):
 
 
 def test_infinite_features_and_parameters_are_written_in_words(tmp_path):
-    """Infinities are counted beside the quantiles; as a parameter one is a text."""
+    """Infinities are counted apart from the quantiles; as a parameter one is a text."""
     rows = np.array([[1], [np.inf], [np.nan], [-np.inf]], dtype=np.float32)
     training = describe_training(
         rows, names=("a",), label=None, score=np.float32([0, 0, 1, 1])
@@ -133,7 +133,7 @@ def test_the_file_is_indented_json_that_ends_with_a_newline(version):
     assert json.loads(text)["training"]["quantiles"] == list(QUANTILES)
 
 
-def test_another_model_beside_the_record_is_refused(version):
+def test_a_record_of_another_model_is_refused(version):
     """One changed byte is enough; both hashes are shown."""
     (version / "model.onnx").write_bytes(MODEL + b"!")
     with pytest.raises(RepositoryError, match="is another model, or damaged"):

@@ -33,7 +33,7 @@ def spec(tmp_path: Path) -> FeatureSpec:
 
 
 def rows(count, *, share, seed):
-    """Draw rows in which a low first number tells a rare outcome."""
+    """Draw rows in which a low first number predicts a rare outcome."""
     random = np.random.default_rng(seed)
     label = (random.random(count) < share).astype(np.int8)
     features = random.normal(size=(count, 3)).astype(np.float32)

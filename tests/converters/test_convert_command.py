@@ -52,8 +52,8 @@ def command(tmp_path, monkeypatch, capsys):
             main()
         except SystemExit as ended:
             status = ended.code or 0
-        told = capsys.readouterr()
-        return status, told.out, told.err
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
 
     return run
 
@@ -238,7 +238,7 @@ def test_a_file_that_kills_its_reader_is_refused(tmp_path):
 
 
 def test_a_file_that_never_ends_is_refused(tmp_path):
-    """The reader is killed when its time is up, and told from a crash."""
+    """The reader is killed at its time limit, which is no crash."""
     path = tmp_path / "model.pkl"
     path.write_bytes(pickle.dumps(Ending(time.sleep, 600)))
     said = refused(FileModel(path, form="pickle", timeout_s=3.0))
@@ -360,7 +360,7 @@ def test_bad_questions_are_one_line_and_status_2(command, boosted, rows, tmp_pat
     sample_file(tmp_path / "rows.parquet", rows, three=np.arange(500) % 3)
     (tmp_path / "narrow.csv").write_text("a,b\n1,2\n")
     sample = ("--sample", "rows.parquet")
-    for words, told in {
+    for words, message in {
         ("--label", "x"): "--label: names a column of the sample",
         ("--segment", "x"): "--segment: names a column of the sample",
         (*sample, "--label", "none"): "rows.parquet: none: lacks the column",
@@ -373,7 +373,7 @@ def test_bad_questions_are_one_line_and_status_2(command, boosted, rows, tmp_pat
     }.items():
         status, _, said = command("convert", "model.json", "--out", "out", *words)
         assert (status, said.count("\n")) == (2, 1), said
-        assert told in said
+        assert message in said
         assert not (tmp_path / "out").exists()
 
 

@@ -89,7 +89,7 @@ def test_what_is_read_with_care_is_no_better_as_a_teacher(taught):
 
 
 def test_a_student_is_quantised(data, taught):
-    """Judged on the rows kept back, calibrated on those it was fitted to."""
+    """Judged on the held-out rows, calibrated on those it was fitted to."""
     assert len(taught.rows) == len(data[0]) - len(taught.judge.rows)
     found = quantize(
         taught.model.convert(), "static", judge=taught.judge, samples=taught.rows

@@ -176,7 +176,7 @@ def python():
 
 
 def _holds(pin):
-    """Tell whether a line of constraints.txt is for this Python."""
+    """Return whether a line of constraints.txt is for this Python."""
     from packaging.markers import Marker
 
     marker = pin.partition(" ; ")[2]

@@ -10,7 +10,7 @@ from tollgate.explanation import decode_explanation, encode_explanation
 
 
 def test_a_foreign_graph_has_no_explanation_and_says_so(tmp_path):
-    """The reason names what to convert instead, and is kept in the file."""
+    """The reason names what to convert instead, and is stored in the file."""
     features = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
     model = LogisticRegression().fit(features, features[:, 0] > 0)
     path = tmp_path / "model.onnx"

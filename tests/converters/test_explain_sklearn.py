@@ -209,7 +209,10 @@ def test_named_columns_in_another_order_are_explained_under_their_names(data):
     names = [f"n{number}" for number in range(COLUMNS)]
     frame = pandas.DataFrame(features, columns=names)
     picked = ColumnTransformer(
-        [("scaled", StandardScaler(), ["n4", "n0"]), ("kept", "passthrough", ["n1"])]
+        [
+            ("scaled", StandardScaler(), ["n4", "n0"]),
+            ("unscaled", "passthrough", ["n1"]),
+        ]
     )
     last = RandomForestClassifier(4, max_depth=4, random_state=0)
     model = make_pipeline(picked, last).fit(frame, label)

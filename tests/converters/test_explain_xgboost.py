@@ -87,10 +87,10 @@ def test_trees_after_an_early_stop_do_not_count(rows):
     model = XGBClassifier(
         n_estimators=200, learning_rate=0.8, early_stopping_rounds=3, n_jobs=1
     ).fit(features[:1000], label[:1000], eval_set=[(features[1000:], label[1000:])])
-    kept = model.best_iteration + 1
-    assert kept < model.get_booster().num_boosted_rounds()
-    explanation = compare(model, features[:200], iterations=(0, kept))
-    assert len(explanation.trees.output) == kept
+    rounds = model.best_iteration + 1
+    assert rounds < model.get_booster().num_boosted_rounds()
+    explanation = compare(model, features[:200], iterations=(0, rounds))
+    assert len(explanation.trees.output) == rounds
 
 
 @pytest.mark.parametrize("onehot", [1, 100], ids=["sets", "one by one"])
@@ -115,7 +115,7 @@ def test_categories_are_xgboosts_own(rows, onehot):
 
 
 def test_a_number_for_missing_is_missing(rows):
-    """It is not kept in the trees, and NaN stays missing beside it."""
+    """The trees do not store it, and NaN is missing as well."""
     features, label = rows[0].copy(), rows[1]
     features[np.random.default_rng(0).random(features.shape) < 0.2] = -999
     model = XGBClassifier(n_estimators=8, n_jobs=1, missing=-999).fit(features, label)

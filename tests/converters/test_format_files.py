@@ -175,7 +175,7 @@ def test_a_pickle_of_a_newer_scikit_learn_is_refused(tmp_path):
 
 
 def test_models_made_by_others_convert_or_are_refused_in_words():
-    """Where the author's predictions lie beside a model, they are met."""
+    """Predictions that the author supplies with a model are reproduced."""
     if not SHARED.exists():
         pytest.skip("needs ../shared, models made by others, which are not ours")
     from converters.survey import survey

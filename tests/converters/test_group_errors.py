@@ -122,11 +122,11 @@ def test_the_card_tells_errors_and_what_was_not_handed_in(rows):
         sensitive={"sex": group.tolist()},
     )
     (section,) = group_sections(quality)
-    told = " ".join(
+    text = " ".join(
         str(piece) for block in section.blocks for piece in getattr(block, "pieces", ())
     )
     assert section.title == "Errors by sensitive attribute"
-    assert "less than four fifths" in told
+    assert "less than four fifths" in text
     assert not quality.segments
     plain = measure_quality(
         positive.astype(int), np.stack([1 - score, score], axis=1), classes=(0, 1)
@@ -135,8 +135,8 @@ def test_the_card_tells_errors_and_what_was_not_handed_in(rows):
 
 
 def test_several_classes_have_no_errors_by_group():
-    """What is approved is told of two classes."""
-    with pytest.raises(InputError, match="errors by sex are told of two classes"):
+    """Errors by group are reported for two classes only."""
+    with pytest.raises(InputError, match="errors by sex are reported for two classes"):
         measure_quality(
             np.arange(60) % 3,
             np.full((60, 3), 1 / 3),

@@ -120,11 +120,11 @@ def test_an_auc_of_one_is_called_suspicious(trained, repository, tmp_path):
     """Held out or not: such rows give the outcome away."""
     _, _, model = trained
     new, _ = training_rows(seed=6)
-    told = (model.predict_proba(new)[:, 1] > 0.4).astype(int)
+    labels = (model.predict_proba(new)[:, 1] > 0.4).astype(int)
     judged = Sample(
         rows=new,
         names=purpose_of(repository, "fraud").names,
-        label=tuple(told.tolist()),
+        label=tuple(labels.tolist()),
         origin="held out",
     )
     text = card(trained, repository, tmp_path / "model", judged=judged)

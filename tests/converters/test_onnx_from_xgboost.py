@@ -275,7 +275,7 @@ def test_another_missing_value_than_nan_goes_its_way(missing):
     np.testing.assert_allclose(infer(coded), model.predict_proba(coded), atol=1e-6)
 
 
-def test_trees_alone_are_told_what_is_missing():
+def test_trees_alone_get_the_missing_value_from_the_caller():
     """A saved Booster does not know `missing`; the caller says it."""
     features, label = training_rows(gaps=0.3)
     coded = np.nan_to_num(features, nan=-999)

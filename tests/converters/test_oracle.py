@@ -89,7 +89,7 @@ def test_the_authors_answers_are_met(
 def test_a_row_that_float32_moves_across_a_split_is_named(
     shared_data: Path, convert: Command, tmp_path: Path
 ) -> None:
-    """Of 500 rows of its author one lies closer to a split than float32 tells."""
+    """One of 500 rows of its author is closer to a split than float32 resolves."""
     leaves = shared_data / "models" / "leaves"
     rows_of(leaves / "multiclass_test.tsv", skip=1).write_csv(tmp_path / "rows.csv")
     expected = leaves / "lgmulticlass_true_predictions.txt"
@@ -124,7 +124,7 @@ def test_a_model_that_is_not_its_authors_is_refused(
 
 @pytest.fixture
 def fine(tmp_path: Path) -> tuple[lightgbm.Booster, np.ndarray]:
-    """A model on places of a town, of which float32 cannot tell neighbours apart."""
+    """A model of places in a town; in float32, neighbours have equal coordinates."""
     chance = np.random.default_rng(1)
     rows = np.round(chance.uniform(52.5, 52.53, (4_000, 2)), 6)
     label = (np.sin(rows[:, 0] * 3_000) + chance.normal(size=4_000) > 0).astype(int)

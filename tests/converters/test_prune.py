@@ -298,7 +298,7 @@ def test_a_shallower_tree_answers_the_shares_of_its_rows(data):
 
 
 def test_fewer_rounds_of_boosting_are_its_own_stages(data):
-    """Both boosters of scikit-learn tell what they answer after each round."""
+    """Both boosters of scikit-learn report their predictions after each round."""
     rows, _, label = data
     for model in (
         GradientBoostingClassifier(n_estimators=8, max_depth=3, random_state=0),

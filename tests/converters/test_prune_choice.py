@@ -91,10 +91,10 @@ def test_auto_takes_the_fastest_inside_the_gate():
         point(7, None, us=4.0),
         point(10, None, us=9.0),
     )
-    assert choose(points, asked=None, gate=Gate()) == 2
-    assert choose(points, asked=None, gate=Gate(flips=0.002)) == 1
-    assert choose(points, asked=None, gate=Gate(auc_loss=0.01)) == 0
-    assert choose(points, asked=(7, None), gate=Gate()) == 3
+    assert choose(points, requested=None, gate=Gate()) == 2
+    assert choose(points, requested=None, gate=Gate(flips=0.002)) == 1
+    assert choose(points, requested=None, gate=Gate(auc_loss=0.01)) == 0
+    assert choose(points, requested=(7, None), gate=Gate()) == 3
 
 
 def test_auto_takes_nothing_slower_than_the_whole_model():
@@ -105,11 +105,11 @@ def test_auto_takes_nothing_slower_than_the_whole_model():
         point(9, None, us=9.5),
     )
     with pytest.raises(TradeError, match="no candidate is faster and keeps the AUC"):
-        choose(points, asked=None, gate=Gate())
+        choose(points, requested=None, gate=Gate())
 
 
 def test_a_sweep_shows_what_else_there_was(data, tmp_path):
-    """What was asked for is among the candidates, in the table and in the picture."""
+    """The requested pruning is a candidate, in the table and in the picture."""
     model = model_of(boosted(data, n_estimators=4, max_depth=2))
     judge = Judge(rows=data[0], label=data[1], thresholds=(0.5,))
     found = prune(model, "3x1", judge=judge, gate=Gate())

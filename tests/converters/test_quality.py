@@ -1,4 +1,4 @@
-"""Quality figures are those of scikit-learn; what cannot be told is not told."""
+"""Quality figures are those of scikit-learn; undefined ones are left out."""
 
 import numpy as np
 import pytest
@@ -138,7 +138,7 @@ def test_segments_hold_every_row_once_and_equal_their_rows_alone():
 
 
 def test_a_segment_with_few_positives_says_so_instead_of_a_figure():
-    """29 are too few, 30 are enough; what needs no labels is still told."""
+    """29 are too few, 30 are enough; figures without labels are reported anyway."""
     label = np.array([1] * 29 + [0] * 71 + [1] * 30 + [0] * 70)
     score = np.linspace(0, 1, 200)
     found = np.stack([1 - score, score], axis=1)

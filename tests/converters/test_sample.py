@@ -44,7 +44,7 @@ def refused(path, **asked):
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl", ".ndjson"])
 def test_every_format_gives_the_same_sample(tmp_path, suffix):
-    """Features as float32 in the order asked for; labels and segments beside them."""
+    """Features are float32 in the requested order, with labels and segments."""
     found = read_sample(
         written(tmp_path, suffix),
         names=("count", "amount"),

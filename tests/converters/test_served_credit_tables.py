@@ -1,7 +1,7 @@
 """
 Two credit tables of others, served: every score is scikit-learn's own.
 
-Beside the served pipeline stands one that knows nothing of Tollgate: it reads the
+The served pipeline is compared with one that knows nothing of Tollgate: it reads the
 table itself, texts as texts. `pytest -s` prints the figures.
 """
 

@@ -93,7 +93,7 @@ def test_discriminant_analysis_of_two_classes_is_a_sigmoid(rows, classes):
 
 @pytest.mark.parametrize("clip", [False, True])
 def test_a_scaler_by_the_largest_moves_no_row_across_a_split(rows, clip):
-    """It divides, and clips where it was told to."""
+    """It divides, and clips where it is configured to."""
     features, label = rows
     tree = DecisionTreeClassifier(random_state=0)
     model = make_pipeline(MaxAbsScaler(clip=clip), tree).fit(

@@ -204,7 +204,7 @@ def external(path, *, location, length=None):
 
 
 def test_external_data_stays_inside_the_folder(tmp_path):
-    """Beside the file it is read; outside, missing or too large it is refused."""
+    """A file in the folder is read; one outside, missing or too large is refused."""
     path = tmp_path / "in" / "model.onnx"
     path.parent.mkdir()
     (tmp_path / "secret").write_bytes(bytes(32))

@@ -76,7 +76,7 @@ def test_the_cache_stands_where_users_keep_theirs(monkeypatch, tmp_path):
     usual = tmp_path / ".cache" / "tollgate" / "targets"
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert cache_folder() == usual
-    monkeypatch.setenv("XDG_CACHE_HOME", "beside")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert cache_folder() == usual
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
     assert cache_folder() == Path("/elsewhere/tollgate/targets")
@@ -97,7 +97,7 @@ def test_without_an_index_one_sentence_says_what_to_do(cache, monkeypatch, tmp_p
         environment(target(RELEASE))
     assert str(caught.value) == (
         "the environment of Triton 26.07 cannot be made: pip finds no package index "
-        "that has onnxruntime==1.27.0; check the network, or tell pip of an index or "
+        "that has onnxruntime==1.27.0; check the network, or give pip an index or "
         "a folder of wheels (PIP_INDEX_URL, PIP_FIND_LINKS)"
     )
     assert caught.value.exit_status == 2
@@ -136,7 +136,7 @@ def test_one_killed_while_building_leaves_nothing_that_is_used(
     python = cache / made / "bin" / "python"
     assert {out.strip() for out, _ in said} == {str(python)}
     assert environment(target(RELEASE)) == python
-    # A Python that is gone, as after an upgrade: made anew.
+    # A Python that is gone, as after an upgrade: rebuilt.
     python.unlink()
     assert environment(target(RELEASE)) == python
     assert python.exists()

@@ -224,7 +224,7 @@ def test_different_tests_meet_in_one_ensemble(strategy):
     assert (onnx_runner(plain)(VALUES) == expected).all()
 
 
-def test_an_infinity_beside_spoils_no_row():
+def test_an_infinity_in_another_column_spoils_no_row():
     """Columns that a row's path does not test may hold anything."""
     source, rows = xgboost()
     spoiled = np.repeat(rows[:1], 3, axis=0)

@@ -141,16 +141,16 @@ def trade(*, flips=0, auc=0.9, precision=0.5):
 
 
 @pytest.mark.parametrize(
-    ("kept", "lost", "words"),
+    ("allowed", "lost", "words"),
     [
         ({"flips": 1}, {"flips": 2}, "2 of 1,000 decisions change"),
         ({"auc": 0.8991}, {"auc": 0.8989}, "the AUC falls from 0.9000 to 0.8989"),
         ({"precision": 0.496}, {"precision": 0.494}, "average precision falls"),
     ],
 )
-def test_the_gate_lets_pass_what_is_allowed_and_no_more(kept, lost, words):
+def test_the_gate_lets_pass_what_is_allowed_and_no_more(allowed, lost, words):
     """A thousandth of the rows, of the AUC 0.001, of the average precision 0.005."""
-    require(trade(**kept), Gate())
+    require(trade(**allowed), Gate())
     with pytest.raises(TradeError, match=words) as caught:
         require(trade(**lost), Gate())
     assert caught.value.exit_status == 1

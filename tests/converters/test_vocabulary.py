@@ -61,7 +61,7 @@ def test_categories_of_a_data_frame_are_kept_by_name(frame, tmp_path):
 
 
 def test_names_that_xgboost_cut_off_are_not_kept(frame):
-    """Beyond ASCII its file has half a name; then only the codes are told."""
+    """Beyond ASCII its file has half a name; then only the codes are known."""
     table, label = frame
     renamed = table.assign(channel=table.channel.cat.rename_categories({"web": "wéb"}))
     boosted = XGBClassifier(n_estimators=5, n_jobs=1, enable_categorical=True)
