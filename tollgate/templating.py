@@ -43,7 +43,7 @@ def yaml_text(text: str) -> str:
     """Format a text for YAML, in quotes where it needs them."""
     if _PLAIN.fullmatch(text) and text.lower() not in _YAML_WORDS:
         return text
-    return json.dumps(text, ensure_ascii=not text.isprintable())
+    return _quoted(text)
 
 
 def yaml_number(value: float) -> str:
@@ -84,7 +84,17 @@ def python_literal(value: object) -> str:
     """Format a number or a text as Python source."""
     if not isinstance(value, str):
         return repr(value)
-    return json.dumps(value, ensure_ascii=not value.isprintable())
+    return _quoted(value)
+
+
+def _quoted(text: str) -> str:
+    """Put a text in double quotes, with the escapes that YAML and Python share."""
+    return "".join(
+        one
+        if one.isprintable()
+        else (f"\\u{ord(one):04x}" if ord(one) < 0x10000 else f"\\U{ord(one):08x}")
+        for one in json.dumps(text, ensure_ascii=False)
+    )
 
 
 @functools.cache

@@ -42,7 +42,19 @@ def test_values_are_escaped_in_html_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['"', "'''", "\\", "a\nb", "{{ x }}", "# c", '"""', "größe"]
+    "text",
+    [
+        '"',
+        "'''",
+        "\\",
+        "a\nb",
+        "{{ x }}",
+        "# c",
+        '"""',
+        "größe",
+        "\U0001f600\n",
+        "ö\x7f\u2028\U000e0001",
+    ],
 )
 def test_literals_cannot_end_early(text: str) -> None:
     """A quoted text is read back as the same text, in Python and in YAML."""
