@@ -61,11 +61,11 @@ def wide(random: np.random.Generator) -> Table:
 
 
 def rare(random: np.random.Generator) -> Table:
-    """One row of a thousand; one column all but tells."""
+    """One positive row in a thousand; one column nearly determines the outcome."""
     count = 60_000
     bad = random.random(count) < 0.001
     columns: Columns = {
-        "tells": np.round(random.normal(size=count) + 2.8 * bad, 3).tolist(),
+        "signal": np.round(random.normal(size=count) + 2.8 * bad, 3).tolist(),
         "helps": np.round(random.normal(size=count) + 0.8 * bad, 3).tolist(),
     }
     for at in range(12):
@@ -139,7 +139,7 @@ def busy(random: np.random.Generator) -> Table:
 
 
 def drift(random: np.random.Generator) -> Table:
-    """What tells moves with time; the held-out rows are the last ones."""
+    """The informative values drift with time; the held-out rows are the last ones."""
     count = 8000
     when = np.sort(random.integers(0, 200 * DAY_US, count)) + START_US
     age = np.linspace(0, 1, count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import math
 from pathlib import Path
 
@@ -181,6 +182,22 @@ def test_scripts_are_valid_python(product: Written) -> None:
     assert set(sent) == {*spec.columns, *spec.field_names}
     for name in spec.field_names:
         assert ast.literal_eval(sent[name]) == [product.rows[name][5]]
+
+
+def test_scripts_import_names_that_exist(product: Written) -> None:
+    """Each name that train.py, ask.py and model.py import is in its module."""
+    spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
+    wire = {"inputs": wire_inputs(spec), "fields": wire_fields(spec, product.rows)}
+    texts = [ask_text(product.rows, row=5, product="shop", **wire)]
+    texts += [path.read_text() for path in sorted(product.folder.rglob("*.py"))]
+    assert len(texts) == 4
+    for tree in map(ast.parse, texts):
+        for one in ast.walk(tree):
+            if isinstance(one, ast.ImportFrom) and one.module is not None:
+                module = importlib.import_module(one.module)
+                assert [
+                    name.name for name in one.names if not hasattr(module, name.name)
+                ] == []
 
 
 def test_lines_have_at_most_88_characters(product: Written) -> None:
