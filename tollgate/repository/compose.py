@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from pathlib import Path
 
 import msgspec
 
@@ -22,7 +21,7 @@ from tollgate.repository.snapshot import RepositorySnapshot
 
 
 def compose_release(
-    repository: RepositorySnapshot | Path,
+    snapshot: RepositorySnapshot,
     *,
     product: str,
     versions: Mapping[str, int],
@@ -37,7 +36,7 @@ def compose_release(
     versions, it is replaced, and the new release takes over its `previous`.
 
     Args:
-        repository: The model repository: a snapshot, or its folder.
+        snapshot: The model repository.
         product: Name of the ensemble.
         versions: Version per step, for every step.
         actor: Person who makes it.
@@ -52,9 +51,6 @@ def compose_release(
         RepositoryError: A version is missing, a step has none, or the release in the
             repository cannot be read.
     """
-    snapshot = (
-        RepositorySnapshot(repository) if isinstance(repository, Path) else repository
-    )
     path = release_path(snapshot.folder, product)
     require_steps(path, versions, product=snapshot.product(product))
     current = snapshot.current_release(product)

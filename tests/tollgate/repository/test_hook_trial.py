@@ -115,7 +115,13 @@ def test_a_release_needs_a_hook_that_passes(released: Callable[[str], Path]) -> 
     )
     for do in (activate, propose):
         with pytest.raises(HookError, match="line 2: 'money' of a row was"):
-            do(repository, release, action="activate", actor="ana", reason="a hook")
+            do(
+                RepositorySnapshot(repository),
+                release,
+                action="activate",
+                actor="ana",
+                reason="a hook",
+            )
     assert read_release(repository, product="fraud") == before
 
 

@@ -19,6 +19,7 @@ from tollgate.errors import TollgateError
 from tollgate.repository.compose import compose_release
 from tollgate.repository.quarantine import quarantine, unreleased_versions
 from tollgate.repository.release import read_release, write_release
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.address import find_server
 from tollgate.server.probe import probe
 from tollgate.supervisor.arrivals import DetectedVersion, VersionDetector
@@ -243,7 +244,7 @@ def test_a_version_that_is_released_is_never_moved(tmp_path: Path) -> None:
     assert unreleased_versions(repository, product="fraud", step="fraud_model") == [2]
     current = read_release(repository, product="fraud")
     release = compose_release(
-        repository,
+        RepositorySnapshot(repository),
         product="fraud",
         versions={**current.versions, "fraud_model": 2},
         actor="test",
